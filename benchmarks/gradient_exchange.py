@@ -1,0 +1,199 @@
+"""How long does the exchange of a model's gradients take? Horovod, Gloo, hvd_ext.
+
+All three exchange the same tensors in one run, in turns, and their results are
+checked before anything is timed. Horovod reduces the tensors asynchronously with its
+defaults (fused up to 128 MiB); Gloo is torch.distributed with 25 MiB buckets, copies
+in and out included; hvd_ext is DistributedOptimizer.synchronize() with the gradients
+where it keeps them.
+
+The limit: a rank has to read and write every byte of its gradients once. A copy of
+as many bytes does just that, by as many processes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import harness, shapes
+from hvd_ext.errors import run
+
+_EXAMPLE = "example: python -m benchmarks.gradient_exchange --np 2 --model resnet50 --json F"
+_BUCKET_BYTES = 25 * 2**20
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Launch the ranks, or be one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gradient_exchange",
+        description=__doc__.splitlines()[0],
+        epilog=_EXAMPLE,
+    )
+    parser.add_argument("--np", type=int, default=2, help="ranks (2)")
+    parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
+    parser.add_argument("--rounds", type=int, default=30, help="timed rounds (30)")
+    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        _work(options.model, options.rounds)
+        return 0
+    result = harness.launch(
+        "benchmarks.gradient_exchange",
+        options.np,
+        ["--model", options.model, "--rounds", str(options.rounds)],
+    )
+    _print(result)
+    if options.json:
+        harness.write_json(options.json, result)
+    return 0
+
+
+def _print(result: dict[str, Any]) -> None:
+    table = Table(
+        title=f"{result['model']}: {result['tensors']} gradients, "
+        f"{result['message_bytes'] / 1e6:.1f} MB, {result['size']} ranks"
+    )
+    for column in ("exchange", "median ms", "middle half ms", "hvd_ext is faster by"):
+        table.add_column(column, justify="left" if column == "exchange" else "right")
+    for name in ("horovod", "gloo", "hvd_ext", "copy"):
+        time_ms = result["time_ms"][name]
+        factor = result.get(f"ratio_vs_{name}")
+        table.add_row(
+            "a copy (the limit)" if name == "copy" else name,
+            f"{time_ms['median']:.2f}",
+            f"{time_ms['low']:.2f} to {time_ms['high']:.2f}",
+            f"{factor:.2f} x" if factor else "",
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"share of copy bandwidth: {result['share_of_copy_bandwidth']:.2f}")
+
+
+def _work(model: str, rounds: int) -> None:
+    import numpy as np
+    import torch
+    from mpi4py import MPI
+
+    import hvd_ext.torch as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    comm = MPI.COMM_WORLD
+    _start_gloo(comm, rank, size)
+
+    parameters = [torch.nn.Parameter(torch.zeros(s)) for s in shapes.MODELS[model]()]
+    optimizer: Any = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1))
+    optimizer.synchronize()  # from here on every .grad lies in the arena
+    in_arena = [p.grad for p in parameters]
+    of_horovod = [torch.zeros_like(p) for p in parameters]
+    of_gloo = [torch.zeros_like(p) for p in parameters]
+    buckets = _gloo_buckets(of_gloo)
+
+    def with_horovod() -> None:
+        handles = [
+            hvd.allreduce_async_(t, name=f"t{i}", op=hvd.Average) for i, t in enumerate(of_horovod)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    def with_gloo() -> None:
+        pending = []
+        for flat, tensors in buckets:
+            torch.cat([t.view(-1) for t in tensors], out=flat)
+            pending.append(torch.distributed.all_reduce(flat, async_op=True))
+        for work, (flat, tensors) in zip(pending, buckets, strict=True):
+            work.wait()
+            flat.div_(size)
+            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+                tensor.view(-1).copy_(part)
+
+    message_bytes = sum(4 * p.numel() for p in parameters)
+    source = np.ones(message_bytes // 4, np.float32)
+    target = np.zeros_like(source)
+    contenders: dict[str, Callable[[], None]] = {
+        "horovod": with_horovod,
+        "gloo": with_gloo,
+        "hvd_ext": optimizer.synchronize,
+        "copy": lambda: np.copyto(target, source),
+    }
+    for name, tensors in (("horovod", of_horovod), ("gloo", of_gloo), ("hvd_ext", in_arena)):
+        _check(name, contenders[name], tensors, rank, size)
+
+    def timed(call: Callable[[], None]) -> float:
+        comm.Barrier()
+        start = time.perf_counter()
+        call()
+        # An exchange is over when the last rank has it.
+        return float(comm.allreduce(time.perf_counter() - start, op=MPI.MAX))
+
+    samples = harness.interleave(contenders, rounds, timed)
+    if rank == 0:
+        harness.report(
+            {
+                "model": model,
+                "size": size,
+                "tensors": len(parameters),
+                "message_bytes": message_bytes,
+                "time_ms": {
+                    name: harness.summary([1e3 * t for t in times])
+                    for name, times in samples.items()
+                },
+                "ratio_vs_horovod": harness.ratio(samples["horovod"], samples["hvd_ext"]),
+                "ratio_vs_gloo": harness.ratio(samples["gloo"], samples["hvd_ext"]),
+                "share_of_copy_bandwidth": harness.ratio(samples["copy"], samples["hvd_ext"]),
+                "mpi": MPI.Get_library_version().split(",")[0],
+            }
+        )
+    hvd.shutdown()
+
+
+def _start_gloo(comm: Any, rank: int, size: int) -> None:
+    import torch
+
+    folder = comm.bcast(tempfile.mkdtemp() if rank == 0 else None)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size
+    )
+
+
+def _gloo_buckets(tensors: list[Any]) -> list[tuple[Any, list[Any]]]:
+    import torch
+
+    groups: list[list[Any]] = [[]]
+    for tensor in reversed(tensors):
+        if sum(4 * t.numel() for t in groups[-1]) + 4 * tensor.numel() > _BUCKET_BYTES:
+            groups.append([])
+        groups[-1].append(tensor)
+    return [(torch.empty(sum(t.numel() for t in g)), g) for g in groups if g]
+
+
+def _check(
+    name: str, exchange: Callable[[], None], tensors: Sequence[Any], rank: int, size: int
+) -> None:
+    """Small whole numbers, so that the average of any order of summing is exact."""
+    import torch
+
+    for index, tensor in enumerate(tensors):
+        values = torch.arange(tensor.numel()) % 97 + index
+        tensor.copy_((values * size * (rank + 1)).view(tensor.shape))
+    exchange()
+    factor = size * (size + 1) // 2
+    for index, tensor in enumerate(tensors):
+        values = torch.arange(tensor.numel()) % 97 + index
+        if not torch.equal(tensor, (values * factor).view(tensor.shape).float()):
+            raise harness.BenchmarkError(f"{name} gave a wrong result for tensor {index}")
+
+
+if __name__ == "__main__":
+    run(main, "gradient_exchange")

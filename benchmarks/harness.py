@@ -1,0 +1,114 @@
+"""What every benchmark does alike: start its ranks, take medians, describe the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvd_ext.errors import HvdExtError
+
+_RESULT = "HVD_EXT_BENCHMARK_RESULT"
+
+
+class BenchmarkError(HvdExtError):
+    """A benchmark could not be run to its end, or a result was wrong."""
+
+
+def launch(module: str, ranks: int, arguments: Sequence[str], timeout_s: float = 900) -> Any:
+    """Run `python -m module --worker ARGUMENTS` under horovodrun; return rank 0's `report`.
+
+    Every rank computes with one thread.
+
+    Raises:
+        BenchmarkError: the run failed; its last lines are in the message.
+    """
+    bin_dir = Path(sys.executable).parent
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        environment = {
+            **os.environ,
+            _RESULT: str(result),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}",
+        }
+        command = [str(bin_dir / "horovodrun"), "-np", str(ranks), "-H", f"localhost:{ranks}"]
+        command += [sys.executable, "-m", module, "--worker", *arguments]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired:
+            raise BenchmarkError(f"{module} took more than {timeout_s:g} s") from None
+        if done.returncode != 0 or not result.exists():
+            tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
+            raise BenchmarkError(f"{module} failed with exit code {done.returncode}:\n{tail}")
+        return json.loads(result.read_text())
+
+
+def report(data: Any) -> None:
+    """Hand a worker's result to the process that launched it (rank 0 only)."""
+    Path(os.environ[_RESULT]).write_text(json.dumps(data))
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """Write a benchmark's result with the machine and the date, all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps({**data, "machine": machine()}, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def machine() -> dict[str, Any]:
+    """What a figure depends on and a reader cannot see."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "date": date.today().isoformat(),
+    }
+
+
+def summary(samples: Sequence[float]) -> dict[str, float]:
+    """Median and the middle half of a sample."""
+    low, median, high = (float(q) for q in np.quantile(samples, (0.25, 0.5, 0.75)))
+    return {"median": median, "low": low, "high": high, "n": len(samples)}
+
+
+def interleave(
+    contenders: dict[str, Callable[[], None]],
+    rounds: int,
+    timed: Callable[[Callable[[], None]], float],
+    warm_up: int = 3,
+) -> dict[str, list[float]]:
+    """Time every contender once a round, so that what disturbs one disturbs all."""
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(warm_up + rounds):
+        for name, call in contenders.items():
+            time_s = timed(call)
+            if number >= warm_up:
+                samples[name].append(time_s)
+    return samples
+
+
+def ratio(peer: Sequence[float], ours: Sequence[float]) -> float:
+    """How many times as fast as the peer we are, by medians."""
+    return statistics.median(peer) / statistics.median(ours)

@@ -1,0 +1,40 @@
+"""`python -m hvd_ext script.py ARGS`: run a Horovod script over hvd_ext, unmodified."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvd_ext.errors import UsageError, run
+
+_EXAMPLE = "example: horovodrun -np 2 python -m hvd_ext train.py --epochs 3"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the script that `arguments` begin with, as `python` would."""
+    parser = argparse.ArgumentParser(prog="python -m hvd_ext", description=__doc__, epilog=_EXAMPLE)
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if not options.module and not Path(options.script).is_file():
+        raise UsageError(f"{options.script!r} is no file: give the path of a Python script")
+
+    from hvd_ext.torch.auto import install
+
+    install()
+    sys.argv = [options.script, *options.arguments]
+    if options.module:
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(options.script).resolve().parent)
+        runpy.run_path(options.script, run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main, "hvd_ext")

@@ -1,0 +1,1 @@
+"""Size-aware allreduce: which algorithm, by message size, and the algorithms."""

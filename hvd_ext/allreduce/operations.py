@@ -1,0 +1,61 @@
+"""The reductions, as MPI and as numpy call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvd_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A reduction that is associative and commutative.
+
+    Attributes:
+        name: "sum", "min", "max" or "product".
+        combine: numpy's function, called as combine(a, b, out=a).
+        mpi_name: the name of MPI's own operation in mpi4py.
+    """
+
+    name: str
+    combine: Callable[..., Array]
+    mpi_name: str
+
+    def mpi(self) -> MPI.Op:
+        """MPI's own operation."""
+        from mpi4py import MPI
+
+        op: MPI.Op = getattr(MPI, self.mpi_name)
+        return op
+
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        Operation("sum", np.add, "SUM"),
+        Operation("min", np.minimum, "MIN"),
+        Operation("max", np.maximum, "MAX"),
+        Operation("product", np.multiply, "PROD"),
+    )
+}
+
+
+def operation(name: str) -> Operation:
+    """Look an operation up.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    try:
+        return OPERATIONS[name]
+    except KeyError:
+        raise UsageError(f"operation {name!r}: use one of {', '.join(OPERATIONS)}") from None

@@ -1,0 +1,1 @@
+"""Registered gradient memory, laid out in buckets and reduced in place."""

@@ -1,0 +1,145 @@
+"""The arena in host memory: buckets lie in the node-shared window.
+
+Within the node each rank reduces its share of a bucket straight from its peers'
+memory. On several nodes the shares then go between nodes, every local rank with its
+own, by the algorithm that the table names, and only then back to the node's ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvd_ext.allreduce.operations import OPERATIONS, Array
+from hvd_ext.allreduce.registry import ALGORITHMS
+from hvd_ext.arena.window import Exchange, Window
+from hvd_ext.errors import StallError
+from hvd_ext.events import CommEvent, emit
+from hvd_ext.settings import WARN_AFTER_S
+from hvd_ext.watchdog import Watchdog, end_job, stall_sentence
+
+if TYPE_CHECKING:
+    from hvd_ext.allreduce.table import Table
+    from hvd_ext.arena.plan import Bucket, Plan
+    from hvd_ext.topology import Topology
+
+log = logging.getLogger("hvd_ext")
+_NO_LIMIT_S = 1e9
+
+
+class HostArena:
+    """Gradient memory of one plan, and the exchange of its buckets.
+
+    Every rank makes it with the same plan, and reduces its buckets in the same order,
+    from one thread at a time.
+
+    Attributes:
+        plan: what lies where.
+        data: this rank's memory, `plan.total_bytes` long, all zero at first.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        plan: Plan,
+        scale: float,
+        table: Table,
+        timeout_s: float,
+    ) -> None:
+        """Make the window; collective over the world.
+
+        Args:
+            topology: nodes and ranks; homogeneous.
+            plan: the buckets.
+            scale: what every element of a sum is multiplied by.
+            table: names the algorithm between nodes, by the size of a share.
+            timeout_s: how long ranks are waited for.
+
+        Raises:
+            WindowError: the ranks of this node cannot share memory.
+        """
+        self.plan = plan
+        self._topology = topology
+        self._table = table
+        self._timeout_s = timeout_s
+        self._window = Window(topology.node, plan.total_bytes)
+        self.data = self._window.data
+        self._local = topology.cross.size == 1
+        self._exchanges = [self._window.plan(b, scale, self._local) for b in plan.buckets]
+        self._watchdog = None if self._local else Watchdog(topology, timeout_s)
+
+    def reduce(self, index: int) -> CommEvent:
+        """Reduce bucket `index` over all ranks, in place, and emit its event.
+
+        Raises:
+            StallError: ranks of this node did not come in time, or ended. Ranks of
+                other nodes are the watchdog's, which ends the job.
+        """
+        bucket, exchange = self.plan.buckets[index], self._exchanges[index]
+        start_s = time.monotonic()
+        between_s = 0.0
+        with self._watchdog.guard() if self._watchdog else nullcontext():
+            while not self._advance(exchange):
+                before = time.monotonic()
+                self._take_between_nodes(bucket, exchange)
+                between_s = time.monotonic() - before
+        event = CommEvent(
+            "allreduce",
+            "hierarchical",
+            bucket.message_bytes,
+            self._topology.world.size,
+            start_s,
+            exchange.wait_s,
+            exchange.transfer_s + between_s,
+        )
+        emit(event)
+        return event
+
+    def close(self) -> None:
+        """Stop the watchdog; the memory goes when nothing refers to it any more."""
+        if self._watchdog:
+            self._watchdog.close()
+
+    def _take_between_nodes(self, bucket: Bucket, exchange: Exchange) -> None:
+        begin, end = exchange.share_bytes
+        cross = self._topology.cross
+        share: Array = np.frombuffer(self.data[begin:end], dtype=bucket.dtype)
+        # By the longest share of the bucket, so that ranks with one a little shorter
+        # choose alike.
+        longest = -(-bucket.message_bytes // self._topology.node.size)
+        algorithm = self._table.choose(cross.size, 1, "host", longest)
+        ALGORITHMS[algorithm](cross, share, OPERATIONS["sum"])
+
+    def _advance(self, exchange: Exchange) -> bool:
+        limit_s = self._timeout_s if self._local else _NO_LIMIT_S
+        wait_s = min(WARN_AFTER_S, limit_s)
+        waited_s = 0.0
+        while True:
+            try:
+                return self._window.advance(exchange, wait_s)
+            except ProcessLookupError as ended:
+                raise self._stall(self._sentence_ended(ended.args[0])) from None
+            except TimeoutError as late:
+                waited_s += wait_s
+                ranks = self._world_ranks(late.args[0])
+                if waited_s >= limit_s:
+                    raise self._stall(stall_sentence(self._topology, ranks, waited_s)) from None
+                names = ", ".join(self._topology.name(rank) for rank in ranks)
+                log.warning("waiting for %s since %.0f s", names, waited_s)
+
+    def _sentence_ended(self, local_ranks: list[int]) -> str:
+        names = ", ".join(self._topology.name(r) for r in self._world_ranks(local_ranks))
+        return f"{names} ended before a gradient exchange that other ranks wait in"
+
+    def _stall(self, sentence: str) -> StallError:
+        error = StallError(sentence)
+        end_job(error)
+        return error
+
+    def _world_ranks(self, local_ranks: list[int]) -> list[int]:
+        of_node = self._topology.node_world_ranks()
+        return [of_node[rank] for rank in local_ranks]

@@ -1,0 +1,142 @@
+"""Which parameter lies in which bucket of the arena, and whose share is what: pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# A tensor starts on a cache line: vector loads stay aligned, and no two ranks ever
+# write to the same line.
+LINE_BYTES = 64
+ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSpec:
+    """What a plan needs to know of a parameter.
+
+    Attributes:
+        name: unique among the parameters of an optimizer.
+        shape: its shape.
+        strides: of its gradient, in elements; dense in memory in some order.
+        dtype: a key of ITEM_BYTES.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one parameter's gradient lies.
+
+    Attributes:
+        parameter: index into the parameters that were planned.
+        offset_bytes: from the start of the arena's data.
+        count: number of elements.
+    """
+
+    parameter: int
+    offset_bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A run of the arena that is reduced at once; all its elements have one dtype."""
+
+    dtype: str
+    offset_bytes: int
+    count: int
+    slots: tuple[Slot, ...]
+
+    @property
+    def message_bytes(self) -> int:
+        """Payload per rank, alignment gaps included."""
+        return self.count * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Buckets in the order in which every rank reduces them."""
+
+    buckets: tuple[Bucket, ...]
+    total_bytes: int
+
+
+def plan_buckets(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> Plan:
+    """Lay out gradients, last parameter first, as backward makes them ready.
+
+    A bucket is closed when the next gradient has another dtype or would make it
+    larger than `bucket_bytes`; a gradient larger than that is a bucket of its own.
+    """
+    buckets: list[Bucket] = []
+    slots: list[Slot] = []
+    start = end = 0
+    dtype = ""
+
+    def close() -> None:
+        if slots:
+            buckets.append(Bucket(dtype, start, (end - start) // ITEM_BYTES[dtype], tuple(slots)))
+            slots.clear()
+
+    for index in reversed(range(len(parameters))):
+        parameter = parameters[index]
+        padded = _round_up(parameter.count * ITEM_BYTES[parameter.dtype])
+        if parameter.dtype != dtype or end + padded - start > bucket_bytes:
+            close()
+            start, dtype = end, parameter.dtype
+        slots.append(Slot(index, end, parameter.count))
+        end += padded
+    close()
+    return Plan(tuple(buckets), end)
+
+
+def digest(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> str:
+    """A fingerprint that is equal on two ranks only if their plans are."""
+    text = "\n".join([str(bucket_bytes), *(str(p) for p in parameters)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def first_difference(
+    ours: Sequence[ParameterSpec], theirs: Sequence[ParameterSpec]
+) -> tuple[str, str] | None:
+    """Describe the first parameter in which two lists differ: ours, theirs; or None."""
+    for index in range(max(len(ours), len(theirs))):
+        a, b = _describe(ours, index), _describe(theirs, index)
+        if a != b:
+            return a, b
+    return None
+
+
+def share(count: int, size: int, rank: int, item_bytes: int) -> tuple[int, int]:
+    """The elements [begin, end) of a bucket that `rank` of `size` reduces.
+
+    Shares are equal up to one cache line, which no two ranks have in common.
+    """
+    line = LINE_BYTES // item_bytes
+    lines = -(-count // line)
+    return (
+        min(count, lines * rank // size * line),
+        min(count, lines * (rank + 1) // size * line),
+    )
+
+
+def _describe(parameters: Sequence[ParameterSpec], index: int) -> str:
+    if index >= len(parameters):
+        return f"no parameter {index}"
+    p = parameters[index]
+    return f"parameter {index} {p.name!r}, {p.dtype}, shape {p.shape}, strides {p.strides}"
+
+
+def _round_up(count_bytes: int) -> int:
+    return -(-count_bytes // LINE_BYTES) * LINE_BYTES

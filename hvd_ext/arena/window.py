@@ -1,0 +1,210 @@
+"""The node-shared window from Python: memory that every rank of a node maps.
+
+Regions are anonymous files (memfd_create) that peers open through /proc. They are
+not bounded by /dev/shm and vanish with the last process that has them, however it
+ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvd_ext.arena.plan import ITEM_BYTES, Bucket, share
+from hvd_ext.errors import HvdExtError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+DTYPES = tuple(ITEM_BYTES)  # in the order of window.c's enum dtype
+_CONTROL_BYTES = 128
+_TOKEN_BYTES = 16
+_HEADER_BYTES = 4096  # data starts on a page
+_DONE, _TIMED_OUT, _DIED, _REDUCED = range(4)
+
+
+class WindowError(HvdExtError):
+    """Ranks of a node cannot share memory; the message says why."""
+
+
+class _CWindow(ctypes.Structure):
+    _fields_ = [
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("met", ctypes.c_uint64),
+        ("control", ctypes.POINTER(ctypes.c_void_p)),
+        ("data", ctypes.POINTER(ctypes.c_void_p)),
+        ("pid", ctypes.POINTER(ctypes.c_int32)),
+        ("missing", ctypes.POINTER(ctypes.c_uint8)),
+    ]
+
+
+class _CExchange(ctypes.Structure):
+    _fields_ = [
+        ("offset", ctypes.c_uint64),
+        ("begin", ctypes.c_uint64),
+        ("count", ctypes.c_uint64),
+        ("dtype", ctypes.c_int32),
+        ("stage", ctypes.c_int32),
+        ("local", ctypes.c_int32),
+        ("scale", ctypes.c_double),
+        ("wait_s", ctypes.c_double),
+        ("transfer_s", ctypes.c_double),
+    ]
+
+
+@dataclass
+class Exchange:
+    """One bucket's exchange, planned once and run every step.
+
+    Attributes:
+        share_bytes: the part [begin, end) of the window's data that this rank reduces.
+    """
+
+    plan: _CExchange
+    share_bytes: tuple[int, int]
+
+    @property
+    def wait_s(self) -> float:
+        """How long the last run waited for the node's other ranks to arrive."""
+        return float(self.plan.wait_s)
+
+    @property
+    def transfer_s(self) -> float:
+        """How long the last run took to reduce and leave, once all had arrived."""
+        return float(self.plan.transfer_s)
+
+
+class Window:
+    """One region per rank of a node, mapped by all of them.
+
+    Attributes:
+        data: this rank's region, `data_bytes` long.
+    """
+
+    def __init__(self, node: MPI.Comm, data_bytes: int) -> None:
+        """Make and map the regions; collective over `node`.
+
+        Raises:
+            WindowError: on every rank of the node alike, with the first reason.
+        """
+        self._library = _library()
+        self._size = node.size
+        self._regions = _map_regions(node, _HEADER_BYTES + data_bytes)
+        addresses = [_address(region) for region in self._regions]
+        pointers = ctypes.c_void_p * node.size
+        self._control = pointers(*addresses)
+        self._data = pointers(*(address + _HEADER_BYTES for address in addresses))
+        self._pid = (ctypes.c_int32 * node.size)(*node.allgather(os.getpid()))
+        self._missing = (ctypes.c_uint8 * node.size)()
+        self._c = _CWindow(
+            node.rank, node.size, 0, self._control, self._data, self._pid, self._missing
+        )
+        self.rank = node.rank
+        self.data = memoryview(self._regions[node.rank])[_HEADER_BYTES:]
+
+    def plan(self, bucket: Bucket, scale: float, local: bool) -> Exchange:
+        """Plan the exchange of `bucket`.
+
+        Args:
+            bucket: where it lies.
+            scale: what every element of the sum is multiplied by.
+            local: False if the reduced share is taken between nodes before it goes
+                back to the node's ranks; `run` then needs `between`.
+        """
+        item = ITEM_BYTES[bucket.dtype]
+        begin, end = share(bucket.count, self._size, self.rank, item)
+        c = _CExchange(
+            offset=bucket.offset_bytes,
+            begin=begin,
+            count=end - begin,
+            dtype=DTYPES.index(bucket.dtype),
+            local=local,
+            scale=scale,
+        )
+        first = bucket.offset_bytes
+        return Exchange(c, (first + begin * item, first + end * item))
+
+    def advance(self, exchange: Exchange, timeout_s: float) -> bool:
+        """Run an exchange as far as it goes without the world outside the node.
+
+        Returns:
+            True when done, False when the share has to be taken between nodes; call
+            again after that.
+
+        Raises:
+            TimeoutError: local ranks (in `args[0]`) did not arrive in time; calling
+                again waits on.
+            ProcessLookupError: local ranks (in `args[0]`) ended before they arrived.
+        """
+        code = self._library.window_exchange(
+            ctypes.byref(self._c), ctypes.byref(exchange.plan), timeout_s
+        )
+        if code in (_DONE, _REDUCED):
+            return bool(code == _DONE)
+        missing = [rank for rank in range(self._size) if self._missing[rank]]
+        if code == _DIED:
+            raise ProcessLookupError(missing)
+        raise TimeoutError(missing)
+
+
+def _library() -> ctypes.CDLL:
+    path = Path(__file__).with_name("libwindow.so")
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise WindowError(
+            f"{path.name} cannot be loaded ({error}): install hvd-ext again"
+        ) from None
+    library.window_exchange.restype = ctypes.c_int
+    library.window_exchange.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
+    return library
+
+
+def _map_regions(node: MPI.Comm, region_bytes: int) -> list[mmap.mmap]:
+    token = secrets.token_bytes(_TOKEN_BYTES)
+    fd, failure = -1, ""
+    try:
+        fd = os.memfd_create("hvd_ext", os.MFD_CLOEXEC)
+        # Pages are taken now: an error here, not a bus error in the middle of a step.
+        os.posix_fallocate(fd, 0, region_bytes)
+        os.pwrite(fd, token, _CONTROL_BYTES)
+    except OSError as error:
+        failure = f"{region_bytes} bytes of shared memory: {error.strerror}"
+    regions: list[mmap.mmap] = []
+    tickets = node.allgather((os.getpid(), fd, token, failure))
+    failure = next((ticket[3] for ticket in tickets if ticket[3]), "")
+    if not failure:
+        try:
+            regions = [
+                _open_region(pid, peer, token, region_bytes) for pid, peer, token, _ in tickets
+            ]
+        except OSError as error:
+            failure = f"a peer's memory: {error.strerror or error}"
+    # Also the point up to which every rank has to keep its descriptor open.
+    failures = [text for text in node.allgather(failure) if text]
+    if fd >= 0:
+        os.close(fd)
+    if failures:
+        raise WindowError(failures[0])
+    return regions
+
+
+def _open_region(pid: int, fd: int, token: bytes, region_bytes: int) -> mmap.mmap:
+    opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        # In another container the same numbers may name another process's file.
+        if os.pread(opened, _TOKEN_BYTES, _CONTROL_BYTES) != token:
+            raise OSError(0, f"process {pid} is another one here, as between containers")
+        return mmap.mmap(opened, region_bytes)
+    finally:
+        os.close(opened)
+
+
+def _address(region: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(region))

@@ -1,0 +1,84 @@
+"""What hvd_ext tells the world about each exchange it makes.
+
+Listeners are plain callables in this process. A recorder that was preloaded into
+the process (a library exporting the C function `hvprof_event`) is told as well, so
+that a recording needs no change to the program and no import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CommEvent:
+    """One exchange, seen from this rank.
+
+    Attributes:
+        operation: "allreduce"; or "exposed", once a step: how long the training
+            thread stood still for the exchanges of that step (in transfer_s).
+        algorithm: what carried it: "hierarchical", "ring", "native", ...
+        message_bytes: payload of this rank.
+        size: number of ranks that took part.
+        start_s: when this rank entered, on the monotonic clock (time.monotonic).
+        wait_s: time spent waiting for the other ranks to arrive.
+        transfer_s: time spent moving and reducing, after all had arrived.
+    """
+
+    operation: str
+    algorithm: str
+    message_bytes: int
+    size: int
+    start_s: float
+    wait_s: float
+    transfer_s: float
+
+
+Listener = Callable[[CommEvent], None]
+_listeners: list[Listener] = []
+
+
+def listen(listener: Listener) -> Callable[[], None]:
+    """Have `listener` called with every CommEvent; returns the call that ends it.
+
+    It is called on the thread that made the exchange, and should be quick.
+    """
+    _listeners.append(listener)
+    return lambda: _listeners.remove(listener)
+
+
+def emit(event: CommEvent) -> None:
+    """Hand an event to the preloaded recorder, if any, and to every listener."""
+    record = _recorder()
+    if record is not None:
+        record(
+            event.operation.encode(),
+            event.algorithm.encode(),
+            event.message_bytes,
+            event.size,
+            event.wait_s,
+            event.transfer_s,
+        )
+    for listener in tuple(_listeners):
+        listener(event)
+
+
+@functools.cache
+def _recorder() -> Callable[..., None] | None:
+    try:
+        function = ctypes.CDLL(None).hvprof_event
+    except (AttributeError, OSError):
+        return None
+    function.restype = None
+    function.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_uint64,
+        ctypes.c_int,
+        ctypes.c_double,
+        ctypes.c_double,
+    ]
+    return function

@@ -1,0 +1,44 @@
+"""The variables that hvd_ext reads; each has a default that needs no setting."""
+
+from __future__ import annotations
+
+import os
+
+from hvd_ext.errors import UsageError
+from hvd_ext.units import MIB, parse_bytes
+
+WARN_AFTER_S = 60.0
+
+
+def stall_timeout_s() -> float:
+    """HVD_EXT_STALL_TIMEOUT_S: how long a rank is waited for before the job ends.
+
+    The default, 600 s, leaves time for what one rank does alone: evaluation, writing
+    a checkpoint.
+
+    Raises:
+        UsageError: not a number above 0.
+    """
+    text = os.environ.get("HVD_EXT_STALL_TIMEOUT_S", "600")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise UsageError(f"HVD_EXT_STALL_TIMEOUT_S={text!r}: give a number of seconds above 0")
+    return value
+
+
+def bucket_bytes() -> int:
+    """HVD_EXT_BUCKET_BYTES: the most a bucket of the arena holds, such as "4 MiB".
+
+    Raises:
+        UsageError: not a size.
+    """
+    text = os.environ.get("HVD_EXT_BUCKET_BYTES")
+    return 4 * MIB if text is None else parse_bytes(text)
+
+
+def table_path() -> str | None:
+    """HVD_EXT_TABLE: a table of allreduce algorithms, read by rank 0."""
+    return os.environ.get("HVD_EXT_TABLE")

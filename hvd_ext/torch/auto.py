@@ -1,0 +1,18 @@
+"""Give an unmodified Horovod script the optimizer of hvd_ext."""
+
+from __future__ import annotations
+
+import horovod.torch
+import horovod.torch.optimizer
+
+from hvd_ext.torch.optimizer import DistributedOptimizer
+
+
+def install() -> None:
+    """Replace DistributedOptimizer in horovod.torch, for this process.
+
+    To be called before the script imports it: `from horovod.torch import
+    DistributedOptimizer` binds what is there at that moment.
+    """
+    horovod.torch.DistributedOptimizer = DistributedOptimizer
+    horovod.torch.optimizer.DistributedOptimizer = DistributedOptimizer

@@ -1,0 +1,210 @@
+"""Gradients in the arena: when a bucket is complete, it is reduced.
+
+Every gradient ends up in the arena's memory and `.grad` is a view of it. A gradient
+that autograd made elsewhere (because `.grad` was None) is copied in while it is still
+in the cache; one that was accumulated into the view is not copied at all.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hvd_ext.arena.host import HostArena
+from hvd_ext.arena.plan import Bucket, ParameterSpec
+from hvd_ext.events import CommEvent, emit
+from hvd_ext.torch.progress import Progress
+
+NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
+# Starts the exchange of a sparse gradient; calling the result gives the reduced one.
+SparseExchange = Callable[[torch.Tensor, str], Callable[[], torch.Tensor]]
+
+
+@dataclass
+class _Slot:
+    name: str
+    parameter: torch.nn.Parameter
+    view: torch.Tensor
+    bucket: int
+    passes_left: int
+    sparse: bool = False
+    sparse_result: Callable[[], torch.Tensor] | None = None
+
+
+def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:
+    """Describe parameters for the plan. A gradient has its parameter's memory layout."""
+    return [
+        ParameterSpec(name, tuple(p.shape), _grad_strides(p), str(p.dtype).removeprefix("torch."))
+        for name, p in named_parameters
+    ]
+
+
+class Gradients:
+    """The gradients of one optimizer, kept in arenas and reduced as they get ready.
+
+    Every rank builds it alike. It needs all of `add`, `synchronize` and backward to
+    be called from one thread.
+    """
+
+    def __init__(self, passes_per_step: int, size: int, reduce_sparse: SparseExchange) -> None:
+        """Begin with no parameters.
+
+        Args:
+            passes_per_step: how many backward passes fill a gradient.
+            size: number of ranks, for the events.
+            reduce_sparse: exchanges what the arena does not serve.
+        """
+        self._passes_per_step = passes_per_step
+        self._size = size
+        self._reduce_sparse = reduce_sparse
+        self._progress = Progress()
+        weakref.finalize(self, self._progress.close)
+        self._arenas: list[HostArena] = []
+        self._slots: list[_Slot] = []
+        self._buckets: list[tuple[HostArena, int, Bucket]] = []
+        self._unready: list[int] = []
+        self._next = 0
+        self.in_flight = False
+
+    def add(
+        self,
+        named_parameters: NamedParameters,
+        bucket_bytes: int,
+        make_arena: Callable[[list[ParameterSpec], int], HostArena],
+    ) -> None:
+        """Take in parameters, in buckets after those that are there; collective."""
+        arena = make_arena(specify(named_parameters), bucket_bytes)
+        self._arenas.append(arena)
+        for index, bucket in enumerate(arena.plan.buckets):
+            for slot in bucket.slots:
+                name, parameter = named_parameters[slot.parameter]
+                view = _view(arena, bucket, slot.offset_bytes, parameter)
+                self._watch(_Slot(name, parameter, view, len(self._buckets), self._passes_per_step))
+            self._buckets.append((arena, index, bucket))
+            self._unready.append(len(bucket.slots))
+
+    def set_passes_per_step(self, passes: int) -> None:
+        """Change how many backward passes fill a gradient, between two steps."""
+        self._passes_per_step = passes
+        self._reset()
+
+    def synchronize(self) -> None:
+        """Reduce what is not reduced yet, wait for all of it, and leave it in `.grad`.
+
+        A parameter that got no gradient on this rank takes part with zeros.
+
+        Raises:
+            StallError: ranks did not come to an exchange.
+        """
+        for slot in self._slots:
+            if slot.passes_left > 0:
+                slot.passes_left = 0
+                self._fill(slot)
+        while self._next < len(self._buckets):
+            self._submit_next()
+        start_s = time.monotonic()
+        self._progress.wait()
+        waited_s = time.monotonic() - start_s
+        for slot in self._slots:
+            if slot.sparse_result is not None:
+                slot.parameter.grad = slot.sparse_result()
+        message_bytes = sum(bucket.message_bytes for _, _, bucket in self._buckets)
+        emit(CommEvent("exposed", "", message_bytes, self._size, start_s, 0.0, waited_s))
+        self._reset()
+
+    def reset(self) -> None:
+        """Forget gradients of this step; a bucket that is on its way is waited for."""
+        if self.in_flight:
+            self.synchronize()
+        self._reset()
+
+    def close(self) -> None:
+        """End the progress thread and the arenas' watchdogs."""
+        self._progress.close()
+        for arena in self._arenas:
+            arena.close()
+
+    def _watch(self, slot: _Slot) -> None:
+        self._slots.append(slot)
+        slot.parameter.register_post_accumulate_grad_hook(lambda _: self._ready(slot))
+
+    def _ready(self, slot: _Slot) -> None:
+        if slot.passes_left <= 0:
+            raise AssertionError(
+                f"the gradient of {slot.name!r} was computed more than backward_passes_per_step = "
+                f"{self._passes_per_step} times before step(): raise backward_passes_per_step to "
+                "accumulate gradients"
+            )
+        self.in_flight = True
+        slot.passes_left -= 1
+        if slot.passes_left > 0:
+            self._adopt(slot)
+            return
+        self._fill(slot)
+        self._unready[slot.bucket] -= 1
+        while self._next < len(self._buckets) and self._unready[self._next] == 0:
+            self._submit_next()
+
+    def _adopt(self, slot: _Slot) -> None:
+        """Bring a gradient that autograd made elsewhere into the arena."""
+        grad = slot.parameter.grad
+        if grad is not None and grad is not slot.view and not grad.is_sparse:
+            slot.view.copy_(grad)
+            slot.parameter.grad = slot.view
+
+    def _fill(self, slot: _Slot) -> None:
+        """Have the slot hold what this rank puts into the exchange."""
+        grad = slot.parameter.grad
+        if slot.sparse or (grad is not None and grad.is_sparse):
+            self._start_sparse(slot)
+        elif grad is not None:
+            self._adopt(slot)
+        else:
+            slot.view.zero_()
+            if slot.parameter.requires_grad:
+                slot.parameter.grad = slot.view
+
+    def _start_sparse(self, slot: _Slot) -> None:
+        # The arena's part of it stays zero, so that the bucket keeps its place in the
+        # order; the gradient itself goes by Horovod's allgather.
+        slot.sparse = True
+        grad = slot.parameter.grad
+        if grad is None:
+            grad = torch.zeros_like(slot.parameter).to_sparse(1)
+        slot.sparse_result = self._reduce_sparse(grad, slot.name)
+
+    def _submit_next(self) -> None:
+        arena, index, _ = self._buckets[self._next]
+        self._progress.submit(lambda: arena.reduce(index))
+        self._next += 1
+
+    def _reset(self) -> None:
+        for slot in self._slots:
+            slot.passes_left = self._passes_per_step
+            slot.sparse_result = None
+        self._unready = [len(bucket.slots) for _, _, bucket in self._buckets]
+        self._next = 0
+        self.in_flight = False
+
+
+def _grad_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    # What autograd promises: the parameter's strides if it is dense, else contiguous.
+    return torch.empty_like(parameter, device="meta").stride()
+
+
+def _view(
+    arena: HostArena, bucket: Bucket, offset_bytes: int, parameter: torch.nn.Parameter
+) -> torch.Tensor:
+    count = parameter.numel()
+    item_bytes = parameter.element_size()
+    raw: np.ndarray[Any, Any] = np.frombuffer(
+        arena.data[offset_bytes : offset_bytes + count * item_bytes], dtype=np.uint8
+    )
+    flat = torch.from_numpy(raw).view(getattr(torch, bucket.dtype))
+    return flat.as_strided(parameter.shape, _grad_strides(parameter))

@@ -1,0 +1,138 @@
+"""What a process's optimizers share: topology, table, and the agreement of all ranks."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import horovod.torch as horovod
+
+from hvd_ext import settings
+from hvd_ext.allreduce.table import BUILT_IN, Table, load
+from hvd_ext.arena.host import HostArena
+from hvd_ext.arena.plan import ParameterSpec, digest, first_difference, plan_buckets
+from hvd_ext.arena.window import WindowError
+from hvd_ext.errors import HvdExtError, MismatchError
+from hvd_ext.rollcall import roll_call
+from hvd_ext.topology import Topology, discover
+from hvd_ext.torch.gradients import Gradients, NamedParameters
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+log = logging.getLogger("hvd_ext")
+
+
+def unserved() -> str | None:
+    """Say why this job's communication cannot be hvd_ext's, or None if it can."""
+    if horovod.size() == 1:
+        return None
+    if not horovod.mpi_enabled():
+        return "Horovod runs on Gloo, not MPI"
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        return "MPI is not running"
+    if MPI.COMM_WORLD.size != horovod.size():
+        return "Horovod was started on some of MPI's ranks only"
+    return None
+
+
+def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str | None:
+    """Add parameters to an optimizer's gradients; collective.
+
+    Returns:
+        None, or why no arena could be made on some rank: the same on every rank.
+
+    Raises:
+        StallError: ranks did not come.
+        MismatchError: ranks differ in their parameters.
+    """
+    timeout_s = settings.stall_timeout_s()
+    topology = _topology(timeout_s)
+    scale = 1.0 / topology.world.size if op == horovod.Average else 1.0
+    failure: list[str] = []
+
+    def make_arena(specs: list[ParameterSpec], bucket_bytes: int) -> HostArena:
+        _agree(topology, specs, bucket_bytes, timeout_s)
+        reason = _unsuited(topology, specs)
+        if reason is not None:
+            raise WindowError(reason)
+        plan = plan_buckets(specs, bucket_bytes)
+        arena, problem = None, ""
+        try:
+            arena = HostArena(topology, plan, scale, _table(topology.world), timeout_s)
+        except WindowError as error:
+            problem = f"on {topology.hosts[topology.world.rank]}: {error}"
+        failure.extend(text for text in topology.world.allgather(problem) if text)
+        if failure or arena is None:
+            raise WindowError(failure[0])
+        return arena
+
+    try:
+        gradients.add(named_parameters, settings.bucket_bytes(), make_arena)
+    except WindowError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def _topology(timeout_s: float) -> Topology:
+    from mpi4py import MPI
+
+    return discover(MPI.COMM_WORLD, timeout_s)
+
+
+def _table(world: MPI.Comm) -> Table:
+    """The table that rank 0 reads, the same on every rank."""
+    table: Table | None = None
+    problem: HvdExtError | None = None
+    if world.rank == 0:
+        path = settings.table_path()
+        try:
+            table = load(Path(path)) if path else BUILT_IN
+        except HvdExtError as error:
+            problem = error
+    table, problem = world.bcast((table, problem))
+    if problem is not None:
+        raise problem
+    assert table is not None
+    return table
+
+
+def _unsuited(topology: Topology, specs: list[ParameterSpec]) -> str | None:
+    if not topology.homogeneous:
+        return "nodes have different numbers of ranks"
+    if topology.cross.size > 1:
+        for spec in specs:
+            if spec.dtype not in ("float32", "float64"):
+                return f"parameter {spec.name!r} is {spec.dtype}, which is not served between nodes"
+    return None
+
+
+def _agree(
+    topology: Topology, specs: list[ParameterSpec], bucket_bytes: int, timeout_s: float
+) -> None:
+    """Have all ranks build the same plan, or none."""
+    world = topology.world
+    digests = roll_call(
+        world, digest(specs, bucket_bytes), timeout_s, "DistributedOptimizer()", topology.hosts
+    )
+    if len(set(digests)) == 1:
+        return
+    theirs, their_bucket_bytes = world.bcast((specs, bucket_bytes))
+    difference = first_difference(specs, theirs)
+    if difference is not None:
+        sentence = f"{difference[0]}, where rank 0 has {difference[1]}"
+    elif bucket_bytes != their_bucket_bytes:
+        sentence = f"HVD_EXT_BUCKET_BYTES={bucket_bytes}, where rank 0 has {their_bucket_bytes}"
+    else:
+        sentence = ""
+    first = next(
+        f"{topology.name(rank)} has {text}"
+        for rank, text in enumerate(world.allgather(sentence))
+        if text
+    )
+    raise MismatchError(f"ranks have different models: {first}; build the same one on every rank")

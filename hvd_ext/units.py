@@ -1,0 +1,55 @@
+"""Sizes and how they are written: thresholds in MiB, bandwidths in decimal GB/s."""
+
+from __future__ import annotations
+
+import re
+
+from hvd_ext.errors import UsageError
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+MB = 10**6
+GB = 10**9
+
+_FACTORS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KIB": KIB,
+    "MIB": MIB,
+    "GIB": GIB,
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Read "64 MiB", "1.5KB" or "4096" as a number of bytes.
+
+    Raises:
+        UsageError: the text is no size, or is negative.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    factor = _FACTORS.get(match.group(2).upper()) if match else None
+    if match is None or factor is None:
+        raise UsageError(f"{text!r} is no size: write a number and B, KB, MB, GB, KiB, MiB or GiB")
+    return int(float(match.group(1)) * factor)
+
+
+def format_bytes(count: int) -> str:
+    """Write a number of bytes with a binary unit: 1536 -> "1.5 KiB"."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration with the unit that keeps it short: 0.00213 -> "2.13 ms"."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

@@ -1,0 +1,11 @@
+# Horovod 0.28.1 pins C++14, torch >= 2.1 needs C++17. Its CMakeLists strips a
+# -std flag given in CXXFLAGS, so what "C++14" means is redefined instead,
+# right after project() has set the compiler's own values.
+set(CMAKE_PROJECT_INCLUDE "${CMAKE_CURRENT_LIST_DIR}/cxx17-flags.cmake")
+
+# The built wheel is shared by every checkout, so the MPI library is looked for first
+# in the environment that horovod/torch/*.so is installed in (its lib folder, four
+# levels up), then where it was when Horovod was built (an MPI of the system).
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../..")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
