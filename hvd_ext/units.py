@@ -44,7 +44,7 @@ def format_bytes(count: int) -> str:
         if value < 1024:
             return f"{value:.4g} {unit}"
         value /= 1024
-    return f"{value:.4g} GiB"
+    return f"{value:.4g} GiB" if value < 1024 else f"{value:.0f} GiB"
 
 
 def format_seconds(seconds: float) -> str:

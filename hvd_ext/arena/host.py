@@ -129,7 +129,7 @@ class HostArena:
                 if waited_s >= limit_s:
                     raise self._stall(stall_sentence(self._topology, ranks, waited_s)) from None
                 names = ", ".join(self._topology.name(rank) for rank in ranks)
-                log.warning("waiting for %s since %.0f s", names, waited_s)
+                log.warning("hvd_ext: waiting for %s since %.0f s", names, waited_s)
 
     def _sentence_ended(self, local_ranks: list[int]) -> str:
         names = ", ".join(self._topology.name(r) for r in self._world_ranks(local_ranks))

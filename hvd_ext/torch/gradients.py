@@ -131,8 +131,17 @@ class Gradients:
             arena.close()
 
     def _watch(self, slot: _Slot) -> None:
+        # The parameter must not keep alive what is the optimizer's: through autograd's
+        # hooks the collector does not see such a cycle.
+        gradients, index = weakref.ref(self), len(self._slots)
+
+        def on_gradient(_: torch.Tensor) -> None:
+            owner = gradients()
+            if owner is not None:
+                owner._ready(owner._slots[index])
+
         self._slots.append(slot)
-        slot.parameter.register_post_accumulate_grad_hook(lambda _: self._ready(slot))
+        slot.parameter.register_post_accumulate_grad_hook(on_gradient)
 
     def _ready(self, slot: _Slot) -> None:
         if slot.passes_left <= 0:

@@ -71,7 +71,7 @@ def DistributedOptimizer(
             gradients, reason = _open(pairs, op, backward_passes_per_step)
     if reason is not None:
         if horovod.rank() == 0:
-            log.warning("DistributedOptimizer is Horovod's own: %s", reason)
+            log.warning("hvd_ext: DistributedOptimizer is Horovod's own, because %s", reason)
         return HorovodsOptimizer(
             optimizer,
             named,

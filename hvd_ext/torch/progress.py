@@ -43,8 +43,11 @@ class Progress:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
+            result: BaseException | None = None
             try:
                 work()
-                self._results.put(None)
             except BaseException as error:  # handed to the thread that waits
-                self._results.put(error)
+                result = error
+            # Idle, the thread must not keep alive what it last worked on.
+            del work
+            self._results.put(result)

@@ -1,0 +1,101 @@
+"""Images in and out: whole or refused, and bicubic by Pillow."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from hvd_ext.errors import UsageError
+from training.files import whole
+
+Pixels = NDArray[np.uint8]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
+
+
+def find_images(path: Path) -> list[Path]:
+    """The image itself, or the images of a folder by name, so that all ranks agree.
+
+    Raises:
+        UsageError: there is no such path, or the folder holds no image.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UsageError(f"{path} does not exist: name a folder of images")
+    found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+    if not found:
+        raise UsageError(f"{path} holds no image ({' '.join(SUFFIXES)}): name another folder")
+    return found
+
+
+def open_image(path: Path) -> Image.Image:
+    """A decoded image, upright, in mode RGB, or RGBA where it has transparency.
+
+    Raises:
+        UsageError: it is no image, is cut off, is far too large, or has more than 8 bits
+            a channel.
+    """
+    try:
+        with Image.open(path) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} does not exist: name an image") from error
+    # Pillow's decoders raise SyntaxError and others for files that only begin well.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UsageError(f"{path} is no readable image (is it cut off?): {error}") from error
+    if upright.mode[0] in "IF":
+        raise UsageError(f"{path} has mode {upright.mode}, not 8 bits a channel: convert it first")
+    return upright.convert("RGBA" if upright.has_transparency_data else "RGB")
+
+
+def load_rgb(path: Path) -> Pixels:
+    """An image as (H, W, 3), its transparency left out.
+
+    Raises:
+        UsageError: as `open_image`.
+    """
+    return np.asarray(open_image(path).convert("RGB"))
+
+
+def save_image(image: Image.Image, path: Path) -> None:
+    """Write an image in the format that the name's ending says.
+
+    Raises:
+        UsageError: as `check_format`.
+        HvdExtError: the file cannot be written.
+    """
+    check_format(path, image.mode)
+    with whole(path) as temporary:
+        image.save(temporary)
+
+
+def check_format(path: Path, mode: str) -> None:
+    """See that the format that the name's ending says can hold an image of this mode.
+
+    Raises:
+        UsageError: it cannot, or the ending says no format.
+    """
+    file_format = Image.registered_extensions().get(path.suffix.lower())
+    try:
+        Image.new(mode, (1, 1)).save(io.BytesIO(), file_format or "")
+    except (KeyError, OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot hold an image of mode {mode}: end it in .png") from error
+
+
+def resize_bicubic(pixels: Pixels, height: int, width: int) -> Pixels:
+    """(H, W, C) -> (height, width, C); antialiased when it shrinks."""
+    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+    return np.asarray(resized)
+
+
+def shrink(pixels: Pixels, scale: int) -> tuple[Pixels, Pixels]:
+    """The pair (low, high): `pixels` cut to a multiple of `scale`, and its 1/scale."""
+    height, width = (length // scale for length in pixels.shape[:2])
+    high = pixels[: height * scale, : width * scale]
+    return resize_bicubic(high, height, width), high

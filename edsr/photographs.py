@@ -1,0 +1,63 @@
+"""Write scikit-image's bundled photographs as a small training set: nothing is downloaded."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from hvd_ext.errors import UsageError, run
+from training import ranks
+from training.files import make_folder, whole
+
+PROGRAM = "edsr.photographs"
+EXAMPLE = "python -m edsr.photographs photographs"
+
+# Licences as scikit-image's documentation states them.
+PHOTOGRAPHS = {
+    "train": {
+        "chelsea.png": "CC0, by Stefan van der Walt",
+        "coffee.png": "CC0, by Rachel Michetti",
+        "hubble_deep_field.jpg": "public domain, NASA",
+        "retina.jpg": "CC0, by Mikael Haggstrom",
+        "rocket.jpg": "public domain, SpaceX",
+        "brick.png": "CC0, from CC0Textures",
+        "grass.png": "CC0, by linolafett",
+        "gravel.png": "CC0, from CC0Textures",
+    },
+    "test": {"astronaut.png": "public domain, NASA"},
+}
+
+
+def parser() -> ranks.Parser:
+    """The command line."""
+    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    cli.add_argument("folder", type=Path, metavar="DIR", help="gets train/, test/, README.txt")
+    return cli
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Copy the photographs; returns the exit code."""
+    args = parser().parse_args(arguments)
+    spec = find_spec("skimage")
+    if spec is None or spec.origin is None:
+        raise UsageError("scikit-image is not installed: pip install scikit-image")
+    source = Path(spec.origin).parent / "data"
+    notes = ["Photographs bundled with scikit-image.", ""]
+    for part, licences in PHOTOGRAPHS.items():
+        make_folder(args.folder / part)
+        for name, licence in licences.items():
+            if not (source / name).is_file():
+                raise UsageError(f"this scikit-image has no {name}: install 0.26")
+            with whole(args.folder / part / name) as temporary:
+                shutil.copyfile(source / name, temporary)
+            notes.append(f"{part}/{name}: {licence}")
+    with whole(args.folder / "README.txt") as temporary:
+        temporary.write_text("\n".join(notes) + "\n")
+    print(f"{args.folder}: {', '.join(f'{len(p)} to {part}' for part, p in PHOTOGRAPHS.items())}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main, PROGRAM)

@@ -1,0 +1,57 @@
+"""Upscale an image with a trained EDSR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from edsr.images import check_format, open_image, save_image
+from edsr.model import load_model
+from edsr.tiles import tile_corners, upscale_pixels
+from hvd_ext.errors import UsageError, run
+from training import ranks
+from training.progress import progress
+
+PROGRAM = "edsr.upscale"
+EXAMPLE = "python -m edsr.upscale photo.png large.png --checkpoint runs/x2/checkpoint.pt"
+
+
+def parser() -> ranks.Parser:
+    """The command line."""
+    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    cli.add_argument("input", type=Path, metavar="IN", help="any image of 8 bits a channel")
+    cli.add_argument(
+        "output", type=Path, metavar="OUT", help="its ending names the format; RGB, or RGBA"
+    )
+    cli.add_argument("--checkpoint", type=Path, required=True, help="a file of edsr.train")
+    cli.add_argument(
+        "--tile", type=ranks.at_least(1), default=256, help="length of a tile, in input pixels"
+    )
+    return cli
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Upscale; returns the exit code."""
+    args = parser().parse_args(arguments)
+    if not args.output.parent.is_dir():
+        raise UsageError(f"the folder {args.output.parent} does not exist: make it first")
+    image = open_image(args.input)
+    check_format(args.output, image.mode)
+    model = load_model(args.checkpoint)
+    low = np.asarray(image.convert("RGB"))
+    tiles = len(tile_corners(image.height, image.width, args.tile))
+    with progress("upscaling", tiles) as advance:
+        result = Image.fromarray(upscale_pixels(model, low, args.tile, advance))
+    if image.mode == "RGBA":
+        alpha = image.getchannel("A").resize(result.size, Image.Resampling.BICUBIC)
+        result.putalpha(alpha)
+    save_image(result, args.output)
+    print(f"{args.output}: {image.width}x{image.height} -> {result.width}x{result.height}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main, PROGRAM)

@@ -1,0 +1,5 @@
+"""`python -m hvd_launch` is `hvd-launch`."""
+
+from hvd_launch.cli import entry
+
+entry()

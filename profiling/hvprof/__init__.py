@@ -1,0 +1,28 @@
+"""hvprof: records the communication of an MPI or Horovod job, and shows where its time goes.
+
+Example:
+    recording = hvprof.load("runs/demo/default")
+    recording.time_s("allreduce")  # seconds of a rank, mean over the ranks
+    for row in hvprof.rows(recording, "data"):
+        print(row.operation, row.message_size, row.calls, row.busbw_gb_s)
+"""
+
+from __future__ import annotations
+
+from hvprof.comparison import Comparison, compare
+from hvprof.recording import Cell, RankRecording, Recording, load
+from hvprof.rows import SIZE_ROWS, Exposed, Row, exposed, rows
+
+__all__ = [
+    "SIZE_ROWS",
+    "Cell",
+    "Comparison",
+    "Exposed",
+    "RankRecording",
+    "Recording",
+    "Row",
+    "compare",
+    "exposed",
+    "load",
+    "rows",
+]

@@ -1,0 +1,123 @@
+/* The operations that are counted, and what is the size of each: included once for MPI's
+ * int counts and once for the large counts of MPI 4 (C(Allreduce) is MPI_Allreduce_c there).
+ *
+ * A vector that all ranks hold or share out in the end (allgather, reduce_scatter, alltoall)
+ * is counted whole, as nccl-tests does: its bandwidth formulas rest on that. Gather and
+ * scatter are counted by this rank's piece. */
+#define IN_OUT const void *in, void *out
+
+COLLECTIVE(Allreduce, allreduce,
+           (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+           (in, out, count, type, op, comm), comm, type, bytes_of(count, type))
+
+COLLECTIVE(Reduce, reduce,
+           (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
+           (in, out, count, type, op, root, comm), comm, type, bytes_of(count, type))
+
+COLLECTIVE(Scan, scan,
+           (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+           (in, out, count, type, op, comm), comm, type, bytes_of(count, type))
+
+COLLECTIVE(Exscan, exscan,
+           (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+           (in, out, count, type, op, comm), comm, type, bytes_of(count, type))
+
+COLLECTIVE(Bcast, bcast,
+           (void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm comm),
+           (buffer, count, type, root, comm), comm, type, bytes_of(count, type))
+
+COLLECTIVE(Allgather, allgather,
+           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
+            MPI_Datatype type, MPI_Comm comm),
+           (in, in_count, in_type, out, count, type, comm), comm, type,
+           bytes_of(count, type) * (uint64_t)ranks_of(comm))
+
+COLLECTIVE(Allgatherv, allgatherv,
+           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, const COUNT *counts,
+            const DISPLACEMENT *places, MPI_Datatype type, MPI_Comm comm),
+           (in, in_count, in_type, out, counts, places, type, comm), comm, type,
+           bytes_of((int64_t)SUM(counts, comm), type))
+
+COLLECTIVE(Reduce_scatter_block, reduce_scatter_block,
+           (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+           (in, out, count, type, op, comm), comm, type,
+           bytes_of(count, type) * (uint64_t)ranks_of(comm))
+
+COLLECTIVE(Reduce_scatter, reduce_scatter,
+           (IN_OUT, const COUNT *counts, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+           (in, out, counts, type, op, comm), comm, type,
+           bytes_of((int64_t)SUM(counts, comm), type))
+
+COLLECTIVE(Alltoall, alltoall,
+           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
+            MPI_Datatype type, MPI_Comm comm),
+           (in, in_count, in_type, out, count, type, comm), comm, type,
+           bytes_of(count, type) * (uint64_t)ranks_of(comm))
+
+COLLECTIVE(Alltoallv, alltoallv,
+           (const void *in, const COUNT *in_counts, const DISPLACEMENT *in_places,
+            MPI_Datatype in_type, void *out, const COUNT *counts, const DISPLACEMENT *places,
+            MPI_Datatype type, MPI_Comm comm),
+           (in, in_counts, in_places, in_type, out, counts, places, type, comm), comm, type,
+           in == MPI_IN_PLACE ? bytes_of((int64_t)SUM(counts, comm), type)
+                              : bytes_of((int64_t)SUM(in_counts, comm), in_type))
+
+/* A negative root is MPI_ROOT or MPI_PROC_NULL, between two groups: nothing of this rank's. */
+COLLECTIVE(Gather, gather,
+           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
+            MPI_Datatype type, int root, MPI_Comm comm),
+           (in, in_count, in_type, out, count, type, root, comm), comm,
+           in == MPI_IN_PLACE ? type : in_type,
+           root < 0 ? 0 : in == MPI_IN_PLACE ? bytes_of(count, type) : bytes_of(in_count, in_type))
+
+COLLECTIVE(Gatherv, gatherv,
+           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, const COUNT *counts,
+            const DISPLACEMENT *places, MPI_Datatype type, int root, MPI_Comm comm),
+           (in, in_count, in_type, out, counts, places, type, root, comm), comm,
+           in == MPI_IN_PLACE ? type : in_type,
+           root < 0             ? 0
+           : in == MPI_IN_PLACE ? bytes_of(counts[root], type)
+                                : bytes_of(in_count, in_type))
+
+COLLECTIVE(Scatter, scatter,
+           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
+            MPI_Datatype type, int root, MPI_Comm comm),
+           (in, in_count, in_type, out, count, type, root, comm), comm,
+           out == MPI_IN_PLACE ? in_type : type,
+           root < 0 ? 0 : out == MPI_IN_PLACE ? bytes_of(in_count, in_type) : bytes_of(count, type))
+
+COLLECTIVE(Scatterv, scatterv,
+           (const void *in, const COUNT *in_counts, const DISPLACEMENT *in_places,
+            MPI_Datatype in_type, void *out, COUNT count, MPI_Datatype type, int root,
+            MPI_Comm comm),
+           (in, in_counts, in_places, in_type, out, count, type, root, comm), comm,
+           out == MPI_IN_PLACE ? in_type : type,
+           root < 0              ? 0
+           : out == MPI_IN_PLACE ? bytes_of(in_counts[root], in_type)
+                                 : bytes_of(count, type))
+
+/* What is received is counted by the room that was offered for it. */
+WRAP(C(Send), "send",
+     (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm),
+     (in, count, type, to, tag, comm), comm, type, bytes_of(count, type))
+
+WRAP(C(Isend), "isend",
+     (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+      MPI_Request *request),
+     (in, count, type, to, tag, comm, request), comm, type, bytes_of(count, type))
+
+WRAP(C(Recv), "recv",
+     (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+      MPI_Status *status),
+     (out, count, type, from, tag, comm, status), comm, type, bytes_of(count, type))
+
+WRAP(C(Irecv), "irecv",
+     (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+      MPI_Request *request),
+     (out, count, type, from, tag, comm, request), comm, type, bytes_of(count, type))
+
+WRAP(C(Sendrecv), "sendrecv",
+     (const void *in, COUNT in_count, MPI_Datatype in_type, int to, int in_tag, void *out,
+      COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status *status),
+     (in, in_count, in_type, to, in_tag, out, count, type, from, tag, comm, status), comm,
+     in_type, bytes_of(in_count, in_type))

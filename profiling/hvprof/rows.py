@@ -1,0 +1,143 @@
+"""Groups the cells of all ranks into the rows that people read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
+from hvd_ext.units import KIB, MIB
+from hvprof.recording import Cell, Recording
+
+EXPOSED = "exposed"
+
+# Label and largest message. KB and MB are binary here (1 KB = 1024 bytes), as in the
+# table of the original hvprof, and as Horovod counts its fusion threshold; a fusion
+# buffer filled to its 64 or 128 MiB lies in the row that ends there.
+SIZE_ROWS = (
+    ("<1 KB", KIB - 1),
+    ("1-128 KB", 128 * KIB),
+    ("128 KB-16 MB", 16 * MIB),
+    ("16-32 MB", 32 * MIB),
+    ("32-64 MB", 64 * MIB),
+    ("64-128 MB", 128 * MIB),
+    (">128 MB", 2**64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The calls of one operation, algorithm and range of message sizes on all ranks.
+
+    Attributes:
+        message_size: label of the range, one of SIZE_ROWS.
+        calls: on all ranks together; calls_min and calls_max are the ranks with the
+            fewest and the most.
+        message_bytes: on all ranks together.
+        time_s: summed over a rank's calls, as a mean over the ranks; time_max_s is the
+            rank with the most.
+        wait_s: the part of time_s spent in waiting for other ranks, None if unknown.
+        avg_s, min_s, max_s: of a call, over all ranks.
+        algbw_gb_s, busbw_gb_s: decimal GB/s; None where the time is not that of the
+            exchange (non-blocking calls) or nothing is moved.
+    """
+
+    operation: str
+    algorithm: str
+    size: int
+    message_size: str
+    calls: int
+    calls_min: int
+    calls_max: int
+    message_bytes: int
+    time_s: float
+    time_max_s: float
+    wait_s: float | None
+    avg_s: float
+    min_s: float
+    max_s: float
+    algbw_gb_s: float | None
+    busbw_gb_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """How long the training thread stood still for communication, as hvd_ext reports it.
+
+    Attributes:
+        steps: of a rank, at most.
+        time_s: of a rank, as a mean over the ranks; time_max_s is the rank with the most.
+    """
+
+    steps: int
+    time_s: float
+    time_max_s: float
+
+
+def size_row(message_bytes: int) -> int:
+    """Index into SIZE_ROWS of a message."""
+    return next(index for index, (_, most) in enumerate(SIZE_ROWS) if message_bytes <= most)
+
+
+def rows(recording: Recording, traffic: str) -> list[Row]:
+    """The rows of one kind of traffic, the operation that took longest first.
+
+    Args:
+        recording: of one job.
+        traffic: "data", "control" or "transport".
+    """
+    groups: dict[tuple[str, str, int, int], dict[int, list[Cell]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    time_s: dict[str, float] = defaultdict(float)
+    for rank in recording.ranks:
+        for cell in rank.cells:
+            if cell.traffic == traffic and cell.operation != EXPOSED:
+                key = (cell.operation, cell.algorithm, cell.size, size_row(cell.low_bytes))
+                groups[key][rank.rank].append(cell)
+                time_s[cell.operation] += cell.time_s
+    order = sorted(groups, key=lambda key: (-time_s[key[0]], *key))
+    return [_row(key, groups[key], len(recording.ranks)) for key in order]
+
+
+def exposed(recording: Recording) -> Exposed | None:
+    """The exposed communication, or None where nothing reported it."""
+    per_rank = [
+        [cell for cell in rank.cells if cell.operation == EXPOSED] for rank in recording.ranks
+    ]
+    if not any(per_rank):
+        return None
+    times = [sum(cell.time_s for cell in cells) for cells in per_rank]
+    steps = max(sum(cell.calls for cell in cells) for cells in per_rank)
+    return Exposed(steps=steps, time_s=sum(times) / len(times), time_max_s=max(times))
+
+
+def _row(key: tuple[str, str, int, int], per_rank: dict[int, list[Cell]], ranks: int) -> Row:
+    operation, algorithm, size, index = key
+    cells = [cell for of_rank in per_rank.values() for cell in of_rank]
+    calls_of = [sum(cell.calls for cell in of_rank) for of_rank in per_rank.values()]
+    times = [sum(cell.time_s for cell in of_rank) for of_rank in per_rank.values()]
+    waits = [cell.wait_s for cell in cells if cell.wait_s is not None]
+    message_bytes = sum(cell.message_bytes for cell in cells)
+    # What a non-blocking call takes says nothing about the exchange that it starts.
+    moved = message_bytes > 0 and not operation.startswith("i")
+    base = {"bcast": "broadcast"}.get(operation, operation.removesuffix("v"))
+    base = base.removesuffix("_block")
+    return Row(
+        operation=operation,
+        algorithm=algorithm,
+        size=size,
+        message_size=SIZE_ROWS[index][0],
+        calls=sum(calls_of),
+        calls_min=min(calls_of) if len(calls_of) == ranks else 0,
+        calls_max=max(calls_of),
+        message_bytes=message_bytes,
+        time_s=sum(times) / ranks,
+        time_max_s=max(times),
+        wait_s=sum(waits) / ranks if waits else None,
+        avg_s=sum(times) / sum(calls_of),
+        min_s=min(cell.min_s for cell in cells),
+        max_s=max(cell.max_s for cell in cells),
+        algbw_gb_s=algbw_gb_s(message_bytes, sum(times)) if moved else None,
+        busbw_gb_s=busbw_gb_s(base, message_bytes, sum(times), size) if moved else None,
+    )

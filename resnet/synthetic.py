@@ -1,0 +1,119 @@
+"""Images a second on random data, measured as Horovod's synthetic benchmark does."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from resnet.model import resnet50
+from training import ranks
+from training.files import write_json
+from training.progress import progress
+
+
+def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
+    """Time training steps; rank 0 prints img/sec +- 1.96 sigma per rank and in total."""
+    device = ranks.device(hvd, use_cuda=not args.no_cuda)
+    torch.manual_seed(args.seed)
+    model = resnet50().to(device)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01 * lr_scale(args, hvd, device))
+    optimizer = wrap(args, hvd, sgd, model)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    torch.manual_seed(args.seed + hvd.rank())
+    side = args.image_size
+    images = torch.randn(args.batch_size, 3, side, side, device=device)
+    labels = torch.randint(1000, (args.batch_size,), device=device)
+
+    def run(batches: int) -> float:
+        """Seconds that `batches` steps take."""
+        began = time.perf_counter()
+        for _ in range(batches):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    run(args.num_warmup_batches)
+    rates = []
+    with progress("iteration", args.num_iters, shown=hvd.rank() == 0) as advance:
+        for iteration in range(1, args.num_iters + 1):
+            seconds = run(args.num_batches_per_iter)
+            rates.append(args.batch_size * args.num_batches_per_iter / seconds)
+            advance(iteration, f"{rates[-1]:.1f} img/sec per rank")
+    _report(args, hvd, rates, device, program)
+
+
+def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) -> int:
+    """By how much the learning rate grows with the world.
+
+    Averaged gradients of a larger batch bear a larger rate (Goyal et al., 2017). Adasum
+    adapts by itself, but for the ranks of a node whose gradients NCCL averages first.
+    """
+    if not args.use_adasum:
+        return int(hvd.size())
+    return int(hvd.local_size()) if device.type == "cuda" and hvd.nccl_built() else 1
+
+
+def wrap(
+    args: argparse.Namespace,
+    hvd: ModuleType,
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    passes: int = 1,
+) -> torch.optim.Optimizer:
+    """The DistributedOptimizer that the flags ask for, with `passes` backward passes a step."""
+    return hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=model.named_parameters(),
+        compression=hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none,
+        backward_passes_per_step=passes,
+        op=hvd.Adasum if args.use_adasum else hvd.Average,
+        gradient_predivide_factor=args.gradient_predivide_factor,
+    )
+
+
+def _report(
+    args: argparse.Namespace,
+    hvd: ModuleType,
+    rates: list[float],
+    device: torch.device,
+    program: str,
+) -> None:
+    everyone = hvd.allgather_object(rates)
+    # Ranks step together, so iteration i of the world is the sum over its ranks.
+    total = [sum(iteration) for iteration in zip(*everyone, strict=True)]
+    by_rank = [rate for rates in everyone for rate in rates]
+    result = {
+        "model": args.model,
+        "exchange": args.exchange,
+        "size": hvd.size(),
+        "device": device.type,
+        "batch_size": args.batch_size,
+        "image_size": args.image_size,
+        "images_per_second_per_rank": statistics.fmean(by_rank),
+        "images_per_second_per_rank_1.96_sigma": _spread(by_rank),
+        "images_per_second": statistics.fmean(total),
+        "images_per_second_1.96_sigma": _spread(total),
+        "step_time_s": args.batch_size / statistics.median(by_rank),
+    }
+    with ranks.together(hvd, program):
+        if hvd.rank() == 0 and args.json:
+            write_json(args.json, result)
+    if hvd.rank() == 0:
+        name = device.type.upper()
+        print(f"Img/sec per {name}: {statistics.fmean(by_rank):.1f} +- {_spread(by_rank):.1f}")
+        print(
+            f"Total img/sec on {hvd.size()} {name}(s): "
+            f"{statistics.fmean(total):.1f} +- {_spread(total):.1f}"
+        )
+
+
+def _spread(values: list[float]) -> float:
+    return 1.96 * statistics.pstdev(values)

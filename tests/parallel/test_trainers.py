@@ -1,0 +1,280 @@
+"""The bundled trainers, launched as a user launches them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from edsr.data import synthetic_image
+from resnet.folder import ClassFolder, load_batches
+from resnet.model import load_weights, resnet50
+
+ROOT = Path(__file__).parents[2]
+HOROVODRUN = Path(sys.executable).with_name("horovodrun")
+EXCHANGES = ("horovod", "hvd_ext")
+SMALL = ("--blocks", 2, "--features", 8, "--patch", 12, "--log-every", 1)
+
+
+def launch(size: int, *command: object) -> subprocess.CompletedProcess[str]:
+    """Run `python COMMAND` on `size` ranks."""
+    return subprocess.run(
+        [HOROVODRUN, "-np", str(size), sys.executable, *map(str, command)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def train(size: int, *flags: object) -> subprocess.CompletedProcess[str]:
+    done = launch(size, "-m", *flags, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def read_log(folder: Path) -> list[dict[str, str]]:
+    with (folder / "log.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def losses(folder: Path) -> list[str]:
+    return [row["loss"] for row in read_log(folder)]
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two checkpoints hold the same, tensors to the bit."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.equal(b)
+    return a == b
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    for i in range(3):
+        Image.fromarray(synthetic_image(7, i, 64 + i)).save(folder / f"{i}.png")
+    return folder
+
+
+def test_both_exchanges_give_the_same_bits(tmp_path: Path) -> None:
+    for exchange in EXCHANGES:
+        flags = ("--synthetic", *SMALL, "--steps", 8, "--batch-size", 2, "--exchange", exchange)
+        train(2, "edsr.train", *flags, "--output", tmp_path / exchange)
+    assert len(losses(tmp_path / "horovod")) == 8
+    assert losses(tmp_path / "horovod") == losses(tmp_path / "hvd_ext")
+    summary = json.loads((tmp_path / "hvd_ext" / "summary.json").read_text())
+    assert (summary["exchange"], summary["size"]) == ("hvd_ext", 2)
+    assert repr(summary["loss"]) == losses(tmp_path / "hvd_ext")[-1]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_resumed_run_has_the_bits_of_an_unbroken_one(
+    tmp_path: Path, photographs: Path, exchange: str
+) -> None:
+    flags = ("edsr.train", "--data", photographs, *SMALL, "--batch-size", 2)
+    flags = (*flags, "--lr-decay-every", 3, "--exchange", exchange)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(2, *flags, "--steps", 8, "--output", whole)
+    # It logs steps 6 and 7, which are taken again from the checkpoint of step 5.
+    train(2, *flags, "--steps", 5, "--output", broken)
+    with (broken / "log.csv").open("a") as log:
+        log.write("6,0.5,0.1,1.0\n7,0.5,0.1,1.0\n")
+    train(2, *flags, "--steps", 8, "--output", broken, "--resume")
+    assert losses(whole) == losses(broken)
+    checkpoints = [torch.load(folder / "checkpoint.pt") for folder in (whole, broken)]
+    assert same(*checkpoints)
+    assert checkpoints[0]["optimizer"]["state"][0]["step"] == 8
+
+
+def test_the_number_of_ranks_does_not_change_what_is_learnt(
+    tmp_path: Path, photographs: Path
+) -> None:
+    flags = ("edsr.train", "--data", photographs, *SMALL, "--steps", 4, "--exchange", "horovod")
+    train(1, *flags, "--batch-size", 6, "--output", tmp_path / "1")
+    train(3, *flags, "--batch-size", 2, "--output", tmp_path / "3")
+    one, three = ([float(loss) for loss in losses(tmp_path / n)] for n in "13")
+    assert three == pytest.approx(one, rel=1e-5)
+
+
+def test_scale_three_starts_from_scale_two(tmp_path: Path, photographs: Path) -> None:
+    flags = ("edsr.train", "--data", photographs, *SMALL, "--batch-size", 2, "--steps", 1)
+    train(1, *flags, "--output", tmp_path / "x2")
+    start = tmp_path / "x2" / "checkpoint.pt"
+    # A rate this small leaves the weights as they were loaded, to rounding.
+    flags = (*flags, "--scale", 3, "--lr", 1e-20, "--load", start)
+    train(2, *flags, "--output", tmp_path / "x3")
+    two, three = (torch.load(tmp_path / x / "checkpoint.pt")["model"] for x in ("x2", "x3"))
+    assert two["tail.0.0.weight"].shape != three["tail.0.0.weight"].shape
+    assert all(two[key].equal(three[key]) for key in two if not key.startswith("tail"))
+
+
+def refusals(done: subprocess.CompletedProcess[str], program: str) -> list[str]:
+    return [line for line in done.stderr.splitlines() if f"{program}: error: " in line]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--scale", 5), "scale 5 is not 2, 3 or 4"),
+        (("--patch", "many"), "'many' is not a whole number >= 1"),
+        (("--patch", 40), "smaller than the patch of 80x80"),
+        (("--load", "OTHER"), "is a checkpoint of 'resnet', not of 'edsr'"),
+        (("--data", "CUT"), "is no readable image"),
+    ],
+)
+def test_bad_input_is_refused_once_by_all(
+    tmp_path: Path, photographs: Path, flags: tuple[object, ...], message: str
+) -> None:
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "a.png").write_bytes((photographs / "0.png").read_bytes()[:2000])
+    torch.save({"kind": "resnet"}, tmp_path / "other.pt")
+    paths = {"OTHER": tmp_path / "other.pt", "CUT": cut}
+    flags = tuple(paths.get(str(flag), flag) for flag in flags)
+    output = tmp_path / "output"
+    done = launch(2, "-m", "edsr.train", "--data", photographs, *SMALL, "--output", output, *flags)
+    lines = refusals(done, "edsr.train")
+    assert len(lines) == 1, done.stderr
+    assert message in lines[0]
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not output.exists()
+
+
+def test_an_error_of_one_rank_alone_ends_all(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "import horovod.torch as hvd\n"
+        "from hvd_ext.errors import UsageError\n"
+        "from training import ranks\n"
+        "hvd.init()\n"
+        "with ranks.together(hvd, 'program'):\n"
+        "    if hvd.rank() == 1:\n"
+        "        raise UsageError('no such disk')\n"
+        "print('went on')\n"
+    )
+    done = launch(3, script)
+    assert [line.split(">:")[1] for line in refusals(done, "program")] == [
+        "program: error: rank 1: no such disk"
+    ]
+    assert done.returncode == 2
+    assert "went on" not in done.stdout
+
+
+def test_a_used_output_folder_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_text("precious")
+    done = subprocess.run(
+        [sys.executable, "-m", "edsr.train", "--synthetic", "--output", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "add --resume to go on with it" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_resnet_is_timed_on_synthetic_data(tmp_path: Path, exchange: str) -> None:
+    flags = ("--synthetic", "--batch-size", 1, "--image-size", 64, "--num-warmup-batches", 1)
+    flags = (*flags, "--num-batches-per-iter", 1, "--num-iters", 2, "--exchange", exchange)
+    done = train(2, "resnet.train", *flags, "--json", tmp_path / "result.json")
+    assert "Img/sec per CPU: " in done.stdout
+    assert "Total img/sec on 2 CPU(s): " in done.stdout
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["images_per_second"] == pytest.approx(2 * result["images_per_second_per_rank"])
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes; 9 images to learn from, and 5 to validate with."""
+    root = tmp_path_factory.mktemp("classes")
+    rng = np.random.default_rng(0)
+    for part, counts in (("train", (5, 4)), ("val", (3, 2))):
+        for label, count in enumerate(counts):
+            folder = root / part / f"class{label}"
+            folder.mkdir(parents=True)
+            for i in range(count):
+                noise = rng.integers(0, 128, (40, 50, 3)) + 127 * label
+                Image.fromarray(noise.astype(np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
+def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
+    tmp_path: Path, classes: Path
+) -> None:
+    flags: tuple[object, ...] = ("resnet.train", "--train-dir", classes / "train")
+    flags = (*flags, "--val-dir", classes / "val", "--image-size", 64, "--epochs", 1)
+    flags = (*flags, "--batch-size", 1, "--batches-per-allreduce", 2, "--checkpoint-every", 1)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        folder.mkdir()
+    train(2, *flags, "--log-dir", whole, "--checkpoint-format", whole / "{epoch}.pt")
+    # Step 1 of 2, then a death: its checkpoint is kept from the next one.
+    stopped = broken / "1.pt"
+    script = (
+        "import sys, resnet.imagenet as r\n"
+        "from resnet.train import main\n"
+        "save = r.ImageNetTrainer._save\n"
+        "def once(self, epoch):\n"
+        "    save(self, epoch)\n"
+        "    sys.exit(0)\n"
+        "r.ImageNetTrainer._save = once\n"
+        "main(sys.argv[1:])\n"
+    )
+    broken_flags = (*flags[1:], "--log-dir", broken, "--checkpoint-format", broken / "{epoch}.pt")
+    done = launch(2, "-c", script, *broken_flags, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    state = torch.load(stopped)
+    assert (state["epoch"], state["batch"]) == (0, 1)
+    train(2, "resnet.train", *broken_flags)
+
+    final = torch.load(whole / "1.pt")
+    assert same(final, torch.load(stopped))
+    row = read_log(whole)[0]
+    mine = read_log(broken)[0]
+    assert {**row, "img_per_s": ""} == {**mine, "img_per_s": ""}
+
+    model = resnet50(2).eval()
+    load_weights(model, final["model"])
+    held_out = ClassFolder.read(classes / "val")
+    images, labels = next(
+        load_batches([range(5)], lambda i: held_out.validation_sample(i, 64), workers=1)
+    )
+    with torch.inference_mode():
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+    assert float(row["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)
+
+
+def test_resnet_names_an_image_that_is_none(tmp_path: Path, classes: Path) -> None:
+    bad = tmp_path / "train"
+    for label in range(2):
+        (bad / f"class{label}").mkdir(parents=True)
+        for i in range(2):
+            (bad / f"class{label}" / f"{i}.png").write_text("no image")
+    flags = ("--train-dir", bad, "--val-dir", classes / "val", "--log-dir", tmp_path / "logs")
+    flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--image-size", 64)
+    done = launch(2, "-m", "resnet.train", *flags, "--batch-size", 2)
+    assert done.returncode == 2
+    assert all("is no readable image" in line for line in refusals(done, "resnet.train"))
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.pt"))

@@ -1,0 +1,36 @@
+"""The last rank fails the others. Argument: how.
+
+construct: it never makes its optimizer; step: it never comes to the third step;
+die: it is killed before the third step; leave: it ends, with success, before it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import torch
+
+import hvd_ext.torch as hvd
+
+how = sys.argv[1]
+hvd.init()
+last = hvd.rank() == hvd.size() - 1
+model = torch.nn.Linear(100, 100)
+if how == "construct" and last:
+    time.sleep(600)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+for step in range(5):
+    if step == 2 and last:
+        if how == "step":
+            time.sleep(600)
+        if how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "leave":
+            os._exit(0)
+    optimizer.zero_grad()
+    model(torch.ones(1, 100)).sum().backward()
+    optimizer.step()
+print("all steps done")

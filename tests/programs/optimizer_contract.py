@@ -1,0 +1,191 @@
+"""What hvd_ext's optimizer promises beyond Horovod's: views, late groups, errors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import hvd_ext.torch as hvd
+from hvd_ext import listen
+
+hvd.init()
+torch.set_num_threads(1)
+rank, size = hvd.rank(), hvd.size()
+
+
+def model_and_optimizer(**arguments):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 2))
+    inner = torch.optim.SGD(model.parameters(), lr=0.5)
+    return model, hvd.DistributedOptimizer(
+        inner, named_parameters=model.named_parameters(), **arguments
+    )
+
+
+def backward(model):
+    model(torch.full((3, 6), 1.0 + rank)).sum().backward()
+
+
+def gradients_stay_where_they_are():
+    model, optimizer = model_and_optimizer()
+    backward(model)
+    optimizer.step()
+    places = [p.grad.data_ptr() for p in model.parameters()]
+    for zero in (True, False):
+        optimizer.zero_grad(set_to_none=zero)
+        for p in model.parameters():
+            assert (p.grad is None) if zero else not p.grad.any()
+        backward(model)
+        optimizer.step()
+        if size > 1:
+            assert [p.grad.data_ptr() for p in model.parameters()] == places
+    if size > 1:
+        maps = Path("/proc/self/maps").read_text()
+        assert "memfd:hvd_ext" in maps
+
+
+def a_replaced_gradient_is_exchanged():
+    model, optimizer = model_and_optimizer()
+    backward(model)
+    optimizer.synchronize()
+    for p in model.parameters():
+        p.grad = torch.full_like(p, float(rank))
+    optimizer.synchronize()
+    expected = sum(range(size)) / size
+    for p in model.parameters():
+        assert torch.allclose(p.grad, torch.full_like(p, expected))
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+def a_group_added_later_is_reduced():
+    model, optimizer = model_and_optimizer()
+    backward(model)
+    optimizer.step()
+    extra = torch.nn.Parameter(torch.zeros(11))
+    optimizer.add_param_group({"params": [extra], "lr": 1.0})
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 6)).sum() + (extra * (rank + 1)).sum()).backward()
+        optimizer.step()
+        assert torch.allclose(extra.grad, torch.full((11,), (size + 1) / 2))
+    assert torch.allclose(extra, torch.full((11,), -(size + 1.0)))
+
+
+def one_pass_too_many():
+    model, optimizer = model_and_optimizer()
+    backward(model)
+    if size > 1:
+        with pytest.raises(AssertionError, match="backward_passes_per_step"):
+            backward(model)
+        with pytest.raises(AssertionError, match="zero_grad"):
+            optimizer.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def a_second_synchronize_is_warned_of():
+    model, optimizer = model_and_optimizer()
+    backward(model)
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="skip_synchronize"):
+        optimizer.step()
+
+
+def bad_names():
+    model = torch.nn.Linear(2, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    for names, says in (
+        ([("a", model.weight), ("a", model.bias)], "duplicates: a"),
+        ([("a", model.weight)], "1 of the optimizer's parameters"),
+        ([model.weight, model.bias], "sequence of tuples"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            hvd.DistributedOptimizer(inner, named_parameters=names)
+    with pytest.raises(ValueError, match="backward_passes_per_step"):
+        hvd.DistributedOptimizer(inner, backward_passes_per_step=0)
+
+
+def empty_and_scalar_parameters():
+    parameters = [torch.nn.Parameter(torch.zeros(s)) for s in ((0,), (), (3, 0, 2), (1,))]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0))
+    sum((p * (rank + 1)).sum() for p in parameters).backward()
+    optimizer.step()
+    assert parameters[1].item() == -(size + 1) / 2
+    assert parameters[3].item() == -(size + 1) / 2
+
+
+def half_precision_sums():
+    for dtype in (torch.float16, torch.bfloat16):
+        parameter = torch.nn.Parameter(torch.zeros(1000, dtype=dtype))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
+        # The sum overflows 16 bits, the average does not.
+        parameter.grad = torch.full_like(parameter, 40000.0)
+        optimizer.synchronize()
+        assert torch.equal(parameter.grad, torch.full_like(parameter, 40000.0))
+
+
+def every_exchange_is_an_event():
+    events = []
+    stop = listen(events.append)
+    model, optimizer = model_and_optimizer()
+    backward(model)
+    optimizer.step()
+    stop()
+    if size > 1:
+        assert [e.operation for e in events] == ["allreduce", "exposed"]
+        assert events[0].size == size
+        assert events[0].message_bytes >= 4 * sum(p.numel() for p in model.parameters())
+        assert events[0].wait_s >= 0
+        assert events[0].transfer_s > 0
+
+
+def many_optimizers_leave_nothing():
+    gc.collect()
+    descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    threads = threading.active_count()
+    for _ in range(20):
+        model, optimizer = model_and_optimizer()
+        backward(model)
+        optimizer.step()
+        del model, optimizer
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors  # noqa: PTH208
+    assert threading.active_count() <= threads + 2
+    maps = Path("/proc/self/maps").read_text()
+    assert maps.count("memfd:hvd_ext") <= 2 * size
+
+
+def every_public_name_is_there():
+    import horovod.torch
+
+    names = {name for name in dir(horovod.torch) if not name.startswith("_")}
+    assert names - set(dir(hvd)) == set()
+    assert hvd.DistributedOptimizer is not horovod.torch.DistributedOptimizer
+
+
+for check in [
+    gradients_stay_where_they_are,
+    a_replaced_gradient_is_exchanged,
+    a_group_added_later_is_reduced,
+    one_pass_too_many,
+    a_second_synchronize_is_warned_of,
+    bad_names,
+    empty_and_scalar_parameters,
+    half_precision_sums,
+    every_exchange_is_an_event,
+    many_optimizers_leave_nothing,
+    every_public_name_is_there,
+]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.*")
+        check()
+print(f"ok {rank}")
+hvd.shutdown()

@@ -1,0 +1,299 @@
+"""Training in every way that the optimizer serves; rank 0 prints what came out.
+
+Run with horovod.torch and with hvd_ext.torch, the results must be the same. Every
+scenario returns parameters, and ranks must agree on them to the bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import json
+import sys
+import warnings
+
+import torch
+import torch.nn.functional as F
+
+hvd = importlib.import_module(sys.argv[1])
+hvd.init()
+torch.set_num_threads(1)
+rank, size = hvd.rank(), hvd.size()
+
+
+class Net(torch.nn.Module):
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1, dtype=dtype)
+        self.norm = torch.nn.BatchNorm2d(8, dtype=dtype)
+        self.left = torch.nn.Linear(8, 4, dtype=dtype)
+        self.right = torch.nn.Linear(8, 4, bias=False, dtype=dtype)
+
+    def forward(self, x: torch.Tensor, sides: str = "both") -> torch.Tensor:
+        y = F.relu(self.norm(self.conv(x))).mean((2, 3))
+        out = 0
+        if sides != "right":
+            out = out + self.left(y)
+        if sides != "left":
+            out = out + self.right(y)
+        return out
+
+
+def build(dtype: torch.dtype = torch.float32) -> Net:
+    torch.manual_seed(7)
+    model = Net(dtype)
+    torch.manual_seed(100 + rank)
+    return model
+
+
+def loss_of(model: Net, sides: str = "both") -> torch.Tensor:
+    x = torch.randn(4, 3, 6, 6).to(model.conv.weight.dtype)
+    if model.conv.weight.is_contiguous(memory_format=torch.channels_last):
+        x = x.contiguous(memory_format=torch.channels_last)
+    return model(x, sides).pow(2).mean()
+
+
+def wrap(model, kind=torch.optim.SGD, wrap_arguments=None, prefix="", **arguments):
+    inner = kind(model.parameters(), **{"lr": 0.05, **arguments})
+    return hvd.DistributedOptimizer(
+        inner, named_parameters=model.named_parameters(prefix), **(wrap_arguments or {})
+    )
+
+
+def train(model, optimizer, steps=6, zero=None, sides=lambda step: "both", passes=1):
+    for step in range(steps):
+        (zero or optimizer.zero_grad)()
+        for _ in range(passes):
+            loss_of(model, sides(step)).backward()
+        optimizer.step()
+    return model
+
+
+def adam():
+    model = build()
+    return train(model, wrap(model, torch.optim.Adam, lr=1e-2))
+
+
+def momentum_and_zeroed_gradients():
+    model = build()
+    optimizer = wrap(model, momentum=0.9, weight_decay=1e-2, nesterov=True)
+    # Horovod's zero_grad() does not take the argument (horovod/horovod#3405).
+    ours = "hvd_ext" in sys.argv[1]
+    zero = functools.partial(optimizer.zero_grad, set_to_none=False) if ours else None
+    return train(model, optimizer, zero=zero)
+
+
+def two_passes_a_step():
+    model = build()
+    optimizer = wrap(model, wrap_arguments={"backward_passes_per_step": 2})
+    return train(model, optimizer, passes=2)
+
+
+def passes_changed_later():
+    model = build()
+    optimizer = wrap(model)
+    train(model, optimizer, steps=2)
+    optimizer.set_backward_passes_per_step(3)
+    return train(model, optimizer, steps=2, passes=3)
+
+
+def clipped():
+    model = build()
+    optimizer = wrap(model, lr=1.0)
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    return model
+
+
+def sides_differ_by_rank_and_step():
+    model = build()
+    return train(
+        model, wrap(model), sides=lambda step: ("left", "right", "both")[(rank + step) % 3]
+    )
+
+
+def one_side_never():
+    model = build()
+    return train(model, wrap(model, torch.optim.Adam, lr=1e-2), sides=lambda step: "left")
+
+
+def summed():
+    model = build()
+    return train(model, wrap(model, lr=1e-3, wrap_arguments={"op": hvd.Sum}))
+
+
+def predivided():
+    model = build()
+    return train(model, wrap(model, wrap_arguments={"gradient_predivide_factor": 2.0}))
+
+
+def doubles():
+    model = build(torch.float64)
+    return train(model, wrap(model))
+
+
+def two_dtypes():
+    model = build()
+    model.right = torch.nn.Linear(8, 4, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.right.weight.fill_(0.25)
+    optimizer = wrap(model)
+    for _ in range(4):
+        optimizer.zero_grad()
+        y = F.relu(model.norm(model.conv(torch.randn(4, 3, 6, 6)))).mean((2, 3))
+        (model.left(y) + model.right(y.double())).pow(2).mean().backward()
+        optimizer.step()
+    return model
+
+
+def channels_last():
+    model = build()
+    if "hvd_ext" in sys.argv[1]:  # Horovod reduces contiguous tensors only
+        model = model.to(memory_format=torch.channels_last)
+    return train(model, wrap(model))
+
+
+def frozen_layer():
+    model = build()
+    model.conv.requires_grad_(False)
+    return train(model, wrap(model, weight_decay=0.1))
+
+
+def schedule_made_before():
+    model = build()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(inner, 2)
+    optimizer = hvd.DistributedOptimizer(inner, named_parameters=model.named_parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    for _ in range(6):
+        train(model, optimizer, steps=1)
+        schedule.step()
+    return model
+
+
+def with_closure():
+    model = build()
+    optimizer = wrap(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        optimizer.step(lambda loss=loss: loss)
+    return model
+
+
+def state_from_rank_0():
+    model = build()
+    optimizer = wrap(model, torch.optim.Adam, lr=1e-2)
+    if rank == 0:
+        donor = build()
+        plain = torch.optim.Adam(donor.parameters(), lr=3e-2)
+        for _ in range(3):
+            plain.zero_grad()
+            loss_of(donor).backward()
+            plain.step()
+        model.load_state_dict(donor.state_dict())
+        optimizer.load_state_dict(plain.state_dict())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    return train(model, optimizer)
+
+
+def saved_and_loaded():
+    model = build()
+    optimizer = wrap(model, torch.optim.Adam, lr=1e-2)
+    train(model, optimizer, steps=3)
+    saved = (model.state_dict(), optimizer.state_dict())
+    other = build()
+    loaded = wrap(other, torch.optim.Adam, lr=1e-2)
+    other.load_state_dict(saved[0])
+    loaded.load_state_dict(saved[1])
+    return train(other, loaded, steps=3)
+
+
+def two_models_in_turns():
+    models = [build(), build()]
+    # Horovod wants names that are unique among all that is under way.
+    optimizers = [
+        wrap(models[0], prefix="first"),
+        wrap(models[1], torch.optim.Adam, prefix="second", lr=1e-2),
+    ]
+    for _ in range(4):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        losses = [loss_of(model) for model in models]
+        (losses[0] + losses[1]).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return torch.nn.ModuleList(models)
+
+
+def sparse_embedding():
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 8, sparse=True), torch.nn.Linear(8, 2))
+    torch.manual_seed(100 + rank)
+    optimizer = wrap(model, lr=0.5)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randint(0, 50, (6,))).pow(2).mean().backward()
+        optimizer.step()
+    return model
+
+
+def without_names():
+    model = build()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    return train(model, optimizer)
+
+
+def compressed():
+    model = build()
+    return train(model, wrap(model, wrap_arguments={"compression": hvd.Compression.fp16}))
+
+
+SCENARIOS = [
+    adam,
+    momentum_and_zeroed_gradients,
+    two_passes_a_step,
+    passes_changed_later,
+    clipped,
+    sides_differ_by_rank_and_step,
+    one_side_never,
+    summed,
+    predivided,
+    doubles,
+    two_dtypes,
+    channels_last,
+    frozen_layer,
+    schedule_made_before,
+    with_closure,
+    state_from_rank_0,
+    saved_and_loaded,
+    two_models_in_turns,
+    sparse_embedding,
+    without_names,
+    compressed,
+]
+
+results = {}
+for scenario in SCENARIOS:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = scenario()
+    parameters = [p.detach().contiguous() for p in model.parameters()]
+    digest = hashlib.sha256(b"".join(p.numpy().tobytes() for p in parameters)).hexdigest()
+    digests = hvd.allgather_object(digest)
+    assert len(set(digests)) == 1, f"{scenario.__name__}: ranks hold different parameters"
+    flat = torch.cat([p.flatten().double() for p in parameters])
+    results[scenario.__name__] = {"digest": digest, "values": flat[::17].tolist()}
+if rank == 0:
+    with open(sys.argv[2], "w") as file:  # noqa: PTH123
+        json.dump(results, file)
+print(f"ok {rank}")
+hvd.shutdown()

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edsr.data import Patches, load_images, synthetic_image
+from edsr.images import find_images, load_rgb, open_image, resize_bicubic, shrink
+from hvd_ext.errors import UsageError
+
+
+def _images(count: int = 5, length: int = 40) -> list[np.ndarray]:
+    return [synthetic_image(0, i, length) for i in range(count)]
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_a_pair_shows_the_same_place(scale: int) -> None:
+    """Shrinking the high patch gives the low one, but at the edges, where it sees less."""
+    patches = Patches(_images(length=64), scale, patch=12, seed=1)
+    for index in range(32):
+        low, high = patches.sample(index)
+        assert low.shape == (12, 12, 3)
+        assert high.shape == (12 * scale, 12 * scale, 3)
+        inner = slice(3, -3)
+        shrunk = resize_bicubic(np.ascontiguousarray(high), 12, 12)
+        difference = shrunk[inner, inner].astype(int) - low[inner, inner]
+        # Pillow rounds between its two passes, which a transposed patch takes the other way.
+        assert np.abs(difference).max() <= 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_global_batch_does_not_depend_on_the_number_of_ranks(size: int) -> None:
+    images = _images()
+    whole, _ = Patches(images, 2, patch=8, seed=3).batch(24, 12)
+    share = 12 // size
+    for rank in range(size):
+        mine, _ = Patches(images, 2, patch=8, seed=3).batch(24 + rank * share, share)
+        assert mine.equal(whole[rank * share : (rank + 1) * share])
+
+
+def test_seed_and_epoch_change_the_samples() -> None:
+    images = _images()
+    first, _ = Patches(images, 2, patch=8, seed=3).batch(0, 5)
+    other_seed, _ = Patches(images, 2, patch=8, seed=4).batch(0, 5)
+    other_epoch, _ = Patches(images, 2, patch=8, seed=3).batch(5, 5)
+    assert not first.equal(other_seed)
+    assert not first.equal(other_epoch)
+
+
+def test_an_epoch_shows_each_image_once() -> None:
+    flat = [np.full((16, 16, 3), 10 * i, np.uint8) for i in range(7)]
+    patches = Patches(flat, 2, patch=4, seed=0)
+    for epoch in range(3):
+        seen = sorted(int(patches.sample(epoch * 7 + i)[0][0, 0, 0]) for i in range(7))
+        assert seen == [0, 10, 20, 30, 40, 50, 60]
+
+
+def test_all_eight_orientations_occur() -> None:
+    ramp = np.zeros((8, 8, 3), np.uint8)
+    ramp[:, :, 0] = np.arange(8) * 10
+    ramp[:, :, 1] = np.arange(8)[:, None] * 10
+    patches = Patches([ramp], 2, patch=4, seed=0)
+    seen = {patches.sample(i)[1].tobytes() for i in range(200)}
+    assert len(seen) == 8
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, length in (("b.png", 40), ("a.png", 48)):
+        Image.fromarray(synthetic_image(0, length, length)).save(tmp_path / name)
+    (tmp_path / "README.txt").write_text("not an image")
+    return tmp_path
+
+
+def _nothing(count: int, note: str) -> None:
+    pass
+
+
+def test_a_folder_is_read_by_name(folder: Path) -> None:
+    images = load_images(find_images(folder), 40, _nothing)
+    assert [image.shape for image in images] == [(48, 48, 3), (40, 40, 3)]
+
+
+def test_an_image_smaller_than_the_patch_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"b\.png is 40x40, smaller than the patch of 41x41"):
+        load_images(find_images(folder), 41, _nothing)
+
+
+@pytest.mark.parametrize("keep", [0, 20, 0.5, 0.95])
+def test_an_image_that_is_cut_off_is_refused(folder: Path, keep: float) -> None:
+    path = folder / "a.png"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content)) if keep < 1 else keep])
+    with pytest.raises(UsageError, match=r"a\.png is no readable image") as caught:
+        load_rgb(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_without_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no image"):
+        find_images(tmp_path)
+    with pytest.raises(UsageError, match="does not exist"):
+        find_images(tmp_path / "missing")
+
+
+def test_sixteen_bit_images_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(UsageError, match="not 8 bits a channel"):
+        open_image(tmp_path / "deep.png")
+
+
+@pytest.mark.parametrize(("shape", "scale"), [((9, 10), 2), ((11, 9), 3), ((8, 11), 4)])
+def test_shrinking_cuts_to_a_multiple(shape: tuple[int, int], scale: int) -> None:
+    low, high = shrink(np.zeros((*shape, 3), np.uint8), scale)
+    assert low.shape[:2] == (shape[0] // scale, shape[1] // scale)
+    assert high.shape[:2] == (low.shape[0] * scale, low.shape[1] * scale)

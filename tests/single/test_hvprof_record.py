@@ -1,0 +1,100 @@
+"""hvprof record around programs that start no MPI, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HVPROF = [sys.executable, "-m", "hvprof"]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "profiling")]),
+}
+
+
+def hvprof(*arguments: str | Path) -> subprocess.CompletedProcess:
+    command = [*HVPROF, *map(str, arguments)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+def test_a_command_without_mpi_says_so(tmp_path: Path) -> None:
+    done = hvprof("record", "-o", tmp_path / "run", "--", "echo", "hello")
+    assert done.returncode == 1
+    assert done.stdout == "hello\n"
+    assert "made no MPI call" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
+    done = hvprof("record", "-o", tmp_path / "run", "--", "sh", "-c", "exit 7")
+    assert done.returncode == 7
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    assert (meta["exit_code"], meta["command"]) == (7, ["sh", "-c", "exit 7"])
+    killed = hvprof("record", "-o", tmp_path / "killed", "--", "sh", "-c", "kill -9 $$")
+    assert killed.returncode == 128 + 9
+
+
+def test_a_termination_reaches_the_command(tmp_path: Path) -> None:
+    program = "trap 'exit 5' TERM; touch started; while :; do sleep 0.05; done"
+    running = subprocess.Popen(
+        [*HVPROF, "record", "-o", "run", "--", "sh", "-c", program], env=ENVIRONMENT, cwd=tmp_path
+    )
+    while not (tmp_path / "started").exists():
+        time.sleep(0.02)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=20) == 5
+    assert json.loads((tmp_path / "run" / "meta.json").read_text())["exit_code"] == 5
+
+
+@pytest.mark.parametrize("command", [[], ["--"], ["--", "no-such-command"]])
+def test_a_command_that_cannot_run_leaves_nothing(command: list[str], tmp_path: Path) -> None:
+    done = hvprof("record", "-o", tmp_path / "run", *command)
+    assert done.returncode == 2
+    assert "is no command on PATH" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "thesis.txt").write_text("years")
+    for arguments in ([work], [work, "--force"], [work / "thesis.txt"]):
+        done = hvprof("record", "-o", *arguments, "--", "true")
+        assert done.returncode == 2, done.stderr
+        assert (work / "thesis.txt").read_text() == "years"
+
+
+def test_a_recording_is_replaced_only_by_force(tmp_path: Path) -> None:
+    hvprof("record", "-o", tmp_path, "--", "sh", "-c", "exit 3")
+    (tmp_path / "rank-00009.hvprof").write_text("of the earlier job")
+    (tmp_path / "notes.txt").write_text("mine")
+    refused = hvprof("record", "-o", tmp_path, "--", "true")
+    assert refused.returncode == 2
+    assert "--force" in refused.stderr
+    assert (tmp_path / "rank-00009.hvprof").exists()
+    assert hvprof("record", "--force", "-o", tmp_path, "--", "sh", "-c", "exit 4").returncode == 4
+    assert not (tmp_path / "rank-00009.hvprof").exists()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_an_unwritable_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = hvprof("record", "-o", tmp_path / "file" / "run", "--", "true")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_errors_of_report_and_compare_are_one_line(tmp_path: Path) -> None:
+    for arguments in (["report", tmp_path], ["compare", tmp_path, tmp_path / "absent"]):
+        done = hvprof(*arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith("hvprof: error: ")
+        assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,284 @@
+"""Reading recordings, sound and hostile, and what is computed from them. No ranks here."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import hvprof
+from hvd_ext.errors import UsageError
+from hvprof import report
+from hvprof.cli import main
+from hvprof.comparison import render
+from hvprof.recording import bin_edges
+from hvprof.rows import SIZE_ROWS, size_row
+
+MIB = 2**20
+NAMES = ["other", "native", "allreduce", "bcast", "hierarchical", "exposed", "iallreduce"]
+DATA, CONTROL, TRANSPORT = 0, 1, 2
+
+
+def size_bin(message_bytes: int) -> int:
+    """The recorder's bins, found by search."""
+    return next(i for i in range(129) if bin_edges(i)[0] <= message_bytes <= bin_edges(i)[1])
+
+
+def cell(
+    operation: str,
+    message_bytes: int,
+    calls: int,
+    time_ms: float,
+    *,
+    traffic: int = DATA,
+    algorithm: str = "native",
+    size: int = 2,
+    wait_ms: float | None = None,
+) -> bytes:
+    key = (
+        size
+        | NAMES.index(operation) << 32
+        | NAMES.index(algorithm) << 40
+        | size_bin(message_bytes) << 48
+        | traffic << 56
+        | (wait_ms is not None) << 58
+        | 1 << 63
+    )
+    time_ns = int(time_ms * 1e6)
+    wait_ns = int((wait_ms or 0) * 1e6)
+    shortest = ~(time_ns // calls) & (2**64 - 1)
+    total = calls * message_bytes
+    return struct.pack("<8Q", key, calls, total, time_ns, wait_ns, time_ns // calls, shortest, 0)
+
+
+def rank_file(
+    rank: int, cells: list[bytes], *, size: int = 2, version: int = 1, state: int = 1
+) -> bytes:
+    header = struct.pack(
+        "<8sIIiiqQQQd64s384s",
+        b"hvprof\r\n",
+        version,
+        state,
+        rank,
+        size,
+        4711,
+        10**18,
+        10**18 + 10**9 if state else 0,
+        0,
+        60.0,
+        b"node\x1b[31m",
+        b"Open MPI v4.1.8, package: x",
+    )
+    names = b"".join(name.encode().ljust(32, b"\0") for name in NAMES).ljust(128 * 32, b"\0")
+    return header + names + b"".join(cells).ljust(2048 * 64, b"\0")
+
+
+def write(directory: Path, ranks: list[list[bytes]], **options: int) -> Path:
+    directory.mkdir(exist_ok=True)
+    for rank, cells in enumerate(ranks):
+        path = directory / f"rank-{rank:05d}.hvprof"
+        path.write_bytes(rank_file(rank, cells, size=len(ranks), **options))
+    return directory
+
+
+def shown(what: object) -> str:
+    out = io.StringIO()
+    renderer = report.render if isinstance(what, hvprof.Recording) else render
+    renderer(what, Console(file=out, width=120))
+    return out.getvalue()
+
+
+def test_rows_keep_to_their_edges() -> None:
+    def label(message_bytes: int) -> str:
+        return SIZE_ROWS[size_row(bin_edges(size_bin(message_bytes))[0])][0]
+
+    expected = {
+        **dict.fromkeys([0, 1, 1023], "<1 KB"),
+        **dict.fromkeys([1024, 1025, 2**17], "1-128 KB"),
+        **dict.fromkeys([2**17 + 1, 16 * MIB], "128 KB-16 MB"),
+        **dict.fromkeys([16 * MIB + 1, 32 * MIB], "16-32 MB"),
+        **dict.fromkeys([32 * MIB + 1, 64 * MIB], "32-64 MB"),
+        **dict.fromkeys([64 * MIB + 1, 128 * MIB], "64-128 MB"),
+        **dict.fromkeys([128 * MIB + 1, 2**40, 2**63], ">128 MB"),
+    }
+    assert {value: label(value) for value in expected} == expected
+
+
+def test_bins_neither_overlap_nor_leave_gaps() -> None:
+    # Between 1 and 2 there is nothing: that bin is empty.
+    bins = [bin_edges(index) for index in range(129) if index != 2]
+    assert bins[0] == (0, 0)
+    for (_, high), (low, _) in pairwise(bins):
+        assert low == high + 1
+
+
+def test_a_row_sums_over_ranks_and_bins(tmp_path: Path) -> None:
+    # 40 and 48 MiB lie in two bins of one row.
+    ranks = [
+        [cell("allreduce", 40 * MIB, 10, 100), cell("allreduce", 64 * MIB, 2, 40)],
+        [cell("allreduce", 40 * MIB, 10, 300)],
+    ]
+    (row,) = hvprof.rows(hvprof.load(write(tmp_path / "a", ranks)), "data")
+    assert (row.message_size, row.calls, row.calls_min, row.calls_max) == ("32-64 MB", 22, 10, 12)
+    assert row.message_bytes == (20 * 40 + 2 * 64) * MIB
+    assert (row.time_s, row.time_max_s) == pytest.approx((0.22, 0.3))
+    assert (row.avg_s, row.min_s, row.max_s) == pytest.approx((0.02, 0.01, 0.03))
+    assert row.algbw_gb_s == pytest.approx(row.message_bytes / 0.44 / 1e9)
+    assert row.busbw_gb_s == pytest.approx(row.algbw_gb_s)
+    assert row.wait_s is None
+
+
+def test_traffic_is_kept_apart(tmp_path: Path) -> None:
+    cells = [
+        cell("allreduce", 8, 1000, 50, traffic=CONTROL),
+        cell("allreduce", 4000, 5, 1, traffic=TRANSPORT),
+        cell("allreduce", 4000, 5, 2, algorithm="hierarchical", wait_ms=0.5),
+        cell("exposed", 4000, 4, 8, wait_ms=0),
+        cell("iallreduce", 4000, 1, 1),
+    ]
+    recording = hvprof.load(write(tmp_path / "a", [cells, cells]))
+    data = {row.operation: row for row in hvprof.rows(recording, "data")}
+    assert set(data) == {"allreduce", "iallreduce"}
+    assert data["allreduce"].wait_s == pytest.approx(0.0005)
+    assert data["iallreduce"].algbw_gb_s is None
+    assert [row.calls for row in hvprof.rows(recording, "control")] == [2000]
+    assert [row.calls for row in hvprof.rows(recording, "transport")] == [10]
+    assert recording.time_s("allreduce") == pytest.approx(0.002)
+    assert hvprof.exposed(recording) == hvprof.Exposed(4, pytest.approx(0.008), 0.008)
+    text = shown(recording)
+    assert "exposed communication: 8.0 ms in 4 steps, 2.00 ms a step" in text
+    assert "allreduce (hierarchical)" in text
+
+
+def test_comparison_has_the_improvement_of_each_row(tmp_path: Path) -> None:
+    default = write(
+        tmp_path / "default",
+        [[cell("allreduce", 2048, 100, 40), cell("allreduce", 64 * MIB, 10, 200)]] * 2,
+    )
+    better = write(
+        tmp_path / "better",
+        [
+            [
+                cell("allreduce", 2048, 100, 50),
+                cell("allreduce", 64 * MIB, 9, 80, algorithm="hierarchical", wait_ms=1),
+                cell("allreduce", 65 * MIB, 1, 10),
+                cell("allreduce", 8, 100, 500, traffic=CONTROL),
+            ]
+        ]
+        * 2,
+    )
+    compared = hvprof.compare(hvprof.load(default), hvprof.load(better))
+    assert compared.labels == ("default", "better")
+    improvements = {row.message_size: row.improvement_percent for row in compared.rows}
+    assert improvements["1-128 KB"] == pytest.approx(-25)
+    # Time for a byte: one message less, in 80 instead of 200 ms.
+    assert improvements["32-64 MB"] == pytest.approx(100 * (1 - (80 / 9) / (200 / 10)))
+    assert improvements["64-128 MB"] is None
+    assert compared.total.improvement_percent == pytest.approx(100 * (1 - 140 / 240), abs=0.1)
+    assert compared.same_bytes
+    assert "did not move the same" not in shown(compared)
+    half = write(tmp_path / "half", [[cell("allreduce", 2048, 50, 20)]])
+    assert "did not move the same" in shown(hvprof.compare(hvprof.load(default), hvprof.load(half)))
+    # Half the steps at the same speed are no improvement.
+    fewer = write(tmp_path / "fewer", [[cell("allreduce", 2048, 100, 40)]])
+    same_speed = hvprof.compare(hvprof.load(fewer), hvprof.load(half))
+    assert same_speed.total.improvement_percent == pytest.approx(0)
+    # A side without an allreduce has no row and no percentage.
+    none = write(tmp_path / "none", [[cell("bcast", 8, 1, 1)]])
+    assert hvprof.compare(hvprof.load(none), hvprof.load(none)).total.improvement_percent is None
+
+
+def test_lost_and_unfinished_ranks_are_named(tmp_path: Path) -> None:
+    directory = write(tmp_path / "a", [[cell("bcast", 8, 1, 1)]] * 4, state=0)
+    (directory / "rank-00002.hvprof").unlink()
+    text = shown(hvprof.load(directory))
+    assert "3 of 4 ranks" in text
+    assert "no recording of rank 2" in text
+    assert "ranks 0, 1, 3 did not finish" in text
+    (tmp_path / "a" / "rank-00003.hvprof").write_bytes(rank_file(3, [], size=2**31 - 1))
+    assert "no recording of ranks 2, 4, 5," in shown(hvprof.load(directory))
+
+
+def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    directory = write(tmp_path / "a", [[cell("bcast", 8, 1, 1)]])
+    meta = {"command": ["[bold]x", "\x1b[2Jy"], "host": "\x07"}
+    (directory / "meta.json").write_text(json.dumps(meta))
+    text = shown(hvprof.load(directory))
+    assert "\x1b" not in text
+    assert "[bold]x" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is cut off: 0 of"),
+        (b"hvpr", "is cut off: 4 of"),
+        (rank_file(0, [])[:5000], "is cut off: 5000 of"),
+        (rank_file(0, []) + b"x", "is cut off"),
+        (b"\x7fELF and more", "hvprof did not write it"),
+        (rank_file(0, [], version=2), "has format 2, this hvprof reads 1"),
+        (rank_file(0, [], version=2)[:600], "has format 2, this hvprof reads 1"),
+        (rank_file(5, [], size=2), "rank 5 of 2"),
+        (rank_file(0, [], state=9), "state 9"),
+        (rank_file(0, [struct.pack("<8Q", 3 << 56, 1, 1, 1, 1, 1, 1, 0)]), "is damaged"),
+    ],
+)
+def test_a_hostile_rank_file_is_one_clear_line(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "rank-00000.hvprof").write_bytes(content)
+    with pytest.raises(UsageError, match=said) as raised:
+        main(["report", str(tmp_path)])
+    assert "\n" not in str(raised.value)
+    assert "rank-00000.hvprof" in str(raised.value)
+
+
+@pytest.mark.parametrize("meta", ["", "[1]", '{"command": 5}', '{"duration_s": "x"}', "\x00"])
+def test_hostile_meta_data_is_one_clear_line(meta: str, tmp_path: Path) -> None:
+    write(tmp_path, [[cell("bcast", 8, 1, 1)]])
+    (tmp_path / "meta.json").write_text(meta)
+    with pytest.raises(UsageError, match=r"meta\.json"):
+        hvprof.load(tmp_path)
+
+
+def test_a_directory_without_a_recording(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no directory"):
+        hvprof.load(tmp_path / "absent")
+    with pytest.raises(UsageError, match="holds no recording"):
+        hvprof.load(tmp_path)
+    (tmp_path / "meta.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no recording"):
+        hvprof.load(tmp_path)
+
+
+def test_two_files_of_one_rank(tmp_path: Path) -> None:
+    write(tmp_path, [[], []])
+    (tmp_path / "rank-00001.hvprof").write_bytes(rank_file(0, []))
+    with pytest.raises(UsageError, match="two files of rank 0"):
+        hvprof.load(tmp_path)
+
+
+@settings(deadline=None)
+@given(
+    places=st.lists(st.tuples(st.integers(8, 512 + 4096 + 256), st.binary(min_size=1, max_size=16)))
+)
+def test_any_damage_is_an_error_or_a_report(
+    places: list[tuple[int, bytes]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    content = bytearray(rank_file(0, [cell("bcast", 8, 1, 1), cell("allreduce", 4096, 3, 2)]))
+    for place, noise in places:
+        content[place : place + len(noise)] = noise
+    directory = tmp_path_factory.mktemp("damaged")
+    (directory / "rank-00000.hvprof").write_bytes(content)
+    try:
+        recording = hvprof.load(directory)
+    except UsageError:
+        return
+    shown(recording)
+    json.dumps(report.as_json(recording), allow_nan=False)
+    shown(hvprof.compare(recording, recording))

@@ -1,0 +1,130 @@
+"""Who may know whom, read from the source, and that importing starts nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {
+    "hvd_ext": ROOT / "hvd_ext",
+    "hvprof": ROOT / "profiling" / "hvprof",
+    "hvd_launch": ROOT / "launch" / "hvd_launch",
+    **{name: ROOT / name for name in ("training", "edsr", "resnet", "benchmarks")},
+}
+
+FACTS = {"hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events"}
+JOB = {"hvd_ext.settings", "hvd_ext.topology", "hvd_ext.rollcall", "hvd_ext.watchdog"}
+MPI = {*FACTS, *JOB, "mpi4py", "numpy", "cupy"}
+SHOWN = {"rich", "numpy", "matplotlib"}
+TRAINED = {*SHOWN, *FACTS, "hvd_ext", "hvd_ext.torch", "torch", "PIL", "skimage", "training"}
+
+# What each room may import besides Python's own library and itself. The longest name
+# that fits a module is its room; a module without a room fails the test.
+MAY_IMPORT: dict[str, set[str]] = {
+    **dict.fromkeys(FACTS, FACTS),
+    **dict.fromkeys(JOB, MPI),
+    "hvd_ext.settings": FACTS,
+    "hvd_ext.__init__": FACTS,
+    "hvd_ext.__main__": {*FACTS, "hvd_ext.torch"},
+    "hvd_ext.allreduce": MPI,
+    "hvd_ext.allreduce.table": FACTS,
+    "hvd_ext.arena": {*MPI, "hvd_ext.allreduce"},
+    "hvd_ext.torch": {*MPI, "hvd_ext", "hvd_ext.allreduce", "hvd_ext.arena", "torch", "horovod"},
+    "hvd_ext.spatial": {*MPI, "hvd_ext.allreduce", "torch"},
+    "hvprof": {*FACTS, *SHOWN},
+    "hvd_launch": {"hvd_ext.errors", "hvd_ext.allreduce.table"},
+    "training": {*TRAINED, "horovod"},
+    "edsr": TRAINED,
+    "resnet": TRAINED,
+    "benchmarks": {*TRAINED, "hvprof", "hvd_launch", "horovod", "mpi4py"},
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package, folder in SOURCES.items():
+        for path in sorted(folder.rglob("*.py")):
+            yield ".".join((package, *path.relative_to(folder).with_suffix("").parts)), path
+
+
+MODULES = dict(modules())
+
+
+def covers(prefix: str, name: str) -> bool:
+    # hvd_ext as such is its public screen, not every room below it.
+    return name == prefix or (prefix != "hvd_ext" and name.startswith(f"{prefix}."))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of the modules a file imports, those only for type checks included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module, f"{path}: imports are written in full"
+            assert node.level == 0, f"{path}: imports are written in full"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                known = name in MODULES or f"{name}.__init__" in MODULES
+                yield name if known else node.module
+
+
+def test_every_package_was_found() -> None:
+    assert {name.split(".")[0] for name in MODULES} == set(SOURCES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_its_room_may_know(module: str) -> None:
+    rooms = [room for room in MAY_IMPORT if covers(room, module)]
+    assert rooms, f"{module} is in no room: give it one in MAY_IMPORT"
+    room = max(rooms, key=len)
+    allowed = {room, room.removesuffix(".__init__"), *MAY_IMPORT[room]}
+    if "." not in room:
+        allowed.add(module.split(".")[0])
+    strangers = {
+        name
+        for name in imported(MODULES[module])
+        if name.split(".")[0] not in sys.stdlib_module_names
+        and not any(covers(prefix, name) for prefix in allowed)
+    }
+    assert not strangers, f"{module} (room {room}) may not import {sorted(strangers)}"
+
+
+IMPORT_ALL = """
+import importlib, os, sys, threading
+before = dict(os.environ)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+changed = {n for n in before.keys() | os.environ.keys() if before.get(n) != os.environ.get(n)}
+assert not changed, f"environment changed: {changed}"
+assert threading.active_count() == 1, threading.enumerate()
+if "mpi4py.MPI" in sys.modules:
+    assert not sys.modules["mpi4py.MPI"].Is_initialized(), "MPI was started"
+"""
+
+
+@pytest.mark.parametrize(
+    "packages", [("hvd_ext", "hvprof", "hvd_launch"), ("hvd_ext.torch",)], ids=" ".join
+)
+def test_importing_starts_no_mpi_and_sets_no_variable(packages: tuple[str, ...]) -> None:
+    folders = [str(folder.parent) for folder in SOURCES.values()]
+    code = f"import sys; sys.path[:0] = {folders}\n{IMPORT_ALL}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *packages], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_profiler_and_the_launcher_do_without_torch_and_mpi() -> None:
+    heavy = ("torch", "horovod", "mpi4py")
+    code = (
+        f"import sys; sys.path[:0] = {[str(f.parent) for f in SOURCES.values()]}\n"
+        f"for name in {heavy}: sys.modules[name] = None\n"
+        "import hvd_ext, hvprof.cli, hvd_launch.cli"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

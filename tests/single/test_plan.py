@@ -1,0 +1,88 @@
+"""The arena's layout, without memory or ranks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvd_ext.arena.plan import (
+    ITEM_BYTES,
+    LINE_BYTES,
+    ParameterSpec,
+    digest,
+    first_difference,
+    plan_buckets,
+    share,
+)
+
+specs = st.lists(
+    st.builds(
+        lambda index, count, dtype: ParameterSpec(f"p{index}", (count,), (1,), dtype),
+        st.integers(0, 10**6),
+        st.integers(0, 5000),
+        st.sampled_from(sorted(ITEM_BYTES)),
+    ),
+    max_size=40,
+)
+
+
+@given(specs, st.integers(1, 20000))
+def test_every_gradient_has_its_own_memory(parameters, bucket_bytes):
+    plan = plan_buckets(parameters, bucket_bytes)
+    slots = [slot for bucket in plan.buckets for slot in bucket.slots]
+    assert sorted(slot.parameter for slot in slots) == list(range(len(parameters)))
+    ends = 0
+    for bucket in plan.buckets:
+        assert bucket.offset_bytes == ends  # no gaps between buckets
+        ends = bucket.offset_bytes + bucket.message_bytes
+        at = bucket.offset_bytes
+        for slot in bucket.slots:
+            parameter = parameters[slot.parameter]
+            assert parameter.dtype == bucket.dtype
+            assert slot.count == parameter.count
+            assert slot.offset_bytes % LINE_BYTES == 0
+            assert slot.offset_bytes >= at
+            at = slot.offset_bytes + slot.count * ITEM_BYTES[bucket.dtype]
+        assert at <= ends
+        assert len(bucket.slots) == 1 or bucket.message_bytes <= bucket_bytes
+    assert plan.total_bytes == ends
+
+
+def test_the_last_parameter_comes_first():
+    parameters = [ParameterSpec(f"p{i}", (16,), (1,), "float32") for i in range(3)]
+    (bucket,) = plan_buckets(parameters, 1 << 20).buckets
+    assert [slot.parameter for slot in bucket.slots] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("item_bytes", [2, 4, 8])
+def test_shares_cover_a_bucket_once_and_share_no_line(item_bytes):
+    line = LINE_BYTES // item_bytes
+    for count, size in itertools.product(range(200), range(1, 9)):
+        bounds = [share(count, size, rank, item_bytes) for rank in range(size)]
+        assert bounds[0][0] == 0
+        assert bounds[-1][1] == count
+        for (_, end), (begin, _) in itertools.pairwise(bounds):
+            assert end == begin
+            assert end % line == 0 or end == count
+        lengths = [end - begin for begin, end in bounds]
+        assert max(lengths) - min(lengths) <= 2 * line
+
+
+def test_a_digest_tells_plans_apart():
+    a = ParameterSpec("w", (3, 4), (4, 1), "float32")
+    others = [
+        ParameterSpec("v", (3, 4), (4, 1), "float32"),
+        ParameterSpec("w", (4, 3), (3, 1), "float32"),
+        ParameterSpec("w", (3, 4), (1, 3), "float32"),
+        ParameterSpec("w", (3, 4), (4, 1), "float64"),
+    ]
+    digests = {digest([p], 1024) for p in [a, *others]} | {digest([a], 2048), digest([a, a], 1024)}
+    assert len(digests) == 7
+    for other in others:
+        ours, theirs = first_difference([a], [other]) or ("", "")
+        assert ours != theirs
+    assert first_difference([a], [a]) is None
+    assert first_difference([a, others[0]], [a]) is not None

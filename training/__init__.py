@@ -1,0 +1,1 @@
+"""What the bundled trainers share: ranks that fail together, whole files, progress."""
