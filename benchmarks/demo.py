@@ -97,9 +97,15 @@ class _Demo:
             progress,
             f"EDSR x2 with {exchange}",
             self._recording("edsr", exchange),
-            ["edsr.train", *EDSR, "--data", self.photographs / "train", "--steps", self.steps]
-            + ["--checkpoint-every", self.steps, "--output", self.output / f"edsr_{exchange}"]
-            + ["--exchange", exchange],
+            "edsr.train",
+            {
+                "--data": self.photographs / "train",
+                "--steps": self.steps,
+                "--checkpoint-every": self.steps,
+                "--output": self.output / f"edsr_{exchange}",
+                "--exchange": exchange,
+            },
+            EDSR,
         )
 
     def _train_resnet(self, progress: Progress, exchange: str) -> None:
@@ -107,16 +113,24 @@ class _Demo:
             progress,
             f"ResNet-50 with {exchange}",
             self._recording("resnet50", exchange),
-            ["resnet.train", *RESNET, "--exchange", exchange]
-            + ["--json", self.output / f"resnet50_{exchange}.json"],
+            "resnet.train",
+            {"--json": self.output / f"resnet50_{exchange}.json", "--exchange": exchange},
+            RESNET,
         )
 
     def _record(
-        self, progress: Progress, title: str, recording: Path, module: Sequence[object]
+        self,
+        progress: Progress,
+        title: str,
+        recording: Path,
+        module: str,
+        options: dict[str, object],
+        flags: Sequence[str],
     ) -> None:
-        ranks = ["horovodrun", "-np", RANKS, "-H", f"localhost:{RANKS}"]
-        job = [_BIN / ranks[0], *ranks[1:], sys.executable, "-m", *module]
-        self._run(progress, title, [_BIN / "hvprof", "record", "-o", recording, "--", *job])
+        record = [_BIN / "hvprof", "record", "-o", recording, "--"]
+        ranks = [_BIN / "horovodrun", "-np", RANKS, "-H", f"localhost:{RANKS}"]
+        words = [word for option in options.items() for word in option]
+        self._run(progress, title, [*record, *ranks, sys.executable, "-m", module, *flags, *words])
 
     def _check_losses(self) -> None:
         losses = []
@@ -136,6 +150,7 @@ class _Demo:
         )
         original = test / PHOTOGRAPH
         low, high = self.output / "low.png", self.output / "edsr.png"
+        drawn = self.output / "upscaled.png"
         picture.shrink(original, low, 2)
         self._python(progress, "upscaling", "edsr.upscale", low, high, *checkpoint)
         figures = json.loads(result[result.index("{") :])
