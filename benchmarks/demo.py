@@ -154,14 +154,8 @@ class _Demo:
         picture.shrink(original, low, 2)
         self._python(progress, "upscaling", "edsr.upscale", low, high, *checkpoint)
         figures = json.loads(result[result.index("{") :])
-        picture.draw(
-            low,
-            high,
-            original,
-            CROP,
-            figures["images"][str(original)],
-            self.output / "upscaled.png",
-        )
+        psnr_db = figures["images"][str(original)]
+        picture.draw(low, high, original, CROP, psnr_db, drawn)
         mean = figures["mean"]
         return {
             "bicubic_psnr_db": mean["bicubic_rgb_db"],
