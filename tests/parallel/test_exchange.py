@@ -22,6 +22,23 @@ def test_every_16_bit_pattern(launch):
 
 
 def test_five_ranks_fold_into_a_power_of_two(launch):
-    assert "recursive_doubling" in ALGORITHMS
     done = launch(5, ["tests/programs/allreduce_algorithms.py"])
     assert done.stdout.count("ok ") == 5, done.stdout
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize(("np", "ranks_per_node"), [(4, 2), (3, 1), (4, 1)])
+def test_shares_go_between_nodes(launch, np, ranks_per_node, algorithm):
+    done = launch(np, ["tests/programs/two_nodes.py", algorithm, ranks_per_node])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == np
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 2])
+def test_a_rank_missing_on_another_node_is_named(launch, ranks_per_node):
+    arguments = ["tests/programs/two_nodes.py", "native", ranks_per_node, "missing"]
+    done = launch(4, arguments, timeout=60)
+    assert done.returncode == 75, done.stdout
+    assert "rank 3 (node" in done.stdout
+    for rank in range(3):
+        assert f"rank {rank} (node" not in done.stdout

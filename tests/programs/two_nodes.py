@@ -1,0 +1,68 @@
+"""The arena on several nodes: ranks are told that only pairs of them share memory.
+
+Arguments: the algorithm between nodes, and how many ranks a node has; with "missing"
+after them, the last rank never comes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from hvd_ext.allreduce.table import Row, Table
+from hvd_ext.arena.host import HostArena
+from hvd_ext.arena.plan import ITEM_BYTES, ParameterSpec, plan_buckets
+from hvd_ext.topology import Topology
+
+COUNTS = [0, 1, 5, 16, 17, 1000, 4097, 70_001]
+
+
+def pretend(ranks_per_node: int) -> Topology:
+    world = MPI.COMM_WORLD.Dup()
+    node = world.Split(world.rank // ranks_per_node, world.rank)
+    cross = world.Split(node.rank, world.rank)
+    hosts = tuple(f"node{rank // ranks_per_node}" for rank in range(world.size))
+    return Topology(world, node, cross, hosts, world.size % ranks_per_node == 0)
+
+
+def main() -> None:
+    algorithm, ranks_per_node = sys.argv[1], int(sys.argv[2])
+    topology = pretend(ranks_per_node)
+    rank, size = topology.world.rank, topology.world.size
+    table = Table((Row(0, 0, "host", ((0, algorithm),)),), "a test")
+    timeout_s = 4 if "missing" in sys.argv else 60
+    specs = [
+        ParameterSpec(f"{dtype}{count}", (count,), (1,), dtype)
+        for dtype in ("float32", "float64")
+        for count in COUNTS
+    ]
+    plan = plan_buckets(specs, 32 << 10)
+    arena = HostArena(topology, plan, 0.5, table, timeout_s)
+    if "missing" in sys.argv and rank == size - 1:
+        time.sleep(300)
+    for repetition in range(3):
+        for bucket in plan.buckets:
+            for slot in bucket.slots:
+                view = of(arena, bucket.dtype, slot)
+                view[:] = (np.arange(slot.count) % 13 + rank + repetition) * 2
+        for index in range(len(plan.buckets)):
+            event = arena.reduce(index)
+            assert event.size == size
+        for bucket in plan.buckets:
+            for slot in bucket.slots:
+                expected = size * (np.arange(slot.count) % 13 + repetition) + sum(range(size))
+                assert np.array_equal(of(arena, bucket.dtype, slot), expected)
+        topology.world.Barrier()
+    arena.close()
+    print(f"ok {rank}")
+
+
+def of(arena, dtype, slot):
+    raw = np.frombuffer(arena.data, np.uint8, slot.count * ITEM_BYTES[dtype], slot.offset_bytes)
+    return raw.view(dtype)
+
+
+main()
