@@ -26,7 +26,11 @@ PHOTOGRAPHS = {
         "grass.png": "CC0, by linolafett",
         "gravel.png": "CC0, from CC0Textures",
     },
-    "test": {"astronaut.png": "public domain, NASA"},
+    "test": {
+        "astronaut.png": "public domain, NASA",
+        "camera.png": "CC0, by Lav Varshney",
+        "coins.png": "no known copyright restrictions, Brooklyn Museum",
+    },
 }
 
 

@@ -153,8 +153,9 @@ def cause(text: str) -> str:
     for pattern, reason in CAUSES:
         if re.search(pattern, text):
             return reason
-    errors = [line for line in text.splitlines() if re.search(r"error", line, re.IGNORECASE)]
-    return errors[-1].strip() if errors else "pip failed"
+    # A compiler's or a build's own word comes before pip's summary of it.
+    error = re.search(r"^.*(: error: |ERROR: ).*$", text, re.MULTILINE)
+    return error.group().strip() if error else "pip failed"
 
 
 def digest(paths: Sequence[Path]) -> str:
