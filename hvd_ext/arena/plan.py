@@ -10,7 +10,16 @@ from dataclasses import dataclass
 # A tensor starts on a cache line: vector loads stay aligned, and no two ranks ever
 # write to the same line.
 LINE_BYTES = 64
-ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ITEM_BYTES = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "uint8": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,7 @@ def plan_buckets(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> Plan
 
     for index in reversed(range(len(parameters))):
         parameter = parameters[index]
-        padded = _round_up(parameter.count * ITEM_BYTES[parameter.dtype])
+        padded = line_up(parameter.count * ITEM_BYTES[parameter.dtype])
         if parameter.dtype != dtype or end + padded - start > bucket_bytes:
             close()
             start, dtype = end, parameter.dtype
@@ -138,5 +147,6 @@ def _describe(parameters: Sequence[ParameterSpec], index: int) -> str:
     return f"parameter {index} {p.name!r}, {p.dtype}, shape {p.shape}, strides {p.strides}"
 
 
-def _round_up(count_bytes: int) -> int:
+def line_up(count_bytes: int) -> int:
+    """Round up to whole cache lines."""
     return -(-count_bytes // LINE_BYTES) * LINE_BYTES

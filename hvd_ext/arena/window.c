@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -29,7 +30,7 @@
 #define VECTOR
 #endif
 
-enum { SPIN_NS = 20000, LOOK_AGAIN_NS = 200000000, BLOCK_BYTES = 16384 };
+enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 30, LOOK_AGAIN_NS = 200000000, BLOCK_BYTES = 16384 };
 
 struct control {
     _Atomic uint64_t arrived; /* meetings this rank has come to */
@@ -48,17 +49,16 @@ struct window {
     uint8_t *missing; /* out: who had not arrived when a wait gave up */
 };
 
-enum dtype { FLOAT32, FLOAT64, FLOAT16, BFLOAT16 };
 enum stage { IDLE, GATHERING, REDUCED, LEAVING };
 
 /* One exchange, planned once and run again every step. */
 struct exchange {
     uint64_t offset;       /* bytes into every rank's data */
     uint64_t begin, count; /* this rank's share, in elements from offset */
-    int32_t dtype;
+    int32_t dtype, operation;
     int32_t stage; /* where a call that gave up goes on when called again */
     int32_t local; /* 1: the node is all there is, so the sum goes out at once */
-    double scale;  /* every element of the sum is multiplied by it */
+    double scale;  /* every element of a float result is multiplied by it */
     double wait_s, transfer_s;
 };
 
@@ -114,8 +114,11 @@ static int wait_for_all(struct window *w, double timeout_s) {
     if (!find_missing(w)) return 0;
     struct control *own = w->control[w->rank];
     double start = now_s();
-    while (now_s() - start < 1e-9 * SPIN_NS)
+    for (int looks = 0; now_s() - start < 1e-9 * SPIN_NS; looks++) {
         if (!find_missing(w)) return 0;
+        /* Who is waited for may be waiting for this core. */
+        if (looks > LOOKS_BEFORE_YIELD) sched_yield();
+    }
     for (;;) {
         atomic_store(&own->asleep, 1);
         uint32_t seen = atomic_load(&own->bell);
@@ -172,46 +175,76 @@ static inline uint16_t to_bfloat(float value) {
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000u ? bits >> 16 | 0x40 : rounded);
 }
 
-#define SAME(x) (x)
+/* A kernel combines `n_in` arrays in their order, so that the bits do not depend on
+ * who combines, multiplies by `scale`, and writes the result to `n_out` arrays. It
+ * works in blocks that stay in the first-level cache. */
+typedef void kernel(const char *const *in, int n_in, char *const *out, int n_out,
+                    uint64_t count, double scale);
 
-/* Sum a block of every rank in rank order, so that the bits do not depend on who
- * sums, then write it to each. The block stays in the first-level cache. */
-#define DEFINE_SUM(NAME, STORED, SUMMED, LOAD, STORE)                                   \
-    VECTOR static void NAME(const struct window *w, uint64_t byte, uint64_t count,      \
-                            SUMMED scale, int to_all) {                                 \
-        enum { BLOCK = BLOCK_BYTES / sizeof(SUMMED) };                                  \
-        SUMMED sum[BLOCK];                                                              \
+#define SAME(x) (x)
+#define TIMES(x) ((x) * factor)
+#define ADD(a, b) ((a) + (b))
+#define LESS(a, b) ((b) < (a) ? (b) : (a))
+#define MORE(a, b) ((b) > (a) ? (b) : (a))
+#define MULTIPLY(a, b) ((a) * (b))
+
+#define DEFINE(NAME, STORED, HELD, LOAD, STORE, COMBINE, SCALE)                         \
+    VECTOR static void NAME(const char *const *in, int n_in, char *const *out,          \
+                            int n_out, uint64_t count, double scale) {                  \
+        enum { BLOCK = BLOCK_BYTES / sizeof(HELD) };                                    \
+        HELD held[BLOCK];                                                               \
+        const HELD factor = (HELD)scale;                                                \
+        (void)factor;                                                                   \
         for (uint64_t at = 0; at < count; at += BLOCK) {                                \
-            uint64_t n = count - at < BLOCK ? count - at : BLOCK;                       \
-            const STORED *first = (const STORED *)(w->data[0] + byte) + at;             \
-            for (uint64_t i = 0; i < n; i++) sum[i] = LOAD(first[i]);                   \
-            for (int r = 1; r < w->size; r++) {                                         \
-                const STORED *next = (const STORED *)(w->data[r] + byte) + at;          \
-                for (uint64_t i = 0; i < n; i++) sum[i] += LOAD(next[i]);               \
+            const uint64_t n = count - at < BLOCK ? count - at : BLOCK;                 \
+            const STORED *a = (const STORED *)in[0] + at;                               \
+            if (n_in == 1)                                                              \
+                for (uint64_t i = 0; i < n; i++) held[i] = LOAD(a[i]);                  \
+            for (int r = 1; r < n_in; r++) {                                            \
+                const STORED *b = (const STORED *)in[r] + at;                           \
+                if (r == 1)                                                             \
+                    for (uint64_t i = 0; i < n; i++)                                    \
+                        held[i] = (HELD)COMBINE(LOAD(a[i]), LOAD(b[i]));                \
+                else                                                                    \
+                    for (uint64_t i = 0; i < n; i++)                                    \
+                        held[i] = (HELD)COMBINE(held[i], LOAD(b[i]));                   \
             }                                                                           \
-            for (int r = 0; r < w->size; r++) {                                         \
-                if (!to_all && r != w->rank) continue;                                  \
-                STORED *out = (STORED *)(w->data[r] + byte) + at;                       \
-                for (uint64_t i = 0; i < n; i++) out[i] = STORE(sum[i] * scale);        \
+            for (int r = 0; r < n_out; r++) {                                           \
+                STORED *to = (STORED *)out[r] + at;                                     \
+                for (uint64_t i = 0; i < n; i++) to[i] = (STORED)STORE(SCALE(held[i])); \
             }                                                                           \
         }                                                                               \
     }
 
-DEFINE_SUM(sum_float32, float, float, SAME, SAME)
-DEFINE_SUM(sum_float64, double, double, SAME, SAME)
-DEFINE_SUM(sum_float16, uint16_t, float, from_half, to_half)
-DEFINE_SUM(sum_bfloat16, uint16_t, float, from_bfloat, to_bfloat)
+#define DEFINE_ALL(NAME, STORED, HELD, LOAD, STORE, SCALE)                              \
+    DEFINE(sum_##NAME, STORED, HELD, LOAD, STORE, ADD, SCALE)                           \
+    DEFINE(min_##NAME, STORED, HELD, LOAD, STORE, LESS, SCALE)                          \
+    DEFINE(max_##NAME, STORED, HELD, LOAD, STORE, MORE, SCALE)                          \
+    DEFINE(product_##NAME, STORED, HELD, LOAD, STORE, MULTIPLY, SCALE)
 
-static const int ITEM_BYTES[] = {4, 8, 2, 2};
+DEFINE_ALL(float32, float, float, SAME, SAME, TIMES)
+DEFINE_ALL(float64, double, double, SAME, SAME, TIMES)
+DEFINE_ALL(float16, uint16_t, float, from_half, to_half, TIMES)
+DEFINE_ALL(bfloat16, uint16_t, float, from_bfloat, to_bfloat, TIMES)
+/* Whole numbers wrap around, as in MPI and numpy: unsigned, that is defined. */
+DEFINE_ALL(int64, int64_t, int64_t, SAME, SAME, SAME)
+DEFINE_ALL(int32, int32_t, int32_t, SAME, SAME, SAME)
+DEFINE_ALL(int8, int8_t, int8_t, SAME, SAME, SAME)
+DEFINE_ALL(uint8, uint8_t, uint8_t, SAME, SAME, SAME)
+
+#define ROW(NAME) {sum_##NAME, min_##NAME, max_##NAME, product_##NAME}
+/* In the order of DTYPES and OPERATIONS in window.py. */
+static kernel *const KERNELS[][4] = {ROW(float32), ROW(float64), ROW(float16), ROW(bfloat16),
+                                     ROW(int64),   ROW(int32),   ROW(int8),    ROW(uint8)};
+static const int ITEM_BYTES[] = {4, 8, 2, 2, 8, 4, 1, 1};
 
 static void reduce_share(const struct window *w, const struct exchange *x) {
     uint64_t byte = x->offset + x->begin * ITEM_BYTES[x->dtype];
-    switch (x->dtype) {
-    case FLOAT32: sum_float32(w, byte, x->count, (float)x->scale, x->local); break;
-    case FLOAT64: sum_float64(w, byte, x->count, x->scale, x->local); break;
-    case FLOAT16: sum_float16(w, byte, x->count, (float)x->scale, x->local); break;
-    case BFLOAT16: sum_bfloat16(w, byte, x->count, (float)x->scale, x->local); break;
-    }
+    char *at[w->size];
+    for (int r = 0; r < w->size; r++) at[r] = w->data[r] + byte;
+    KERNELS[x->dtype][x->operation]((const char *const *)at, w->size,
+                                    x->local ? at : &at[w->rank], x->local ? w->size : 1,
+                                    x->count, x->scale);
 }
 
 static void publish_share(const struct window *w, const struct exchange *x) {
@@ -219,6 +252,32 @@ static void publish_share(const struct window *w, const struct exchange *x) {
     uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
     for (int r = 0; r < w->size; r++)
         if (r != w->rank) memcpy(w->data[r] + byte, w->data[w->rank] + byte, bytes);
+}
+
+/* The exchange of a short message that lies anywhere: every rank puts its part into
+ * the window and combines all parts itself, so one meeting is enough. Parts go into
+ * two places in turn: who is at this meeting has read what lay in the other one.
+ * Returns as wait_for_all does, and goes on when called again. */
+int window_exchange_short(struct window *w, struct exchange *x, char *buffer,
+                          double timeout_s) {
+    double start = now_s();
+    uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
+    if (x->stage == IDLE) {
+        x->wait_s = x->transfer_s = 0;
+        memcpy(w->data[w->rank] + (w->met & 1) * x->offset, buffer, bytes);
+        arrive(w);
+        x->stage = GATHERING;
+    }
+    int gave_up = wait_for_all(w, timeout_s);
+    double arrived = now_s();
+    x->wait_s += arrived - start;
+    if (gave_up) return gave_up;
+    const char *parts[w->size];
+    for (int r = 0; r < w->size; r++) parts[r] = w->data[r] + ((w->met - 1) & 1) * x->offset;
+    KERNELS[x->dtype][x->operation](parts, w->size, &buffer, 1, x->count, x->scale);
+    x->stage = IDLE;
+    x->transfer_s = now_s() - arrived;
+    return 0;
 }
 
 /* Run an exchange, or go on with one that gave up. Returns 0 when done, 1 or 2 as

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvd_ext.arena.plan import ITEM_BYTES, Bucket, share
+from hvd_ext.arena.plan import ITEM_BYTES, Bucket, line_up, share
 from hvd_ext.errors import HvdExtError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-DTYPES = tuple(ITEM_BYTES)  # in the order of window.c's enum dtype
+DTYPES = tuple(ITEM_BYTES)  # in the order of window.c's KERNELS, as are the operations
+OPERATIONS = ("sum", "min", "max", "product")
 _CONTROL_BYTES = 128
 _TOKEN_BYTES = 16
 _HEADER_BYTES = 4096  # data starts on a page
@@ -50,6 +51,7 @@ class _CExchange(ctypes.Structure):
         ("begin", ctypes.c_uint64),
         ("count", ctypes.c_uint64),
         ("dtype", ctypes.c_int32),
+        ("operation", ctypes.c_int32),
         ("stage", ctypes.c_int32),
         ("local", ctypes.c_int32),
         ("scale", ctypes.c_double),
@@ -93,7 +95,7 @@ class Window:
         Raises:
             WindowError: on every rank of the node alike, with the first reason.
         """
-        self._library = _library()
+        library = _library()
         self._size = node.size
         self._regions = _map_regions(node, _HEADER_BYTES + data_bytes)
         addresses = [_address(region) for region in self._regions]
@@ -105,17 +107,23 @@ class Window:
         self._c = _CWindow(
             node.rank, node.size, 0, self._control, self._data, self._pid, self._missing
         )
+        self._address = ctypes.addressof(self._c)
+        self._exchange = library.window_exchange
+        self._exchange_short = library.window_exchange_short
         self.rank = node.rank
         self.data = memoryview(self._regions[node.rank])[_HEADER_BYTES:]
 
-    def plan(self, bucket: Bucket, scale: float, local: bool) -> Exchange:
+    def plan(
+        self, bucket: Bucket, scale: float, local: bool, operation: str = "sum"
+    ) -> Exchange:
         """Plan the exchange of `bucket`.
 
         Args:
             bucket: where it lies.
             scale: what every element of the sum is multiplied by.
             local: False if the reduced share is taken between nodes before it goes
-                back to the node's ranks; `run` then needs `between`.
+                back to the node's ranks.
+            operation: one of OPERATIONS.
         """
         item = ITEM_BYTES[bucket.dtype]
         begin, end = share(bucket.count, self._size, self.rank, item)
@@ -124,6 +132,7 @@ class Window:
             begin=begin,
             count=end - begin,
             dtype=DTYPES.index(bucket.dtype),
+            operation=OPERATIONS.index(operation),
             local=local,
             scale=scale,
         )
@@ -142,15 +151,40 @@ class Window:
                 again waits on.
             ProcessLookupError: local ranks (in `args[0]`) ended before they arrived.
         """
-        code = self._library.window_exchange(
-            ctypes.byref(self._c), ctypes.byref(exchange.plan), timeout_s
-        )
+        code = self._exchange(self._address, ctypes.addressof(exchange.plan), timeout_s)
         if code in (_DONE, _REDUCED):
             return bool(code == _DONE)
+        raise self._late(code)
+
+    def plan_short(self, dtype: str, count: int, operation: str, scale: float) -> Exchange:
+        """Plan the exchange of short messages of `count` elements that lie anywhere.
+
+        The window must hold two of them, each rounded up to a cache line.
+        """
+        c = _CExchange(
+            offset=line_up(count * ITEM_BYTES[dtype]),
+            count=count,
+            dtype=DTYPES.index(dtype),
+            operation=OPERATIONS.index(operation),
+            scale=scale,
+        )
+        return Exchange(c, (0, 0))
+
+    def exchange_short(self, exchange: Exchange, address: int, timeout_s: float) -> None:
+        """Reduce the planned message that lies at `address`, in place.
+
+        Raises:
+            TimeoutError, ProcessLookupError: as `advance` does.
+        """
+        code = self._exchange_short(
+            self._address, ctypes.addressof(exchange.plan), address, timeout_s
+        )
+        if code != _DONE:
+            raise self._late(code)
+
+    def _late(self, code: int) -> OSError:
         missing = [rank for rank in range(self._size) if self._missing[rank]]
-        if code == _DIED:
-            raise ProcessLookupError(missing)
-        raise TimeoutError(missing)
+        return ProcessLookupError(missing) if code == _DIED else TimeoutError(missing)
 
 
 def _library() -> ctypes.CDLL:
@@ -161,8 +195,8 @@ def _library() -> ctypes.CDLL:
         raise WindowError(
             f"{path.name} cannot be loaded ({error}): install hvd-ext again"
         ) from None
-    library.window_exchange.restype = ctypes.c_int
     library.window_exchange.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
+    library.window_exchange_short.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_double]
     return library
 
 
