@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -28,14 +30,16 @@ if TYPE_CHECKING:
     from hvd_ext.topology import Topology
 
 log = logging.getLogger("hvd_ext")
+T = TypeVar("T")
 _NO_LIMIT_S = 1e9
 
 
 class HostArena:
     """Gradient memory of one plan, and the exchange of its buckets.
 
-    Every rank makes it with the same plan, and reduces its buckets in the same order,
-    from one thread at a time.
+    Every rank makes it with the same plan. In each round, `ready` says what is there,
+    `reduce` takes the buckets in their order, and after `finish` the results are.
+    `ready` may be called from another thread than the other two.
 
     Attributes:
         plan: what lies where.
@@ -71,23 +75,32 @@ class HostArena:
         self._local = topology.cross.size == 1
         self._exchanges = [self._window.plan(b, scale, self._local) for b in plan.buckets]
         self._watchdog = None if self._local else Watchdog(topology, timeout_s)
+        self._ticket = 0  # of the last exchange that is finished
+        self._event: CommEvent | None = None
 
-    def reduce(self, index: int) -> CommEvent:
-        """Reduce bucket `index` over all ranks, in place, and emit its event.
+    def ready(self, index: int) -> None:
+        """Say that this rank's gradients of the buckets up to `index` are there."""
+        self._window.ready(self._ticket + index + 1)
+
+    def reduce(self, index: int) -> None:
+        """Reduce this rank's share of bucket `index`; buckets come in their order.
 
         Raises:
             StallError: ranks of this node did not come in time, or ended. Ranks of
                 other nodes are the watchdog's, which ends the job.
         """
         bucket, exchange = self.plan.buckets[index], self._exchanges[index]
+        ticket = self._ticket + index + 1
         start_s = time.monotonic()
         between_s = 0.0
-        with self._watchdog.guard() if self._watchdog else nullcontext():
-            while not self._advance(exchange):
+        with self._watched():
+            if not self._patiently(lambda t: self._window.reduce(exchange, ticket, t)):
                 before = time.monotonic()
                 self._take_between_nodes(bucket, exchange)
+                self._window.publish(exchange, ticket)
                 between_s = time.monotonic() - before
-        event = CommEvent(
+        self._emit()
+        self._event = CommEvent(
             "allreduce",
             "hierarchical",
             bucket.message_bytes,
@@ -96,8 +109,21 @@ class HostArena:
             exchange.wait_s,
             exchange.transfer_s + between_s,
         )
-        emit(event)
-        return event
+
+    def finish(self) -> None:
+        """Wait until every rank has reduced its share of every bucket.
+
+        Raises:
+            StallError: as `reduce` does.
+        """
+        if not self.plan.buckets:
+            return
+        self._ticket += len(self.plan.buckets)
+        before = time.monotonic()
+        with self._watched():
+            self._patiently(lambda t: self._window.finish(self._ticket, t))
+        # What the other ranks' shares took longer is part of the last exchange.
+        self._emit(time.monotonic() - before)
 
     def close(self) -> None:
         """Stop the watchdog; the memory goes when nothing refers to it any more."""
@@ -114,13 +140,22 @@ class HostArena:
         algorithm = self._table.choose(cross.size, 1, "host", longest)
         ALGORITHMS[algorithm](cross, share, OPERATIONS["sum"])
 
-    def _advance(self, exchange: Exchange) -> bool:
+    def _emit(self, longer_s: float = 0.0) -> None:
+        if self._event is not None:
+            emit(replace(self._event, transfer_s=self._event.transfer_s + longer_s))
+        self._event = None
+
+    def _watched(self) -> AbstractContextManager[None]:
+        return self._watchdog.guard() if self._watchdog else nullcontext()
+
+    def _patiently(self, wait: Callable[[float], T]) -> T:
+        """Call `wait` with a time limit until it ends or the time allowed is over."""
         limit_s = self._timeout_s if self._local else _NO_LIMIT_S
         wait_s = min(WARN_AFTER_S, limit_s)
         waited_s = 0.0
         while True:
             try:
-                return self._window.advance(exchange, wait_s)
+                return wait(wait_s)
             except ProcessLookupError as ended:
                 raise self._stall(self._sentence_ended(ended.args[0])) from None
             except TimeoutError as late:

@@ -1,15 +1,20 @@
-/* The node-shared window: meetings of the node's ranks, and sums straight from
- * their memory.
+/* The node-shared window: sums straight from the memory of the node's ranks.
  *
  * Every rank owns one region: a control block, then data at the same offsets on
- * every rank. Peers map it and read and write it in place. A meeting is a counter
- * per rank: a rank raises its own and waits until all others have caught up, first
- * by looking, then asleep on a futex, so that ranks without a core of their own do
- * not take one from those that compute. Because counters belong to ranks, whoever
- * waits knows whom for.
+ * every rank. Peers map it and read and write it in place.
  *
- * Called from Python through ctypes, which lets go of the interpreter lock: one
- * call is a whole exchange. Linux only (futex).
+ * Exchanges are numbered by tickets that ascend in the same order on every rank. A
+ * rank says by `ready` up to which ticket its own data is there, and by `done` up to
+ * which it has reduced its share for everybody. It reduces a share once all ranks are
+ * ready, and may use a result once all ranks are done. Nothing else is waited for:
+ * ranks meet once at the end of many exchanges, not at each of them, so those that
+ * share a core do not hand it to and fro.
+ *
+ * Who waits looks for a while, then sleeps on a futex. Because `ready` and `done`
+ * belong to ranks, whoever waits knows whom for.
+ *
+ * Called from Python through ctypes, which lets go of the interpreter lock. Linux
+ * only (futex).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,34 +35,33 @@
 #define VECTOR
 #endif
 
-enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 30, LOOK_AGAIN_NS = 200000000, BLOCK_BYTES = 16384 };
+enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 30, LOOK_AGAIN_NS = 200000000 };
+enum { BLOCK_BYTES = 16384 };
+enum mark { READY, DONE };
+enum outcome { OVER, TIMED_OUT, DIED, REDUCED };
 
 struct control {
-    _Atomic uint64_t arrived; /* meetings this rank has come to */
-    char pad0[56];
-    _Atomic uint32_t bell;   /* futex word: rung by peers when they arrive */
-    _Atomic uint32_t asleep; /* nobody rings a bell that no one listens to */
-    char pad1[56];
+    _Atomic uint64_t reached[2]; /* tickets this rank is ready with, and done with */
+    char pad0[48];
+    _Atomic uint32_t bell;      /* futex word, rung when what is awaited comes */
+    _Atomic uint64_t awaits[2]; /* the ticket this rank sleeps for; 0: awake */
+    char pad1[40];
 };
 
 struct window {
     int32_t rank, size;
-    uint64_t met; /* meetings this rank has called */
     struct control **control;
     char **data;
     const int32_t *pid;
-    uint8_t *missing; /* out: who had not arrived when a wait gave up */
+    uint8_t *missing; /* out: who was waited for in vain */
 };
 
-enum stage { IDLE, GATHERING, REDUCED, LEAVING };
-
-/* One exchange, planned once and run again every step. */
+/* One exchange, planned once and run again with a new ticket each time. */
 struct exchange {
     uint64_t offset;       /* bytes into every rank's data */
     uint64_t begin, count; /* this rank's share, in elements from offset */
     int32_t dtype, operation;
-    int32_t stage; /* where a call that gave up goes on when called again */
-    int32_t local; /* 1: the node is all there is, so the sum goes out at once */
+    int32_t local; /* 1: the node is all there is, so the result goes out at once */
     double scale;  /* every element of a float result is multiplied by it */
     double wait_s, transfer_s;
 };
@@ -77,22 +81,26 @@ static void futex_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-static void arrive(struct window *w) {
-    w->met++;
-    atomic_store(&w->control[w->rank]->arrived, w->met);
+static void reach(struct window *w, enum mark mark, uint64_t ticket) {
+    uint64_t before = atomic_exchange(&w->control[w->rank]->reached[mark], ticket);
     for (int r = 0; r < w->size; r++) {
         struct control *peer = w->control[r];
-        if (r != w->rank && atomic_load(&peer->asleep)) {
+        uint64_t awaited = atomic_load(&peer->awaits[mark]);
+        if (before < awaited && awaited <= ticket) {
             atomic_fetch_add(&peer->bell, 1);
             futex_wake(&peer->bell);
         }
     }
 }
 
-static int find_missing(struct window *w) {
+static uint64_t reached(const struct window *w, enum mark mark) {
+    return atomic_load(&w->control[w->rank]->reached[mark]);
+}
+
+static int find_missing(struct window *w, enum mark mark, uint64_t ticket) {
     int missing = 0;
     for (int r = 0; r < w->size; r++) {
-        w->missing[r] = atomic_load(&w->control[r]->arrived) < w->met;
+        w->missing[r] = atomic_load(&w->control[r]->reached[mark]) < ticket;
         missing += w->missing[r];
     }
     return missing;
@@ -108,30 +116,31 @@ static int find_dead(struct window *w) {
     return dead;
 }
 
-/* Wait until all have arrived. Returns 0; 1 after timeout_s; 2 as soon as a rank
- * that is waited for is gone. */
-static int wait_for_all(struct window *w, double timeout_s) {
-    if (!find_missing(w)) return 0;
+/* Wait until all ranks have reached a ticket: OVER; or TIMED_OUT after timeout_s; or
+ * DIED as soon as a rank that is waited for is gone. */
+static enum outcome wait_for_all(struct window *w, enum mark mark, uint64_t ticket,
+                                 double timeout_s) {
+    if (!find_missing(w, mark, ticket)) return OVER;
     struct control *own = w->control[w->rank];
     double start = now_s();
     for (int looks = 0; now_s() - start < 1e-9 * SPIN_NS; looks++) {
-        if (!find_missing(w)) return 0;
+        if (!find_missing(w, mark, ticket)) return OVER;
         /* Who is waited for may be waiting for this core. */
         if (looks > LOOKS_BEFORE_YIELD) sched_yield();
     }
     for (;;) {
-        atomic_store(&own->asleep, 1);
+        atomic_store(&own->awaits[mark], ticket);
         uint32_t seen = atomic_load(&own->bell);
-        if (find_missing(w)) futex_wait(&own->bell, seen, LOOK_AGAIN_NS);
-        atomic_store(&own->asleep, 0);
-        if (!find_missing(w)) return 0;
+        if (find_missing(w, mark, ticket)) futex_wait(&own->bell, seen, LOOK_AGAIN_NS);
+        atomic_store(&own->awaits[mark], 0);
+        if (!find_missing(w, mark, ticket)) return OVER;
         double waited = now_s() - start;
         if (waited > 1e-9 * LOOK_AGAIN_NS && find_dead(w)) {
-            /* It may have arrived between the two looks, and ended after that. */
-            if (!find_missing(w)) return 0;
-            if (find_dead(w)) return 2;
+            /* It may have come between the two looks, and ended after that. */
+            if (!find_missing(w, mark, ticket)) return OVER;
+            if (find_dead(w)) return DIED;
         }
-        if (waited > timeout_s) return find_missing(w) ? 1 : 0;
+        if (waited > timeout_s) return find_missing(w, mark, ticket) ? TIMED_OUT : OVER;
     }
 }
 
@@ -247,70 +256,64 @@ static void reduce_share(const struct window *w, const struct exchange *x) {
                                     x->count, x->scale);
 }
 
-static void publish_share(const struct window *w, const struct exchange *x) {
+/* Say that this rank's data of all exchanges up to `ticket` is there. */
+void window_ready(struct window *w, uint64_t ticket) {
+    if (reached(w, READY) < ticket) reach(w, READY, ticket);
+}
+
+/* Wait until all ranks are done with all exchanges up to `ticket`. */
+int window_finish(struct window *w, uint64_t ticket, double timeout_s) {
+    return wait_for_all(w, DONE, ticket, timeout_s);
+}
+
+/* Reduce this rank's share: OVER if it is with all ranks now, REDUCED if the caller
+ * is to take it between nodes and then to call window_publish. */
+int window_reduce(struct window *w, struct exchange *x, uint64_t ticket, double timeout_s) {
+    window_ready(w, ticket);
+    double start = now_s();
+    enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
+    double begun = now_s();
+    x->wait_s = begun - start;
+    if (gave_up) return gave_up;
+    reduce_share(w, x);
+    if (x->local) reach(w, DONE, ticket);
+    x->transfer_s = now_s() - begun;
+    return x->local ? OVER : REDUCED;
+}
+
+/* Give the node's other ranks this rank's share, which has come from other nodes. */
+void window_publish(struct window *w, const struct exchange *x, uint64_t ticket) {
     uint64_t byte = x->offset + x->begin * ITEM_BYTES[x->dtype];
     uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
     for (int r = 0; r < w->size; r++)
         if (r != w->rank) memcpy(w->data[r] + byte, w->data[w->rank] + byte, bytes);
+    reach(w, DONE, ticket);
+}
+
+/* One exchange by itself, from end to end; called again after it gave up, it goes on. */
+int window_exchange(struct window *w, struct exchange *x, uint64_t ticket, double timeout_s) {
+    if (reached(w, DONE) < ticket) {
+        enum outcome gave_up = window_reduce(w, x, ticket, timeout_s);
+        if (gave_up) return gave_up;
+    }
+    return window_finish(w, ticket, timeout_s);
 }
 
 /* The exchange of a short message that lies anywhere: every rank puts its part into
- * the window and combines all parts itself, so one meeting is enough. Parts go into
- * two places in turn: who is at this meeting has read what lay in the other one.
- * Returns as wait_for_all does, and goes on when called again. */
-int window_exchange_short(struct window *w, struct exchange *x, char *buffer,
+ * the window and combines all parts itself, so it is enough that all are ready. Parts
+ * go into two places in turn: who is ready with this ticket has read what lay in the
+ * other place. */
+int window_exchange_short(struct window *w, struct exchange *x, char *buffer, uint64_t ticket,
                           double timeout_s) {
-    double start = now_s();
-    uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
-    if (x->stage == IDLE) {
-        x->wait_s = x->transfer_s = 0;
-        memcpy(w->data[w->rank] + (w->met & 1) * x->offset, buffer, bytes);
-        arrive(w);
-        x->stage = GATHERING;
+    uint64_t place = (ticket & 1) * x->offset;
+    if (reached(w, READY) < ticket) {
+        memcpy(w->data[w->rank] + place, buffer, x->count * ITEM_BYTES[x->dtype]);
+        reach(w, READY, ticket);
     }
-    int gave_up = wait_for_all(w, timeout_s);
-    double arrived = now_s();
-    x->wait_s += arrived - start;
+    enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
     if (gave_up) return gave_up;
     const char *parts[w->size];
-    for (int r = 0; r < w->size; r++) parts[r] = w->data[r] + ((w->met - 1) & 1) * x->offset;
+    for (int r = 0; r < w->size; r++) parts[r] = w->data[r] + place;
     KERNELS[x->dtype][x->operation](parts, w->size, &buffer, 1, x->count, x->scale);
-    x->stage = IDLE;
-    x->transfer_s = now_s() - arrived;
-    return 0;
-}
-
-/* Run an exchange, or go on with one that gave up. Returns 0 when done, 1 or 2 as
- * wait_for_all does (w->missing names the ranks), and 3 when the share is reduced
- * and the caller has to take it between nodes before calling again. */
-int window_exchange(struct window *w, struct exchange *x, double timeout_s) {
-    double start = now_s();
-    int gave_up;
-    switch (x->stage) {
-    case IDLE:
-        x->wait_s = x->transfer_s = 0;
-        arrive(w);
-        x->stage = GATHERING; /* fall through */
-    case GATHERING:
-        gave_up = wait_for_all(w, timeout_s);
-        x->wait_s += now_s() - start;
-        if (gave_up) return gave_up;
-        start = now_s();
-        reduce_share(w, x);
-        if (!x->local) {
-            x->stage = REDUCED;
-            x->transfer_s += now_s() - start;
-            return 3;
-        } /* fall through */
-    case REDUCED:
-        if (x->stage == REDUCED) publish_share(w, x);
-        arrive(w);
-        x->stage = LEAVING; /* fall through */
-    case LEAVING:
-        gave_up = wait_for_all(w, timeout_s);
-        x->transfer_s += now_s() - start;
-        if (gave_up) return gave_up;
-        x->stage = IDLE;
-    }
-    return 0;
+    return OVER;
 }

@@ -26,7 +26,7 @@ OPERATIONS = ("sum", "min", "max", "product")
 _CONTROL_BYTES = 128
 _TOKEN_BYTES = 16
 _HEADER_BYTES = 4096  # data starts on a page
-_DONE, _TIMED_OUT, _DIED, _REDUCED = range(4)
+_OVER, _TIMED_OUT, _DIED, _REDUCED = range(4)
 
 
 class WindowError(HvdExtError):
@@ -37,7 +37,6 @@ class _CWindow(ctypes.Structure):
     _fields_ = [
         ("rank", ctypes.c_int32),
         ("size", ctypes.c_int32),
-        ("met", ctypes.c_uint64),
         ("control", ctypes.POINTER(ctypes.c_void_p)),
         ("data", ctypes.POINTER(ctypes.c_void_p)),
         ("pid", ctypes.POINTER(ctypes.c_int32)),
@@ -52,7 +51,6 @@ class _CExchange(ctypes.Structure):
         ("count", ctypes.c_uint64),
         ("dtype", ctypes.c_int32),
         ("operation", ctypes.c_int32),
-        ("stage", ctypes.c_int32),
         ("local", ctypes.c_int32),
         ("scale", ctypes.c_double),
         ("wait_s", ctypes.c_double),
@@ -71,14 +69,18 @@ class Exchange:
     plan: _CExchange
     share_bytes: tuple[int, int]
 
+    def __post_init__(self) -> None:
+        """Look the address up once."""
+        self.address = ctypes.addressof(self.plan)
+
     @property
     def wait_s(self) -> float:
-        """How long the last run waited for the node's other ranks to arrive."""
+        """How long the last run waited for the node's other ranks to be ready."""
         return float(self.plan.wait_s)
 
     @property
     def transfer_s(self) -> float:
-        """How long the last run took to reduce and leave, once all had arrived."""
+        """How long the last run took to reduce this rank's share, once all were."""
         return float(self.plan.transfer_s)
 
 
@@ -95,7 +97,7 @@ class Window:
         Raises:
             WindowError: on every rank of the node alike, with the first reason.
         """
-        library = _library()
+        self._library = library = _library()
         self._size = node.size
         self._regions = _map_regions(node, _HEADER_BYTES + data_bytes)
         addresses = [_address(region) for region in self._regions]
@@ -105,7 +107,7 @@ class Window:
         self._pid = (ctypes.c_int32 * node.size)(*node.allgather(os.getpid()))
         self._missing = (ctypes.c_uint8 * node.size)()
         self._c = _CWindow(
-            node.rank, node.size, 0, self._control, self._data, self._pid, self._missing
+            node.rank, node.size, self._control, self._data, self._pid, self._missing
         )
         self._address = ctypes.addressof(self._c)
         self._exchange = library.window_exchange
@@ -113,9 +115,7 @@ class Window:
         self.rank = node.rank
         self.data = memoryview(self._regions[node.rank])[_HEADER_BYTES:]
 
-    def plan(
-        self, bucket: Bucket, scale: float, local: bool, operation: str = "sum"
-    ) -> Exchange:
+    def plan(self, bucket: Bucket, scale: float, local: bool, operation: str = "sum") -> Exchange:
         """Plan the exchange of `bucket`.
 
         Args:
@@ -139,22 +139,50 @@ class Window:
         first = bucket.offset_bytes
         return Exchange(c, (first + begin * item, first + end * item))
 
-    def advance(self, exchange: Exchange, timeout_s: float) -> bool:
-        """Run an exchange as far as it goes without the world outside the node.
+    def ready(self, ticket: int) -> None:
+        """Say that this rank's data of all exchanges up to `ticket` is in the window."""
+        self._library.window_ready(self._address, ticket)
+
+    def reduce(self, exchange: Exchange, ticket: int, timeout_s: float) -> bool:
+        """Reduce this rank's share of an exchange once all ranks are ready.
 
         Returns:
-            True when done, False when the share has to be taken between nodes; call
-            again after that.
+            True if all ranks have it now, False if it is to be taken between nodes and
+            then published.
 
         Raises:
-            TimeoutError: local ranks (in `args[0]`) did not arrive in time; calling
+            TimeoutError: local ranks (in `args[0]`) were not ready in time; calling
                 again waits on.
-            ProcessLookupError: local ranks (in `args[0]`) ended before they arrived.
+            ProcessLookupError: local ranks (in `args[0]`) ended before they were.
         """
-        code = self._exchange(self._address, ctypes.addressof(exchange.plan), timeout_s)
-        if code in (_DONE, _REDUCED):
-            return bool(code == _DONE)
+        code = self._library.window_reduce(self._address, exchange.address, ticket, timeout_s)
+        if code in (_OVER, _REDUCED):
+            return bool(code == _OVER)
         raise self._late(code)
+
+    def publish(self, exchange: Exchange, ticket: int) -> None:
+        """Give the node's ranks this rank's share, and say that it is done."""
+        self._library.window_publish(self._address, exchange.address, ticket)
+
+    def finish(self, ticket: int, timeout_s: float) -> None:
+        """Wait until all ranks are done with all exchanges up to `ticket`.
+
+        Raises:
+            TimeoutError, ProcessLookupError: as `reduce` does.
+        """
+        code = self._library.window_finish(self._address, ticket, timeout_s)
+        if code != _OVER:
+            raise self._late(code)
+
+    def exchange(self, exchange: Exchange, ticket: int, timeout_s: float) -> None:
+        """Do one exchange within the node from end to end.
+
+        Raises:
+            TimeoutError, ProcessLookupError: as `reduce` does.
+        """
+        code = self._exchange(self._address, exchange.address, ticket, timeout_s)
+        if code != _OVER:
+            raise self._late(code)
 
     def plan_short(self, dtype: str, count: int, operation: str, scale: float) -> Exchange:
         """Plan the exchange of short messages of `count` elements that lie anywhere.
@@ -170,16 +198,16 @@ class Window:
         )
         return Exchange(c, (0, 0))
 
-    def exchange_short(self, exchange: Exchange, address: int, timeout_s: float) -> None:
+    def exchange_short(
+        self, exchange: Exchange, address: int, ticket: int, timeout_s: float
+    ) -> None:
         """Reduce the planned message that lies at `address`, in place.
 
         Raises:
-            TimeoutError, ProcessLookupError: as `advance` does.
+            TimeoutError, ProcessLookupError: as `reduce` does.
         """
-        code = self._exchange_short(
-            self._address, ctypes.addressof(exchange.plan), address, timeout_s
-        )
-        if code != _DONE:
+        code = self._exchange_short(self._address, exchange.address, address, ticket, timeout_s)
+        if code != _OVER:
             raise self._late(code)
 
     def _late(self, code: int) -> OSError:
@@ -195,8 +223,15 @@ def _library() -> ctypes.CDLL:
         raise WindowError(
             f"{path.name} cannot be loaded ({error}): install hvd-ext again"
         ) from None
-    library.window_exchange.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
-    library.window_exchange_short.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_double]
+    address, ticket, timeout_s = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
+    library.window_ready.argtypes = [address, ticket]
+    library.window_ready.restype = None
+    library.window_reduce.argtypes = [address, address, ticket, timeout_s]
+    library.window_publish.argtypes = [address, address, ticket]
+    library.window_publish.restype = None
+    library.window_finish.argtypes = [address, ticket, timeout_s]
+    library.window_exchange.argtypes = [address, address, ticket, timeout_s]
+    library.window_exchange_short.argtypes = [address, address, address, ticket, timeout_s]
     return library
 
 

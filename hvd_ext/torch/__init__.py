@@ -1,7 +1,8 @@
 """`import hvd_ext.torch as hvd` in place of `import horovod.torch as hvd`.
 
 Every public name of horovod.torch is here and is Horovod's own, but for
-DistributedOptimizer, which reduces gradients in the arena.
+DistributedOptimizer, which reduces gradients in the arena, and init, which notes
+which thread is Horovod's.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.torch import *  # noqa: F403
 from horovod.torch import elastic as elastic
 
+from hvd_ext.torch.background import init as init
 from hvd_ext.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 
 if TYPE_CHECKING:  # Horovod has no types

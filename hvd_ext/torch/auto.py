@@ -5,14 +5,16 @@ from __future__ import annotations
 import horovod.torch
 import horovod.torch.optimizer
 
+from hvd_ext.torch.background import init
 from hvd_ext.torch.optimizer import DistributedOptimizer
 
 
 def install() -> None:
-    """Replace DistributedOptimizer in horovod.torch, for this process.
+    """Replace DistributedOptimizer and init in horovod.torch, for this process.
 
     To be called before the script imports it: `from horovod.torch import
     DistributedOptimizer` binds what is there at that moment.
     """
+    horovod.torch.init = init
     horovod.torch.DistributedOptimizer = DistributedOptimizer
     horovod.torch.optimizer.DistributedOptimizer = DistributedOptimizer

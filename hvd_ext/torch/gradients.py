@@ -106,9 +106,13 @@ class Gradients:
             if slot.passes_left > 0:
                 slot.passes_left = 0
                 self._fill(slot)
+        start_s = time.monotonic()
+        for arena in self._arenas:
+            arena.ready(len(arena.plan.buckets) - 1)
         while self._next < len(self._buckets):
             self._submit_next()
-        start_s = time.monotonic()
+        for arena in self._arenas:
+            self._progress.submit(arena.finish)
         self._progress.wait()
         waited_s = time.monotonic() - start_s
         for slot in self._slots:
@@ -190,6 +194,7 @@ class Gradients:
 
     def _submit_next(self) -> None:
         arena, index, _ = self._buckets[self._next]
+        arena.ready(index)
         self._progress.submit(lambda: arena.reduce(index))
         self._next += 1
 

@@ -17,6 +17,7 @@ from hvd_ext.arena.window import WindowError
 from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.rollcall import roll_call
 from hvd_ext.topology import Topology, discover
+from hvd_ext.torch.background import yield_to_training
 from hvd_ext.torch.gradients import Gradients, NamedParameters
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str
         gradients.add(named_parameters, settings.bucket_bytes(), make_arena)
     except WindowError as error:
         return str(error)
+    yield_to_training()
     return None
 
 

@@ -47,6 +47,7 @@ def main() -> None:
                     views[name].copy_(values(bucket.dtype, slot.count, rank + repetition))
             for index in range(len(plan.buckets)):
                 arena.reduce(index)
+            arena.finish()
             for spec in specs:
                 check(spec, views[spec.name], [r + repetition for r in range(size)], scale)
             digests = topology.world.allgather(bytes(arena.data))

@@ -27,6 +27,7 @@ def main() -> None:
             else:
                 raw[:] = np.roll(patterns, 12345)
             arena.reduce(0)
+            arena.finish()
             torch_dtype = getattr(torch, dtype)
             parts = [
                 torch.from_numpy(p.copy()).view(torch_dtype).float()
