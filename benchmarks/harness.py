@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,25 @@ class BenchmarkError(HvdExtError):
     """A benchmark could not be run to its end, or a result was wrong."""
 
 
-def launch(module: str, ranks: int, arguments: Sequence[str], timeout_s: float = 900) -> Any:
+def launch(
+    module: str,
+    ranks: int,
+    arguments: Sequence[str],
+    timeout_s: float = 900,
+    start: Sequence[str] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Any:
     """Run `python -m module --worker ARGUMENTS` under horovodrun; return rank 0's `report`.
 
     Every rank computes with one thread.
+
+    Args:
+        module: the benchmark.
+        ranks: how many, on this machine.
+        arguments: of the benchmark.
+        timeout_s: after which it has failed.
+        start: a command line to start the ranks with, in place of horovodrun's.
+        variables: environment variables to set.
 
     Raises:
         BenchmarkError: the run failed; its last lines are in the message.
@@ -41,12 +56,18 @@ def launch(module: str, ranks: int, arguments: Sequence[str], timeout_s: float =
             _RESULT: str(result),
             "OMP_NUM_THREADS": "1",
             "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}",
+            **(variables or {}),
         }
-        command = [str(bin_dir / "horovodrun"), "-np", str(ranks), "-H", f"localhost:{ranks}"]
-        command += [sys.executable, "-m", module, "--worker", *arguments]
+        horovodrun = [str(bin_dir / "horovodrun"), "-np", str(ranks), "-H", f"localhost:{ranks}"]
+        command = [*(start or horovodrun), sys.executable, "-m", module, "--worker", *arguments]
         try:
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=timeout_s
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
             )
         except subprocess.TimeoutExpired:
             raise BenchmarkError(f"{module} took more than {timeout_s:g} s") from None

@@ -50,6 +50,11 @@ def listen(listener: Listener) -> Callable[[], None]:
     return lambda: _listeners.remove(listener)
 
 
+def listening() -> bool:
+    """Whether anyone would hear an event; who makes many short exchanges may ask first."""
+    return bool(_listeners) or _recorder() is not None
+
+
 def emit(event: CommEvent) -> None:
     """Hand an event to the preloaded recorder, if any, and to every listener."""
     record = _recorder()

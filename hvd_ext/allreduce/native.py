@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 from hvd_ext.allreduce.operations import Array, Operation
+from hvd_ext.allreduce.segments import MOST_BYTES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -12,6 +14,18 @@ if TYPE_CHECKING:
 
 def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     """Reduce `buffer` (1-D, contiguous) over all ranks, in place."""
+    in_place, op = _mpi(operation.mpi_name)
+    if buffer.nbytes <= MOST_BYTES:
+        comm.Allreduce(in_place, buffer, op)
+        return
+    most = MOST_BYTES // buffer.itemsize
+    for begin in range(0, len(buffer), most):
+        comm.Allreduce(in_place, buffer[begin : begin + most], op)
+
+
+@functools.cache
+def _mpi(operation: str) -> tuple[Any, MPI.Op]:
+    # Importing MPI starts it, so that no module may; an import a call costs a call's time.
     from mpi4py import MPI
 
-    comm.Allreduce(MPI.IN_PLACE, buffer, operation.mpi())
+    return MPI.IN_PLACE, getattr(MPI, operation)

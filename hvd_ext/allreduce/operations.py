@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hvd_ext.errors import UsageError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,7 +18,8 @@ class Operation:
     """A reduction that is associative and commutative.
 
     Attributes:
-        name: "sum", "min", "max" or "product".
+        name: "sum", "average", "min", "max" or "product". An algorithm takes an average
+            for a sum; what divides it is registry.prepare.
         combine: numpy's function, called as combine(a, b, out=a).
         mpi_name: the name of MPI's own operation in mpi4py.
     """
@@ -30,18 +28,12 @@ class Operation:
     combine: Callable[..., Array]
     mpi_name: str
 
-    def mpi(self) -> MPI.Op:
-        """MPI's own operation."""
-        from mpi4py import MPI
-
-        op: MPI.Op = getattr(MPI, self.mpi_name)
-        return op
-
 
 OPERATIONS = {
     operation.name: operation
     for operation in (
         Operation("sum", np.add, "SUM"),
+        Operation("average", np.add, "SUM"),
         Operation("min", np.minimum, "MIN"),
         Operation("max", np.maximum, "MAX"),
         Operation("product", np.multiply, "PROD"),

@@ -1,17 +1,16 @@
 """Recursive doubling: partners at distance 1, 2, 4, ... exchange all they have.
 
 lg p messages of full length, so for short ones (Thakur, Rabenseifner and Gropp,
-IJHPCA 19, 2005). Ranks beyond the largest power of two hand their data to a partner
-first and get the result back last. Time: lg p (a + n b + n g).
+IJHPCA 19, 2005). Time: lg p (a + n b + n g); for other p, two messages more.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from hvd_ext.allreduce.folding import core_size, fold, unfold
 from hvd_ext.allreduce.operations import Array, Operation
+from hvd_ext.allreduce.segments import transfer_and_combine
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -20,24 +19,14 @@ if TYPE_CHECKING:
 def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     """Reduce `buffer` (1-D, contiguous) over all ranks, in place.
 
-    Partners combine the same two operands, and the operations are commutative to the
-    bit, so all ranks hold the same bits.
+    Partners combine the same two operands in the same order, so all ranks hold the
+    same bits.
     """
-    size, rank = comm.size, comm.rank
-    core = 1 << (size.bit_length() - 1)
-    received = np.empty_like(buffer)
-    if rank >= core:
-        comm.Send(buffer, rank - core, 0)
-        comm.Recv(buffer, rank - core, 1)
-        return
-    if rank + core < size:
-        comm.Recv(received, rank + core, 0)
-        operation.combine(buffer, received, out=buffer)
+    rank, core = comm.rank, core_size(comm.size)
+    fold(comm, buffer, operation)
     distance = 1
-    while distance < core:
+    while rank < core and distance < core:
         partner = rank ^ distance
-        comm.Sendrecv(buffer, partner, 2, received, partner, 2)
-        operation.combine(buffer, received, out=buffer)
+        transfer_and_combine(comm, buffer, partner, buffer, partner, operation)
         distance *= 2
-    if rank + core < size:
-        comm.Send(buffer, rank + core, 1)
+    unfold(comm, buffer)

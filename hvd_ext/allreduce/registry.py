@@ -1,24 +1,116 @@
 """The one list of algorithms: the table, the tests and the benchmarks share it.
 
-`hierarchical` is not here: it is how a bucket of the arena is reduced, straight in
-its node's memory (hvd_ext.arena), and takes one of these between nodes.
+`hierarchical` is not here: it is how memory of the node-shared window is reduced
+(hvd_ext.arena), and takes one of these between nodes.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvd_ext.allreduce import native, recursive_doubling, ring
+import numpy as np
+
+from hvd_ext.allreduce import (
+    double_tree,
+    native,
+    rabenseifner,
+    recursive_doubling,
+    ring,
+    tree,
+)
+from hvd_ext.allreduce.half import reduce_half
 from hvd_ext.allreduce.operations import Array, Operation
+from hvd_ext.allreduce.table import DTYPE_CLASSES
+from hvd_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+# A dtype's own name is slow to ask for.
+_NAMES = {np.dtype(name): name for name in DTYPE_CLASSES if name != "bfloat16"}
+
 Algorithm = Callable[["MPI.Comm", Array, Operation], None]
+
+
+def _quiet(algorithm: Algorithm) -> Algorithm:
+    """Overflow and NaN are results like any other, as they are to MPI: no warnings."""
+
+    @functools.wraps(algorithm)
+    def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
+        with np.errstate(all="ignore"):
+            algorithm(comm, buffer, operation)
+
+    return allreduce
+
 
 ALGORITHMS: dict[str, Algorithm] = {
     "native": native.allreduce,
-    "ring": ring.allreduce,
-    "recursive_doubling": recursive_doubling.allreduce,
+    "ring": _quiet(ring.allreduce),
+    "recursive_doubling": _quiet(recursive_doubling.allreduce),
+    "rabenseifner": _quiet(rabenseifner.allreduce),
+    "tree": _quiet(tree.allreduce),
+    "double_tree": _quiet(double_tree.allreduce),
 }
+
+
+def prepare(
+    algorithm: str, comm: MPI.Comm, buffer: Array, operation: Operation, dtype: str | None = None
+) -> Callable[[], None]:
+    """Plan an allreduce of `buffer`, in place; the call that it returns may be repeated.
+
+    Here, and in no algorithm, 16-bit floats are taken through float32 and averages are
+    divided. No rank communicates before the call.
+
+    Args:
+        algorithm: a key of ALGORITHMS.
+        comm: the ranks.
+        buffer: 1-D, contiguous and writable; the same count on every rank.
+        operation: one of OPERATIONS.
+        dtype: what the buffer holds, where numpy cannot tell: "bfloat16", of which the
+            bits lie in an array of uint16.
+
+    Raises:
+        UsageError: one of these is not served.
+    """
+    name = _NAMES.get(buffer.dtype) if dtype is None else _checked(buffer, dtype)
+    if name is None:
+        raise _not_served(buffer, buffer.dtype.name)
+    if algorithm not in ALGORITHMS:
+        raise UsageError(f"algorithm {algorithm!r}: use one of {', '.join(ALGORITHMS)}")
+    flags = buffer.flags
+    if buffer.ndim != 1 or not flags.c_contiguous or not flags.writeable:
+        raise UsageError(
+            f"a buffer of shape {buffer.shape} and strides {buffer.strides}: give one that is "
+            "1-D, contiguous and writable"
+        )
+    reduce = ALGORITHMS[algorithm]
+    dtype_class = DTYPE_CLASSES[name]
+    if dtype_class == "half":
+        through_float32 = _quiet(functools.partial(reduce_half, reduce))
+        return functools.partial(through_float32, comm, buffer, operation)
+    if operation.name != "average":
+        return functools.partial(reduce, comm, buffer, operation)
+    if dtype_class == "integer":
+        raise UsageError(f"average of {name}: whole numbers have none; use sum, or a float dtype")
+
+    def average() -> None:
+        reduce(comm, buffer, operation)
+        np.divide(buffer, comm.size, out=buffer)
+
+    return average
+
+
+def _checked(buffer: Array, dtype: str) -> str:
+    lies_in = "uint16" if dtype == "bfloat16" else dtype
+    if dtype not in DTYPE_CLASSES or buffer.dtype.name != lies_in:
+        raise _not_served(buffer, dtype)
+    return dtype
+
+
+def _not_served(buffer: Array, dtype: str) -> UsageError:
+    return UsageError(
+        f"dtype {dtype!r} in an array of {buffer.dtype}: use one of "
+        f"{', '.join(DTYPE_CLASSES)}, bfloat16 in an array of uint16"
+    )

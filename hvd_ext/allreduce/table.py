@@ -1,24 +1,49 @@
 """Message size -> algorithm: pure, editable, explains itself.
 
 A table is a list of rows, each for one situation: how many nodes take part, how
-many ranks a node has, where the buffer lies. In a row, message sizes ascend, and a
-message takes the algorithm of the nearest lower size.
+many ranks a node has, where the buffer lies, what it holds. In a row, message sizes
+ascend, and a message takes the algorithm of the nearest lower size.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from hvd_ext.errors import UsageError
-from hvd_ext.units import format_bytes
+from hvd_ext.units import format_bytes, format_seconds
 
-ALGORITHMS = ("native", "ring", "recursive_doubling", "hierarchical")
+ALGORITHMS = (
+    "native",
+    "ring",
+    "recursive_doubling",
+    "rabenseifner",
+    "tree",
+    "double_tree",
+    "hierarchical",
+)
 MEMORY_KINDS = ("host", "arena")
+DTYPE_CLASSES = {
+    "float64": "float",
+    "float32": "float",
+    "float16": "half",
+    "bfloat16": "half",
+    "int64": "integer",
+    "int32": "integer",
+    "int8": "integer",
+    "uint8": "integer",
+}
+ANY_DTYPE = "any"
+_CLASSES = (*dict.fromkeys(DTYPE_CLASSES.values()), ANY_DTYPE)
+
+Choices = tuple[tuple[int, str], ...]
+# Median of each algorithm in us, at one message size: (message_bytes, {algorithm: us}).
+MeasuredUs = tuple[tuple[int, Mapping[str, float]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +51,33 @@ class Row:
     """Choices for one situation.
 
     Attributes:
-        nodes, ranks_per_node: the largest situation the row speaks for; 0 = any.
-        memory: "arena" for buckets in the node-shared window, "host" for any other array.
+        nodes, ranks_per_node: the situation the row speaks for; 0 = any.
+        memory: "arena" for the node-shared window, "host" for any other array.
         choices: (least message_bytes, algorithm), ascending from 0.
+        dtype_class: a value of DTYPE_CLASSES, or "any".
+        measured_us: what the choices rest on, ascending; for `explain` only.
     """
 
     nodes: int
     ranks_per_node: int
     memory: str
-    choices: tuple[tuple[int, str], ...]
+    choices: Choices
+    dtype_class: str = ANY_DTYPE
+    measured_us: MeasuredUs = ()
 
-    def matches(self, nodes: int, ranks_per_node: int, memory: str) -> bool:
+    def matches(self, nodes: int, ranks_per_node: int, memory: str, dtype_class: str) -> bool:
         """Whether the row speaks for this situation."""
         return (
             self.memory == memory
             and self.nodes in (0, nodes)
             and self.ranks_per_node in (0, ranks_per_node)
+            and self.dtype_class in (ANY_DTYPE, dtype_class)
         )
+
+    def describe(self) -> str:
+        """The situation in words."""
+        text = f"{self.nodes or 'any'} nodes, {self.ranks_per_node or 'any'} ranks per node"
+        return f"{text}, {self.memory}, {self.dtype_class} dtype"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +86,88 @@ class Table:
 
     rows: tuple[Row, ...]
     source: str
+    # What was looked up before: least sizes and algorithms, by situation.
+    _found: dict[tuple[int, int, str, str], tuple[list[int], list[str]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    def choose(self, nodes: int, ranks_per_node: int, memory: str, message_bytes: int) -> str:
+    def choose(
+        self,
+        nodes: int,
+        ranks_per_node: int,
+        memory: str,
+        message_bytes: int,
+        dtype_class: str = "float",
+    ) -> str:
         """Name the algorithm for a message of `message_bytes` per rank."""
-        for row in self.rows:
-            if row.matches(nodes, ranks_per_node, memory):
-                return row.choices[bisect_right(row.choices, (message_bytes, "~")) - 1][1]
-        return "native"
+        situation = (nodes, ranks_per_node, memory, dtype_class)
+        found = self._found.get(situation)
+        if found is None:
+            number = self._find(*situation)
+            choices = ((0, "native"),) if number is None else self.rows[number].choices
+            found = [least for least, _ in choices], [name for _, name in choices]
+            self._found[situation] = found
+        return found[1][bisect_right(found[0], message_bytes) - 1]
 
-    def explain(self, nodes: int, ranks_per_node: int, memory: str, message_bytes: int) -> str:
-        """Say which algorithm a message takes, and why."""
-        choice = self.choose(nodes, ranks_per_node, memory, message_bytes)
+    def explain(
+        self,
+        nodes: int,
+        ranks_per_node: int,
+        memory: str,
+        message_bytes: int,
+        dtype_class: str = "float",
+    ) -> str:
+        """Say which algorithm a message takes, why, and what the runner-up costs."""
+        choice = self.choose(nodes, ranks_per_node, memory, message_bytes, dtype_class)
+        number = self._find(nodes, ranks_per_node, memory, dtype_class)
+        if number is None:
+            return (
+                f"{format_bytes(message_bytes)} takes native: no row of {self.source} is for "
+                f"{nodes} nodes, {ranks_per_node} ranks per node, {memory}, {dtype_class} dtype"
+            )
+        row = self.rows[number]
+        limit = max(least for least, _ in row.choices if least <= message_bytes)
+        return (
+            f"{format_bytes(message_bytes)} takes {choice}: row {number} of {self.source} "
+            f"({row.describe()}) says so from {format_bytes(limit)} up"
+            f"{_evidence(row, choice, message_bytes)}"
+        )
+
+    def _find(self, nodes: int, ranks_per_node: int, memory: str, dtype_class: str) -> int | None:
         for number, row in enumerate(self.rows):
-            if row.matches(nodes, ranks_per_node, memory):
-                limit = max(least for least, _ in row.choices if least <= message_bytes)
-                return (
-                    f"{format_bytes(message_bytes)} takes {choice}: row {number} of {self.source} "
-                    f"({row.nodes or 'any'} nodes, {row.ranks_per_node or 'any'} ranks per node, "
-                    f"{memory}) says so from {format_bytes(limit)} up"
-                )
-        return f"{format_bytes(message_bytes)} takes native: no row of {self.source} matches"
+            if row.matches(nodes, ranks_per_node, memory, dtype_class):
+                return number
+        return None
+
+
+def _evidence(row: Row, choice: str, message_bytes: int) -> str:
+    """What was measured nearest below this size (or at the least one): a clause, or ""."""
+    if not row.measured_us:
+        return ""
+    sizes = [size for size, _ in row.measured_us]
+    size, measured = row.measured_us[max(0, bisect_right(sizes, message_bytes) - 1)]
+    if choice not in measured:
+        return f"; {choice} was not measured at {format_bytes(size)}"
+    others = {name: us for name, us in measured.items() if name != choice}
+    text = f"; measured at {format_bytes(size)}: {format_seconds(measured[choice] / 1e6)}"
+    if not others:
+        return text
+    second = min(others, key=others.__getitem__)
+    text += f", the next best, {second}, {format_seconds(others[second] / 1e6)}"
+    # A winner has to win by more than the spread.
+    closer = others[second] < measured[choice]
+    return text + (" (faster, but not beyond the spread)" if closer else "")
 
 
 # Measured on one machine of two cores with Open MPI 4.1.8, and kept on the careful
-# side: in the arena the node's own exchange wins at every size a bucket has; between
-# nodes the library's allreduce is left early only for the long messages on which a
-# ring cannot lose.
+# side: in the arena the node's own exchange wins at every size a bucket has; the
+# library's allreduce is left only for the long messages on which a ring cannot lose,
+# later where ranks share memory than between nodes.
 BUILT_IN = Table(
     (
         Row(0, 0, "arena", ((0, "hierarchical"),)),
+        Row(1, 0, "host", ((0, "native"), (8 << 20, "ring")), "float"),
+        Row(1, 0, "host", ((0, "native"),)),
         Row(0, 0, "host", ((0, "native"), (1 << 20, "ring"))),
     ),
     "the built-in table",
@@ -90,39 +178,104 @@ def load(path: Path) -> Table:
     """Read a table from JSON.
 
     The file holds {"version": 1, "rows": [{"nodes", "ranks_per_node", "memory",
-    "choices": [[least_bytes, algorithm], ...]}, ...]}.
+    "choices": [[least_bytes, algorithm], ...]}, ...]}; a row may also have a
+    "dtype_class", and "measured_us": [[message_bytes, {algorithm: us}], ...].
 
     Raises:
-        UsageError: names the file, the row and the rule that it breaks.
+        UsageError: names the file, the line, the row and the rule that it breaks.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text)
     except OSError as error:
         raise UsageError(f"table {path}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"table {path}: not JSON: {error}") from None
+    except RecursionError:
+        raise UsageError(f"table {path}: not a table: nested too deep") from None
     if not isinstance(document, Mapping) or document.get("version") != 1:
         raise UsageError(f'table {path}: the top level must be an object with "version": 1')
     rows = document.get("rows")
     if not isinstance(rows, list):
         raise UsageError(f'table {path}: "rows" must be a list')
+    lines = _row_lines(text, len(rows))
     return Table(
-        tuple(_row(row, f"table {path}, row {n}") for n, row in enumerate(rows)), str(path)
+        tuple(
+            _row(row, f"table {path}, line {line}, row {number}")
+            for number, (row, line) in enumerate(zip(rows, lines, strict=True))
+        ),
+        str(path),
     )
+
+
+def dump(table: Table) -> str:
+    """Write a table as JSON that a person can read and edit: `load` reads it."""
+    rows = ",\n".join(_dump_row(row) for row in table.rows)
+    return f'{{"version": 1, "rows": [\n{rows}\n]}}\n'
+
+
+def _dump_row(row: Row) -> str:
+    head = {
+        "nodes": row.nodes,
+        "ranks_per_node": row.ranks_per_node,
+        "memory": row.memory,
+        "dtype_class": row.dtype_class,
+    }
+    # One choice and one measured size a line.
+    parts = [json.dumps(head)[1:-1], _dump_list("choices", row.choices)]
+    if row.measured_us:
+        measured = [
+            (size, {name: float(f"{us:.4g}") for name, us in times.items()})
+            for size, times in row.measured_us
+        ]
+        parts.append(_dump_list("measured_us", measured))
+    return f"  {{{f',{chr(10)}   '.join(parts)}}}"
+
+
+def _dump_list(name: str, items: Sequence[Any]) -> str:
+    lines = ",\n".join(f"     {json.dumps(item)}" for item in items)
+    return f'"{name}": [\n{lines}]'
+
+
+def _row_lines(text: str, count: int) -> list[int]:
+    """The line on which each row begins; the text is known to be JSON with rows."""
+    decoder, lines = json.JSONDecoder(), []
+    # Within a string the quotes would be escaped. The last key of that name counts.
+    *_, opening = re.finditer(r'"rows"\s*:\s*\[', text)
+    position = opening.end()
+    for _ in range(count):
+        position += len(text[position:]) - len(text[position:].lstrip(", \t\r\n"))
+        lines.append(text.count("\n", 0, position) + 1)
+        _, position = decoder.raw_decode(text, position)
+    return lines
 
 
 def _row(row: Any, where: str) -> Row:
     if not isinstance(row, Mapping):
         raise UsageError(f"{where}: must be an object")
+    known = Row.__dataclass_fields__
+    for name in row:
+        if name not in known:
+            raise UsageError(f"{where}: {name!r} is no field: use {', '.join(known)}")
     nodes, ranks_per_node = row.get("nodes"), row.get("ranks_per_node")
     if not (_is_count(nodes) and _is_count(ranks_per_node)):
         raise UsageError(f"{where}: nodes and ranks_per_node must be whole numbers, 0 for any")
     if row.get("memory") not in MEMORY_KINDS:
         raise UsageError(f"{where}: memory {row.get('memory')!r} must be one of {MEMORY_KINDS}")
+    dtype_class = row.get("dtype_class", ANY_DTYPE)
+    if dtype_class not in _CLASSES:
+        raise UsageError(f"{where}: dtype_class {dtype_class!r} must be one of {_CLASSES}")
     choices = row.get("choices")
-    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
+    if not isinstance(choices, list) or not choices:
         raise UsageError(f"{where}: choices must be a list of [least_bytes, algorithm]")
-    return Row(nodes, ranks_per_node, row["memory"], tuple(_choices(choices, where)))
+    return Row(
+        nodes,
+        ranks_per_node,
+        row["memory"],
+        tuple(_choices(choices, where)),
+        dtype_class,
+        tuple(_measured(row.get("measured_us", []), where)),
+    )
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
@@ -133,7 +286,7 @@ def _choices(choices: Sequence[Any], where: str) -> list[tuple[int, str]]:
     parsed: list[tuple[int, str]] = []
     for number, choice in enumerate(choices):
         here = f"{where}, choice {number}"
-        if not isinstance(choice, Sequence) or len(choice) != 2 or type(choice[0]) is not int:
+        if not isinstance(choice, list) or len(choice) != 2 or type(choice[0]) is not int:
             raise UsageError(f"{here}: {choice!r} must be [least_bytes, algorithm]")
         least, algorithm = choice
         if algorithm not in ALGORITHMS:
@@ -141,4 +294,24 @@ def _choices(choices: Sequence[Any], where: str) -> list[tuple[int, str]]:
         if least < 0 or (number == 0 and least != 0) or (parsed and least <= parsed[-1][0]):
             raise UsageError(f"{here}: sizes must start at 0 and ascend, not {least}")
         parsed.append((least, algorithm))
+    return parsed
+
+
+def _measured(items: Any, where: str) -> list[tuple[int, Mapping[str, float]]]:
+    rule = "must be a list of [message_bytes, {algorithm: us}], ascending"
+    if not isinstance(items, list):
+        raise UsageError(f"{where}: measured_us {rule}")
+    parsed: list[tuple[int, Mapping[str, float]]] = []
+    for number, item in enumerate(items):
+        good = (
+            isinstance(item, list)
+            and len(item) == 2
+            and _is_count(item[0])
+            and isinstance(item[1], Mapping)
+            and all(type(us) in (int, float) and us >= 0 for us in item[1].values())
+            and (not parsed or item[0] > parsed[-1][0])
+        )
+        if not good:
+            raise UsageError(f"{where}, measured_us {number}: {item!r} {rule}")
+        parsed.append((item[0], item[1]))
     return parsed

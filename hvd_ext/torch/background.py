@@ -40,9 +40,9 @@ def init(*arguments: Any, **named: Any) -> Any:
 def yield_to_training() -> None:
     """Have Horovod's background thread run on cores that nothing else wants.
 
-    Does nothing where the node has more ranks than cores.
+    Does nothing where the node has more ranks than this one may use cores.
     """
-    if horovod.local_size() <= (os.cpu_count() or 1):
+    if horovod.local_size() <= len(os.sched_getaffinity(0)):
         set_niceness(19)
 
 

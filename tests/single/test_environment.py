@@ -117,6 +117,10 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
             "WARNING: x\nERROR: No matching distribution found for x==1\n",
             "No matching distribution",
         ),
+        (
+            "error: subprocess\n  x.c:3:1: error: expected ;\nerror: failed-wheel",
+            "x.c:3:1: error: e",
+        ),
         ("", "pip failed"),
     ],
 )

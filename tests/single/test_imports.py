@@ -34,6 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.__main__": {*FACTS, "hvd_ext.torch"},
     "hvd_ext.allreduce": MPI,
     "hvd_ext.allreduce.table": FACTS,
+    "hvd_ext.allreduce.measure": {*MPI, *SHOWN, "hvd_ext.allreduce", "hvd_ext.planned"},
+    "hvd_ext.planned": {*MPI, "hvd_ext.allreduce", "hvd_ext.arena"},
     "hvd_ext.arena": {*MPI, "hvd_ext.allreduce"},
     "hvd_ext.torch": {*MPI, "hvd_ext", "hvd_ext.allreduce", "hvd_ext.arena", "torch", "horovod"},
     "hvd_ext.spatial": {*MPI, "hvd_ext.allreduce", "torch"},

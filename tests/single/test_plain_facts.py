@@ -17,7 +17,14 @@ from hvd_ext.units import format_bytes, format_seconds, parse_bytes
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("0", 0), ("4096", 4096), ("1 KiB", 1024), ("1.5kb", 1500), ("64 MiB", 64 << 20), ("2GB", 2e9)],
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("1 KiB", 1024),
+        ("1.5kb", 1500),
+        ("64 MiB", 64 << 20),
+        ("2GB", 2e9),
+    ],
 )
 def test_parse_bytes(text, count):
     assert parse_bytes(text) == count

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hvd_ext.allreduce.measure import Spread, choices, faster, merge
 from hvd_ext.allreduce.registry import ALGORITHMS
 from hvd_ext.allreduce.table import ALGORITHMS as NAMES
-from hvd_ext.allreduce.table import BUILT_IN, load
+from hvd_ext.allreduce.table import BUILT_IN, DTYPE_CLASSES, MEMORY_KINDS, Row, Table, dump, load
 from hvd_ext.errors import UsageError
 
 ROW = {
@@ -26,7 +29,9 @@ def write(path, rows, version=1):
 
 def test_nearest_lower_size_wins(tmp_path):
     table = load(write(tmp_path / "t.json", [ROW]))
-    chosen = {n: table.choose(2, 3, "host", n) for n in (0, 4095, 4096, 4097, 65535, 65536, 1 << 40)}
+    chosen = {
+        n: table.choose(2, 3, "host", n) for n in (0, 4095, 4096, 4097, 65535, 65536, 1 << 40)
+    }
     assert chosen == {
         0: "native",
         4095: "native",
@@ -67,6 +72,13 @@ def test_every_name_of_a_table_is_an_algorithm():
         ({"choices": [[0, "native"], [0, "ring"]]}, "choice 1"),
         ({"choices": [[0.5, "native"]]}, "choice 0"),
         ({"choices": [[0]]}, "choice 0"),
+        ({"choices": [[0, ["ring"]]]}, "choice 0"),
+        ({"dtype_class": "fp32"}, "dtype_class 'fp32'"),
+        ({"memory": ["host"]}, "memory"),
+        ({"dtype": "float"}, "'dtype' is no field"),
+        ({"measured_us": {}}, "measured_us must be"),
+        ({"measured_us": [[4, {"ring": "fast"}]]}, "measured_us 0"),
+        ({"measured_us": [[4, {}], [4, {}]]}, "measured_us 1"),
     ],
 )
 def test_an_error_names_the_row_and_the_value(tmp_path, change, says):
@@ -76,7 +88,20 @@ def test_an_error_names_the_row_and_the_value(tmp_path, change, says):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 2, "rows": []}', '{"version": 1}'])
+def test_an_error_names_the_line(tmp_path):
+    path = tmp_path / "t.json"
+    good = json.dumps({**ROW, "choices": [[0, "native"]]})
+    path.write_text(f'{{"version": 1,\n "rows":\n [{good},\n\n  {{"nodes": 1}}]}}')
+    with pytest.raises(UsageError, match="line 5, row 1: nodes"):
+        load(path)
+    path.write_text(f'{{"version": 1,\n "rows":\n [{good}\n\n  {{"nodes": 1}}]}}')
+    with pytest.raises(UsageError, match=r"not JSON: .* line 5"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"version": 2, "rows": []}', '{"version": 1}']
+)
 def test_a_file_that_is_no_table(tmp_path, text):
     path = tmp_path / "t.json"
     path.write_text(text)
@@ -87,3 +112,90 @@ def test_a_file_that_is_no_table(tmp_path, text):
 def test_a_missing_file(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         load(tmp_path / "none.json")
+
+
+MEASURED = {
+    **ROW,
+    "dtype_class": "half",
+    "measured_us": [[4, {"native": 1.5, "ring": 9}], [65536, {"native": 40, "ring": 25.25}]],
+}
+
+
+def test_explain_gives_the_cost_of_the_runner_up(tmp_path):
+    table = load(write(tmp_path / "t.json", [MEASURED]))
+    text = table.explain(2, 1, "host", 70_000, "half")
+    for part in ("takes ring", "at 64 KiB: 25.2 us", "the next best, native, 40 us", "half dtype"):
+        assert part in text
+    assert "1.5 us" in table.explain(2, 1, "host", 0, "half")
+    assert "was not measured" in table.explain(2, 1, "host", 4096, "half")
+    assert table.choose(2, 1, "host", 70_000, "float") == "native"
+    assert "no row" in table.explain(2, 1, "host", 70_000)
+
+
+ROWS = st.builds(
+    Row,
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.sampled_from(MEMORY_KINDS),
+    st.lists(st.tuples(st.integers(1, 99), st.sampled_from(NAMES)), unique_by=lambda c: c[0]).map(
+        lambda found: ((0, "native"), *sorted(found))
+    ),
+    st.sampled_from(["any", *DTYPE_CLASSES.values()]),
+    st.lists(
+        st.tuples(
+            st.integers(0, 99),
+            st.dictionaries(st.sampled_from(NAMES), st.integers(0, 999).map(float)),
+        ),
+        unique_by=lambda m: m[0],
+    ).map(lambda found: tuple(sorted(found, key=lambda m: m[0]))),
+)
+SITUATION = (
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(MEMORY_KINDS),
+    st.integers(0, 120),
+    st.sampled_from(sorted(set(DTYPE_CLASSES.values()))),
+)
+
+
+@given(st.lists(ROWS, max_size=4), *SITUATION)
+def test_a_table_is_read_as_it_was_written(
+    tmp_path_factory, rows, nodes, ranks_per_node, memory, message_bytes, dtype_class
+):
+    path = tmp_path_factory.mktemp("tables") / "t.json"
+    table = Table(tuple(rows), str(path))
+    path.write_text(dump(table))
+    assert load(path) == table
+
+    situation = (nodes, ranks_per_node, memory, message_bytes, dtype_class)
+    expected = "native"
+    for row in rows:
+        if row.matches(nodes, ranks_per_node, memory, dtype_class):
+            expected = [name for least, name in row.choices if least <= message_bytes][-1]
+            break
+    assert table.choose(*situation) == table.choose(*situation) == expected
+    assert f"takes {expected}" in table.explain(*situation)
+
+
+def test_native_stays_where_it_was_not_clearly_beaten():
+    native, close = Spread(10, 11, 12), Spread(8, 9, 10)
+    clear, clearer = Spread(7, 8, 9.9), Spread(6, 7, 9.8)
+    assert faster({"native": native, "ring": close, "tree": clear}) == {"tree"}
+    timings = {
+        4: {"native": native, "ring": clear, "tree": close},
+        8: {"native": native, "ring": clear, "tree": close},
+        16: {"native": native, "ring": close, "tree": close},
+        32: {"native": native, "ring": close, "tree": clearer},  # alone
+        64: {"native": native, "ring": clearer, "tree": close},
+        128: {"native": native, "ring": clear, "tree": clearer},  # ring is lasting, tree is not
+    }
+    assert choices(timings) == ((0, "ring"), (16, "native"), (64, "ring"))
+    assert choices({4: timings[4]}) == ((0, "native"),)
+
+
+def test_new_rows_replace_those_of_their_situation():
+    def row(nodes, dtype_class):
+        return Row(nodes, 1, "host", ((0, "native"),), dtype_class)
+
+    old = [row(1, "any"), row(2, "any"), row(1, "half")]
+    assert merge([row(1, "float")], old) == (row(1, "float"), row(2, "any"))

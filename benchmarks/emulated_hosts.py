@@ -1,0 +1,169 @@
+"""Several hosts on one machine, for tests and benchmarks of what happens between nodes.
+
+A host is a set of namespaces: host name, network, processes, /dev/shm. To MPI that is a
+node of its own, whose ranks share memory with each other and talk TCP to the rest. The
+hosts are joined by a bridge, each through a token bucket in either direction: all that
+a host sends shares its link, and so does all that it receives.
+
+A host lives as long as its first process, which ends when the pipe from this process is
+closed, by whatever end this process meets; the kernel then kills the host's other
+processes and takes the interfaces away. So there is nothing to clean up after a killed
+run, and two runs do not meet: nothing is made in the machine's own network.
+
+It takes Linux, root (in a container: `docker run --privileged`), iproute2, util-linux, and
+Open MPI 4, whose launcher can be told how to enter a host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError
+
+INTERFACE = "eth0"
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+# Any would do: the network is the hosts' own.
+_NETWORK, _ADDRESS = "10.77.0.0/24", "10.77.0.{}"
+_SWITCH, _SWITCH_NUMBER = "switch", 254
+_SPACES = ("uts", "net", "ipc", "mount", "pid")
+# A bucket has to hold some of the packets that TCP hands down (64 KiB), and a queue has to
+# hold what the peers' windows let them send at once: a dropped packet is a stall of 200 ms,
+# which a cluster's network does not have.
+_BURST, _QUEUE = "256kb", "64mb"
+# The first process. It reads its id before /proc becomes the host's own.
+_FIRST_PROCESS = """
+read pid rest < /proc/self/stat
+mount -t proc proc /proc && mount -t tmpfs tmpfs /dev/shm && hostname "$0" || exit
+echo "$pid"
+exec cat
+"""
+# What Open MPI runs in place of ssh.
+_AGENT = Path(__file__).with_name("enter_host.sh")
+
+
+class EmulationError(HvdExtError):
+    """This machine cannot emulate hosts; the message says why."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Hosts that are up.
+
+    Attributes:
+        names: their host names.
+        addresses: their IPv4 addresses.
+        pids: their first processes, and last the switch's.
+    """
+
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    pids: tuple[int, ...]
+
+    def mpirun(self, ranks_per_host: int, mpirun: str = "mpirun") -> list[str]:
+        """Open MPI's mpirun for as many ranks on every host; programs follow.
+
+        It runs beside the switch, as on a head node. Waiting ranks give way, as there may
+        be more ranks than cores.
+        """
+        slots = ",".join(f"{name}:{ranks_per_host}" for name in self.names)
+        parameters = {
+            "plm_rsh_agent": str(_AGENT),
+            "pml": "ob1",
+            "btl": "tcp,vader,self",
+            "btl_tcp_if_include": INTERFACE,
+            "oob_tcp_if_include": _NETWORK,
+            "mpi_yield_when_idle": "1",
+        }
+        options = [word for pair in parameters.items() for word in ("--mca", *pair)]
+        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        job = ["-H", slots, "-np", str(len(self.names) * ranks_per_host), "--bind-to", "none"]
+        return [*_enter(self.pids[-1], "uts", "net"), mpirun, *root, *job, *options]
+
+    def environment(self) -> dict[str, str]:
+        """Variables that `mpirun` needs, and that tell Gloo and NCCL the interface."""
+        hosts = zip(self.names, self.pids, strict=False)
+        return {
+            "EMULATED_HOSTS": " ".join(f"{name}={pid}" for name, pid in hosts),
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "NCCL_SOCKET_IFNAME": INTERFACE,
+        }
+
+
+@contextmanager
+def emulated_hosts(count: int, gbit: float) -> Iterator[Hosts]:
+    """Build `count` hosts, each with a link of `gbit` Gbit/s in either direction.
+
+    Raises:
+        EmulationError: tools or privileges are missing.
+    """
+    missing = sorted({package for tool, package in _TOOLS.items() if not shutil.which(tool)})
+    if missing:
+        raise EmulationError(f"emulated hosts need {' and '.join(missing)}: install it")
+    names = tuple(f"host{index}" for index in range(count))
+    addresses = tuple(_ADDRESS.format(index + 1) for index in range(count))
+    first: dict[str, subprocess.Popen[str]] = {}
+    try:
+        pids = {name: _start(name, first) for name in (*names, _SWITCH)}
+        _join(pids, addresses, gbit)
+        yield Hosts(names, addresses, tuple(pids.values()))
+    finally:
+        for process in first.values():
+            process.kill()
+            process.communicate()
+
+
+def _start(name: str, first: dict[str, subprocess.Popen[str]]) -> int:
+    spaces = [f"--{space}" for space in _SPACES]
+    first[name] = subprocess.Popen(
+        ["unshare", *spaces, "--fork", "--kill-child", "sh", "-c", _FIRST_PROCESS, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Ctrl-C is for this process, which then ends the hosts.
+        start_new_session=True,
+    )
+    stdout, stderr = first[name].stdout, first[name].stderr
+    assert stdout is not None
+    assert stderr is not None
+    line = stdout.readline()
+    if not line:
+        raise EmulationError(
+            f"no namespaces for emulated hosts ({stderr.read().strip()}): run as root, "
+            "in a container with --privileged"
+        )
+    return int(line)
+
+
+def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float) -> None:
+    bucket = f"root tbf rate {gbit * 1e6:.0f}kbit burst {_BURST} limit {_QUEUE}"
+    switch = pids[_SWITCH]
+    bridge = ["add bridge type bridge", "set bridge up", "set lo up"]
+    _batch("ip", switch, [f"link {line}" for line in bridge])
+    _batch("ip", switch, [f"address add {_ADDRESS.format(_SWITCH_NUMBER)}/24 dev bridge"])
+    for index, address in enumerate(addresses):
+        host, port = pids[f"host{index}"], f"port{index}"
+        ends = f"{port} type veth peer name {INTERFACE} netns {host}"
+        _batch("ip", switch, [f"link add {ends}", f"link set {port} master bridge up"])
+        _batch("ip", host, [f"address add {address}/24 dev {INTERFACE}"])
+        _batch("ip", host, ["link set lo up", f"link set {INTERFACE} up"])
+        _batch("tc", switch, [f"qdisc add dev {port} {bucket}"])
+        _batch("tc", host, [f"qdisc add dev {INTERFACE} {bucket}"])
+
+
+def _batch(tool: str, pid: int, lines: Sequence[str]) -> None:
+    command = [*_enter(pid, "net"), tool, "-batch", "-"]
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[0]
+        raise EmulationError(f"{tool} cannot set up a network for emulated hosts: {reason}")
+
+
+def _enter(pid: int, *spaces: str) -> list[str]:
+    return ["nsenter", "-t", str(pid), *(f"--{space}" for space in spaces)]

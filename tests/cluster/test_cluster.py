@@ -1,0 +1,31 @@
+"""Ranks on several hosts: found, summed between, and missed by name."""
+
+from __future__ import annotations
+
+import pytest
+
+MISSING = "tests/programs/missing_rank.py"
+
+
+@pytest.mark.parametrize(("count", "ranks_per_host"), [(2, 1), (2, 2), (4, 1)])
+def test_parameters_are_horovods_on_several_hosts(build, launch_on, count, ranks_per_host):
+    with build(count) as hosts:
+        done = launch_on(
+            hosts,
+            ranks_per_host,
+            ["tests/programs/on_hosts.py", count, ranks_per_host],
+            env={"HVD_EXT_BUCKET_BYTES": "256 KiB"},
+        )
+    assert done.returncode == 0, done.stdout
+    assert all(f"ok {rank}" in done.stdout for rank in range(count * ranks_per_host))
+
+
+@pytest.mark.parametrize("how", ["construct", "step", "die", "leave"])
+def test_a_rank_missing_on_the_other_host_ends_the_job_by_name(build, launch_on, how):
+    with build(2) as hosts:
+        done = launch_on(hosts, 1, [MISSING, how], env={"HVD_EXT_STALL_TIMEOUT_S": "4"})
+    assert done.returncode != 0, done.stdout
+    assert "all steps done" not in done.stdout
+    assert "rank 1" in done.stdout
+    if how != "construct":  # before that, ranks have not told where they are
+        assert "host1" in done.stdout

@@ -1,0 +1,60 @@
+"""Planned allreduces, in and outside the arena, for every dtype and operation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hvd_ext.allreduce.table import Row, Table
+from hvd_ext.errors import UsageError
+from hvd_ext.planned import SHORT_BYTES, Planned
+from hvd_ext.topology import discover
+
+topology = discover(MPI.COMM_WORLD, 30)
+rank, size = topology.world.rank, topology.world.size
+COMBINE = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
+
+
+def part(count: int, dtype: str, of_rank: int, seed: int) -> np.ndarray:
+    return ((np.arange(count) * (of_rank + 3) + seed) % 5 + 1).astype(dtype)
+
+
+def check(planned: Planned, name: str, dtype: str, count: int) -> None:
+    for seed in range(4):  # again and again, in the same memory
+        planned.buffer[:] = part(count, dtype, rank, seed)
+        planned()
+        expected = part(count, dtype, 0, seed)
+        for other in range(1, size):
+            combine = COMBINE["sum" if name == "average" else name]
+            combine(expected, part(count, dtype, other, seed), out=expected)
+        if name == "average":
+            expected = (expected / size).astype(dtype)
+        np.testing.assert_allclose(planned.buffer, expected, rtol=2e-3, err_msg=f"{name} {dtype}")
+        assert len(set(topology.world.allgather(planned.buffer.tobytes()))) == 1
+
+
+for dtype in ("float32", "float64", "float16", "int64", "int32", "int8", "uint8"):
+    for name in (*COMBINE, "average"):
+        if name == "average" and "int" in dtype:
+            with pytest.raises(UsageError, match="average"):
+                Planned(topology, np.zeros(3, dtype), name, algorithm="hierarchical")
+            continue
+        for count in (0, 1, size - 1, 65, 1000):
+            array = np.empty(count, dtype)
+            check(Planned(topology, array, name, algorithm="hierarchical"), name, dtype, count)
+            check(Planned.in_arena(topology, count, dtype, name), name, dtype, count)
+            check(Planned(topology, array, name), name, dtype, count)
+assert Planned(topology, np.zeros(9)).algorithm == "native"
+assert Planned.in_arena(topology, 9, "float64").algorithm == "hierarchical"
+
+# A table may name what cannot be had for this buffer: then the library's own is used.
+table = Table((Row(0, 0, "host", ((0, "hierarchical"),)),), "a test")
+long = np.zeros(SHORT_BYTES, np.float32)
+assert Planned(topology, long[:8], table=table).algorithm == "hierarchical"
+assert Planned(topology, long, table=table).algorithm == "native"
+with pytest.raises(UsageError, match="outside the arena"):
+    Planned(topology, long, algorithm="hierarchical")
+with pytest.raises(UsageError, match="'bool'"):
+    Planned.in_arena(topology, 3, "bool")
+print(f"ok {rank}")
