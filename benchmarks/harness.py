@@ -55,6 +55,9 @@ def launch(
             **os.environ,
             _RESULT: str(result),
             "OMP_NUM_THREADS": "1",
+            # Told that it has a slot for every rank, Open MPI spins while it waits, which
+            # takes the cores from ranks that share them. mpirun would see to this.
+            "OMPI_MCA_mpi_yield_when_idle": str(int(ranks > (os.cpu_count() or 1))),
             "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}",
             **(variables or {}),
         }
