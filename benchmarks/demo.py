@@ -38,7 +38,7 @@ EXCHANGES = ("horovod", "hvd_ext")
 PHOTOGRAPH, CROP = "astronaut.png", (150, 10, 310, 170)
 
 EDSR = ["--scale", "2", "--blocks", "4", "--features", "32", "--patch", "24", "--batch-size", "4"]
-EDSR += ["--lr", "1e-3", "--lr-decay-every", "1000", "--seed", "1", "--threads", "1"]
+EDSR += ["--lr", "1e-3", "--lr-decay-every", "1500", "--seed", "1", "--threads", "1"]
 RESNET = ["--synthetic", "--batch-size", "4", "--image-size", "64", "--threads", "1"]
 RESNET += ["--num-warmup-batches", "5", "--num-batches-per-iter", "5", "--num-iters", "8"]
 RESNET_STEPS = 5 + 5 * 8
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m benchmarks.demo", description=__doc__.splitlines()[0], epilog=_EXAMPLE
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="made anew")
-    parser.add_argument("--steps", type=int, default=1500, help="training steps of EDSR (1500)")
+    parser.add_argument("--steps", type=int, default=2200, help="training steps of EDSR (2200)")
     options = parser.parse_args(arguments)
     if options.steps < 1:
         raise UsageError(f"--steps {options.steps}: give at least 1")

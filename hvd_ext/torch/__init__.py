@@ -1,8 +1,8 @@
 """`import hvd_ext.torch as hvd` in place of `import horovod.torch as hvd`.
 
 Every public name of horovod.torch is here and is Horovod's own, but for
-DistributedOptimizer, which reduces gradients in the arena, and init, which notes
-which thread is Horovod's.
+DistributedOptimizer, which reduces gradients in the arena, init, which notes which
+thread is Horovod's, and shutdown, which ends hvd_ext's first.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from horovod.torch import elastic as elastic
 
 from hvd_ext.torch.background import init as init
 from hvd_ext.torch.optimizer import DistributedOptimizer as DistributedOptimizer
+from hvd_ext.torch.optimizer import shutdown as shutdown
 
 if TYPE_CHECKING:  # Horovod has no types
 

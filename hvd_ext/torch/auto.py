@@ -6,15 +6,16 @@ import horovod.torch
 import horovod.torch.optimizer
 
 from hvd_ext.torch.background import init
-from hvd_ext.torch.optimizer import DistributedOptimizer
+from hvd_ext.torch.optimizer import DistributedOptimizer, shutdown
 
 
 def install() -> None:
-    """Replace DistributedOptimizer and init in horovod.torch, for this process.
+    """Replace what hvd_ext does otherwise in horovod.torch, for this process.
 
     To be called before the script imports it: `from horovod.torch import
     DistributedOptimizer` binds what is there at that moment.
     """
     horovod.torch.init = init
+    horovod.torch.shutdown = shutdown
     horovod.torch.DistributedOptimizer = DistributedOptimizer
     horovod.torch.optimizer.DistributedOptimizer = DistributedOptimizer

@@ -26,6 +26,7 @@ log = logging.getLogger("hvd_ext")
 # then fills in missing state by the step of the class it wraps.
 _HOROVODS_MODULE = "horovod.torch.optimizer"
 
+_horovods_shutdown = horovod.shutdown
 _open_gradients: weakref.WeakSet[Gradients] = weakref.WeakSet()
 
 
@@ -190,6 +191,12 @@ def _open(
         atexit.register(_close_all)
     _open_gradients.add(gradients)
     return gradients, None
+
+
+def shutdown() -> None:
+    """End Horovod, after what hvd_ext runs beside it: Horovod may end MPI."""
+    _close_all()
+    _horovods_shutdown()
 
 
 def _close_all() -> None:

@@ -162,6 +162,18 @@ def many_optimizers_leave_nothing():
     assert maps.count("memfd:hvd_ext") <= 2 * size
 
 
+def horovods_thread_steps_aside():
+    niceness = [
+        os.getpriority(os.PRIO_PROCESS, int(task))
+        for task in os.listdir("/proc/self/task")  # noqa: PTH208
+    ]
+    aside = size > 1 and size <= len(os.sched_getaffinity(0))
+    assert niceness.count(19) == (1 if aside else 0)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
+    # It still serves the script's own exchanges.
+    assert hvd.allreduce(torch.tensor([1.0 + rank]), op=hvd.Sum).item() == size * (size + 1) / 2
+
+
 def every_public_name_is_there():
     import horovod.torch
 
@@ -181,6 +193,7 @@ for check in [
     half_precision_sums,
     every_exchange_is_an_event,
     many_optimizers_leave_nothing,
+    horovods_thread_steps_aside,
     every_public_name_is_there,
 ]:
     with warnings.catch_warnings():
