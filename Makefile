@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 
-.PHONY: help env mpis demo test bench check clean
+.PHONY: help env mpis demo test sweep bench check clean
 
 help:  ## list these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/'
@@ -25,9 +25,13 @@ demo: env  ## train twice, with Horovod and with hvd_ext, and show what was gain
 test: env mpis  ## run every test that this machine can run
 	$(PY) -m pytest $(wildcard tests/single tests/parallel tests/cluster tests/gpu)
 
-bench: env  ## measure the gradient exchange against Horovod and Gloo
+sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB)
+	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py -k int_counts
+
+bench: env  ## measure the gradient exchange against Horovod and Gloo, and hvprof's cost
 	$(BENCH) --np 2 --json runs/bench/gradient_exchange_np2.json
 	$(BENCH) --np 4 --json runs/bench/gradient_exchange_np4.json
+	$(PY) -m benchmarks.profiler_overhead --json runs/bench/profiler_overhead.json
 
 check: env  ## ruff, mypy, and who may import whom
 	$(PY) -m ruff check
