@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hvd_ext")
 T = TypeVar("T")
 _NO_LIMIT_S = 1e9
+# Between two slices of a wait Python sees to Ctrl-C.
+_SLICE_S = 0.5
 
 
 class HostArena:
@@ -151,20 +153,22 @@ class HostArena:
     def _patiently(self, wait: Callable[[float], T]) -> T:
         """Call `wait` with a time limit until it ends or the time allowed is over."""
         limit_s = self._timeout_s if self._local else _NO_LIMIT_S
-        wait_s = min(WARN_AFTER_S, limit_s)
-        waited_s = 0.0
+        warn_at_s = WARN_AFTER_S
+        start_s = time.monotonic()
         while True:
             try:
-                return wait(wait_s)
+                return wait(_SLICE_S)
             except ProcessLookupError as ended:
                 raise self._stall(self._sentence_ended(ended.args[0])) from None
             except TimeoutError as late:
-                waited_s += wait_s
+                waited_s = time.monotonic() - start_s
                 ranks = self._world_ranks(late.args[0])
                 if waited_s >= limit_s:
-                    raise self._stall(stall_sentence(self._topology, ranks, waited_s)) from None
-                names = ", ".join(self._topology.name(rank) for rank in ranks)
-                log.warning("hvd_ext: waiting for %s since %.0f s", names, waited_s)
+                    raise self._stall(stall_sentence(self._topology, ranks, limit_s)) from None
+                if waited_s >= warn_at_s:
+                    names = ", ".join(self._topology.name(rank) for rank in ranks)
+                    log.warning("hvd_ext: waiting for %s since %.0f s", names, waited_s)
+                    warn_at_s += WARN_AFTER_S
 
     def _sentence_ended(self, local_ranks: list[int]) -> str:
         names = ", ".join(self._topology.name(r) for r in self._world_ranks(local_ranks))

@@ -36,7 +36,7 @@
 #endif
 
 enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 30, LOOK_AGAIN_NS = 200000000 };
-enum { BLOCK_BYTES = 16384 };
+enum { BLOCK_BYTES = 1024 };
 enum mark { READY, DONE };
 enum outcome { OVER, TIMED_OUT, DIED, REDUCED };
 
@@ -186,7 +186,7 @@ static inline uint16_t to_bfloat(float value) {
 
 /* A kernel combines `n_in` arrays in their order, so that the bits do not depend on
  * who combines, multiplies by `scale`, and writes the result to `n_out` arrays. It
- * works in blocks that stay in the first-level cache. */
+ * works in blocks so short that those of all ranks stay in the first-level cache. */
 typedef void kernel(const char *const *in, int n_in, char *const *out, int n_out,
                     uint64_t count, double scale);
 

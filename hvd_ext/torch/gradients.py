@@ -109,11 +109,12 @@ class Gradients:
         start_s = time.monotonic()
         for arena in self._arenas:
             arena.ready(len(arena.plan.buckets) - 1)
-        while self._next < len(self._buckets):
-            self._submit_next()
-        for arena in self._arenas:
-            self._progress.submit(arena.finish)
+        # What is left is done here: this thread has nothing else to do, and a core.
         self._progress.wait()
+        for reducing, index, _ in self._buckets[self._next :]:
+            reducing.reduce(index)
+        for arena in self._arenas:
+            arena.finish()
         waited_s = time.monotonic() - start_s
         for slot in self._slots:
             if slot.sparse_result is not None:
