@@ -169,7 +169,7 @@ def horovods_thread_steps_aside():
     ]
     aside = size > 1 and size <= len(os.sched_getaffinity(0))
     assert niceness.count(19) == (1 if aside else 0)
-    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
+    assert os.getpriority(os.PRIO_PROCESS, 0) < 19  # its own thread only
     # It still serves the script's own exchanges.
     assert hvd.allreduce(torch.tensor([1.0 + rank]), op=hvd.Sum).item() == size * (size + 1) / 2
 
