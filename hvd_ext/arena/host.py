@@ -18,7 +18,7 @@ import numpy as np
 
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.registry import ALGORITHMS
-from hvd_ext.arena.window import Exchange, Window
+from hvd_ext.arena.window import Exchange, Window, WindowError
 from hvd_ext.errors import StallError
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.settings import WARN_AFTER_S
@@ -66,13 +66,13 @@ class HostArena:
             timeout_s: how long ranks are waited for.
 
         Raises:
-            WindowError: the ranks of this node cannot share memory.
+            WindowError: on every rank, if those of any node cannot share memory.
         """
         self.plan = plan
         self._topology = topology
         self._table = table
         self._timeout_s = timeout_s
-        self._window = Window(topology.node, plan.total_bytes)
+        self._window = _open_window(topology, plan.total_bytes)
         self.data = self._window.data
         self._local = topology.cross.size == 1
         self._exchanges = [self._window.plan(b, scale, self._local) for b in plan.buckets]
@@ -182,3 +182,16 @@ class HostArena:
     def _world_ranks(self, local_ranks: list[int]) -> list[int]:
         of_node = self._topology.node_world_ranks()
         return [of_node[rank] for rank in local_ranks]
+
+
+def _open_window(topology: Topology, data_bytes: int) -> Window:
+    """Open the node's window, if every node can: what comes next is for all ranks."""
+    window, problem = None, ""
+    try:
+        window = Window(topology.node, data_bytes)
+    except WindowError as error:
+        problem = f"on {topology.hosts[topology.world.rank]}: {error}"
+    problems = [text for text in topology.world.allgather(problem) if text]
+    if window is None or problems:
+        raise WindowError(problems[0])
+    return window

@@ -54,7 +54,6 @@ def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str
     timeout_s = settings.stall_timeout_s()
     topology = _topology(timeout_s)
     scale = 1.0 / topology.world.size if op == horovod.Average else 1.0
-    failure: list[str] = []
 
     def make_arena(specs: list[ParameterSpec], bucket_bytes: int) -> HostArena:
         _agree(topology, specs, bucket_bytes, timeout_s)
@@ -62,15 +61,7 @@ def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str
         if reason is not None:
             raise WindowError(reason)
         plan = plan_buckets(specs, bucket_bytes)
-        arena, problem = None, ""
-        try:
-            arena = HostArena(topology, plan, scale, _table(topology.world), timeout_s)
-        except WindowError as error:
-            problem = f"on {topology.hosts[topology.world.rank]}: {error}"
-        failure.extend(text for text in topology.world.allgather(problem) if text)
-        if failure or arena is None:
-            raise WindowError(failure[0])
-        return arena
+        return HostArena(topology, plan, scale, _table(topology.world), timeout_s)
 
     try:
         gradients.add(named_parameters, settings.bucket_bytes(), make_arena)

@@ -42,3 +42,9 @@ def test_a_rank_missing_on_another_node_is_named(launch, ranks_per_node):
     assert "rank 3 (node" in done.stdout
     for rank in range(3):
         assert f"rank {rank} (node" not in done.stdout
+
+
+def test_a_node_without_shared_memory_is_refused_by_all(launch):
+    done = launch(4, ["tests/programs/two_nodes.py", "native", 2, "no-memory"], timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("refused ") == 4, done.stdout

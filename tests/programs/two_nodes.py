@@ -1,20 +1,23 @@
 """The arena on several nodes: ranks are told that only pairs of them share memory.
 
 Arguments: the algorithm between nodes, and how many ranks a node has; with "missing"
-after them, the last rank never comes.
+after them, the last rank never comes; with "no-memory", the second node has none to share.
 """
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from hvd_ext.allreduce.table import Row, Table
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.plan import ITEM_BYTES, ParameterSpec, plan_buckets
+from hvd_ext.arena.window import WindowError
 from hvd_ext.topology import Topology
 
 COUNTS = [0, 1, 5, 16, 17, 1000, 4097, 70_001]
@@ -40,6 +43,13 @@ def main() -> None:
         for count in COUNTS
     ]
     plan = plan_buckets(specs, 32 << 10)
+    if "no-memory" in sys.argv:
+        if rank >= ranks_per_node:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        with pytest.raises(WindowError, match="on node1: "):
+            HostArena(topology, plan, 0.5, table, timeout_s)
+        print(f"refused {rank}")
+        return
     arena = HostArena(topology, plan, 0.5, table, timeout_s)
     if "missing" in sys.argv and rank == size - 1:
         time.sleep(300)
