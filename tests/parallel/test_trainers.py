@@ -29,7 +29,12 @@ def launch(size: int, *command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [HOROVODRUN, "-np", str(size), sys.executable, *map(str, command)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {
+            "OMP_NUM_THREADS": "1",
+            # horovodrun asks the shell for mpirun.
+            "PATH": f"{HOROVODRUN.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        },
         capture_output=True,
         text=True,
         timeout=120,
