@@ -2,20 +2,25 @@
 
 Every rank sends 2 (p-1)/p n bytes, which no algorithm can undercut, in 2 (p-1)
 messages, which is why it is for long ones (Patarasuk and Yuan, JPDC 69, 2009). A
-chunk goes in segments: while one is combined, the next is on its way.
+chunk goes in segments, each passed on as soon as it is combined; receives are posted
+ahead, so that the link never waits for this rank.
 Time: 2 (p-1) a + 2 (p-1)/p n b + (p-1)/p n g.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hvd_ext.allreduce.operations import Array, Operation
-from hvd_ext.allreduce.segments import SEGMENT_BYTES, TAG, scratch, transfer
+from hvd_ext.allreduce.segments import SEGMENT_BYTES, TAG, scratch, wait
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+# Receives posted ahead: 2 MiB, more than a fast link holds in flight.
+_AHEAD = 8
 
 
 def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
@@ -27,51 +32,50 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     size, rank = comm.size, comm.rank
     if size == 1:
         return
+    right, left = (rank + 1) % size, (rank - 1) % size
     bounds = [len(buffer) * index // size for index in range(size + 1)]
     chunks = [buffer[begin:end] for begin, end in pairwise(bounds)]
-    _reduce_scatter(comm, chunks, operation)
-    right, left = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        mine, next_one = chunks[(rank + 1 - step) % size], chunks[(rank - step) % size]
-        transfer(comm, mine, right, next_one, left)
-
-
-def _reduce_scatter(comm: MPI.Comm, chunks: list[Array], operation: Operation) -> None:
-    """Have rank r hold the reduced chunk r + 1."""
-    size, rank = comm.size, comm.rank
-    right, left = (rank + 1) % size, (rank - 1) % size
     longest = max(map(len, chunks))
     # All chunks have as many segments, so that ranks count them alike.
-    segments = max(1, -(-longest * chunks[0].itemsize // SEGMENT_BYTES))
+    segments = max(1, -(-longest * buffer.itemsize // SEGMENT_BYTES))
     capacity = -(-longest // segments)
-    slots = scratch(2 * capacity, chunks[0].dtype)
+    slots = scratch(_AHEAD * capacity, buffer.dtype)
 
-    def part(unit: int, behind: int) -> Array:
+    def part(unit: int) -> Array:
+        """Segment by segment, the chunks in the order in which they pass this rank."""
         step, segment = divmod(unit, segments)
-        chunk = chunks[(rank - step - behind) % size]
+        chunk = chunks[(rank - step) % size]
         return chunk[len(chunk) * segment // segments : len(chunk) * (segment + 1) // segments]
 
-    def send(unit: int) -> MPI.Request:
-        return comm.Isend(part(unit, 0), right, TAG)
-
-    def receive(unit: int) -> tuple[Array, MPI.Request]:
-        begin = unit % 2 * capacity
-        slot = slots[begin : begin + len(part(unit, 1))]
+    def receive_partial(unit: int) -> tuple[Array, MPI.Request]:
+        begin = unit % _AHEAD * capacity
+        slot = slots[begin : begin + len(part(segments + unit))]
         return slot, comm.Irecv(slot, left, TAG)
 
+    def receive_result(unit: int) -> tuple[Array, MPI.Request]:
+        # What lies there went out in the first half; it must have left.
+        wait(sends[unit])
+        return part(unit), comm.Irecv(part(unit), left, TAG)
+
     units = (size - 1) * segments
-    incoming, sending = receive(0), send(0)
+    sends = [comm.Isend(part(unit), right, TAG) for unit in range(segments)]
+    arrivals = deque(receive_partial(unit) for unit in range(min(_AHEAD, units)))
     for unit in range(units):
-        more = unit + 1 < units
-        (slot, arrival), sent = incoming, sending
-        if more:
-            incoming = receive(unit + 1)
-        # What goes out next was combined a whole step ago, unless a step is one segment.
-        if more and segments > 1:
-            sending = send(unit + 1)
-        arrival.Wait()
-        partial = part(unit, 1)
+        slot, arrival = arrivals.popleft()
+        wait(arrival)
+        partial = part(segments + unit)
         operation.combine(partial, slot, out=partial)
-        if more and segments == 1:
-            sending = send(unit + 1)
-        sent.Wait()
+        # The last chunk is complete with this; sending it begins the allgather.
+        sends.append(comm.Isend(partial, right, TAG))
+        if unit + _AHEAD < units:
+            arrivals.append(receive_partial(unit + _AHEAD))
+    arrivals = deque(receive_result(unit) for unit in range(min(_AHEAD, units)))
+    for unit in range(units):
+        result, arrival = arrivals.popleft()
+        wait(arrival)
+        if unit < units - segments:
+            sends.append(comm.Isend(result, right, TAG))
+        if unit + _AHEAD < units:
+            arrivals.append(receive_result(unit + _AHEAD))
+    for request in sends[units:]:
+        wait(request)

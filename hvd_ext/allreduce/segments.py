@@ -8,6 +8,7 @@ between calls (fresh pages cost more than the sum), and belongs to one thread.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ SEGMENT_BYTES = 256 * KIB
 # MPI counts with an int, and libraries compute bytes with one.
 MOST_BYTES = GIB
 TAG = 1
+# How often a request is looked at before the core is let go of, and for how long.
+_LOOKS = 50
+_LET_GO_S = 30e-6
 
 
 class _Held(threading.local):
@@ -41,6 +45,19 @@ def scratch(count: int, dtype: Any, purpose: str = "received") -> Array:
     if array is None or len(array) < count:
         array = arrays[purpose, dtype] = np.empty(count, dtype)
     return array[:count]
+
+
+def wait(request: MPI.Request) -> None:
+    """Wait for one of many transfers that are under way.
+
+    MPI's own wait would keep the core, which the network stack, other ranks' sums and
+    the training may need; what is under way goes on without this thread.
+    """
+    for _ in range(_LOOKS):
+        if request.Test():
+            return
+    while not request.Test():
+        time.sleep(_LET_GO_S)
 
 
 def transfer(comm: MPI.Comm, outgoing: Array, to: int, incoming: Array, source: int) -> None:

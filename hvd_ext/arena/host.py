@@ -2,7 +2,8 @@
 
 Within the node each rank reduces its share of a bucket straight from its peers'
 memory. On several nodes the shares then go between nodes, every local rank with its
-own, by the algorithm that the table names, and only then back to the node's ranks.
+own, by the algorithm that the table names, and only then back to the node's ranks;
+meanwhile the next buckets are reduced within the node.
 """
 
 from __future__ import annotations
@@ -14,11 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from hvd_ext.allreduce.operations import OPERATIONS, Array
-from hvd_ext.allreduce.registry import ALGORITHMS
-from hvd_ext.arena.window import Exchange, Window, WindowError
+from hvd_ext.arena.lanes import Lanes
+from hvd_ext.arena.window import Window, WindowError
 from hvd_ext.errors import StallError
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.settings import WARN_AFTER_S
@@ -26,7 +24,7 @@ from hvd_ext.watchdog import Watchdog, end_job, stall_sentence
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.table import Table
-    from hvd_ext.arena.plan import Bucket, Plan
+    from hvd_ext.arena.plan import Plan
     from hvd_ext.topology import Topology
 
 log = logging.getLogger("hvd_ext")
@@ -70,13 +68,17 @@ class HostArena:
         """
         self.plan = plan
         self._topology = topology
-        self._table = table
         self._timeout_s = timeout_s
         self._window = _open_window(topology, plan.total_bytes)
         self.data = self._window.data
         self._local = topology.cross.size == 1
         self._exchanges = [self._window.plan(b, scale, self._local) for b in plan.buckets]
-        self._watchdog = None if self._local else Watchdog(topology, timeout_s)
+        self._lanes: Lanes | None = None
+        self._watchdog: Watchdog | None = None
+        if not self._local:
+            shares = [self.data[slice(*x.share_bytes)] for x in self._exchanges]
+            self._lanes = Lanes(topology, plan.buckets, shares, table)
+            self._watchdog = Watchdog(topology, timeout_s)
         self._ticket = 0  # of the last exchange that is finished
         self._event: CommEvent | None = None
 
@@ -87,6 +89,8 @@ class HostArena:
     def reduce(self, index: int) -> None:
         """Reduce this rank's share of bucket `index`; buckets come in their order.
 
+        Between nodes the share goes on its way and this returns.
+
         Raises:
             StallError: ranks of this node did not come in time, or ended. Ranks of
                 other nodes are the watchdog's, which ends the job.
@@ -94,23 +98,29 @@ class HostArena:
         bucket, exchange = self.plan.buckets[index], self._exchanges[index]
         ticket = self._ticket + index + 1
         start_s = time.monotonic()
-        between_s = 0.0
         with self._watched():
-            if not self._patiently(lambda t: self._window.reduce(exchange, ticket, t)):
-                before = time.monotonic()
-                self._take_between_nodes(bucket, exchange)
-                self._window.publish(exchange, ticket)
-                between_s = time.monotonic() - before
-        self._emit()
-        self._event = CommEvent(
+            self._patiently(lambda t: self._window.reduce(exchange, ticket, t))
+        event = CommEvent(
             "allreduce",
             "hierarchical",
             bucket.message_bytes,
             self._topology.world.size,
             start_s,
             exchange.wait_s,
-            exchange.transfer_s + between_s,
+            exchange.transfer_s,
         )
+        if self._lanes is None:
+            self._emit()
+            self._event = event
+            return
+        reduced_s = time.monotonic()
+
+        def publish() -> None:
+            self._window.publish(exchange)
+            between_s = time.monotonic() - reduced_s
+            emit(replace(event, transfer_s=event.transfer_s + between_s))
+
+        self._lanes.take(index, publish)
 
     def finish(self) -> None:
         """Wait until every rank has reduced its share of every bucket.
@@ -123,24 +133,19 @@ class HostArena:
         self._ticket += len(self.plan.buckets)
         before = time.monotonic()
         with self._watched():
+            if self._lanes:
+                self._lanes.wait()
+                self._window.done(self._ticket)
             self._patiently(lambda t: self._window.finish(self._ticket, t))
         # What the other ranks' shares took longer is part of the last exchange.
         self._emit(time.monotonic() - before)
 
     def close(self) -> None:
-        """Stop the watchdog; the memory goes when nothing refers to it any more."""
+        """Stop the threads; the memory goes when nothing refers to it any more."""
+        if self._lanes:
+            self._lanes.close()
         if self._watchdog:
             self._watchdog.close()
-
-    def _take_between_nodes(self, bucket: Bucket, exchange: Exchange) -> None:
-        begin, end = exchange.share_bytes
-        cross = self._topology.cross
-        share: Array = np.frombuffer(self.data[begin:end], dtype=bucket.dtype)
-        # By the longest share of the bucket, so that ranks with one a little shorter
-        # choose alike.
-        longest = -(-bucket.message_bytes // self._topology.node.size)
-        algorithm = self._table.choose(cross.size, 1, "host", longest)
-        ALGORITHMS[algorithm](cross, share, OPERATIONS["sum"])
 
     def _emit(self, longer_s: float = 0.0) -> None:
         if self._event is not None:

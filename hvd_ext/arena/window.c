@@ -267,7 +267,7 @@ int window_finish(struct window *w, uint64_t ticket, double timeout_s) {
 }
 
 /* Reduce this rank's share: OVER if it is with all ranks now, REDUCED if the caller
- * is to take it between nodes and then to call window_publish. */
+ * is to take it between nodes and then to call window_publish and window_done. */
 int window_reduce(struct window *w, struct exchange *x, uint64_t ticket, double timeout_s) {
     window_ready(w, ticket);
     double start = now_s();
@@ -282,13 +282,15 @@ int window_reduce(struct window *w, struct exchange *x, uint64_t ticket, double 
 }
 
 /* Give the node's other ranks this rank's share, which has come from other nodes. */
-void window_publish(struct window *w, const struct exchange *x, uint64_t ticket) {
+void window_publish(struct window *w, const struct exchange *x) {
     uint64_t byte = x->offset + x->begin * ITEM_BYTES[x->dtype];
     uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
     for (int r = 0; r < w->size; r++)
         if (r != w->rank) memcpy(w->data[r] + byte, w->data[w->rank] + byte, bytes);
-    reach(w, DONE, ticket);
 }
+
+/* Say that this rank's shares of all exchanges up to `ticket` are published. */
+void window_done(struct window *w, uint64_t ticket) { reach(w, DONE, ticket); }
 
 /* One exchange by itself, from end to end; called again after it gave up, it goes on. */
 int window_exchange(struct window *w, struct exchange *x, uint64_t ticket, double timeout_s) {

@@ -160,9 +160,13 @@ class Window:
             return bool(code == _OVER)
         raise self._late(code)
 
-    def publish(self, exchange: Exchange, ticket: int) -> None:
-        """Give the node's ranks this rank's share, and say that it is done."""
-        self._library.window_publish(self._address, exchange.address, ticket)
+    def publish(self, exchange: Exchange) -> None:
+        """Give the node's ranks this rank's share; may be called by several threads."""
+        self._library.window_publish(self._address, exchange.address)
+
+    def done(self, ticket: int) -> None:
+        """Say that this rank's shares of all exchanges up to `ticket` are published."""
+        self._library.window_done(self._address, ticket)
 
     def finish(self, ticket: int, timeout_s: float) -> None:
         """Wait until all ranks are done with all exchanges up to `ticket`.
@@ -227,8 +231,10 @@ def _library() -> ctypes.CDLL:
     library.window_ready.argtypes = [address, ticket]
     library.window_ready.restype = None
     library.window_reduce.argtypes = [address, address, ticket, timeout_s]
-    library.window_publish.argtypes = [address, address, ticket]
+    library.window_publish.argtypes = [address, address]
     library.window_publish.restype = None
+    library.window_done.argtypes = [address, ticket]
+    library.window_done.restype = None
     library.window_finish.argtypes = [address, ticket, timeout_s]
     library.window_exchange.argtypes = [address, address, ticket, timeout_s]
     library.window_exchange_short.argtypes = [address, address, address, ticket, timeout_s]

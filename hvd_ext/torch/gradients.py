@@ -19,7 +19,7 @@ import torch
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.plan import Bucket, ParameterSpec
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.torch.progress import Progress
+from hvd_ext.progress import Progress
 
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 # Starts the exchange of a sparse gradient; calling the result gives the reduced one.

@@ -57,9 +57,8 @@ def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str
 
     def make_arena(specs: list[ParameterSpec], bucket_bytes: int) -> HostArena:
         _agree(topology, specs, bucket_bytes, timeout_s)
-        reason = _unsuited(topology, specs)
-        if reason is not None:
-            raise WindowError(reason)
+        if not topology.homogeneous:
+            raise WindowError("nodes have different numbers of ranks")
         plan = plan_buckets(specs, bucket_bytes)
         return HostArena(topology, plan, scale, _table(topology.world), timeout_s)
 
@@ -93,16 +92,6 @@ def _table(world: MPI.Comm) -> Table:
         raise problem
     assert table is not None
     return table
-
-
-def _unsuited(topology: Topology, specs: list[ParameterSpec]) -> str | None:
-    if not topology.homogeneous:
-        return "nodes have different numbers of ranks"
-    if topology.cross.size > 1:
-        for spec in specs:
-            if spec.dtype not in ("float32", "float64"):
-                return f"parameter {spec.name!r} is {spec.dtype}, which is not served between nodes"
-    return None
 
 
 def _agree(

@@ -19,7 +19,13 @@ SOURCES = {
 }
 
 FACTS = {"hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events"}
-JOB = {"hvd_ext.settings", "hvd_ext.topology", "hvd_ext.rollcall", "hvd_ext.watchdog"}
+JOB = {
+    "hvd_ext.settings",
+    "hvd_ext.topology",
+    "hvd_ext.rollcall",
+    "hvd_ext.watchdog",
+    "hvd_ext.progress",
+}
 MPI = {*FACTS, *JOB, "mpi4py", "numpy", "cupy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
 TRAINED = {*SHOWN, *FACTS, "hvd_ext", "hvd_ext.torch", "torch", "PIL", "skimage", "training"}

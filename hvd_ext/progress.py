@@ -1,7 +1,7 @@
-"""The thread that reduces buckets while backward goes on.
+"""A thread that communicates while another computes.
 
-Buckets are reduced in the order in which they are handed over. The reduction itself
-is one call without the interpreter lock, so the training thread is not held up.
+Work is done in the order in which it is handed over. What it does is mostly one call
+without the interpreter lock, so the training thread is not held up.
 """
 
 from __future__ import annotations
