@@ -1,7 +1,7 @@
 """What hvd_ext tells the world about each exchange it makes.
 
 Listeners are plain callables in this process. A recorder that was preloaded into
-the process (a library exporting the C function `hvprof_event`) is told as well, so
+the process (a library exporting the C function `hvprof_exchange`) is told as well, so
 that a recording needs no change to the program and no import.
 """
 
@@ -64,6 +64,7 @@ def emit(event: CommEvent) -> None:
             event.algorithm.encode(),
             event.message_bytes,
             event.size,
+            event.start_s,
             event.wait_s,
             event.transfer_s,
         )
@@ -74,7 +75,7 @@ def emit(event: CommEvent) -> None:
 @functools.cache
 def _recorder() -> Callable[..., None] | None:
     try:
-        function = ctypes.CDLL(None).hvprof_event
+        function = ctypes.CDLL(None).hvprof_exchange
     except (AttributeError, OSError):
         return None
     function.restype = None
@@ -83,6 +84,7 @@ def _recorder() -> Callable[..., None] | None:
         ctypes.c_char_p,
         ctypes.c_uint64,
         ctypes.c_int,
+        ctypes.c_double,
         ctypes.c_double,
         ctypes.c_double,
     ]

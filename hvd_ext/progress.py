@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 
 Work = Callable[[], object]
 
@@ -18,36 +20,34 @@ class Progress:
 
     def __init__(self) -> None:
         """Start the thread."""
-        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._in_flight = 0
+        self._work: queue.SimpleQueue[tuple[Work, Future[None]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="hvd_ext progress", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Work) -> None:
-        """Hand over a piece of work."""
-        self._in_flight += 1
-        self._work.put(work)
-
-    def wait(self) -> None:
-        """Wait for all work handed over; raises what the first failing piece raised."""
-        while self._in_flight:
-            error = self._results.get()
-            self._in_flight -= 1
-            if error is not None:
-                raise error
+    def submit(self, work: Work) -> Future[None]:
+        """Hand over a piece of work; the result raises what it raised."""
+        future: Future[None] = Future()
+        self._work.put((work, future))
+        return future
 
     def close(self) -> None:
         """End the thread after the work that was handed over."""
         self._work.put(None)
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            result: BaseException | None = None
+        while (item := self._work.get()) is not None:
+            work, future = item
             try:
                 work()
             except BaseException as error:  # handed to the thread that waits
-                result = error
+                future.set_exception(error)
+            else:
+                future.set_result(None)
             # Idle, the thread must not keep alive what it last worked on.
-            del work
-            self._results.put(result)
+            del item, work, future
+
+
+def wait_for(pending: deque[Future[None]]) -> None:
+    """Wait for all of it, and forget it; raises what the first failing piece raised."""
+    while pending:
+        pending.popleft().result()

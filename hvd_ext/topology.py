@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Topology:
     """The job as this rank sees it.
 

@@ -8,6 +8,7 @@ once an exchange has lasted too long. Within a node the window's counters tell.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -75,7 +76,9 @@ class Watchdog:
         status = MPI.Status()
         while self._comm.iprobe(tag=_ASK_TAG, status=status):
             self._comm.recv(source=status.source, tag=_ASK_TAG)
-            self._comm.isend(self._entered, dest=status.source, tag=_ANSWER_TAG)
+            # Who waits itself, in an earlier exchange perhaps, is not the one to look for.
+            there = math.inf if self._since is not None else self._entered
+            self._comm.isend(there, dest=status.source, tag=_ANSWER_TAG)
 
     def _ask(self) -> list[int]:
         others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
@@ -86,10 +89,10 @@ class Watchdog:
         while answers and time.monotonic() < deadline:
             self._answer()
             for rank in list(answers):
-                done, entered = answers[rank].test()
+                done, there = answers[rank].test()
                 if done:
                     del answers[rank]
-                    if int(entered or 0) >= self._entered:
+                    if (there or 0) >= self._entered:
                         behind.discard(rank)
             time.sleep(0.01)
         del asked

@@ -102,6 +102,11 @@ def prepare(
     return average
 
 
+def dtype_class_of(buffer: Array) -> str:
+    """ "float", "half" or "integer"; "float" for what is not served, which MPI refuses."""
+    return DTYPE_CLASSES.get(_NAMES.get(buffer.dtype, ""), "float")
+
+
 def _checked(buffer: Array, dtype: str) -> str:
     lies_in = "uint16" if dtype == "bfloat16" else dtype
     if dtype not in DTYPE_CLASSES or buffer.dtype.name != lies_in:

@@ -7,14 +7,16 @@ latencies hide behind another's transfer.
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.registry import prepare
-from hvd_ext.progress import Progress, Work
+from hvd_ext.progress import Progress, Work, wait_for
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.table import Table
@@ -47,6 +49,7 @@ class Lanes:
         for index, comm in enumerate(comms):
             comm.Set_name(f"hvd_ext.lane{index}")
         self._lanes = [Progress() for _ in comms]
+        self._pending: deque[Future[None]] = deque()
         self._calls: list[Callable[[], None]] = []
         for index, (bucket, memory) in enumerate(zip(buckets, shares, strict=True)):
             stored = "uint16" if bucket.dtype == "bfloat16" else bucket.dtype
@@ -61,12 +64,12 @@ class Lanes:
 
     def take(self, index: int, then: Work) -> None:
         """Start to reduce the share of bucket `index` between nodes; `then` runs after it."""
-        self._lanes[index % _LANES].submit(functools.partial(_in_order, self._calls[index], then))
+        work = functools.partial(_in_order, self._calls[index], then)
+        self._pending.append(self._lanes[index % _LANES].submit(work))
 
     def wait(self) -> None:
         """Wait for all that was started; raises what the first failing piece raised."""
-        for lane in self._lanes:
-            lane.wait()
+        wait_for(self._pending)
 
     def close(self) -> None:
         """End the threads."""

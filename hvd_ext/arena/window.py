@@ -8,12 +8,14 @@ ends.
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hvd_ext.arena.plan import ITEM_BYTES, Bucket, line_up, share
 from hvd_ext.errors import HvdExtError
@@ -58,6 +60,16 @@ class _CExchange(ctypes.Structure):
     ]
 
 
+class _CCall(ctypes.Structure):
+    _fields_ = [
+        ("window", ctypes.c_void_p),
+        ("exchange", ctypes.c_void_p),
+        ("buffer", ctypes.c_void_p),
+        ("ticket", ctypes.c_uint64),
+        ("timeout_s", ctypes.c_double),
+    ]
+
+
 @dataclass
 class Exchange:
     """One bucket's exchange, planned once and run every step.
@@ -97,7 +109,7 @@ class Window:
         Raises:
             WindowError: on every rank of the node alike, with the first reason.
         """
-        self._library = library = _library()
+        self._library = _library()
         self._size = node.size
         self._regions = _map_regions(node, _HEADER_BYTES + data_bytes)
         addresses = [_address(region) for region in self._regions]
@@ -110,8 +122,6 @@ class Window:
             node.rank, node.size, self._control, self._data, self._pid, self._missing
         )
         self._address = ctypes.addressof(self._c)
-        self._exchange = library.window_exchange
-        self._exchange_short = library.window_exchange_short
         self.rank = node.rank
         self.data = memoryview(self._regions[node.rank])[_HEADER_BYTES:]
 
@@ -158,7 +168,7 @@ class Window:
         code = self._library.window_reduce(self._address, exchange.address, ticket, timeout_s)
         if code in (_OVER, _REDUCED):
             return bool(code == _OVER)
-        raise self._late(code)
+        raise self.late(code)
 
     def publish(self, exchange: Exchange) -> None:
         """Give the node's ranks this rank's share; may be called by several threads."""
@@ -176,17 +186,7 @@ class Window:
         """
         code = self._library.window_finish(self._address, ticket, timeout_s)
         if code != _OVER:
-            raise self._late(code)
-
-    def exchange(self, exchange: Exchange, ticket: int, timeout_s: float) -> None:
-        """Do one exchange within the node from end to end.
-
-        Raises:
-            TimeoutError, ProcessLookupError: as `reduce` does.
-        """
-        code = self._exchange(self._address, exchange.address, ticket, timeout_s)
-        if code != _OVER:
-            raise self._late(code)
+            raise self.late(code)
 
     def plan_short(self, dtype: str, count: int, operation: str, scale: float) -> Exchange:
         """Plan the exchange of short messages of `count` elements that lie anywhere.
@@ -202,21 +202,42 @@ class Window:
         )
         return Exchange(c, (0, 0))
 
-    def exchange_short(
-        self, exchange: Exchange, address: int, ticket: int, timeout_s: float
-    ) -> None:
-        """Reduce the planned message that lies at `address`, in place.
+    def repeated(
+        self, exchange: Exchange, timeout_s: float, buffer_address: int | None = None
+    ) -> Callable[[], int]:
+        """An exchange from end to end, the only one in this window, to be called again and again.
 
-        Raises:
-            TimeoutError, ProcessLookupError: as `reduce` does.
+        Args:
+            exchange: what `plan` or `plan_short` made.
+            timeout_s: how long ranks are waited for.
+            buffer_address: of a short message, reduced in place; None: it is in the window.
+
+        Returns:
+            A call that gives 0 once it is done. If not, ranks did not come, and `late`
+            tells of this code which.
         """
-        code = self._exchange_short(self._address, exchange.address, address, ticket, timeout_s)
-        if code != _OVER:
-            raise self._late(code)
+        call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s)
+        return _Repeated(self._library.window_call, ctypes.byref(call), self, exchange)
 
-    def _late(self, code: int) -> OSError:
+    def late(self, code: int) -> OSError:
+        """What the code of an exchange that did not end means; local ranks in `args[0]`.
+
+        TimeoutError: they were not ready in time. ProcessLookupError: they ended.
+        """
         missing = [rank for rank in range(self._size) if self._missing[rank]]
         return ProcessLookupError(missing) if code == _DIED else TimeoutError(missing)
+
+
+class _Repeated(functools.partial[int]):
+    """A call with what its one argument points to, which must live as long."""
+
+    window: Window
+    exchange: Exchange
+
+    def __new__(cls, function: Any, call: Any, window: Window, exchange: Exchange) -> _Repeated:
+        self = super().__new__(cls, function, call)
+        self.window, self.exchange = window, exchange
+        return self
 
 
 def _library() -> ctypes.CDLL:
@@ -236,8 +257,6 @@ def _library() -> ctypes.CDLL:
     library.window_done.argtypes = [address, ticket]
     library.window_done.restype = None
     library.window_finish.argtypes = [address, ticket, timeout_s]
-    library.window_exchange.argtypes = [address, address, ticket, timeout_s]
-    library.window_exchange_short.argtypes = [address, address, address, ticket, timeout_s]
     return library
 
 

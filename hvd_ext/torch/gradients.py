@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,7 @@ import torch
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.plan import Bucket, ParameterSpec
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.progress import Progress
+from hvd_ext.progress import Progress, wait_for
 
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 # Starts the exchange of a sparse gradient; calling the result gives the reduced one.
@@ -64,6 +66,7 @@ class Gradients:
         self._size = size
         self._reduce_sparse = reduce_sparse
         self._progress = Progress()
+        self._pending: deque[Future[None]] = deque()
         weakref.finalize(self, self._progress.close)
         self._arenas: list[HostArena] = []
         self._slots: list[_Slot] = []
@@ -110,7 +113,7 @@ class Gradients:
         for arena in self._arenas:
             arena.ready(len(arena.plan.buckets) - 1)
         # What is left is done here: this thread has nothing else to do, and a core.
-        self._progress.wait()
+        wait_for(self._pending)
         for reducing, index, _ in self._buckets[self._next :]:
             reducing.reduce(index)
         for arena in self._arenas:
@@ -196,7 +199,7 @@ class Gradients:
     def _submit_next(self) -> None:
         arena, index, _ = self._buckets[self._next]
         arena.ready(index)
-        self._progress.submit(lambda: arena.reduce(index))
+        self._pending.append(self._progress.submit(lambda: arena.reduce(index)))
         self._next += 1
 
     def _reset(self) -> None:

@@ -52,7 +52,7 @@ def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str
         MismatchError: ranks differ in their parameters.
     """
     timeout_s = settings.stall_timeout_s()
-    topology = _topology(timeout_s)
+    topology = the_topology(timeout_s)
     scale = 1.0 / topology.world.size if op == horovod.Average else 1.0
 
     def make_arena(specs: list[ParameterSpec], bucket_bytes: int) -> HostArena:
@@ -60,7 +60,7 @@ def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str
         if not topology.homogeneous:
             raise WindowError("nodes have different numbers of ranks")
         plan = plan_buckets(specs, bucket_bytes)
-        return HostArena(topology, plan, scale, _table(topology.world), timeout_s)
+        return HostArena(topology, plan, scale, read_table(topology.world), timeout_s)
 
     try:
         gradients.add(named_parameters, settings.bucket_bytes(), make_arena)
@@ -71,14 +71,15 @@ def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str
 
 
 @functools.cache
-def _topology(timeout_s: float) -> Topology:
+def the_topology(timeout_s: float) -> Topology:
+    """This job's nodes and ranks; collective the first time."""
     from mpi4py import MPI
 
     return discover(MPI.COMM_WORLD, timeout_s)
 
 
-def _table(world: MPI.Comm) -> Table:
-    """The table that rank 0 reads, the same on every rank."""
+def read_table(world: MPI.Comm) -> Table:
+    """The table that rank 0 reads, the same on every rank; collective."""
     table: Table | None = None
     problem: HvdExtError | None = None
     if world.rank == 0:

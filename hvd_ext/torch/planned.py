@@ -1,0 +1,69 @@
+"""An allreduce of one tensor that repeats, planned once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import horovod.torch as horovod
+import torch
+
+from hvd_ext import settings
+from hvd_ext.errors import UsageError
+from hvd_ext.planned import Planned
+from hvd_ext.torch import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OPERATIONS: Mapping[Any, str] = {
+    horovod.Average: "average",
+    horovod.Sum: "sum",
+    horovod.Min: "min",
+    horovod.Max: "max",
+    horovod.Product: "product",
+}
+
+
+def plan_allreduce(
+    tensor: torch.Tensor, op: Any = horovod.Average, *, algorithm: str | None = None
+) -> Planned:
+    """Plan the reduction of `tensor` over all ranks, in place; collective.
+
+    Calling the plan reduces; `start()` and `wait()` do so in the background. It takes a
+    hundredth of the time of `hvd.allreduce_` for a short tensor, because nothing is
+    negotiated: all ranks make the same plans and call them in the same order.
+
+    Args:
+        tensor: dense and contiguous.
+        op: horovod.torch's Average, Sum, Min, Max or Product.
+        algorithm: by default what the table names for its size.
+
+    Raises:
+        UsageError: one of these is not served, or Horovod does not run on MPI.
+        StallError: ranks did not come here in time; names them.
+    """
+    reason = runtime.unserved()
+    if reason is not None:
+        raise UsageError(f"plan_allreduce: {reason}; use hvd.allreduce_")
+    if op not in _OPERATIONS:
+        raise UsageError(f"op {op!r}: use Average, Sum, Min, Max or Product")
+    if tensor.layout != torch.strided or not tensor.is_contiguous():
+        raise UsageError(
+            f"a tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()} and layout "
+            f"{tensor.layout}: give one that is dense and contiguous"
+        )
+    topology = runtime.the_topology(settings.stall_timeout_s())
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    held: Any = tensor.detach()
+    if tensor.dtype == torch.bfloat16:  # numpy has none
+        held = held.view(torch.uint16)
+    if tensor.device.type == "cpu":
+        held = held.numpy()
+    return Planned(
+        topology,
+        held,
+        _OPERATIONS[op],
+        dtype=dtype,
+        algorithm=algorithm,
+        table=runtime.read_table(topology.world),
+    )
