@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hvd_ext.errors import UsageError
-from hvd_ext.units import MIB, parse_bytes
+from hvd_ext.units import parse_bytes
 
 WARN_AFTER_S = 60.0
 
@@ -29,14 +29,16 @@ def stall_timeout_s() -> float:
     return value
 
 
-def bucket_bytes() -> int:
+def bucket_bytes() -> int | None:
     """HVD_EXT_BUCKET_BYTES: the most a bucket of the arena holds, such as "4 MiB".
+
+    Without it, buckets are fused by what was measured in the first steps.
 
     Raises:
         UsageError: not a size.
     """
     text = os.environ.get("HVD_EXT_BUCKET_BYTES")
-    return 4 * MIB if text is None else parse_bytes(text)
+    return None if text is None else parse_bytes(text)
 
 
 def table_path() -> str | None:

@@ -103,7 +103,7 @@ def prepare(
 
 
 def dtype_class_of(buffer: Array) -> str:
-    """ "float", "half" or "integer"; "float" for what is not served, which MPI refuses."""
+    """The class of the buffer's dtype; float, too, for one that is not served: MPI refuses it."""
     return DTYPE_CLASSES.get(_NAMES.get(buffer.dtype, ""), "float")
 
 

@@ -68,6 +68,7 @@ class HostArena:
         """
         self.plan = plan
         self._topology = topology
+        self._table = table
         self._timeout_s = timeout_s
         self._window = _open_window(topology, plan.total_bytes)
         self.data = self._window.data
@@ -139,6 +140,17 @@ class HostArena:
             self._patiently(lambda t: self._window.finish(self._ticket, t))
         # What the other ranks' shares took longer is part of the last exchange.
         self._emit(time.monotonic() - before)
+
+    def explain(self) -> str:
+        """Say how the largest bucket is reduced, and why."""
+        ranks = self._topology.node.size
+        largest = max((bucket.message_bytes for bucket in self.plan.buckets), default=0)
+        text = f"within a node: {ranks} ranks, each its share straight from its peers' memory"
+        if self._local:
+            return text
+        share_bytes = -(-largest // ranks)
+        between = self._table.explain(self._topology.cross.size, 1, "host", share_bytes)
+        return f"{text}\nbetween nodes, the longest share: {between}"
 
     def close(self) -> None:
         """Stop the threads; the memory goes when nothing refers to it any more."""

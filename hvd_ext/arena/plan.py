@@ -83,31 +83,41 @@ class Plan:
 
 
 def plan_buckets(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> Plan:
-    """Lay out gradients, last parameter first, as backward makes them ready.
+    """Lay out gradients, last parameter first, as backward mostly makes them ready.
 
     A bucket is closed when the next gradient has another dtype or would make it
     larger than `bucket_bytes`; a gradient larger than that is a bucket of its own.
     """
-    buckets: list[Bucket] = []
-    slots: list[Slot] = []
-    start = end = 0
-    dtype = ""
-
-    def close() -> None:
-        if slots:
-            buckets.append(Bucket(dtype, start, (end - start) // ITEM_BYTES[dtype], tuple(slots)))
-            slots.clear()
-
+    groups: list[list[int]] = []
+    filled = 0
     for index in reversed(range(len(parameters))):
         parameter = parameters[index]
-        padded = line_up(parameter.count * ITEM_BYTES[parameter.dtype])
-        if parameter.dtype != dtype or end + padded - start > bucket_bytes:
-            close()
-            start, dtype = end, parameter.dtype
-        slots.append(Slot(index, end, parameter.count))
-        end += padded
-    close()
+        padded = _padded_bytes(parameter)
+        same = groups and parameters[groups[-1][0]].dtype == parameter.dtype
+        if not same or filled + padded > bucket_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(index)
+        filled += padded
+    return lay_out(parameters, groups)
+
+
+def lay_out(parameters: Sequence[ParameterSpec], groups: Sequence[Sequence[int]]) -> Plan:
+    """Lay out buckets of which the parameters are given; those of one have one dtype."""
+    buckets: list[Bucket] = []
+    end = 0
+    for group in groups:
+        start, dtype = end, parameters[group[0]].dtype
+        slots = []
+        for index in group:
+            slots.append(Slot(index, end, parameters[index].count))
+            end += _padded_bytes(parameters[index])
+        buckets.append(Bucket(dtype, start, (end - start) // ITEM_BYTES[dtype], tuple(slots)))
     return Plan(tuple(buckets), end)
+
+
+def _padded_bytes(parameter: ParameterSpec) -> int:
+    return line_up(parameter.count * ITEM_BYTES[parameter.dtype])
 
 
 def digest(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> str:

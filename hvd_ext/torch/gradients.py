@@ -7,25 +7,46 @@ in the cache; one that was accumulated into the view is not copied at all.
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.plan import Bucket, ParameterSpec
+from hvd_ext.arena.window import WindowError
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.progress import Progress, wait_for
 
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 # Starts the exchange of a sparse gradient; calling the result gives the reduced one.
 SparseExchange = Callable[[torch.Tensor, str], Callable[[], torch.Tensor]]
+# Steps until it is known when gradients are ready.
+_FUSE_AFTER = 4
+
+log = logging.getLogger("hvd_ext")
+
+
+class ArenaMaker(Protocol):
+    """Makes arenas, on all ranks alike."""
+
+    @property
+    def may_fuse(self) -> bool:
+        """Whether the buckets may follow from measurement."""
+
+    def first(self, specs: list[ParameterSpec]) -> HostArena:
+        """An arena before anything was measured."""
+
+    def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[HostArena, str]:
+        """One that suits when gradients are ready, and the reason for its buckets."""
 
 
 @dataclass
@@ -37,6 +58,7 @@ class _Slot:
     passes_left: int
     sparse: bool = False
     sparse_result: Callable[[], torch.Tensor] | None = None
+    ready_s: float = math.inf  # after backward began
 
 
 def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:
@@ -54,15 +76,22 @@ class Gradients:
     be called from one thread.
     """
 
-    def __init__(self, passes_per_step: int, size: int, reduce_sparse: SparseExchange) -> None:
+    def __init__(
+        self, passes_per_step: int, size: int, arenas: ArenaMaker, reduce_sparse: SparseExchange
+    ) -> None:
         """Begin with no parameters.
 
         Args:
             passes_per_step: how many backward passes fill a gradient.
             size: number of ranks, for the events.
+            arenas: makes the arenas.
             reduce_sparse: exchanges what the arena does not serve.
         """
         self._passes_per_step = passes_per_step
+        self._make = arenas
+        self._step = 0  # since parameters were added
+        self._begun_s: float | None = None
+        self._why = ""
         self._size = size
         self._reduce_sparse = reduce_sparse
         self._progress = Progress()
@@ -75,22 +104,24 @@ class Gradients:
         self._next = 0
         self.in_flight = False
 
-    def add(
-        self,
-        named_parameters: NamedParameters,
-        bucket_bytes: int,
-        make_arena: Callable[[list[ParameterSpec], int], HostArena],
-    ) -> None:
+    def add(self, named_parameters: NamedParameters) -> None:
         """Take in parameters, in buckets after those that are there; collective."""
-        arena = make_arena(specify(named_parameters), bucket_bytes)
-        self._arenas.append(arena)
-        for index, bucket in enumerate(arena.plan.buckets):
-            for slot in bucket.slots:
-                name, parameter = named_parameters[slot.parameter]
-                view = _view(arena, bucket, slot.offset_bytes, parameter)
-                self._watch(_Slot(name, parameter, view, len(self._buckets), self._passes_per_step))
-            self._buckets.append((arena, index, bucket))
-            self._unready.append(len(bucket.slots))
+        arena = self._make.first(specify(named_parameters))
+        slots = [
+            _Slot(name, parameter, parameter, 0, self._passes_per_step)
+            for name, parameter in named_parameters
+        ]
+        self._place(arena, slots)
+        for slot in slots:
+            self._watch(slot)
+        self._step = 0
+        self._why = "not measured yet: at most 4 MiB a bucket, last parameter first"
+        if not self._make.may_fuse:
+            self._why = "as HVD_EXT_BUCKET_BYTES says, last parameter first"
+
+    def explain(self) -> str:
+        """Say which buckets there are and why, and how they are reduced."""
+        return "\n".join([f"buckets: {self._why}", *(arena.explain() for arena in self._arenas)])
 
     def set_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes fill a gradient, between two steps."""
@@ -125,6 +156,9 @@ class Gradients:
         message_bytes = sum(bucket.message_bytes for _, _, bucket in self._buckets)
         emit(CommEvent("exposed", "", message_bytes, self._size, start_s, 0.0, waited_s))
         self._reset()
+        self._step += 1
+        if self._step == _FUSE_AFTER and self._make.may_fuse and self._slots:
+            self._fuse()
 
     def reset(self) -> None:
         """Forget gradients of this step; a bucket that is on its way is waited for."""
@@ -137,6 +171,37 @@ class Gradients:
         self._progress.close()
         for arena in self._arenas:
             arena.close()
+
+    def _place(self, arena: HostArena, slots: Sequence[_Slot]) -> None:
+        """Give slots their memory in the arena, in the order of its parameters."""
+        self._arenas.append(arena)
+        for index, bucket in enumerate(arena.plan.buckets):
+            for place in bucket.slots:
+                slot = slots[place.parameter]
+                slot.view = _view(arena, bucket, place.offset_bytes, slot.parameter)
+                slot.bucket = len(self._buckets)
+            self._buckets.append((arena, index, bucket))
+            self._unready.append(len(bucket.slots))
+
+    def _fuse(self) -> None:
+        """Lay all gradients out anew, by when they were ready; collective.
+
+        What `.grad` refers to stays valid: gradients move as they are made again.
+        """
+        measured = [slot.ready_s for slot in self._slots if slot.ready_s < math.inf]
+        latest_s = max(measured, default=0.0)
+        ready_s = [min(slot.ready_s, latest_s) for slot in self._slots]
+        specs = specify([(slot.name, slot.parameter) for slot in self._slots])
+        try:
+            arena, self._why = self._make.fused(specs, ready_s)
+        except WindowError as error:
+            self._why = f"as at first, because there is no memory for others: {error}"
+            return
+        for old in self._arenas:
+            old.close()
+        self._arenas, self._buckets, self._unready = [], [], []
+        self._place(arena, self._slots)
+        log.info("hvd_ext: %s", self._why)
 
     def _watch(self, slot: _Slot) -> None:
         # The parameter must not keep alive what is the optimizer's: through autograd's
@@ -163,6 +228,10 @@ class Gradients:
         if slot.passes_left > 0:
             self._adopt(slot)
             return
+        if 0 < self._step < _FUSE_AFTER:  # the first step is slower than any other
+            now_s = time.monotonic()
+            self._begun_s = self._begun_s or now_s
+            slot.ready_s = min(slot.ready_s, now_s - self._begun_s)
         self._fill(slot)
         self._unready[slot.bucket] -= 1
         while self._next < len(self._buckets) and self._unready[self._next] == 0:
@@ -208,6 +277,7 @@ class Gradients:
             slot.sparse_result = None
         self._unready = [len(bucket.slots) for _, _, bucket in self._buckets]
         self._next = 0
+        self._begun_s = None
         self.in_flight = False
 
 

@@ -117,6 +117,11 @@ def _distributed_class(base: Any) -> Any:
             if self._gradients:
                 self._gradients.set_passes_per_step(passes)
 
+        def explain(self) -> str:
+            if self._gradients:
+                return self._gradients.explain()
+            return "one rank: nothing is exchanged"
+
         def synchronize(self) -> None:
             if self._gradients:
                 self._gradients.synchronize()
@@ -165,7 +170,7 @@ def _distributed_class(base: Any) -> Any:
                 for i, p in enumerate(self.param_groups[group]["params"])
             ]
             if self._gradients:
-                runtime.add(self._gradients, [(n, p) for n, p in pairs if p.requires_grad], self.op)
+                runtime.add(self._gradients, [(n, p) for n, p in pairs if p.requires_grad])
             self._names.update({id(p): name for name, p in pairs})
 
     Distributed.__name__ = Distributed.__qualname__ = base.__name__
@@ -181,8 +186,8 @@ def _open(
         handle: Callable[[], torch.Tensor] = horovod.sparse_allreduce_async(grad, name=name, op=op)
         return handle
 
-    gradients = Gradients(passes, horovod.size(), reduce_sparse)
-    reason = runtime.add(gradients, [(n, p) for n, p in pairs if p.requires_grad], op)
+    gradients = Gradients(passes, horovod.size(), runtime.Arenas(op), reduce_sparse)
+    reason = runtime.add(gradients, [(n, p) for n, p in pairs if p.requires_grad])
     if reason is not None:
         gradients.close()
         return None, reason

@@ -8,22 +8,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import horovod.torch as horovod
+import numpy as np
 
 from hvd_ext import settings
 from hvd_ext.allreduce.table import BUILT_IN, Table, load
+from hvd_ext.arena.fusion import fuse
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.plan import ParameterSpec, digest, first_difference, plan_buckets
+from hvd_ext.arena.measure import measure_bucket
+from hvd_ext.arena.plan import (
+    ParameterSpec,
+    Plan,
+    digest,
+    first_difference,
+    lay_out,
+    plan_buckets,
+)
 from hvd_ext.arena.window import WindowError
 from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.rollcall import roll_call
 from hvd_ext.topology import Topology, discover
 from hvd_ext.torch.background import yield_to_training
 from hvd_ext.torch.gradients import Gradients, NamedParameters
+from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 log = logging.getLogger("hvd_ext")
+# Until it was measured when gradients are ready.
+_FIRST_BUCKET_BYTES = 4 * MIB
 
 
 def unserved() -> str | None:
@@ -41,7 +54,65 @@ def unserved() -> str | None:
     return None
 
 
-def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str | None:
+class Arenas:
+    """Makes an optimizer's arenas, the same on every rank."""
+
+    def __init__(self, op: Any) -> None:
+        """Read what the user set, and wait for all ranks; collective.
+
+        Args:
+            op: Horovod's Average or Sum.
+
+        Raises:
+            StallError: ranks did not come.
+        """
+        self._bucket_bytes = settings.bucket_bytes()
+        self._timeout_s = settings.stall_timeout_s()
+        self._topology = the_topology(self._timeout_s)
+        self._table = read_table(self._topology.world)
+        self._scale = 1.0 / self._topology.world.size if op == horovod.Average else 1.0
+
+    @property
+    def may_fuse(self) -> bool:
+        """Whether the buckets are for hvd_ext to choose."""
+        return self._bucket_bytes is None
+
+    def first(self, specs: list[ParameterSpec]) -> HostArena:
+        """An arena with buckets in the parameters' order; collective.
+
+        Raises:
+            MismatchError: ranks differ in their parameters.
+            WindowError: no arena could be made on some rank.
+        """
+        most = self._bucket_bytes or _FIRST_BUCKET_BYTES
+        _agree(self._topology, specs, most, self._timeout_s)
+        if not self._topology.homogeneous:
+            raise WindowError("nodes have different numbers of ranks")
+        return self._make(plan_buckets(specs, most))
+
+    def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[HostArena, str]:
+        """An arena with buckets that follow from measurement, and the reason; collective.
+
+        Args:
+            specs: the parameters.
+            ready_s: when this rank had the gradient of each.
+
+        Raises:
+            WindowError: no arena could be made on some rank.
+        """
+        cost = measure_bucket(self._topology, self._table, self._timeout_s)
+        world = self._topology.world
+        everybodys = world.gather(ready_s)
+        latest = np.max(everybodys, axis=0).tolist() if everybodys else ready_s
+        # Rank 0's word counts, so that no rounding can have two ranks cut differently.
+        fusion = world.bcast(fuse(specs, latest, cost))
+        return self._make(lay_out(specs, fusion.groups)), fusion.reason
+
+    def _make(self, plan: Plan) -> HostArena:
+        return HostArena(self._topology, plan, self._scale, self._table, self._timeout_s)
+
+
+def add(gradients: Gradients, named_parameters: NamedParameters) -> str | None:
     """Add parameters to an optimizer's gradients; collective.
 
     Returns:
@@ -51,19 +122,8 @@ def add(gradients: Gradients, named_parameters: NamedParameters, op: Any) -> str
         StallError: ranks did not come.
         MismatchError: ranks differ in their parameters.
     """
-    timeout_s = settings.stall_timeout_s()
-    topology = the_topology(timeout_s)
-    scale = 1.0 / topology.world.size if op == horovod.Average else 1.0
-
-    def make_arena(specs: list[ParameterSpec], bucket_bytes: int) -> HostArena:
-        _agree(topology, specs, bucket_bytes, timeout_s)
-        if not topology.homogeneous:
-            raise WindowError("nodes have different numbers of ranks")
-        plan = plan_buckets(specs, bucket_bytes)
-        return HostArena(topology, plan, scale, read_table(topology.world), timeout_s)
-
     try:
-        gradients.add(named_parameters, settings.bucket_bytes(), make_arena)
+        gradients.add(named_parameters)
     except WindowError as error:
         return str(error)
     yield_to_training()

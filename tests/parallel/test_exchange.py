@@ -8,7 +8,9 @@ from hvd_ext.allreduce.registry import ALGORITHMS
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])
-@pytest.mark.parametrize("program", ["arena_sums", "planned_calls", "allreduce_algorithms"])
+@pytest.mark.parametrize(
+    "program", ["arena_sums", "planned_calls", "started_calls", "allreduce_algorithms"]
+)
 def test_sums_are_exact_and_equal_on_all_ranks(launch, np, program):
     done = launch(np, [f"tests/programs/{program}.py"])
     assert done.returncode == 0, done.stdout

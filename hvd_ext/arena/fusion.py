@@ -1,0 +1,145 @@
+"""Which gradients share a bucket: from when each is ready and what a bucket costs. Pure.
+
+Buckets are exchanged one after the other, each once its last gradient is there. A bucket
+of n bytes takes latency + n * byte_s, so few long ones cost least, and a short last one
+is over soonest after backward. Where to cut is a shortest path, as in breaking a
+paragraph into lines (Knuth and Plass, Software: Practice and Experience 11, 1981).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hvd_ext.arena.plan import ITEM_BYTES, ParameterSpec, line_up
+from hvd_ext.units import MIB, format_bytes, format_seconds
+
+# What fewer buckets may add to the time after backward, of which each takes some itself.
+_NO_WORSE = 1.05
+# A bucket of which the latency is a twentieth is long enough: a longer one saves little,
+# and its stages within the node and between nodes do not overlap with any other's.
+_LATENCY_SHARE = 0.05
+_LEAST_CAP_BYTES = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class BucketCost:
+    """What the exchange of a bucket takes, as measured.
+
+    Attributes:
+        latency_s: of the shortest one.
+        byte_s: more for each byte.
+    """
+
+    latency_s: float
+    byte_s: float
+
+    def time_s(self, message_bytes: Any) -> Any:
+        """How long a bucket takes."""
+        return self.latency_s + self.byte_s * message_bytes
+
+    @property
+    def cap_bytes(self) -> float:
+        """No bucket need be longer."""
+        if self.byte_s == 0:
+            return np.inf
+        return max(_LEAST_CAP_BYTES, self.latency_s / self.byte_s / _LATENCY_SHARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Buckets as lists of parameters, and why.
+
+    Attributes:
+        groups: the parameters of each bucket, in the order in which they are ready.
+        reason: one sentence.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    reason: str
+
+
+def fuse(parameters: Sequence[ParameterSpec], ready_s: Sequence[float], cost: BucketCost) -> Fusion:
+    """Cut the parameters into buckets so that the last exchange is over soonest.
+
+    Args:
+        parameters: what has gradients.
+        ready_s: when the gradient of each is there on the last rank.
+        cost: of a bucket.
+    """
+    order = sorted(range(len(parameters)), key=lambda index: (ready_s[index], -index))
+    sizes = [line_up(parameters[i].count * ITEM_BYTES[parameters[i].dtype]) for i in order]
+    dtypes = [parameters[i].dtype for i in order]
+    ready = [ready_s[i] for i in order]
+    ends = _thin(_shortest_path(sizes, dtypes, ready, cost), sizes, dtypes, ready, cost)
+    groups = tuple(tuple(order[a:b]) for a, b in pairwise([0, *ends]))
+    over_s = _finish_s(ends, sizes, ready, cost)
+    totals = [sum(sizes[a:b]) for a, b in pairwise([0, *ends])]
+    reason = (
+        f"{len(groups)} buckets of {format_bytes(min(totals))} to {format_bytes(max(totals))}: "
+        f"a bucket takes {format_seconds(cost.latency_s)} and "
+        f"{format_seconds(cost.byte_s * 2**20)} a MiB, gradients come over "
+        f"{format_seconds(ready[-1] - ready[0])}, and the exchange should be over "
+        f"{format_seconds(over_s - ready[-1])} after the last"
+    )
+    return Fusion(groups, reason)
+
+
+def _shortest_path(
+    sizes: Sequence[int], dtypes: Sequence[str], ready: Sequence[float], cost: BucketCost
+) -> list[int]:
+    """Ends of the buckets: over_s[j] is when the first j gradients are exchanged at best."""
+    count = len(sizes)
+    before = np.concatenate([[0], np.cumsum(sizes)]).astype(float)
+    over_s = np.full(count + 1, -np.inf)
+    cut_at = np.zeros(count + 1, int)
+    run = 0  # since when the dtype is the same
+    for end in range(1, count + 1):
+        if end > 1 and dtypes[end - 1] != dtypes[end - 2]:
+            run = end - 1
+        message_bytes = before[end] - before[run:end]
+        times = np.maximum(over_s[run:end], ready[end - 1]) + cost.time_s(message_bytes)
+        times[:-1][message_bytes[:-1] > cost.cap_bytes] = np.inf
+        best = int(np.argmin(times))
+        over_s[end], cut_at[end] = times[best], run + best
+    ends = [count]
+    while cut_at[ends[-1]] > 0:
+        ends.append(int(cut_at[ends[-1]]))
+    return ends[::-1]
+
+
+def _thin(
+    ends: list[int],
+    sizes: Sequence[int],
+    dtypes: Sequence[str],
+    ready: Sequence[float],
+    cost: BucketCost,
+) -> list[int]:
+    """Leave out the cuts that bring nothing."""
+    last_s = ready[-1]
+    allowed_s = (_finish_s(ends, sizes, ready, cost) - last_s) * _NO_WORSE
+    index = 0
+    while index < len(ends) - 1:
+        cut = ends[index]
+        without = ends[:index] + ends[index + 1 :]
+        begin = ends[index - 1] if index else 0
+        may = dtypes[cut - 1] == dtypes[cut]
+        may = may and sum(sizes[begin : ends[index + 1]]) <= cost.cap_bytes
+        if may and _finish_s(without, sizes, ready, cost) - last_s <= allowed_s:
+            ends = without
+        else:
+            index += 1
+    return ends
+
+
+def _finish_s(
+    ends: Sequence[int], sizes: Sequence[int], ready: Sequence[float], cost: BucketCost
+) -> float:
+    over_s = -np.inf
+    for begin, end in pairwise([0, *ends]):
+        over_s = max(over_s, ready[end - 1]) + cost.time_s(sum(sizes[begin:end]))
+    return float(over_s)

@@ -1,0 +1,53 @@
+"""What the exchange of a bucket takes on this job's nodes, ranks and links."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING
+
+from hvd_ext.arena.fusion import BucketCost
+from hvd_ext.arena.host import HostArena
+from hvd_ext.arena.plan import ParameterSpec, lay_out
+from hvd_ext.progress import Progress
+from hvd_ext.units import MIB
+
+if TYPE_CHECKING:
+    from hvd_ext.allreduce.table import Table
+    from hvd_ext.topology import Topology
+
+_ROUNDS, _WARM_UP = 6, 1
+_SHORT = 16  # elements
+_LONG, _MANY = 2 * MIB // 4, 4
+
+
+def measure_bucket(topology: Topology, table: Table, timeout_s: float) -> BucketCost:
+    """Exchange a few buckets as training does; collective, and some ms long.
+
+    Raises:
+        WindowError: ranks of a node cannot share memory.
+    """
+    short_s = _exchange_s(topology, table, timeout_s, [_SHORT])
+    # Several, because between nodes their parts overlap, and no cache should hold them.
+    long_s = _exchange_s(topology, table, timeout_s, [_LONG] * _MANY)
+    # However noisy the machine is, a long bucket's time is not all latency.
+    return BucketCost(short_s, max(long_s / 2, long_s - _MANY * short_s) / (_MANY * _LONG * 4))
+
+
+def _exchange_s(topology: Topology, table: Table, timeout_s: float, counts: list[int]) -> float:
+    specs = [ParameterSpec(str(i), (count,), (1,), "float32") for i, count in enumerate(counts)]
+    plan = lay_out(specs, [[i] for i in range(len(specs))])
+    arena = HostArena(topology, plan, 1.0, table, timeout_s)
+    progress = Progress()
+    times_s = []  # noise only adds: the least counts
+    for _ in range(_WARM_UP + _ROUNDS):
+        topology.world.Barrier()
+        start_s = time.perf_counter()
+        arena.ready(len(counts) - 1)
+        for index in range(len(counts)):
+            progress.submit(functools.partial(arena.reduce, index)).result()
+        arena.finish()
+        times_s.append(time.perf_counter() - start_s)
+    progress.close()
+    arena.close()
+    return float(topology.world.bcast(min(times_s[_WARM_UP:])))
