@@ -3,7 +3,7 @@
 The hosts are emulated (benchmarks/emulated_hosts.py). Horovod with its defaults, the MPI
 library's own allreduce of one buffer, and hvd_ext's DistributedOptimizer exchange
 ResNet-50's gradients in turns; their results are checked before anything is timed. So
-are short messages, through a DistributedOptimizer with one parameter of that size.
+are short messages, by a planned call against the MPI library's own.
 
 The limit: of n bytes on each of N hosts, every host has to send 2 (N-1)/N n through its
 link, whatever the algorithm (Patarasuk and Yuan, JPDC 69, 2009). It is taken with the
@@ -163,8 +163,8 @@ def _work(addresses: Sequence[str], options: argparse.Namespace) -> None:
 
 
 def _short(message_bytes: int, rounds: int) -> dict[str, Any]:
-    shape = [(message_bytes // 4,)]
-    compared = {"mpi": gradients.flat(shape), "hvd_ext": gradients.hvd_ext(shape)}
+    count = message_bytes // 4
+    compared = {"mpi": gradients.flat([(count,)]), "hvd_ext": gradients.planned(count)}
     samples = _interleaved(compared, rounds, _CALLS)
     return {
         "message_bytes": message_bytes,

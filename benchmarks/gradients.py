@@ -88,6 +88,16 @@ def hvd_ext(shapes: Sequence[Shape]) -> Contender:
     return Contender([p.grad for p in parameters], optimizer.synchronize)
 
 
+def planned(count: int) -> Contender:
+    """One float32 tensor of `count` elements, summed by a plan."""
+    import torch
+
+    import hvd_ext.torch as hvd
+
+    tensor = torch.zeros(count)
+    return Contender([tensor], hvd.plan_allreduce(tensor, hvd.Sum), sums=True)
+
+
 def flat(shapes: Sequence[Shape]) -> Contender:
     """The MPI library's own allreduce of all gradients in one buffer, in place."""
     import torch

@@ -32,6 +32,7 @@ def launch(
     timeout_s: float = 900,
     start: Sequence[str] | None = None,
     variables: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> Any:
     """Run `python -m module --worker ARGUMENTS` under horovodrun; return rank 0's `report`.
 
@@ -44,11 +45,12 @@ def launch(
         timeout_s: after which it has failed.
         start: a command line to start the ranks with, in place of horovodrun's.
         variables: environment variables to set.
+        python: the interpreter of the ranks; the programs beside it come first.
 
     Raises:
         BenchmarkError: the run failed; its last lines are in the message.
     """
-    bin_dir = Path(sys.executable).parent
+    bin_dir = Path(python).parent
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         environment = {
@@ -62,7 +64,7 @@ def launch(
             **(variables or {}),
         }
         horovodrun = [str(bin_dir / "horovodrun"), "-np", str(ranks), "-H", f"localhost:{ranks}"]
-        command = [*(start or horovodrun), sys.executable, "-m", module, "--worker", *arguments]
+        command = [*(start or horovodrun), python, "-m", module, "--worker", *arguments]
         try:
             done = subprocess.run(
                 command,

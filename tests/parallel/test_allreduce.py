@@ -35,6 +35,11 @@ def test_more_bytes_than_an_int_counts(launch):
     run(launch, 2, "allreduce_long", "huge", timeout=900)
 
 
+@pytest.mark.parametrize("np", [2, 3])
+def test_memory_stays_flat(launch, np):
+    run(launch, np, "soak", 20_000 if HUGE else 1_000, timeout=900)
+
+
 def test_a_table_is_measured_and_read(launch, tmp_path):
     path = tmp_path / "table.json"
     path.write_text(

@@ -1,0 +1,263 @@
+"""Is hvd_ext's allreduce ever slower than the best peer, and by how much is it faster?
+
+From 4 bytes to 256 MiB, by powers of two, float32 sums in place: hvd_ext's choice, in the
+arena and in memory outside it, every algorithm of hvd_ext forced, the MPI library's own
+allreduce, and Gloo (torch.distributed) where torch is installed. All take turns, and each
+result is checked before it is timed. Planned calls are called as a training loop would;
+the MPI library's own call is mpi4py's.
+
+Another MPI library has a Python of its own: --python .venvs/mpich5/bin/python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import harness
+from hvd_ext.errors import UsageError, run
+from hvd_ext.units import format_bytes, format_seconds, parse_bytes
+
+_EXAMPLE = "example: python -m benchmarks.allreduce_sweep --np 2 --json F"
+_ROOT = Path(__file__).resolve().parents[1]
+_PEERS = ("mpi", "gloo")
+_LONG_FROM = 16 << 10
+# A sample of a short message is many calls, so that neither the clock nor the ranks'
+# different starts count; one of a long message is one.
+_SAMPLE_S, _MOST_CALLS = 0.002, 400
+_ROUNDS, _LEAST_ROUNDS, _SIZE_S = 25, 5, 8.0
+
+Call = Callable[[], object]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Launch the ranks, or be one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.allreduce_sweep",
+        description=__doc__.splitlines()[0],
+        epilog=_EXAMPLE,
+    )
+    parser.add_argument("--np", type=int, default=2, help="ranks (2)")
+    parser.add_argument("--least", default="4", metavar="BYTES", help="shortest message (4)")
+    parser.add_argument("--most", default="256MiB", metavar="BYTES", help="longest (256MiB)")
+    parser.add_argument("--python", default=sys.executable, metavar="PY", help="whose MPI (ours)")
+    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw time over size there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    least, most = parse_bytes(options.least), parse_bytes(options.most)
+    if not 4 <= least <= most:
+        raise UsageError(f"--least {least} --most {most}: give 4 <= least <= most")
+    if options.worker:
+        _work(least, most)
+        return 0
+    # Not resolved: an environment's python is a link, and what lies beside it counts.
+    python = str(Path(options.python).absolute())
+    paths = [str(_ROOT), str(_ROOT / "launch"), os.environ.get("PYTHONPATH", "")]
+    result = harness.launch(
+        "benchmarks.allreduce_sweep",
+        options.np,
+        ["--least", str(least), "--most", str(most)],
+        timeout_s=3600,
+        start=[python, "-m", "hvd_launch", "run", "-np", str(options.np), "--"],
+        variables={"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        python=python,
+    )
+    _print(result)
+    if options.json:
+        harness.write_json(options.json, result)
+    if options.plot:
+        _plot(result, options.plot)
+    return 0
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"allreduce of float32, {result['size']} ranks, {result['mpi']}")
+    for column in ("message", "mpi", "gloo", "arena", "", "outside", ""):
+        table.add_column(column, justify="right")
+    for row in result["sizes"]:
+        times = {name: format_seconds(t["median"] / 1e6) for name, t in row["time_us"].items()}
+        table.add_row(
+            format_bytes(row["message_bytes"]),
+            times["mpi"],
+            times.get("gloo", "-"),
+            f"{times['arena']} {row['arena_algorithm']}",
+            f"{row['ratio_vs_best_peer']:.2f} x",
+            f"{times['outside']} {row['outside_algorithm']}",
+            f"{row['ratio_vs_best_peer_outside_arena']:.2f} x",
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"against the best peer: in the arena at least {result['least_ratio']:.2f} x, "
+        f"{result['geometric_mean_from_16_kib']:.2f} x on average from 16 KiB up; "
+        f"outside it at least {result['least_ratio_outside_arena']:.2f} x",
+        soft_wrap=True,
+    )
+
+
+def _plot(result: dict[str, Any], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 5.5), layout="constrained")
+    names = dict.fromkeys(name for row in result["sizes"] for name in row["time_us"])
+    bold = {"mpi": "the MPI library", "gloo": "Gloo", "arena": "hvd_ext, arena"}
+    for name in names:
+        if name == "outside":
+            continue
+        points = [
+            (row["message_bytes"], row["time_us"][name]["median"])
+            for row in result["sizes"]
+            if name in row["time_us"]
+        ]
+        style: dict[str, Any] = {"lw": 2.2} if name in bold else {"lw": 1, "ls": "--"}
+        axes.loglog(*zip(*points, strict=True), base=10, label=bold.get(name, name), **style)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks := [4**k for k in range(1, 15)], [format_bytes(t) for t in ticks])
+    axes.tick_params(axis="x", rotation=45)
+    axes.set_xlabel("message per rank")
+    axes.set_ylabel("time of one allreduce, us")
+    axes.set_title(f"{result['size']} ranks on one node, {result['mpi']}")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _work(least: int, most: int) -> None:
+    from mpi4py import MPI
+
+    from hvd_ext.topology import discover
+
+    world = MPI.COMM_WORLD
+    topology = discover(world, 60.0)
+    gloo = _gloo(world)
+    sizes = []
+    for power in range(most.bit_length()):
+        if least <= 1 << power <= most:
+            sizes.append(_measure(topology, gloo, 1 << power))
+    if world.rank == 0:
+        ratios = [row["ratio_vs_best_peer"] for row in sizes]
+        long = [r["ratio_vs_best_peer"] for r in sizes if r["message_bytes"] >= _LONG_FROM]
+        harness.report(
+            {
+                "size": world.size,
+                "mpi": MPI.Get_library_version().split(",")[0].splitlines()[0].strip(),
+                "sizes": sizes,
+                "least_ratio": min(ratios),
+                "geometric_mean_from_16_kib": math.exp(statistics.mean(map(math.log, long or [1]))),
+                "least_ratio_outside_arena": min(
+                    row["ratio_vs_best_peer_outside_arena"] for row in sizes
+                ),
+            }
+        )
+
+
+def _measure(topology: Any, gloo: Any, message_bytes: int) -> dict[str, Any]:
+    from mpi4py import MPI
+
+    from hvd_ext.allreduce.operations import OPERATIONS
+    from hvd_ext.allreduce.registry import ALGORITHMS, prepare
+    from hvd_ext.planned import Planned
+
+    world = topology.world
+    count = message_bytes // 4
+    arena = Planned.in_arena(topology, count, "float32")
+    outside = Planned(topology, np.zeros(count, np.float32))
+    plain = np.zeros(count, np.float32)
+    calls: dict[str, tuple[Any, Call]] = {
+        "mpi": (plain, lambda: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, plain)),
+        "arena": (arena.buffer, arena),
+        "outside": (outside.buffer, outside),
+    }
+    if gloo is not None:
+        tensor = gloo.zeros(count)
+        calls["gloo"] = (tensor.numpy(), lambda: gloo.distributed.all_reduce(tensor))
+    for name in ALGORITHMS:
+        calls[name] = (plain, prepare(name, world, plain, OPERATIONS["sum"]))
+    repeats = {}
+    total_s = 0.0
+    for name, (buffer, call) in calls.items():
+        _check(world, name, buffer, call)
+        buffer.fill(0)
+        _sample_s(world, call, 1)
+        once_s = _sample_s(world, call, 2)
+        repeats[name] = min(_MOST_CALLS, 1 + int(_SAMPLE_S / once_s))
+        total_s += once_s * repeats[name]
+    rounds = max(_LEAST_ROUNDS, min(_ROUNDS, int(_SIZE_S / total_s)))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, (_, call) in calls.items():
+            samples[name].append(_sample_s(world, call, repeats[name]))
+    best_s = min(statistics.median(samples[name]) for name in _PEERS if name in samples)
+    return {
+        "message_bytes": message_bytes,
+        "arena_algorithm": arena.algorithm,
+        "outside_algorithm": outside.algorithm,
+        "ratio_vs_best_peer": best_s / statistics.median(samples["arena"]),
+        "ratio_vs_best_peer_outside_arena": best_s / statistics.median(samples["outside"]),
+        "time_us": {
+            name: harness.summary([1e6 * t for t in times]) for name, times in samples.items()
+        },
+    }
+
+
+def _sample_s(world: Any, call: Call, repeats: int) -> float:
+    """Time of one call, by the slowest rank."""
+    from mpi4py import MPI
+
+    world.Barrier()
+    start_s = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return float(world.allreduce((time.perf_counter() - start_s) / repeats, op=MPI.MAX))
+
+
+def _check(world: Any, name: str, buffer: Any, call: Call) -> None:
+    """Small whole numbers, so that every order of summing is exact."""
+    values = np.arange(len(buffer), dtype=np.float32) % 97
+    np.multiply(values, world.rank + 1, out=buffer)
+    call()
+    values *= world.size * (world.size + 1) // 2
+    if not np.array_equal(buffer, values):
+        raise harness.BenchmarkError(f"{name} gave a wrong sum of {len(buffer)} float32")
+
+
+def _gloo(world: Any) -> Any:
+    """The torch module with its Gloo group over all ranks, or None without torch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    folder = world.bcast(tempfile.mkdtemp() if world.rank == 0 else None)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=world.rank,
+        world_size=world.size,
+        timeout=timedelta(minutes=10),
+    )
+    return torch
+
+
+if __name__ == "__main__":
+    run(main, "allreduce_sweep")

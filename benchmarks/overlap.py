@@ -1,0 +1,140 @@
+"""How much of the gradient exchange is left after backward, in a step bound by communication?
+
+A multilayer perceptron with many weights and a batch of a few samples: its gradients are
+large for what they take to compute. It is trained without any exchange, with Horovod's
+DistributedOptimizer, and with hvd_ext's, in turns. What a step with an exchange takes
+longer than one without is exposed; all else, copies into the arena included, is hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import gradients, harness
+from hvd_ext.errors import run
+
+_EXAMPLE = "example: python -m benchmarks.overlap --json F"
+_WIDTH, _LAYERS, _SAMPLES = 1448, 12, 4
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Launch the ranks, or be one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.overlap",
+        description=__doc__.splitlines()[0],
+        epilog=_EXAMPLE,
+    )
+    parser.add_argument("--np", type=int, default=2, help="ranks (2)")
+    parser.add_argument("--rounds", type=int, default=40, help="timed steps of each (40)")
+    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        _work(options.rounds)
+        return 0
+    result = harness.launch("benchmarks.overlap", options.np, ["--rounds", str(options.rounds)])
+    _print(result)
+    if options.json:
+        harness.write_json(options.json, result)
+    return 0
+
+
+def _print(result: dict[str, Any]) -> None:
+    table = Table(
+        title=f"{result['message_bytes'] / 1e6:.0f} MB of gradients, {result['size']} ranks"
+    )
+    for column in ("exchange", "step ms", "middle half ms", "exposed ms"):
+        table.add_column(column, justify="left" if column == "exchange" else "right")
+    for name, time_ms in result["step_ms"].items():
+        exposed = result["exposed_ms"].get(name)
+        table.add_row(
+            name,
+            f"{time_ms['median']:.1f}",
+            f"{time_ms['low']:.1f} to {time_ms['high']:.1f}",
+            "" if exposed is None else f"{exposed:.1f}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"hvd_ext leaves {result['exposed_ratio_vs_horovod']:.2f} of Horovod's exposed")
+    console.print(result["buckets"], soft_wrap=True, highlight=False)
+
+
+def _work(rounds: int) -> None:
+    import horovod.torch as horovod
+    import torch
+    from mpi4py import MPI
+
+    import hvd_ext.torch as hvd
+
+    torch.set_num_threads(1)
+    follows = gradients.start()
+
+    def perceptron() -> Any:
+        torch.manual_seed(1)
+        layers = [torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_LAYERS)]
+        return torch.nn.Sequential(*layers)
+
+    batch = torch.randn(_SAMPLES, _WIDTH, generator=torch.Generator().manual_seed(hvd.rank()))
+
+    def stepper(model: Any, optimizer: Any) -> Callable[[], None]:
+        def step() -> None:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+        return step
+
+    models = {name: perceptron() for name in ("none", "horovod", "hvd_ext")}
+    plain = {n: torch.optim.SGD(m.parameters(), lr=0.01) for n, m in models.items()}
+    ours: Any = hvd.DistributedOptimizer(plain["hvd_ext"], models["hvd_ext"].named_parameters())
+    wrapped = {
+        "none": plain["none"],
+        "horovod": horovod.DistributedOptimizer(
+            plain["horovod"], models["horovod"].named_parameters()
+        ),
+        "hvd_ext": ours,
+    }
+    steps = {name: stepper(models[name], wrapped[name]) for name in models}
+    for _ in range(6):
+        for step in steps.values():
+            step()
+    for a, b in zip(models["horovod"].parameters(), models["hvd_ext"].parameters(), strict=True):
+        if not torch.allclose(a, b, rtol=1e-5, atol=1e-7):
+            raise harness.BenchmarkError("hvd_ext's weights are not Horovod's after 6 steps")
+    if follows:
+        steps = {
+            name: gradients.with_thread_at(0 if name == "horovod" else 19, step)
+            for name, step in steps.items()
+        }
+    samples = harness.interleave(steps, rounds, gradients.timed)
+    alone_s = statistics.median(samples["none"])
+    exposed = {
+        name: 1e3 * (statistics.median(samples[name]) - alone_s) for name in ("horovod", "hvd_ext")
+    }
+    if hvd.rank() == 0:
+        harness.report(
+            {
+                "size": hvd.size(),
+                "message_bytes": sum(4 * p.numel() for p in models["none"].parameters()),
+                "step_ms": {
+                    name: harness.summary([1e3 * t for t in times])
+                    for name, times in samples.items()
+                },
+                "exposed_ms": exposed,
+                "exposed_ratio_vs_horovod": exposed["hvd_ext"] / exposed["horovod"],
+                "buckets": ours.explain().splitlines()[0],
+                "mpi": MPI.Get_library_version().split(",")[0],
+            }
+        )
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    run(main, "overlap")

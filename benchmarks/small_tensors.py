@@ -1,0 +1,146 @@
+"""What does it take to sum one short torch tensor over all ranks? Horovod, MPI, hvd_ext.
+
+Horovod is `allreduce_`, which negotiates each tensor in its background thread's next
+cycle (1 ms by default). hvd_ext is `plan_allreduce`, called again and again, and
+`hvd_ext.planned.allreduce`, which is not planned; MPI is mpi4py's call on the same memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import gradients, harness
+from hvd_ext.errors import run
+from hvd_ext.units import format_bytes
+
+_EXAMPLE = "example: python -m benchmarks.small_tensors --json F"
+_SIZES = (4, 64, 1024, 4096, 16384, 65536)
+_JUDGED = 1024
+# Ranks part from a barrier at times that differ by more than a call takes.
+_CALLS = {"horovod": 10, "mpi": 300, "planned": 300, "once": 300}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Launch the ranks, or be one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.small_tensors",
+        description=__doc__.splitlines()[0],
+        epilog=_EXAMPLE,
+    )
+    parser.add_argument("--np", type=int, default=2, help="ranks (2)")
+    parser.add_argument("--rounds", type=int, default=40, help="timed rounds (40)")
+    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        _work(options.rounds)
+        return 0
+    result = harness.launch(
+        "benchmarks.small_tensors", options.np, ["--rounds", str(options.rounds)]
+    )
+    _print(result)
+    if options.json:
+        harness.write_json(options.json, result)
+    return 0
+
+
+def _print(result: dict[str, Any]) -> None:
+    table = Table(title=f"one float32 tensor summed over {result['size']} ranks, us")
+    for column in ("message", *_CALLS, "Horovod / planned"):
+        table.add_column(column, justify="right")
+    for row in result["sizes"]:
+        times = (f"{row['time_us'][name]['median']:.2f}" for name in _CALLS)
+        table.add_row(
+            format_bytes(row["message_bytes"]), *times, f"{row['ratio_vs_horovod']:.0f} x"
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"a call that is not planned adds {result['once_adds_us']:.2f} us to MPI's own at most"
+    )
+
+
+def _work(rounds: int) -> None:
+    import torch
+    from mpi4py import MPI
+
+    import hvd_ext.torch as hvd
+    from hvd_ext.planned import allreduce
+    from hvd_ext.torch.runtime import the_topology
+
+    torch.set_num_threads(1)
+    follows = gradients.start()
+    topology = the_topology(60.0)
+    sizes: list[dict[str, Any]] = []
+    for message_bytes in _SIZES:
+        tensor = torch.zeros(message_bytes // 4)
+        array = tensor.numpy()
+        name = f"tensor of {message_bytes}"
+
+        def with_horovod(tensor: Any = tensor, name: str = name) -> None:
+            hvd.allreduce_(tensor, name=name, op=hvd.Sum)
+
+        def with_mpi(array: Any = array) -> None:
+            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
+
+        def once(array: Any = array) -> None:
+            allreduce(topology, array)
+
+        calls: dict[str, Callable[[], None]] = {
+            "horovod": with_horovod,
+            "mpi": with_mpi,
+            "planned": hvd.plan_allreduce(tensor, hvd.Sum),
+            "once": once,
+        }
+        for name, call in calls.items():
+            gradients.check(name, gradients.Contender([tensor], call, sums=True))
+            tensor.zero_()
+        repeated = {name: _repeated(call, _CALLS[name]) for name, call in calls.items()}
+        if follows:
+            repeated = {
+                name: gradients.with_thread_at(0 if name == "horovod" else 19, call)
+                for name, call in repeated.items()
+            }
+        samples = harness.interleave(repeated, rounds, gradients.timed)
+        times_us = {n: [1e6 * t / _CALLS[n] for t in times] for n, times in samples.items()}
+        sizes.append(
+            {
+                "message_bytes": message_bytes,
+                "ratio_vs_horovod": harness.ratio(times_us["horovod"], times_us["planned"]),
+                "time_us": {n: harness.summary(times) for n, times in times_us.items()},
+            }
+        )
+    if hvd.rank() == 0:
+        harness.report(
+            {
+                "size": hvd.size(),
+                "sizes": sizes,
+                "ratio_vs_horovod": next(
+                    row["ratio_vs_horovod"] for row in sizes if row["message_bytes"] == _JUDGED
+                ),
+                "once_adds_us": max(
+                    row["time_us"]["once"]["median"] - row["time_us"]["mpi"]["median"]
+                    for row in sizes
+                ),
+                "mpi": MPI.Get_library_version().split(",")[0],
+            }
+        )
+    hvd.shutdown()
+
+
+def _repeated(call: Callable[[], None], times: int) -> Callable[[], None]:
+    def run_all() -> None:
+        for _ in range(times):
+            call()
+
+    return run_all
+
+
+if __name__ == "__main__":
+    run(main, "small_tensors")
