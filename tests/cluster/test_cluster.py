@@ -7,7 +7,7 @@ import pytest
 MISSING = "tests/programs/missing_rank.py"
 
 
-@pytest.mark.parametrize(("count", "ranks_per_host"), [(2, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize(("count", "ranks_per_host"), [(2, 1), (2, 2), (4, 1), (4, 2)])
 def test_parameters_are_horovods_on_several_hosts(build, launch_on, count, ranks_per_host):
     with build(count) as hosts:
         done = launch_on(

@@ -1,7 +1,7 @@
 """Messages of several segments and blocks, by every algorithm, against exact sums.
 
 Argument: "huge" for int8 messages of more than 2^31 bytes instead, by every algorithm
-that is worth it at that length.
+that is worth it at that length, and in the arena.
 """
 
 from __future__ import annotations
@@ -14,20 +14,27 @@ from mpi4py import MPI
 from hvd_ext.allreduce.operations import OPERATIONS
 from hvd_ext.allreduce.registry import ALGORITHMS, prepare
 from hvd_ext.allreduce.segments import SEGMENT_BYTES
+from hvd_ext.planned import Planned
+from hvd_ext.topology import discover
 
 comm = MPI.COMM_WORLD
 size, rank = comm.size, comm.rank
 
 
 def check(name, count, dtype):
-    """Element i is i % 7 + the rank; in blocks, so that a huge message needs no second copy."""
     buffer = np.empty(count, dtype)
+    check_call(name, buffer, dtype, prepare(name, comm, buffer, OPERATIONS["sum"]))
+
+
+def check_call(name, buffer, dtype, call):
+    """Element i is i % 7 + the rank; in blocks, so that a huge message needs no second copy."""
+    count = len(buffer)
     length = min(count, 7_000_000)
     blocks = [slice(begin, begin + length) for begin in range(0, count, length)]
     pattern = (np.arange(length) % 7).astype(dtype)
     for block in blocks:
         buffer[block] = pattern[: len(buffer[block])] + rank
-    prepare(name, comm, buffer, OPERATIONS["sum"])()
+    call()
     for block in blocks:
         expected = pattern[: len(buffer[block])] * dtype(size) + dtype(sum(range(size)))
         assert np.array_equal(buffer[block], expected), (name, count, dtype, block)
@@ -36,6 +43,8 @@ def check(name, count, dtype):
 if "huge" in sys.argv:
     for name in ("native", "ring", "rabenseifner", "tree", "double_tree", "recursive_doubling"):
         check(name, 2**31 + 2**20 + 1, np.int8)
+    planned = Planned.in_arena(discover(comm, 60.0), 2**31 + 2**20 + 1, "int8")
+    check_call("arena", planned.buffer, np.int8, planned)
 else:
     segment = SEGMENT_BYTES // 4
     for name in ALGORITHMS:
