@@ -107,11 +107,20 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     package_dir=ROOTS,
-    packages=[*find_packages(include=["hvd_ext", "hvd_ext.*"]), "hvprof", "hvd_launch"],
+    packages=[
+        *find_packages(include=["hvd_ext", "hvd_ext.*"]),
+        "hvprof",
+        "hvd_launch",
+        "hvd_launch.own_device",
+        "hvd_launch.tune",
+    ],
+    package_data={"hvprof": ["templates/*.j2"]},
     install_requires=[
+        "jinja2>=3.1",  # the profiler's pages
         "mpi4py>=4.0",  # communicators and ranks
         "numpy>=1.26",  # gradients in memory; the profiler's arithmetic
         "rich>=13",  # tables and progress
+        "scipy>=1.11",  # the profiler's intervals
     ],
     extras_require={
         # hvd_ext.torch. Not required: hvprof and hvd-launch serve other programs too, and

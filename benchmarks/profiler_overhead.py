@@ -2,9 +2,13 @@
 
 A call: 8 bytes by MPI_Allreduce on one rank, in a loop of C (through mpi4py the call itself
 would hide what is measured), with and without the recorder in turns, each in a process of
-its own. The exchange: ResNet-50's 161 gradients, one MPI_Allreduce each, on two ranks
-without the recorder. 161 calls more would be lost in the noise of some 100 ms; so
-`overhead_percent` is what they cost by the first measurement, over the second.
+its own; in processor time, so that what else the machine does is not in it. The exchange:
+ResNet-50's 161 gradients, one MPI_Allreduce each, on two ranks without the recorder. 161
+calls more would be lost in the noise of some 100 ms; so `overhead_percent` is what they cost
+by the first measurement, over the second.
+
+Intervals are of 95 %, by resampling the pairs of samples (Efron, 1979). Memory: by how much
+the resident set of a recorded and traced process grows in 10 million calls.
 """
 
 from __future__ import annotations
@@ -13,12 +17,16 @@ import argparse
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -26,12 +34,29 @@ from benchmarks.harness import BenchmarkError, summary, write_json
 from benchmarks.shapes import resnet50
 from hvd_ext import errors
 from hvprof.record import LIBRARY
+from hvprof.recording import load
 
 # Arguments: rounds, then the number of floats of each message of a round.
 _LOOP = """
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+static double processor_time(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return now.tv_sec + now.tv_nsec * 1e-9;
+}
+static long resident_pages(void)
+{
+    long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%ld %ld", &all, &resident) != 2)
+        resident = -1;
+    fclose(file);
+    return resident;
+}
 static void exchange(float *buffer, int messages, char **counts)
 {
     for (int i = 0; i < messages; i++)
@@ -46,15 +71,25 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     for (long i = 0; i <= rounds / 10; i++)
         exchange(buffer, argc - 2, argv + 2);
-    double start = MPI_Wtime();
+    long pages = resident_pages();
+    double start = MPI_Wtime(), processor_start = processor_time();
     for (long i = 0; i < rounds; i++)
         exchange(buffer, argc - 2, argv + 2);
     if (rank == 0)
-        printf("%.17g\\n", (MPI_Wtime() - start) / rounds * 1e6);
+        printf("%.17g %.17g %ld\\n", (MPI_Wtime() - start) / rounds * 1e6,
+               (processor_time() - processor_start) / rounds * 1e6, resident_pages() - pages);
     MPI_Finalize();
     return 0;
 }
 """
+
+_TRACE_EVENTS = 100_000
+_LABELS = {
+    "plain": "a call",
+    "recorded": "a call, recorded",
+    "traced": "a call, recorded with a trace",
+    "exchange": "ResNet-50's gradients",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -65,53 +100,118 @@ def main(arguments: Sequence[str]) -> int:
         epilog="example: python -m benchmarks.profiler_overhead --json overhead.json",
     )
     parser.add_argument("--calls", type=int, default=1_000_000, help="calls of a sample")
+    parser.add_argument(
+        "--memory-calls", type=int, default=10_000_000, help="calls during which memory is watched"
+    )
     parser.add_argument("--samples", type=int, default=11, help="samples of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        samples = _measure(Path(folder), options.calls, options.samples)
-    added = [after - before for before, after in zip(samples[0], samples[1], strict=True)]
-    names = ("plain_us_per_call", "recorded_us_per_call", "resnet50_exchange_us")
-    spreads = {
-        **{name: summary(values) for name, values in zip(names, samples, strict=True)},
-        "added_us_per_call": summary(added),
+        programs = _Programs(Path(folder))
+        samples = _measure(programs, options.calls, options.samples)
+        grown_kib = programs.memory_growth_kib(options.memory_calls)
+    plain, exchange_us = samples["plain"], statistics.median(samples["exchange"])
+    added = {
+        name: [after - before for before, after in zip(plain, samples[name], strict=True)]
+        for name in ("recorded", "traced")
     }
-    overhead_us = spreads["added_us_per_call"]["median"]
-    exchange_us = spreads["resnet50_exchange_us"]["median"]
-    percent = 100 * overhead_us * len(resnet50()) / exchange_us
+    intervals = {name: _interval(values) for name, values in added.items()}
+    overhead_us = statistics.median(added["recorded"])
+    percent_of = 100 * len(resnet50()) / exchange_us
     result = {
         "overhead_us_per_call": overhead_us,
-        "overhead_percent": percent,
-        "spreads": spreads,
+        "overhead_us_per_call_interval": intervals["recorded"],
+        "overhead_percent": overhead_us * percent_of,
+        "overhead_percent_interval": [us * percent_of for us in intervals["recorded"]],
+        "traced_overhead_us_per_call": statistics.median(added["traced"]),
+        "traced_overhead_us_per_call_interval": intervals["traced"],
+        "memory_growth_kib": grown_kib,
+        "memory_calls": options.memory_calls,
+        "spreads": {f"{name}_us": summary(values) for name, values in samples.items()},
     }
-    _print(spreads, percent)
+    _print(result)
     if options.json:
         write_json(options.json, result)
     return 0
 
 
-def _measure(folder: Path, calls: int, samples: int) -> tuple[list[float], ...]:
-    """Microseconds of a call without and with the recorder, and of the exchange."""
-    if not LIBRARY.is_file():
-        raise BenchmarkError(f"the recorder {LIBRARY} is not built: run make env")
-    source, program = folder / "loop.c", folder / "loop"
-    source.write_text(_LOOP)
-    _run([_tool("mpicc"), "-O2", source, "-o", program])
-    mpirun = [_tool("mpirun")]
-    if "Open MPI" in _run([*mpirun, "--version"]):
-        mpirun += ["--oversubscribe", *(["--allow-run-as-root"] * (os.geteuid() == 0))]
-    one = [*mpirun, "-np", 1, program, calls, 2]
-    exchange = [*mpirun, "-np", 2, program, 5, *map(math.prod, resnet50())]
-    plain, recorded, exchanged = [], [], []
-    for sample in range(samples):
-        recording = folder / f"recording{sample}"
-        recording.mkdir()
-        plain.append(float(_run(one)))
-        recorded.append(float(_run(one, LD_PRELOAD=str(LIBRARY), HVPROF_DIR=str(recording))))
-        if not list(recording.glob("rank-*")):
-            raise BenchmarkError("the recorder recorded nothing: build it with the mpicc in use")
-        exchanged.append(float(_run(exchange)))
-    return plain, recorded, exchanged
+class _Figures(NamedTuple):
+    """Of a round of the loop; and by how much the process grew in all of them."""
+
+    time_us: float
+    processor_us: float
+    grown_pages: float
+
+
+class _Programs:
+    """The loop in C, compiled, and the ways in which it is run."""
+
+    def __init__(self, folder: Path) -> None:
+        if not LIBRARY.is_file():
+            raise BenchmarkError(f"the recorder {LIBRARY} is not built: run make env")
+        source = folder / "loop.c"
+        self._folder, self._program = folder, folder / "loop"
+        source.write_text(_LOOP)
+        _run([_tool("mpicc"), "-O2", source, "-o", self._program])
+        self._mpirun = [_tool("mpirun")]
+        if "Open MPI" in _run([*self._mpirun, "--version"]):
+            root = ["--allow-run-as-root"] * (os.geteuid() == 0)
+            self._mpirun += ["--oversubscribe", *root]
+
+    def plain(self, calls: int) -> float:
+        """Microseconds of a call that is not recorded."""
+        return self._loop(1, calls, [2]).processor_us
+
+    def exchange(self) -> float:
+        """Microseconds of an exchange of gradients that is not recorded."""
+        return self._loop(2, 3, [math.prod(shape) for shape in resnet50()]).time_us
+
+    def recorded(self, calls: int, trace_events: int = 0) -> float:
+        """Microseconds of a call that is recorded."""
+        return self._recorded(calls, trace_events).processor_us
+
+    def memory_growth_kib(self, calls: int) -> float:
+        """By how much a recorded and traced process grows while it makes its calls."""
+        pages = self._recorded(calls, _TRACE_EVENTS).grown_pages
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1024
+
+    def _recorded(self, calls: int, trace_events: int) -> _Figures:
+        with tempfile.TemporaryDirectory(dir=self._folder) as recording:
+            figures = self._loop(
+                1,
+                calls,
+                [2],
+                LD_PRELOAD=str(LIBRARY),
+                HVPROF_DIR=recording,
+                HVPROF_TRACE=str(trace_events),
+            )
+            counted = sum(cell.calls for cell in load(recording).ranks[0].cells)
+        if counted < calls:
+            raise BenchmarkError(f"{counted} of {calls} calls were recorded: build it for this MPI")
+        return figures
+
+    def _loop(self, ranks: int, rounds: int, messages: Sequence[int], **variables: str) -> _Figures:
+        command = [*self._mpirun, "-np", ranks, self._program, rounds, *messages]
+        return _Figures(*map(float, _run(command, **variables).split()))
+
+
+def _measure(programs: _Programs, calls: int, samples: int) -> dict[str, list[float]]:
+    """Samples of each kind in turns, so that what disturbs one disturbs all."""
+    found: dict[str, list[float]] = defaultdict(list)
+    console = Console(stderr=True)
+    for sample in range(1, samples + 1):
+        found["plain"].append(programs.plain(calls))
+        found["recorded"].append(programs.recorded(calls))
+        found["traced"].append(programs.recorded(calls, _TRACE_EVENTS))
+        found["exchange"].append(programs.exchange())
+        console.print(f"sample {sample} of {samples}", style="dim")
+    return found
+
+
+def _interval(values: Sequence[float]) -> list[float]:
+    """Where the median lies, at 95 %."""
+    drawn = np.random.default_rng(1).choice(values, (10_000, len(values)))
+    return [float(q) for q in np.quantile(np.median(drawn, axis=1), (0.025, 0.975))]
 
 
 def _tool(name: str) -> str:
@@ -133,19 +233,28 @@ def _run(command: Sequence[object], **variables: str) -> str:
     return done.stdout
 
 
-def _print(spreads: dict[str, dict[str, float]], percent: float) -> None:
+def _print(result: dict[str, Any]) -> None:
     table = Table(title="Cost of recording (median and middle half)", title_justify="left")
     for name in ("", "us", "from", "to"):
         table.add_column(name, justify="right" if name else "left")
-    for name, spread in spreads.items():
+    for name, spread in result["spreads"].items():
         figures = (f"{spread[key]:.3f}" for key in ("median", "low", "high"))
-        table.add_row(name.replace("_us", "").replace("_", " "), *figures)
+        table.add_row(_LABELS[name.removesuffix("_us")], *figures)
     console = Console()
     console.print(table)
+    for words, name in (
+        ("recording adds {} us to a call", "overhead_us_per_call"),
+        ("recording with a trace adds {} us to a call", "traced_overhead_us_per_call"),
+        (
+            f"recording takes {{}} % of an exchange of ResNet-50's {len(resnet50())} gradients",
+            "overhead_percent",
+        ),
+    ):
+        low, high = result[f"{name}_interval"]
+        console.print(words.format(f"{result[name]:.4f} ({low:.4f} to {high:.4f})"), soft_wrap=True)
     console.print(
-        f"{len(resnet50())} calls in an exchange of ResNet-50's gradients: "
-        f"recording takes {percent:.4f} % of it",
-        soft_wrap=True,
+        f"in {result['memory_calls']} recorded and traced calls the process grew by "
+        f"{result['memory_growth_kib']:.0f} KiB"
     )
 
 

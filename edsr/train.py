@@ -27,6 +27,7 @@ from edsr.model import (
     write_architecture,
 )
 from hvd_ext.errors import UsageError, run
+from hvprof import region, step, watch_exchange
 from training import ranks
 from training.files import load_checkpoint, make_folder, save_checkpoint, write_json
 from training.progress import CsvLog, progress
@@ -119,6 +120,7 @@ class Trainer:
         self.optimizer = hvd.DistributedOptimizer(
             optimizer, named_parameters=self.model.named_parameters()
         )
+        watch_exchange(self.optimizer)
         if args.resume:
             if self.leads:
                 self.optimizer.load_state_dict(self._resumed["optimizer"])
@@ -137,13 +139,17 @@ class Trainer:
         """Take one step; returns this rank's loss, a scalar."""
         args, hvd = self.args, self.hvd
         first = self.position.samples + hvd.rank() * args.batch_size
-        low, high = self.patches.batch(first, args.batch_size)
+        with region("load", kind="io"):
+            low, high = self.patches.batch(first, args.batch_size)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
         self.optimizer.zero_grad()
-        loss = nn.functional.l1_loss(self.model(low.to(self.device)), high.to(self.device))
-        loss.backward()
-        self.optimizer.step()
+        with region("forward"):
+            loss = nn.functional.l1_loss(self.model(low.to(self.device)), high.to(self.device))
+        with region("backward"):
+            loss.backward()
+        with region("update"):
+            self.optimizer.step()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         self.position.step += 1
@@ -256,7 +262,9 @@ def _train(trainer: Trainer, log: CsvLog | None) -> None:
                     log.write(position.step, loss, lr, images_per_second)
             advance(position.step, note)
             if last or position.step % args.checkpoint_every == 0:
-                trainer.save()
+                with region("checkpoint", kind="io"):
+                    trainer.save()
+            step()
     if trainer.leads and step_times_s:
         _summarise(trainer, step_times_s, loss)
 

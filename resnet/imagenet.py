@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
+from hvprof import region, step
 from resnet.folder import ClassFolder, epoch_order, load_batches
 from resnet.model import load_weights, resnet50
 from resnet.synthetic import lr_scale, wrap
@@ -117,14 +118,18 @@ class ImageNetTrainer:
         began, first = time.perf_counter(), self.batch
         title = f"epoch {self.epoch + 1}"
         with progress(title, self.steps, shown=self.leads) as advance:
-            for images, labels in load_batches(self._batches(), self._load, args.workers):
+            batches = load_batches(self._batches(), self._load, args.workers)
+            while (batch := _next(batches)) is not None:
+                images, labels = batch
                 self._step(images.to(self.device), labels.to(self.device))
                 self.batch += 1
                 due = args.checkpoint_every and self.batch % args.checkpoint_every == 0
                 if due and self.batch < self.steps:
-                    self._gather()
-                    self._save(self.epoch + 1)
+                    with region("checkpoint", kind="io"):
+                        self._gather()
+                        self._save(self.epoch + 1)
                 advance(self.batch, "")
+                step()
         images = (self.batch - first) * self.rank_batch * hvd.size()
         return images / (time.perf_counter() - began)
 
@@ -135,12 +140,15 @@ class ImageNetTrainer:
         for part, truth in zip(
             images.split(self.args.batch_size), labels.split(self.args.batch_size), strict=True
         ):
-            logits = self.model(part)
-            loss = nn.functional.cross_entropy(logits, truth)
-            self.sums += _sums(loss, logits, truth)
-            # Gradients of the parts add up, and are to be the mean over all of them.
-            (loss / self.args.batches_per_allreduce).backward()
-        self.optimizer.step()
+            with region("forward"):
+                logits = self.model(part)
+                loss = nn.functional.cross_entropy(logits, truth)
+                self.sums += _sums(loss, logits, truth)
+            with region("backward"):
+                # Gradients of the parts add up, and are to be the mean over all of them.
+                (loss / self.args.batches_per_allreduce).backward()
+        with region("update"):
+            self.optimizer.step()
 
     @torch.inference_mode()
     def _validate(self) -> tuple[float, float]:
@@ -242,6 +250,12 @@ class ImageNetTrainer:
             ) from error
         self.epoch, self.batch = checkpoint["epoch"], checkpoint["batch"]
         return checkpoint
+
+
+def _next(batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """The next batch, or None after the last; what it has to be waited for is I/O."""
+    with region("load", kind="io"):
+        return next(batches, None)
 
 
 def _sums(loss: Tensor, logits: Tensor, truth: Tensor) -> Tensor:

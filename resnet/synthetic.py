@@ -10,6 +10,7 @@ from types import ModuleType
 import torch
 from torch import nn
 
+from hvprof import region, step, watch_exchange
 from resnet.model import resnet50
 from training import ranks
 from training.files import write_json
@@ -34,8 +35,13 @@ def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
         began = time.perf_counter()
         for _ in range(batches):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images), labels).backward()
-            optimizer.step()
+            with region("forward"):
+                loss = nn.functional.cross_entropy(model(images), labels)
+            with region("backward"):
+                loss.backward()
+            with region("update"):
+                optimizer.step()
+            step()
         if device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - began
@@ -69,7 +75,7 @@ def wrap(
     passes: int = 1,
 ) -> torch.optim.Optimizer:
     """The DistributedOptimizer that the flags ask for, with `passes` backward passes a step."""
-    return hvd.DistributedOptimizer(
+    wrapped = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
         compression=hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none,
@@ -77,6 +83,8 @@ def wrap(
         op=hvd.Adasum if args.use_adasum else hvd.Average,
         gradient_predivide_factor=args.gradient_predivide_factor,
     )
+    watch_exchange(wrapped)
+    return wrapped
 
 
 def _report(

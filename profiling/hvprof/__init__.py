@@ -9,9 +9,13 @@ Example:
 
 from __future__ import annotations
 
+from hvprof.bins import quantile_s
 from hvprof.comparison import Comparison, compare
 from hvprof.recording import Cell, RankRecording, Recording, load
+from hvprof.regions import region, step, watch_exchange
 from hvprof.rows import SIZE_ROWS, Exposed, Row, exposed, rows
+from hvprof.trace import load_trace
+from hvprof.waits import waiting
 
 __all__ = [
     "SIZE_ROWS",
@@ -24,5 +28,11 @@ __all__ = [
     "compare",
     "exposed",
     "load",
+    "load_trace",
+    "quantile_s",
+    "region",
     "rows",
+    "step",
+    "waiting",
+    "watch_exchange",
 ]

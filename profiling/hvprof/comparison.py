@@ -1,22 +1,29 @@
-"""Two recordings side by side: the allreduce time of a rank by message size.
+"""Two sides held against each other: the allreduce time of a rank by message size.
 
 The table is that of Anthony et al. for EDSR on Horovod: message size, time with the
-default, time optimised, improvement.
+default, time optimised, improvement; here with an interval and a verdict for each row.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from hvd_ext.units import MB
+from hvprof.evidence import BETWEEN_RUNS, CONFIDENCE, FASTER, SLOWER, Sample, weigh
 from hvprof.recording import Recording
-from hvprof.rows import SIZE_ROWS, rows
+from hvprof.rows import BLOCKS, SIZE_ROWS, Row
+from hvprof.sides import Run, run_of
+
+COMPARISON_VERSION = 2
+TOTAL = "total"
 
 # More than this between the bytes of the sides, and their times are not of one job.
 _BYTES_TOLERANCE = 0.01
@@ -24,7 +31,7 @@ _BYTES_TOLERANCE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The allreduce calls of a rank, as a mean over the ranks of one recording."""
+    """The allreduce calls of a rank: mean over the ranks of a run, then over the runs."""
 
     calls: float
     message_bytes: float
@@ -38,128 +45,267 @@ class ComparedRow:
     `improvement_percent` is how much less time the second side takes for a byte: where
     both moved the same, how much less time it takes; where they cut the same gradients
     into other messages, still a fair figure. None where a side has no such message.
+    `low_percent` and `high_percent` are its interval, None where there is no spread to
+    tell from. `verdict` is "faster", "slower" or "no evidence"; "" without improvement.
     """
 
     message_size: str
     first: Side
     second: Side
     improvement_percent: float | None
+    low_percent: float | None
+    high_percent: float | None
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The allreduce of two recordings, by message size and in total.
+    """The allreduce of two sides, by message size and in total.
 
-    `same_bytes` is False if the bytes that the sides moved differ by more than 1 %.
+    Attributes:
+        runs: of each side.
+        resampled: what the intervals come from: "runs", "blocks" (of one run a side) or
+            "" (neither: there are no intervals).
+        confidence: of the total's interval; those of the rows hold jointly with it.
+        same_bytes: False if the bytes that the sides moved differ by more than 1 %.
+        same_ranks: False if the sides had different numbers of ranks.
     """
 
     labels: tuple[str, str]
+    runs: tuple[int, int]
+    resampled: str
+    confidence: float
     rows: tuple[ComparedRow, ...]
     total: ComparedRow
     same_bytes: bool
+    same_ranks: bool
 
     def as_json(self) -> dict:
         """The comparison in JSON's types; the keys are the attributes' names."""
-        return dataclasses.asdict(self)
+        return {"comparison_version": COMPARISON_VERSION, **dataclasses.asdict(self)}
 
 
 def compare(
-    first: Recording, second: Recording, labels: tuple[str, str] | None = None
+    first: Recording | Sequence[Run],
+    second: Recording | Sequence[Run],
+    labels: tuple[str, str] | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Comparison:
-    """Hold the allreduce of two recordings against each other.
+    """Hold the allreduce of two sides against each other.
 
     Args:
-        first: the default.
+        first: the default: a recording, or runs of the same thing (`sides.load_side`).
         second: what is to be better than it.
         labels: names of the sides; by default those of the directories.
+        confidence: of the intervals, between 0 and 1.
     """
-    sides = (_sides(first), _sides(second))
-    nothing = Side(0, 0, 0)
-    compared = [
-        _compared(label, sides[0].get(label, nothing), sides[1].get(label, nothing))
+    sides = [[_Measured(run) for run in _runs(side)] for side in (first, second)]
+    present = [
+        label
         for label, _ in SIZE_ROWS
-        if label in sides[0] or label in sides[1]
+        if any(label in measured.by_size for side in sides for measured in side)
     ]
-    total = _compared("total", _sum(sides[0].values()), _sum(sides[1].values()))
+    # So that all rows hold together: a table of seven must not have seven chances to err.
+    of_a_row = 1 - (1 - confidence) / max(len(present), 1)
+    compared = tuple(_compared(label, [label], sides, of_a_row) for label in present)
+    total = _compared(TOTAL, present, sides, confidence)
     moved = (total.first.message_bytes, total.second.message_bytes)
+    ranks = [{measured.run.ranks for measured in side} for side in sides]
     return Comparison(
         labels=labels or _labels(first, second),
-        rows=tuple(compared),
+        runs=(len(sides[0]), len(sides[1])),
+        resampled=_resampled(sides, total),
+        confidence=confidence,
+        rows=compared,
         total=total,
         same_bytes=abs(moved[0] - moved[1]) <= _BYTES_TOLERANCE * max(moved),
+        same_ranks=ranks[0] == ranks[1],
     )
+
+
+class _Measured:
+    """A run's allreduce by message size: calls, bytes and seconds of a rank."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.by_size: dict[str, Side] = {}
+        self.blocks: dict[str, NDArray[np.float64]] = {}
+        for row in run.rows:
+            if row.operation == "allreduce":
+                self._add(row)
+
+    def _add(self, row: Row) -> None:
+        label, ranks = row.message_size, self.run.ranks
+        before = self.by_size.get(label, Side(0, 0, 0))
+        self.by_size[label] = Side(
+            before.calls + row.calls / ranks,
+            before.message_bytes + row.message_bytes / ranks,
+            before.time_s + row.time_s,
+        )
+        # A row without blocks is one whose time is spread evenly over the run.
+        blocks = row.blocks_s or (row.time_s / BLOCKS,) * BLOCKS
+        self.blocks[label] = self.blocks.get(label, np.zeros(BLOCKS)) + np.array(blocks)
+
+    def sum(self, labels: Sequence[str]) -> Side:
+        found = [self.by_size[label] for label in labels if label in self.by_size]
+        return Side(
+            sum(side.calls for side in found),
+            sum(side.message_bytes for side in found),
+            sum(side.time_s for side in found),
+        )
+
+    def in_blocks(self, labels: Sequence[str]) -> Sample | None:
+        """The run cut into blocks; None where it was not recorded in blocks."""
+        if not any(row.blocks_s for row in self.run.rows if row.message_size in labels):
+            return None
+        time_s = sum((self.blocks[label] for label in labels if label in self.blocks), np.zeros(1))
+        amount = self.sum(labels).message_bytes / BLOCKS
+        return Sample(np.asarray(time_s), np.full(BLOCKS, amount), blocks=True)
+
+
+def _runs(side: Recording | Sequence[Run]) -> Sequence[Run]:
+    return [run_of(side)] if isinstance(side, Recording) else side
+
+
+def _compared(
+    name: str, labels: Sequence[str], sides: Sequence[Sequence[_Measured]], confidence: float
+) -> ComparedRow:
+    first, second = (_sample(side, labels) for side in sides)
+    evidence = weigh(first, second, confidence) if first and second else None
+    return ComparedRow(
+        message_size=name,
+        first=_mean(sides[0], labels),
+        second=_mean(sides[1], labels),
+        improvement_percent=evidence.improvement_percent if evidence else None,
+        low_percent=evidence.low_percent if evidence else None,
+        high_percent=evidence.high_percent if evidence else None,
+        verdict=evidence.verdict if evidence else "",
+    )
+
+
+def _sample(side: Sequence[_Measured], labels: Sequence[str]) -> Sample | None:
+    """One entry for each run that has such messages; the blocks of a run that is alone."""
+    sums = [measured.sum(labels) for measured in side]
+    sums = [found for found in sums if found.message_bytes > 0 and found.time_s > 0]
+    if not sums:
+        return None
+    if len(side) == 1 and (blocks := side[0].in_blocks(labels)) is not None:
+        return blocks
+    return Sample(
+        np.array([found.time_s for found in sums]),
+        np.array([found.message_bytes for found in sums]),
+    )
+
+
+def _mean(side: Sequence[_Measured], labels: Sequence[str]) -> Side:
+    sums = [measured.sum(labels) for measured in side]
+    return Side(
+        sum(found.calls for found in sums) / len(sums),
+        sum(found.message_bytes for found in sums) / len(sums),
+        sum(found.time_s for found in sums) / len(sums),
+    )
+
+
+def _resampled(sides: Sequence[Sequence[_Measured]], total: ComparedRow) -> str:
+    if total.low_percent is None:
+        return ""
+    return "blocks" if min(map(len, sides)) == 1 else "runs"
+
+
+def _labels(first: Recording | Sequence[Run], second: Recording | Sequence[Run]) -> tuple[str, str]:
+    runs = (_runs(first)[0].name, _runs(second)[0].name)
+    if runs[0] != runs[1]:
+        return runs
+    if isinstance(first, Recording) and isinstance(second, Recording):
+        return (str(first.directory), str(second.directory))
+    return ("A", "B")
 
 
 def render(comparison: Comparison, console: Console) -> None:
     """Print the table, and what speaks against reading it."""
     table = Table(title="Allreduce time of a rank, mean over the ranks", title_justify="left")
-    table.add_column("message size")
+    table.add_column("message size", no_wrap=True)
     for label in comparison.labels:
-        table.add_column(Text(f"{label} (ms)"), justify="right")
+        table.add_column(Text(f"{label} (ms)", overflow="fold"), justify="right")
         table.add_column("MB", justify="right", style="dim")
-    table.add_column("improvement", justify="right")
+    for name in ("improvement", "interval"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for row in comparison.rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_colored(row))
     table.add_section()
-    table.add_row(*_cells(comparison.total))
+    table.add_row(*_colored(comparison.total))
     console.print(table)
+    for line in notes(comparison):
+        console.print(line, markup=False, highlight=False)
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """How the intervals came about, and what speaks against reading them."""
+    lines = [_on_intervals(comparison)]
     if not comparison.same_bytes:
         amounts = " and ".join(
             f"{side.message_bytes / MB:.1f} MB"
             for side in (comparison.total.first, comparison.total.second)
         )
-        console.print(
+        lines.append(
             f"The sides did not move the same: {amounts} a rank. They may have had "
-            "different numbers of steps; the improvement is of the time for a byte.",
-            markup=False,
+            "different numbers of steps; the improvement is of the time for a byte."
         )
+    if not comparison.same_ranks:
+        lines.append("The sides had different numbers of ranks: that alone changes the time.")
+    return lines
 
 
-def _cells(row: ComparedRow) -> tuple[str, ...]:
+def interval_text(row: ComparedRow) -> str:
+    """The interval as "+1.2 to +4.5 %", or "-" where there is none."""
+    if row.low_percent is None or row.high_percent is None:
+        return "-"
+    # A few noisy runs leave intervals that say only that nothing is known.
+    low = "<-999" if row.low_percent < -999 else f"{row.low_percent:+.1f}"
+    return f"{low} to {row.high_percent:+.1f} %"
+
+
+def _on_intervals(comparison: Comparison) -> str:
+    percent = f"{100 * comparison.confidence:g} %"
+    first, second = comparison.runs
+    if comparison.resampled == "runs":
+        return (
+            f"Intervals hold with {percent}, the rows jointly; bootstrap over {first} and "
+            f"{second} runs."
+        )
+    if comparison.resampled == "blocks":
+        return (
+            f"Intervals hold with {percent}, the rows jointly, if runs differ by some "
+            f"{100 * BETWEEN_RUNS:g} %: bootstrap over blocks of one run, which cannot tell. "
+            "Record several runs a side (a directory of recordings) to know."
+        )
+    return (
+        "No intervals: a run is one sample. Record several a side (a directory of recordings) "
+        "before you conclude."
+    )
+
+
+def cells(row: ComparedRow) -> tuple[str, ...]:
+    """A row of the table, as text."""
     percent = row.improvement_percent
     return (
         row.message_size,
         *_figures(row.first),
         *_figures(row.second),
         "-" if percent is None else f"{percent:.1f} %",
+        interval_text(row),
+        row.verdict,
     )
+
+
+def _colored(row: ComparedRow) -> tuple[str | Text, ...]:
+    colors = {FASTER: "bold green", SLOWER: "bold red"}
+    *plain, verdict = cells(row)
+    return (*plain, Text(verdict, style=colors.get(verdict, "")))
 
 
 def _figures(side: Side) -> tuple[str, str]:
     if not side.calls:
         return "-", "-"
     return f"{side.time_s * 1e3:.1f}", f"{side.message_bytes / MB:.1f}"
-
-
-def _sides(recording: Recording) -> dict[str, Side]:
-    count = len(recording.ranks)
-    sides: dict[str, Side] = {}
-    for row in rows(recording, "data"):
-        if row.operation == "allreduce":
-            side = Side(row.calls / count, row.message_bytes / count, row.time_s)
-            present = sides.get(row.message_size)
-            sides[row.message_size] = _sum([present, side]) if present else side
-    return sides
-
-
-def _sum(sides: Collection[Side]) -> Side:
-    return Side(
-        sum(side.calls for side in sides),
-        sum(side.message_bytes for side in sides),
-        sum(side.time_s for side in sides),
-    )
-
-
-def _compared(label: str, first: Side, second: Side) -> ComparedRow:
-    before, after = _seconds_a_byte(first), _seconds_a_byte(second)
-    percent = 100 * (1 - after / before) if before and after else None
-    return ComparedRow(label, first, second, percent)
-
-
-def _seconds_a_byte(side: Side) -> float | None:
-    return side.time_s / side.message_bytes if side.message_bytes else None
-
-
-def _labels(first: Recording, second: Recording) -> tuple[str, str]:
-    names = (first.directory.resolve().name, second.directory.resolve().name)
-    return names if names[0] != names[1] else (str(first.directory), str(second.directory))

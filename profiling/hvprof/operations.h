@@ -10,9 +10,9 @@ COLLECTIVE(Allreduce, allreduce,
            (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
            (in, out, count, type, op, comm), comm, type, bytes_of(count, type))
 
-COLLECTIVE(Reduce, reduce,
-           (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
-           (in, out, count, type, op, root, comm), comm, type, bytes_of(count, type))
+ROOTED(Reduce, reduce,
+       (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
+       (in, out, count, type, op, root, comm), comm, type, bytes_of(count, type), root)
 
 COLLECTIVE(Scan, scan,
            (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
@@ -22,9 +22,9 @@ COLLECTIVE(Exscan, exscan,
            (IN_OUT, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
            (in, out, count, type, op, comm), comm, type, bytes_of(count, type))
 
-COLLECTIVE(Bcast, bcast,
-           (void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm comm),
-           (buffer, count, type, root, comm), comm, type, bytes_of(count, type))
+ROOTED(Bcast, bcast,
+       (void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm comm),
+       (buffer, count, type, root, comm), comm, type, bytes_of(count, type), root)
 
 COLLECTIVE(Allgather, allgather,
            (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
@@ -63,61 +63,69 @@ COLLECTIVE(Alltoallv, alltoallv,
                               : bytes_of((int64_t)SUM(in_counts, comm), in_type))
 
 /* A negative root is MPI_ROOT or MPI_PROC_NULL, between two groups: nothing of this rank's. */
-COLLECTIVE(Gather, gather,
-           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
-            MPI_Datatype type, int root, MPI_Comm comm),
-           (in, in_count, in_type, out, count, type, root, comm), comm,
-           in == MPI_IN_PLACE ? type : in_type,
-           root < 0 ? 0 : in == MPI_IN_PLACE ? bytes_of(count, type) : bytes_of(in_count, in_type))
+ROOTED(Gather, gather,
+       (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
+        MPI_Datatype type, int root, MPI_Comm comm),
+       (in, in_count, in_type, out, count, type, root, comm), comm,
+       in == MPI_IN_PLACE ? type : in_type,
+       root < 0             ? 0
+       : in == MPI_IN_PLACE ? bytes_of(count, type)
+                            : bytes_of(in_count, in_type),
+       root)
 
-COLLECTIVE(Gatherv, gatherv,
-           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, const COUNT *counts,
-            const DISPLACEMENT *places, MPI_Datatype type, int root, MPI_Comm comm),
-           (in, in_count, in_type, out, counts, places, type, root, comm), comm,
-           in == MPI_IN_PLACE ? type : in_type,
-           root < 0             ? 0
-           : in == MPI_IN_PLACE ? bytes_of(counts[root], type)
-                                : bytes_of(in_count, in_type))
+ROOTED(Gatherv, gatherv,
+       (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, const COUNT *counts,
+        const DISPLACEMENT *places, MPI_Datatype type, int root, MPI_Comm comm),
+       (in, in_count, in_type, out, counts, places, type, root, comm), comm,
+       in == MPI_IN_PLACE ? type : in_type,
+       root < 0             ? 0
+       : in == MPI_IN_PLACE ? bytes_of(counts[root], type)
+                            : bytes_of(in_count, in_type),
+       root)
 
-COLLECTIVE(Scatter, scatter,
-           (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
-            MPI_Datatype type, int root, MPI_Comm comm),
-           (in, in_count, in_type, out, count, type, root, comm), comm,
-           out == MPI_IN_PLACE ? in_type : type,
-           root < 0 ? 0 : out == MPI_IN_PLACE ? bytes_of(in_count, in_type) : bytes_of(count, type))
+ROOTED(Scatter, scatter,
+       (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
+        MPI_Datatype type, int root, MPI_Comm comm),
+       (in, in_count, in_type, out, count, type, root, comm), comm,
+       out == MPI_IN_PLACE ? in_type : type,
+       root < 0              ? 0
+       : out == MPI_IN_PLACE ? bytes_of(in_count, in_type)
+                             : bytes_of(count, type),
+       root)
 
-COLLECTIVE(Scatterv, scatterv,
-           (const void *in, const COUNT *in_counts, const DISPLACEMENT *in_places,
-            MPI_Datatype in_type, void *out, COUNT count, MPI_Datatype type, int root,
-            MPI_Comm comm),
-           (in, in_counts, in_places, in_type, out, count, type, root, comm), comm,
-           out == MPI_IN_PLACE ? in_type : type,
-           root < 0              ? 0
-           : out == MPI_IN_PLACE ? bytes_of(in_counts[root], in_type)
-                                 : bytes_of(count, type))
+ROOTED(Scatterv, scatterv,
+       (const void *in, const COUNT *in_counts, const DISPLACEMENT *in_places,
+        MPI_Datatype in_type, void *out, COUNT count, MPI_Datatype type, int root,
+        MPI_Comm comm),
+       (in, in_counts, in_places, in_type, out, count, type, root, comm), comm,
+       out == MPI_IN_PLACE ? in_type : type,
+       root < 0              ? 0
+       : out == MPI_IN_PLACE ? bytes_of(in_counts[root], in_type)
+                             : bytes_of(count, type),
+       root)
 
 /* What is received is counted by the room that was offered for it. */
-WRAP(C(Send), "send",
-     (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm),
-     (in, count, type, to, tag, comm), comm, type, bytes_of(count, type))
+MESSAGE(C(Send), "send",
+        (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm),
+        (in, count, type, to, tag, comm), comm, type, bytes_of(count, type), to, tag)
 
-WRAP(C(Isend), "isend",
-     (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
-      MPI_Request *request),
-     (in, count, type, to, tag, comm, request), comm, type, bytes_of(count, type))
+MESSAGE(C(Isend), "isend",
+        (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+         MPI_Request *request),
+        (in, count, type, to, tag, comm, request), comm, type, bytes_of(count, type), to, tag)
 
-WRAP(C(Recv), "recv",
-     (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
-      MPI_Status *status),
-     (out, count, type, from, tag, comm, status), comm, type, bytes_of(count, type))
+MESSAGE(C(Recv), "recv",
+        (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+         MPI_Status *status),
+        (out, count, type, from, tag, comm, status), comm, type, bytes_of(count, type), from, tag)
 
-WRAP(C(Irecv), "irecv",
-     (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
-      MPI_Request *request),
-     (out, count, type, from, tag, comm, request), comm, type, bytes_of(count, type))
+MESSAGE(C(Irecv), "irecv",
+        (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+         MPI_Request *request),
+        (out, count, type, from, tag, comm, request), comm, type, bytes_of(count, type), from, tag)
 
-WRAP(C(Sendrecv), "sendrecv",
-     (const void *in, COUNT in_count, MPI_Datatype in_type, int to, int in_tag, void *out,
-      COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status *status),
-     (in, in_count, in_type, to, in_tag, out, count, type, from, tag, comm, status), comm,
-     in_type, bytes_of(in_count, in_type))
+MESSAGE(C(Sendrecv), "sendrecv",
+        (const void *in, COUNT in_count, MPI_Datatype in_type, int to, int in_tag, void *out,
+         COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status *status),
+        (in, in_count, in_type, to, in_tag, out, count, type, from, tag, comm, status), comm,
+        in_type, bytes_of(in_count, in_type), to, tag)

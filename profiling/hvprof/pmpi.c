@@ -1,216 +1,60 @@
 /* libhvprof.so: counts a program's MPI traffic when it is preloaded into it.
  *
- * Every MPI_X here calls the program's own PMPI_X, unchanged, and counts the call. That
- * function is looked up at run time and libmpi is not linked, because the preload reaches
- * every process of a job (shells, launchers, python), most of which have no MPI.
- * Build: mpicc -shared -fPIC -O2 -Wl,--as-needed pmpi.c -o libhvprof.so
+ * Every MPI_X here calls the program's own PMPI_X, unchanged, and counts the call.
+ * Build: mpicc -shared -fPIC -O2 -pthread -Wl,--as-needed pmpi.c -o libhvprof.so
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
-#include <link.h>
-#include <mpi.h>
-
 #include "recorder.h"
 
-#define CALLER __builtin_return_address(0)
+#include "program.h"
+
+#include "cache.h"
+#include "clocks.h"
+#include "communicators.h"
+#include "datatypes.h"
+#include "ledger.h"
+
+#include "counting.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
-static _Atomic(struct recording *) recording;
+static _Atomic(struct recorder *) recorder;
 
-/* What is needed of the program's MPI, found when it starts. */
-static struct {
-    int (*comm_rank)(MPI_Comm, int *);
-    int (*comm_size)(MPI_Comm, int *);
-    int (*comm_remote_size)(MPI_Comm, int *);
-    int (*comm_test_inter)(MPI_Comm, int *);
-    int (*type_size)(MPI_Datatype, int *);
-    int (*type_get_name)(MPI_Datatype, char *, int *);
-    int (*get_library_version)(char *, int *);
-    MPI_Comm world;
-    MPI_Datatype byte, no_type;
-} mpi;
-
-/* Open MPI's predefined handles are addresses within libmpi; others' are numbers. */
-#ifdef OPEN_MPI
-#define PREDEFINED(symbol, constant) find(symbol)
-#else
-#define PREDEFINED(symbol, constant) constant
-#endif
-
-/* Python loads its extension modules, and libmpi with them, into scopes of their own,
- * which dlsym(RTLD_DEFAULT) does not see: one that has an MPI is looked for. */
-static void *mpi_scope(void)
-{
-    struct link_map *library = NULL;
-    dlinfo(dlopen(NULL, RTLD_LAZY), RTLD_DI_LINKMAP, &library);
-    for (; library; library = library->l_next) {
-        void *scope = dlopen(library->l_name, RTLD_LAZY | RTLD_NOLOAD);
-        if (scope && dlsym(scope, "PMPI_Init"))
-            return scope;
-        if (scope)
-            dlclose(scope);
-    }
-    return NULL;
-}
-
-static void *find(const char *symbol)
-{
-    static _Atomic(void *) scope;
-    void *found = dlsym(RTLD_DEFAULT, symbol);
-    if (!found && !scope)
-        scope = mpi_scope();
-    if (!found && scope)
-        found = dlsym(scope, symbol);
-    if (!found) {
-        fprintf(stderr, "hvprof: error: the program's MPI has no %s: libhvprof.so was built "
-                        "for another MPI, build it with the one in use\n", symbol);
-        abort();
-    }
-    return found;
-}
-
-/* --- Which traffic a call belongs to --------------------------------------------------- */
-
-/* The communicators that hvd_ext named as its own. */
-static _Atomic uintptr_t transports[64];
-static _Atomic int transports_end;
-
-static bool is_transport(MPI_Comm comm)
-{
-    int end = atomic_load_explicit(&transports_end, memory_order_relaxed);
-    for (int i = 0; i < end; i++)
-        if (atomic_load_explicit(&transports[i], memory_order_relaxed) == (uintptr_t)comm)
-            return true;
-    return false;
-}
-
-static void forget_transport(MPI_Comm comm)
-{
-    for (int i = 0; i < transports_end; i++) {
-        uintptr_t known = (uintptr_t)comm;
-        atomic_compare_exchange_strong(&transports[i], &known, 0);
-    }
-}
-
-static void remember_transport(MPI_Comm comm)
-{
-    const int slots = sizeof transports / sizeof *transports;
-    for (int i = 0; i < slots; i++) {
-        uintptr_t unused = 0;
-        if (atomic_compare_exchange_strong(&transports[i], &unused, (uintptr_t)comm)) {
-            int end = transports_end;
-            while (end <= i && !atomic_compare_exchange_weak(&transports_end, &end, i + 1))
-                ;
-            return;
-        }
-    }
-}
-
-/* Asking the linker takes about a microsecond, so each place in the code is asked once. */
-static bool called_by_horovod(void *caller)
-{
-    static _Atomic uint64_t known[256];
-    uint64_t address = (uintptr_t)caller;
-    _Atomic uint64_t *slot = &known[(address ^ address >> 8) % 256];
-    uint64_t entry = atomic_load_explicit(slot, memory_order_relaxed);
-    if (entry >> 1 != address) {
-        Dl_info library;
-        bool yes = dladdr(caller, &library) && library.dli_fname &&
-                   strstr(library.dli_fname, "/horovod/") && strstr(library.dli_fname, "/mpi_lib");
-        entry = address << 1 | yes;
-        atomic_store_explicit(slot, entry, memory_order_relaxed);
-    }
-    return entry & 1;
-}
-
-/* Horovod's controller sends lengths (MPI_INT), messages (MPI_BYTE), bit vectors
- * (MPI_LONG_LONG_INT) and barriers (no type). Its tensors have types of fixed width
- * (MPI_INT64_T), floating types, or a type of Horovod's own. */
-static bool is_control_type(MPI_Datatype type)
-{
-    char name[MPI_MAX_OBJECT_NAME] = "";
-    int length;
-    if (type == mpi.no_type)
-        return true;
-    mpi.type_get_name(type, name, &length);
-    return !strcmp(name, "MPI_INT") || !strcmp(name, "MPI_BYTE") ||
-           !strncmp(name, "MPI_LONG_LONG", 13);
-}
-
-static enum traffic classify(MPI_Comm comm, MPI_Datatype type, void *caller)
-{
-    if (is_transport(comm))
-        return TRANSPORT;
-    return called_by_horovod(caller) && is_control_type(type) ? CONTROL : DATA;
-}
-
-/* --- How many bytes a call moves ------------------------------------------------------- */
-
-static int ranks_of(MPI_Comm comm)
-{
-    int inter = 0, ranks = 0;
-    mpi.comm_test_inter(comm, &inter);
-    (inter ? mpi.comm_remote_size : mpi.comm_size)(comm, &ranks);
-    return ranks;
-}
-
-static uint64_t bytes_of(int64_t count, MPI_Datatype type)
-{
-    int bytes = 0;
-    if (count > 0 && type != mpi.no_type)
-        mpi.type_size(type, &bytes);
-    return bytes > 0 ? (uint64_t)count * (uint64_t)bytes : 0;
-}
-
-/* --- Counting -------------------------------------------------------------------------- */
-
-struct operation {
-    const char *symbol, *name;
-    _Atomic(void *) function;
-    _Atomic int id;
-};
-
-static void *function_of(struct operation *operation)
-{
-    void *function = atomic_load_explicit(&operation->function, memory_order_relaxed);
-    if (!function)
-        operation->function = function = find(operation->symbol);
-    return function;
-}
-
-static void count_call(struct recording *into, struct operation *operation, uint64_t begin_ns,
-                       uint64_t end_ns, MPI_Comm comm, MPI_Datatype type, uint64_t bytes,
-                       void *caller)
-{
-    if (!operation->id)
-        operation->id = name_id(into, operation->name);
-    uint64_t key = cell_key(operation->id, NATIVE, classify(comm, type, caller), SOURCE_MPI,
-                            ranks_of(comm), bytes);
-    count(into, key, bytes, end_ns - begin_ns, 0);
-}
+/* --- The operations -------------------------------------------------------------------- */
 
 /* Each operation is one of these: call the program's MPI, then count what it did. */
-#define WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES)                          \
+#define WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, COUNT_IT)                                   \
     EXPORT int SYMBOL PARAMETERS                                                               \
     {                                                                                          \
         static struct operation self = {.symbol = "P" TEXT(SYMBOL), .name = SHOWN};            \
-        int(*real) PARAMETERS = function_of(&self);                                    \
-        struct recording *into = recording;                                                    \
+        int(*real) PARAMETERS = function_of(&self);                                            \
+        struct recorder *into = recorder;                                                      \
         if (!into)                                                                             \
             return real ARGUMENTS;                                                             \
         uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);                                         \
         int code = real ARGUMENTS;                                                             \
         uint64_t end_ns = clock_ns(CLOCK_MONOTONIC);                                           \
         if (code == MPI_SUCCESS)                                                               \
-            count_call(into, &self, begin_ns, end_ns, COMM, TYPE, BYTES, CALLER);              \
+            COUNT_IT;                                                                          \
         return code;                                                                           \
     }
 
+#define CALL(COMM, TYPE, BYTES, PEER, TAG, COLLECTIVE)                                         \
+    count_call(into, &self, begin_ns, end_ns,                                                  \
+               (struct call){COMM, TYPE, BYTES, PEER, TAG, COLLECTIVE, CALLER})
+
+#define MESSAGE(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, PEER, TAG)            \
+    WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, CALL(COMM, TYPE, BYTES, PEER, TAG, false))
+
 /* A blocking collective and its non-blocking twin. */
-#define COLLECTIVE(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES)                       \
-    WRAP(C(NAME), #name, (UNPACK PARAMETERS), (UNPACK ARGUMENTS), COMM, TYPE, BYTES)           \
+#define ROOTED(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, ROOT)                     \
+    WRAP(C(NAME), #name, (UNPACK PARAMETERS), (UNPACK ARGUMENTS),                              \
+         CALL(COMM, TYPE, BYTES, ROOT, NO_TAG, true))                                          \
     WRAP(C(I##name), "i" #name, (UNPACK PARAMETERS, MPI_Request *request),                     \
-         (UNPACK ARGUMENTS, request), COMM, TYPE, BYTES)
+         (UNPACK ARGUMENTS, request), CALL(COMM, TYPE, BYTES, ROOT, NO_TAG, true))
+
+#define COLLECTIVE(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES)                       \
+    ROOTED(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, NO_PEER)
 
 #define UNPACK(...) __VA_ARGS__
 #define TEXT(symbol) TEXT_OF(symbol)
@@ -229,6 +73,13 @@ static uint64_t sum_int(const int *counts, MPI_Comm comm)
 #define SUM sum_int
 #include "operations.h"
 COLLECTIVE(Barrier, barrier, (MPI_Comm comm), (comm), comm, mpi.no_type, 0)
+
+#define WAITED count_wait(into, &self, begin_ns, end_ns)
+WRAP(MPI_Wait, "wait", (MPI_Request *request, MPI_Status *status), (request, status), WAITED)
+WRAP(MPI_Waitall, "waitall", (int count, MPI_Request *requests, MPI_Status *statuses),
+     (count, requests, statuses), WAITED)
+WRAP(MPI_Waitany, "waitany", (int count, MPI_Request *requests, int *index, MPI_Status *status),
+     (count, requests, index, status), WAITED)
 
 #if MPI_VERSION >= 4
 static uint64_t sum_count(const MPI_Count *counts, MPI_Comm comm)
@@ -249,72 +100,163 @@ static uint64_t sum_count(const MPI_Count *counts, MPI_Comm comm)
 #include "operations.h"
 #endif
 
-/* What hvd_ext tells of each of its own exchanges (hvd_ext/events.py). */
-EXPORT void hvprof_event(const char *operation, const char *algorithm, uint64_t message_bytes,
-                         int size, double wait_s, double transfer_s)
+/* --- What the program itself tells ----------------------------------------------------- */
+
+/* Of each of hvd_ext's own exchanges (hvd_ext/events.py); `start_s` is on CLOCK_MONOTONIC. */
+EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64_t message_bytes,
+                            int size, double start_s, double wait_s, double transfer_s)
 {
-    struct recording *into = recording;
+    struct recorder *into = recorder;
     if (!into)
         return;
+    uint64_t begin_ns = start_s > 0 ? (uint64_t)(start_s * 1e9) : 0;
     uint64_t wait_ns = wait_s > 0 ? (uint64_t)(wait_s * 1e9) : 0;
-    uint64_t transfer_ns = transfer_s > 0 ? (uint64_t)(transfer_s * 1e9) : 0;
-    uint64_t key = cell_key(name_id(into, operation), name_id(into, algorithm), DATA,
-                            SOURCE_HVD_EXT, size, message_bytes);
-    count(into, key, message_bytes, wait_ns + transfer_ns, wait_ns);
+    uint64_t time_ns = wait_ns + (transfer_s > 0 ? (uint64_t)(transfer_s * 1e9) : 0);
+    bool exposed = !strcmp(operation, "exposed");
+    pthread_mutex_lock(&knowing);
+    int communicator = shared_entry(into, size);
+    pthread_mutex_unlock(&knowing);
+    struct kind kind = {.operation = name_id(into, operation),
+                        .algorithm = name_id(into, algorithm), .communicator = communicator,
+                        .traffic = DATA, .source = SOURCE_HVD_EXT};
+    uint64_t key = cell_key(kind, message_bytes);
+    uint32_t sequence = exposed ? 0 : ++known[communicator].sequence;
+    count(into, key, message_bytes, time_ns, wait_ns);
+    if (atomic_load_explicit(&ledger.on, memory_order_relaxed)) {
+        lock(&ledger.lock);
+        note(exposed ? EXPOSED : BACKGROUND, begin_ns, begin_ns + time_ns);
+        unlock(&ledger.lock);
+    }
+    trace(into, (struct event){.begin_ns = begin_ns, .end_ns = begin_ns + time_ns,
+                               .wait_ns = wait_ns, .key = key, .bytes = message_bytes,
+                               .sequence = sequence, .thread = thread_id(), .peer = NO_PEER});
+}
+
+static void write_region(struct recorder *into, const char *name, int kind, uint64_t begin_ns,
+                         uint64_t end_ns)
+{
+    struct kind of = {.operation = name_id(into, name),
+                      .algorithm = name_id(into, KIND_NAMES[kind]), .traffic = REGION,
+                      .source = SOURCE_PROGRAM};
+    uint64_t key = cell_key(of, 0);
+    uint32_t sequence = (uint32_t)count(into, key, 0, end_ns - begin_ns, 0);
+    trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
+                               .sequence = sequence, .thread = thread_id(), .peer = NO_PEER});
+}
+
+/* Regions and steps of the program (regions.py). `kind` is an enum region_kind. */
+EXPORT void hvprof_region_begin(const char *name, int kind)
+{
+    struct recorder *into = recorder;
+    enter_region(into, name, kind, clock_ns(CLOCK_MONOTONIC));
+}
+
+EXPORT void hvprof_region_end(void)
+{
+    struct recorder *into = recorder;
+    leave_region(into, clock_ns(CLOCK_MONOTONIC));
+}
+
+EXPORT void hvprof_step(void)
+{
+    struct recorder *into = recorder;
+    if (into)
+        mark_step(into, clock_ns(CLOCK_MONOTONIC));
+}
+
+/* --- Communicators and types come and go ----------------------------------------------- */
+
+#define CREATES(SYMBOL, PARAMETERS, ARGUMENTS)                                                 \
+    EXPORT int SYMBOL PARAMETERS                                                               \
+    {                                                                                          \
+        int(*real) PARAMETERS = find("P" #SYMBOL);                                             \
+        int code = real ARGUMENTS;                                                             \
+        struct recorder *into = recorder;                                                      \
+        if (into && code == MPI_SUCCESS)                                                       \
+            comm_created(into, *made, comm);                                                   \
+        return code;                                                                           \
+    }
+
+CREATES(MPI_Comm_dup, (MPI_Comm comm, MPI_Comm *made), (comm, made))
+CREATES(MPI_Comm_dup_with_info, (MPI_Comm comm, MPI_Info info, MPI_Comm *made), (comm, info, made))
+CREATES(MPI_Comm_split, (MPI_Comm comm, int color, int key, MPI_Comm *made),
+        (comm, color, key, made))
+CREATES(MPI_Comm_split_type, (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *made),
+        (comm, type, key, info, made))
+CREATES(MPI_Comm_create, (MPI_Comm comm, MPI_Group group, MPI_Comm *made), (comm, group, made))
+CREATES(MPI_Comm_create_group, (MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made),
+        (comm, group, tag, made))
+CREATES(MPI_Cart_create,
+        (MPI_Comm comm, int dims, const int *sizes, const int *periods, int reorder,
+         MPI_Comm *made),
+        (comm, dims, sizes, periods, reorder, made))
+CREATES(MPI_Cart_sub, (MPI_Comm comm, const int *remain, MPI_Comm *made), (comm, remain, made))
+
+EXPORT int MPI_Comm_set_name(MPI_Comm comm, const char *name)
+{
+    int (*real)(MPI_Comm, const char *) = find("PMPI_Comm_set_name");
+    int code = real(comm, name);
+    if (recorder && code == MPI_SUCCESS)
+        comm_named(recorder, comm, name);
+    return code;
+}
+
+/* A handle may be given out again once its communicator or type is gone. */
+#define FREES(SYMBOL, HANDLE, FORGET)                                                          \
+    EXPORT int SYMBOL(HANDLE *gone)                                                            \
+    {                                                                                          \
+        int (*real)(HANDLE *) = find("P" #SYMBOL);                                             \
+        FORGET;                                                                                \
+        return real(gone);                                                                     \
+    }
+FREES(MPI_Comm_free, MPI_Comm, forget_comm(*gone))
+FREES(MPI_Comm_disconnect, MPI_Comm, forget_comm(*gone))
+FREES(MPI_Type_free, MPI_Datatype, forget_types())
+
+EXPORT int MPI_Type_set_name(MPI_Datatype type, const char *name)
+{
+    int (*real)(MPI_Datatype, const char *) = find("PMPI_Type_set_name");
+    forget_types();
+    return real(type, name);
 }
 
 /* --- Beginning and end ----------------------------------------------------------------- */
 
-/* Everything that a wrapper adds to a call, timed on a recording that is thrown away. */
-static double own_cost_ns(void)
+static void stop_in_child(void)
 {
-    enum { BATCHES = 10, CALLS = 1000 };
-    struct recording *scratch = calloc(1, sizeof *scratch);
-    struct operation operation = {.name = "calibration"};
-    uint64_t best_ns = UINT64_MAX;
-    if (!scratch)
-        return 0;
-    for (int batch = 0; batch < BATCHES; batch++) {
-        uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
-        for (int call = 0; call < CALLS; call++) {
-            uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC), end_ns = clock_ns(CLOCK_MONOTONIC);
-            count_call(scratch, &operation, begin_ns, end_ns, mpi.world, mpi.byte,
-                       bytes_of(8, mpi.byte), CALLER);
-        }
-        uint64_t took_ns = clock_ns(CLOCK_MONOTONIC) - start_ns;
-        best_ns = took_ns < best_ns ? took_ns : best_ns;
-    }
-    free(scratch);
-    return (double)best_ns / CALLS;
+    recorder = NULL; /* the files are the parent's */
 }
 
 static void start(void)
 {
-    const char *directory = getenv("HVPROF_DIR");
-    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    const char *directory = getenv("HVPROF_DIR"), *traced = getenv("HVPROF_TRACE");
+    uint64_t events = traced ? strtoull(traced, NULL, 10) : 0;
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", clock[64] = "";
+    struct offset offset = {0};
     int rank, size, length;
     if (!directory || !*directory)
         return;
-    mpi.comm_rank = find("PMPI_Comm_rank");
-    mpi.comm_size = find("PMPI_Comm_size");
-    mpi.comm_remote_size = find("PMPI_Comm_remote_size");
-    mpi.comm_test_inter = find("PMPI_Comm_test_inter");
-    mpi.type_size = find("PMPI_Type_size");
-    mpi.type_get_name = find("PMPI_Type_get_name");
-    mpi.get_library_version = find("PMPI_Get_library_version");
-    mpi.world = PREDEFINED("ompi_mpi_comm_world", MPI_COMM_WORLD);
-    mpi.byte = PREDEFINED("ompi_mpi_byte", MPI_BYTE);
-    mpi.no_type = PREDEFINED("ompi_mpi_datatype_null", MPI_DATATYPE_NULL);
+    find_mpi();
     mpi.comm_rank(mpi.world, &rank);
     mpi.comm_size(mpi.world, &size);
-    struct recording *made = create_recording(directory, rank, size);
+    name_clock(clock, sizeof clock);
+    /* Before anything that may fail on one rank alone. */
+    clocks_are_compared = events > 0 && size > 1;
+    if (clocks_are_compared) {
+        mpi.comm_dup(mpi.world, &clock_comm);
+        offset = compare_clocks(clock);
+    }
+    struct recorder *made = create_recorder(directory, rank, size, events);
     if (!made)
         return;
     mpi.get_library_version(library, &length);
     library[strcspn(library, "\n")] = '\0';
-    snprintf(made->library, sizeof made->library, "%s", library);
-    made->cost_ns = own_cost_ns();
-    recording = made;
+    snprintf(made->file->library, sizeof made->file->library, "%s", library);
+    snprintf(made->file->clock, sizeof made->file->clock, "%s", clock);
+    made->file->offsets[0] = offset;
+    made->file->cost_ns = own_cost_ns(made);
+    pthread_atfork(NULL, NULL, stop_in_child);
+    recorder = made;
 }
 
 EXPORT int MPI_Init(int *argc, char ***argv)
@@ -338,39 +280,24 @@ EXPORT int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 EXPORT int MPI_Finalize(void)
 {
     int (*real)(void) = find("PMPI_Finalize");
+    struct recorder *into = recorder;
+    if (clocks_are_compared) {
+        char clock[64];
+        name_clock(clock, sizeof clock);
+        struct offset offset = compare_clocks(clock);
+        mpi.comm_free(&clock_comm);
+        clocks_are_compared = false;
+        if (into)
+            into->file->offsets[1] = offset;
+    }
+    if (into)
+        read_registration_cache(into->file);
     int code = real();
-    close_recording(recording, FINALIZED);
+    close_recording(into, FINALIZED);
     return code;
 }
 
 __attribute__((destructor)) static void leave(void)
 {
-    close_recording(recording, EXITED);
-}
-
-EXPORT int MPI_Comm_set_name(MPI_Comm comm, const char *name)
-{
-    int (*real)(MPI_Comm, const char *) = find("PMPI_Comm_set_name");
-    int code = real(comm, name);
-    if (code == MPI_SUCCESS) {
-        forget_transport(comm);
-        if (!strncmp(name, "hvd_ext", 7))
-            remember_transport(comm);
-    }
-    return code;
-}
-
-/* A handle may be given out again once its communicator is gone. */
-EXPORT int MPI_Comm_free(MPI_Comm *comm)
-{
-    int (*real)(MPI_Comm *) = find("PMPI_Comm_free");
-    forget_transport(*comm);
-    return real(comm);
-}
-
-EXPORT int MPI_Comm_disconnect(MPI_Comm *comm)
-{
-    int (*real)(MPI_Comm *) = find("PMPI_Comm_disconnect");
-    forget_transport(*comm);
-    return real(comm);
+    close_recording(recorder, EXITED);
 }

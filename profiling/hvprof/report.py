@@ -1,22 +1,23 @@
-"""What one recording shows: as tables on a terminal, and as JSON."""
+"""What one recording shows, as tables on a terminal."""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-import time
-from itertools import islice
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hvprof.recording import RankRecording, Recording
+from hvd_ext.units import format_seconds
+from hvprof.advice import Advice
+from hvprof.facts import facts, registration, warnings
+from hvprof.limits import limits
+from hvprof.recording import Recording, Step, printable
 from hvprof.rows import Row, exposed, rows
+from hvprof.split import Split
 
-JSON_VERSION = 1
-
-_NAMED_RANKS = 16
+_MOST_LINES = 6
 
 _TITLES = {
     "data": "Data: what the program exchanges",
@@ -25,31 +26,17 @@ _TITLES = {
 }
 
 
-def as_json(recording: Recording) -> dict:
-    """All of a recording in JSON's types (docs/hvprof.md names the keys)."""
-    shown = exposed(recording)
-    return {
-        "json_version": JSON_VERSION,
-        "directory": str(recording.directory),
-        "command": list(recording.command),
-        "host": recording.host,
-        "start_unix_s": recording.start_unix_s,
-        "duration_s": recording.duration_s,
-        "exit_code": recording.exit_code,
-        "versions": recording.versions,
-        "size": recording.size,
-        "exposed": dataclasses.asdict(shown) if shown else None,
-        **{
-            traffic: [dataclasses.asdict(row) for row in rows(recording, traffic)]
-            for traffic in _TITLES
-        },
-        "ranks": [dataclasses.asdict(rank) for rank in recording.ranks],
-    }
+def render(
+    recording: Recording,
+    console: Console,
+    split: Split | None = None,
+    advices: Sequence[Advice] = (),
+) -> None:
+    """Print the header and a table for each kind of traffic.
 
-
-def render(recording: Recording, console: Console) -> None:
-    """Print the header, and a table for each kind of traffic that there was."""
-    for line in _header(recording):
+    And, where they are given, who waits and what to try.
+    """
+    for line in map(printable, _header(recording)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for traffic, title in _TITLES.items():
         found = rows(recording, traffic)
@@ -63,65 +50,84 @@ def render(recording: Recording, console: Console) -> None:
         style="dim",
         highlight=False,
     )
+    if split and split.time_s:
+        console.print()
+        _waiting(split, console)
+    if advices:
+        console.print()
+        _advice(advices, console)
 
 
 def _header(recording: Recording) -> list[str]:
-    ranks = recording.ranks
-    first = ranks[0]
-    hosts = len({rank.host for rank in ranks})
-    when = recording.start_unix_s or min(rank.start_unix_s for rank in ranks)
-    facts = [
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)),
-        f"{len(ranks)} of {recording.size} ranks on {hosts} host{'s' * (hosts > 1)}",
-    ]
-    if recording.duration_s is not None:
-        facts.append(f"{recording.duration_s:.1f} s")
-    if recording.exit_code is not None:
-        facts.append(f"exit code {recording.exit_code}")
-    facts.append(first.mpi_library.split(",")[0])
-    lines = [shlex.join(recording.command) or str(recording.directory), "  ".join(facts)]
-    lines.append(_cost(ranks))
-    shown = exposed(recording)
-    if shown:
+    *first, cost = facts(recording)
+    lines = [shlex.join(recording.command) or str(recording.directory), "  ".join(first), cost]
+    lines.append(f"registration cache: {registration(recording)}")
+    step, shown = recording.all_steps, exposed(recording)
+    if step and step.index:
+        lines.append(_step(step))
+        if found := limits(recording):
+            line = f"limits: {found.free_speedup:.2f} x if communication were free"
+            if found.most_speedup is not None:
+                line += f"; at most {found.most_speedup:.1f} x by splitting this batch further"
+            lines.append(line)
+    elif shown:
         lines.append(
             f"exposed communication: {shown.time_s * 1e3:.1f} ms in {shown.steps} steps, "
             f"{shown.time_s * 1e3 / shown.steps:.2f} ms a step (the training thread stood still)"
         )
-    return lines + _warnings(recording)
+    return lines + warnings(recording)
 
 
-def _cost(ranks: tuple[RankRecording, ...]) -> str:
-    cost_s = max(rank.recorder_cost_s for rank in ranks)
-    calls = max(sum(cell.calls for cell in rank.cells) for rank in ranks)
-    return (
-        f"recorder: {cost_s * 1e6:.2f} us a call, measured at start; "
-        f"{calls} calls, {cost_s * calls * 1e3:.3g} ms a rank"
-    )
-
-
-def _warnings(recording: Recording) -> list[str]:
-    warnings = []
-    present = {rank.rank for rank in recording.ranks}
-    # No more than are named: a damaged file may speak of a billion ranks.
-    missing = list(
-        islice((rank for rank in range(recording.size) if rank not in present), _NAMED_RANKS + 1)
-    )
-    unfinished = [rank.rank for rank in recording.ranks if rank.state == "unfinished"]
-    dropped = sum(rank.dropped_calls for rank in recording.ranks)
-    if missing:
-        warnings.append(f"warning: no recording of {_ranks(missing)}")
-    if unfinished:
-        warnings.append(
-            f"warning: {_ranks(unfinished)} did not finish; what was done until then is counted"
+def _step(step: Step) -> str:
+    parts = ", ".join(
+        f"{name} {getattr(step, key) / step.index * 1e3:.2f}"
+        for name, key in (
+            ("compute", "compute_s"),
+            ("exposed communication", "exposed_s"),
+            ("input", "io_s"),
+            ("other", "other_s"),
         )
-    if dropped:
-        warnings.append(f"warning: {dropped} calls had no room in the histogram and are missing")
-    return warnings
+    )
+    overlap = step.overlap_percent
+    hidden = "" if overlap is None else f"; {overlap:.0f} % of the communication is hidden"
+    return f"a step: {step.time_s / step.index * 1e3:.2f} ms ({parts}; {step.index} steps){hidden}"
 
 
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (", ..." * (len(ranks) > _NAMED_RANKS))
-    return f"rank{'s' * (len(ranks) > 1)} {shown}"
+def _waiting(split: Split, console: Console) -> None:
+    console.print(
+        f"Wait against transfer: {100 * split.wait_s / split.time_s:.0f} % of a rank's "
+        f"{format_seconds(split.time_s)} in collectives is waiting",
+        style="bold",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("collective", no_wrap=True)
+    for name in ("transfer ms", "wait ms"):
+        table.add_column(name, justify="right")
+    for label, transfer_s, wait_s in split.by_operation[:_MOST_LINES]:
+        table.add_row(Text(label), _number(transfer_s * 1e3), _number(wait_s * 1e3))
+    console.print(table)
+    late = split.waited_for[:3]
+    if late:
+        named = ", ".join(f"rank {rank} ({format_seconds(time_s)})" for rank, time_s in late)
+        console.print(f"Waited for most, mean over the ranks: {named}.", highlight=False)
+    console.print(split.note, style="dim", highlight=False)
+
+
+def _advice(advices: Sequence[Advice], console: Console) -> None:
+    console.print("What to try next", style="bold")
+    for number, advice in enumerate(advices, start=1):
+        most = "" if advice.most_s is None else f": at most {format_seconds(advice.most_s)} a rank"
+        if advice.most_percent is not None:
+            most += f", {advice.most_percent:.1f} % of the {advice.share_of}"
+        for line in (
+            f"{number}. {advice.title}{most}",
+            f"   {advice.evidence}",
+            f"   Knob: {advice.knob}",
+            *(f"   $ {line}" for line in advice.command.splitlines()),
+        ):
+            # A directory's name may have escapes in it, as those of recorded things cannot.
+            console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(title: str, found: list[Row], size: int) -> Table:
@@ -131,7 +137,9 @@ def _table(title: str, found: list[Row], size: int) -> Table:
     for name in ("operation", "message size"):
         table.add_column(name, no_wrap=True)
     names = [*(["ranks"] if sizes else []), "calls", "total ms", "worst ms"]
-    names += [*(["wait ms"] if waits else []), "avg us", "min us", "max us", "algbw", "busbw"]
+    quantiles = any(row.p50_s is not None for row in found)
+    names += [*(["wait ms"] if waits else []), "avg us", "min us"]
+    names += [*(["p50 us", "p99 us"] if quantiles else []), "max us", "algbw", "busbw"]
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     previous = ""
@@ -142,13 +150,13 @@ def _table(title: str, found: list[Row], size: int) -> Table:
             Text("" if operation == previous else operation),
             row.message_size,
             *([str(row.size)] if sizes else []),
-            *_figures(row, waits=waits),
+            *_figures(row, waits=waits, quantiles=quantiles),
         )
         previous = operation
     return table
 
 
-def _figures(row: Row, *, waits: bool) -> list[str]:
+def _figures(row: Row, *, waits: bool, quantiles: bool) -> list[str]:
     even = row.calls_min == row.calls_max
     return [
         str(row.calls_max) if even else f"{row.calls_min}-{row.calls_max}",
@@ -157,6 +165,7 @@ def _figures(row: Row, *, waits: bool) -> list[str]:
         *([_number(row.wait_s and row.wait_s * 1e3)] if waits else []),
         _number(row.avg_s * 1e6),
         _number(row.min_s * 1e6),
+        *([_number(q and q * 1e6) for q in (row.p50_s, row.p99_s)] if quantiles else []),
         _number(row.max_s * 1e6),
         _number(row.algbw_gb_s),
         _number(row.busbw_gb_s),

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.units import KIB, MIB
-from hvprof.recording import Cell, Recording
+from hvprof.recording import Cell, Recording, quantile_s
 
 EXPOSED = "exposed"
+
+# A run is cut into so many blocks, for comparisons that have one run a side.
+BLOCKS = 20
 
 # Label and largest message. KB and MB are binary here (1 KB = 1024 bytes), as in the
 # table of the original hvprof, and as Horovod counts its fusion threshold; a fusion
@@ -40,6 +46,8 @@ class Row:
         avg_s, min_s, max_s: of a call, over all ranks.
         algbw_gb_s, busbw_gb_s: decimal GB/s; None where the time is not that of the
             exchange (non-blocking calls) or nothing is moved.
+        p50_s, p99_s: quantiles of a call's time, over all ranks; None if not recorded.
+        blocks_s: time_s in 20 consecutive parts of equally many calls; empty if not recorded.
     """
 
     operation: str
@@ -58,6 +66,9 @@ class Row:
     max_s: float
     algbw_gb_s: float | None
     busbw_gb_s: float | None
+    p50_s: float | None
+    p99_s: float | None
+    blocks_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +151,31 @@ def _row(key: tuple[str, str, int, int], per_rank: dict[int, list[Cell]], ranks:
         max_s=max(cell.max_s for cell in cells),
         algbw_gb_s=algbw_gb_s(message_bytes, sum(times)) if moved else None,
         busbw_gb_s=busbw_gb_s(base, message_bytes, sum(times), size) if moved else None,
+        p50_s=quantile_s(cells, 0.5),
+        p99_s=quantile_s(cells, 0.99),
+        blocks_s=_blocks(cells, ranks),
     )
+
+
+def _blocks(cells: list[Cell], ranks: int) -> tuple[float, ...]:
+    """Time of a rank in BLOCKS consecutive parts of the run.
+
+    Cells have blocks of their own lengths: each is read as a curve of time against calls.
+    Cells without blocks are spread evenly, which hides how they vary: where they are more
+    than a tenth of the time, there are no blocks at all.
+    """
+    curves = []
+    for cell in cells:
+        done = np.minimum(np.arange(len(cell.blocks_s) + 1) * cell.block_calls / cell.calls, 1)
+        if len(cell.blocks_s) >= 2 and done[-1] == 1:
+            curves.append((done, np.concatenate([[0.0], np.cumsum(cell.blocks_s)])))
+    total_s = sum(cell.time_s for cell in cells)
+    known_s = sum(float(spent[-1]) for _, spent in curves)
+    if not total_s or known_s < 0.9 * total_s:
+        return ()
+    grid = np.linspace(0, 1, BLOCKS + 1)
+    time_s: NDArray[np.float64] = np.full(BLOCKS, (total_s - known_s) / BLOCKS)
+    for done, spent in curves:
+        time_s += np.diff(np.interp(grid, done, spent))
+    # Blocks are clocked by themselves: their sum may miss the total by a rounding.
+    return tuple(float(value) for value in np.maximum(time_s, 0) / ranks)

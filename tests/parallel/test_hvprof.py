@@ -8,11 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import hvprof
+from hvprof.timeline import import_timeline
+from hvprof.trace import load_trace, write_chrome
+from hvprof.waits import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -23,6 +27,8 @@ ENVIRONMENT = {
     "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "profiling")]),
     "OMP_NUM_THREADS": "1",
+    # Waiting ranks must let go of the cores that they share.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 # Ends the job, not only the rank, when a program raises.
 PYTHON = [sys.executable, "-m", "mpi4py"]
@@ -49,9 +55,11 @@ def mpirun(ranks: int, bin_folder: Path = BIN) -> list[str]:
     return [launcher, *extra, "-np", str(ranks)]
 
 
-def record(directory: Path, ranks: int, program: str) -> hvprof.Recording:
-    done = run([*RECORD, "-o", directory, "--", *mpirun(ranks), *PYTHON, PROGRAMS / program])
+def record(directory: Path, ranks: int, program: str, *options: str) -> hvprof.Recording:
+    command = [*mpirun(ranks), *PYTHON, PROGRAMS / program]
+    done = run([*RECORD, *options, "-o", directory, "--", *command])
     assert done.returncode == 0, done.stderr
+    (directory / "output.txt").write_text(done.stdout)
     return hvprof.load(directory)
 
 
@@ -64,20 +72,71 @@ def totals(rank: hvprof.RankRecording, traffic: str = "data") -> dict[str, tuple
     return found
 
 
-EDGES = [0, 1, 2, 3, 1023, 1024, 1025, 2**17, 2**17 + 1, 2**24, 2**24 + 1]
+def installed_mpis() -> list[Path]:
+    """The folders of mpicc: this environment's, and the other MPIs that `make mpis` made."""
+    first = BIN if (BIN / "mpicc").exists() else Path(shutil.which("mpicc") or BIN).parent
+    folders = [first, *(path.parent for path in sorted(ROOT.glob(".venvs/*/bin/mpicc")))]
+    of_version: dict[str, Path] = {}
+    for folder in folders:
+        of_version.setdefault(run([mpirun(1, folder)[0], "--version"]).stdout, folder)
+    return list(of_version.values())
 
 
-def known_messages(rank: int, size: int) -> dict[str, list[int]]:
-    """Bytes of each call of known_traffic.py."""
+@dataclass(frozen=True)
+class Built:
+    """The recorder and the programs in C, built for one MPI."""
+
+    mpi: Path
+    folder: Path
+
+    def record(self, directory: Path, ranks: int, program: str, **variables: str) -> str:
+        """Run a program with the recorder preloaded; returns what it printed."""
+        directory.mkdir()
+        # Linked with libmpi or not, both ways of finding the program's MPI must work.
+        library = self.folder / ("linked.so" if ranks == 1 else "as-needed.so")
+        done = run(
+            [*mpirun(ranks, self.mpi), self.folder / program],
+            {
+                **ENVIRONMENT,
+                "PATH": f"{self.mpi}{os.pathsep}{os.environ['PATH']}",
+                "HVPROF_DIR": str(directory),
+                "LD_PRELOAD": str(library),
+                **variables,
+            },
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module", params=installed_mpis(), ids=lambda folder: folder.parent.name)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("built")
+    mpicc = request.param / "mpicc"
+    shared = ["-shared", "-fPIC", "-O1", "-pthread", SOURCES / "pmpi.c", "-o"]
+    for arguments in (
+        [*shared, folder / "linked.so"],
+        ["-Wl,--as-needed", *shared, folder / "as-needed.so"],
+        [PROGRAMS / "known_traffic.c", "-o", folder / "known_traffic"],
+        [PROGRAMS / "known_waits.c", "-o", folder / "known_waits"],
+    ):
+        subprocess.run([mpicc, *arguments], check=True)
+    return Built(request.param, folder)
+
+
+EDGES = [0, 1, 2, 3, 1023, 1024, 1025, 2**17, 2**17 + 1, 2**20 + 1]
+
+
+def known_messages(size: int) -> dict[str, list[int]]:
+    """Bytes of each call of known_traffic.c, but for what it makes communicators for."""
     return {
-        "allreduce": [*EDGES, 80, 8, *[16] * 600],
+        "allreduce": [*EDGES, 8],
         "iallreduce": [8],
         "reduce": [8],
         "scan": [8],
         "exscan": [8],
         "reduce_scatter_block": [8 * size],
         "reduce_scatter": [4 * (size + 1)],
-        "bcast": [24],
+        "bcast": [80, 24],
         "ibcast": [24],
         "allgather": [24 * size] * 2,
         "allgatherv": [24 * size],
@@ -87,38 +146,135 @@ def known_messages(rank: int, size: int) -> dict[str, list[int]]:
         "scatterv": [24],
         "alltoall": [24 * size],
         "alltoallv": [24 * size] * 2,
-        "barrier": [0],
         "ibarrier": [0],
         "sendrecv": [10],
         "send": [10],
         "isend": [10],
         "recv": [10],
         "irecv": [10],
+        "wait": [0] * 3,
+        "waitall": [0],
+        "waitany": [0],
     }
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_counts_and_bytes_are_exact(size: int, tmp_path: Path) -> None:
-    recording = record(tmp_path / "run", size, "known_traffic.py")
+def test_counts_and_bytes_are_exact_on_every_mpi(built: Built, size: int, tmp_path: Path) -> None:
+    built.record(tmp_path / "run", size, "known_traffic")
+    recording = hvprof.load(tmp_path / "run")
     assert [rank.rank for rank in recording.ranks] == list(range(size))
+    known = known_messages(size)
     for rank in recording.ranks:
-        known = known_messages(rank.rank, size)
-        assert {cell.operation for cell in rank.cells} == set(known)
-        assert rank.state == "finalized"
-        assert rank.dropped_calls == 0
+        assert (rank.state, rank.dropped_calls, rank.registration_cache) == ("finalized", 0, None)
+        cells = [cell for cell in rank.cells if cell.operation != "barrier"]
+        assert totals(rank, "control") == {"sendrecv": (1, 4)}
+        assert totals(rank, "transport") == {"barrier": (1, 0)}
         found = dict.fromkeys(known, 0)
-        for cell in rank.cells:
-            within = [b for b in known[cell.operation] if cell.low_bytes <= b <= cell.high_bytes]
-            assert (cell.calls, cell.message_bytes) == (len(within), sum(within)), cell
-            assert (cell.traffic, cell.source, cell.algorithm) == ("data", "mpi", "native")
-            assert cell.size == size
+        for cell in cells:
+            assert (cell.source, cell.algorithm, cell.size) == ("mpi", "native", size)
             assert 0 <= cell.min_s <= cell.time_s / cell.calls <= cell.max_s <= cell.time_s
-            found[cell.operation] += cell.calls
+            assert sum(calls for _, calls in cell.histogram) == cell.calls
+            assert sum(cell.blocks_s) == pytest.approx(cell.time_s)
+            if cell.traffic == "data":
+                of_bin = [
+                    b for b in known[cell.operation] if cell.low_bytes <= b <= cell.high_bytes
+                ]
+                assert (cell.calls, cell.message_bytes) == (len(of_bin), sum(of_bin)), cell
+                found[cell.operation] += cell.calls
         assert found == {operation: len(of_it) for operation, of_it in known.items()}
+        types = {cell.operation: cell.datatype for cell in cells if cell.low_bytes <= 24}
+        assert types["scan"] == "MPI_INT"
+        assert types["gather"] == "MPI_DOUBLE"
+        assert {c.datatype for c in cells if c.operation == "bcast"} == {
+            "derived 8 B",
+            "MPI_DOUBLE",
+        }
+    if size == 3:
+        check_communicators(recording)
 
 
-def test_the_report_has_the_same_figures(tmp_path: Path) -> None:
-    record(tmp_path / "run", 2, "known_traffic.py")
+def check_communicators(recording: hvprof.Recording) -> None:
+    """Of three ranks, that each communicator has one id on all its ranks."""
+    ids: dict[str, set[int]] = {}
+    for rank in recording.ranks:
+        of_rank = {one.id: one for one in rank.communicators}
+        assert len(of_rank) == len(rank.communicators)
+        for cell in rank.cells:
+            if cell.operation == "barrier":
+                one = of_rank[cell.communicator]
+                assert (cell.calls, one.size) == (1, cell.size) or one.name == "hvd_ext c"
+                ids.setdefault(f"{one.id} {one.ranks} {one.name}", set()).add(rank.rank)
+    members = sorted((key.split(maxsplit=1)[1], ranks) for key, ranks in ids.items())
+    # The halves of even and odd ranks, a copy of each, the world, a copy, and rank 0 alone.
+    assert members == [
+        ("0 ", {0}),
+        ("0,2 ", {0, 2}),
+        ("0,2 hvd_ext c", {0, 2}),
+        ("0-2 ", {0, 1, 2}),
+        ("0-2 MPI_COMM_WORLD", {0, 1, 2}),
+        ("1 ", {1}),
+        ("1 hvd_ext c", {1}),
+    ]
+
+
+def test_a_sleeping_rank_is_found_out_on_every_mpi(built: Built, tmp_path: Path) -> None:
+    output = built.record(tmp_path / "run", 3, "known_waits", HVPROF_TRACE="100")
+    slept_s = float(re.findall(r"slept (\S+)", output)[0])
+    found = waiting(hvprof.load(tmp_path / "run"))
+    assert found is not None
+    assert (found.calls, found.covered_calls) == (18, 18)
+    peers = {
+        (peer.rank, peer.waited_for): peer for peer in found.peers if peer.operation == "allreduce"
+    }
+    for rank in (0, 1):
+        assert peers[rank, 2].wait_s >= 0.9 * slept_s
+        assert peers[rank, 2].calls == 3
+    allreduce = next(one for one in found.operations if one.operation == "allreduce")
+    assert allreduce.wait_s >= 0.9 * 2 * slept_s
+    assert allreduce.wait_s + allreduce.transfer_s == pytest.approx(allreduce.time_s)
+
+
+def test_clocks_of_two_machines_are_laid_over_each_other(built: Built, tmp_path: Path) -> None:
+    shifted = ["unshare", "--time", "--monotonic", "5000"]
+    if shutil.which("unshare") is None or run([*shifted, "true"]).returncode:
+        pytest.skip("a process with a clock of its own needs root, or rights to namespaces")
+    program, directory = built.folder / "known_waits", tmp_path / "run"
+    directory.mkdir()
+    variables = {"LD_PRELOAD": built.folder / "as-needed.so", "HVPROF_TRACE": 100}
+    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    # Only rank 2, which sleeps, has the other clock.
+    script = f"env {words} HVPROF_DIR={directory} {program}"
+    launcher = mpirun(2, built.mpi)
+    command = [*launcher, "sh", "-c", script]
+    command += [":", *launcher[1:-2], "-np", "1", *shifted, "--fork", "sh", "-c", script]
+    path = {"PATH": f"{built.mpi}{os.pathsep}{os.environ['PATH']}"}
+    done = run(command, {**ENVIRONMENT, **path})
+    assert done.returncode == 0, done.stderr
+    recording = hvprof.load(directory)
+    offset = recording.ranks[2].clock_offsets[0]
+    assert recording.ranks[0].clock == recording.ranks[1].clock != recording.ranks[2].clock
+    assert offset.offset_s == pytest.approx(-5000, abs=0.01)
+    found = waiting(recording)
+    assert found is not None
+    slept_s = float(re.findall(r"slept (\S+)", done.stdout)[0])
+    waited = {(p.rank, p.waited_for): p.wait_s for p in found.peers if p.operation == "allreduce"}
+    assert min(waited[0, 2], waited[1, 2]) >= 0.9 * slept_s
+
+
+PYTHON_EDGES = [0, 1, 2, 3, 1023, 1024, 1025, 2**17, 2**17 + 1, 2**24, 2**24 + 1]
+
+
+def test_the_report_has_what_threads_of_python_sent(tmp_path: Path) -> None:
+    recording = record(tmp_path / "run", 2, "known_traffic.py")
+    for rank in recording.ranks:
+        calls = {(c.low_bytes, c.communicator): 0 for c in rank.cells if c.operation == "allreduce"}
+        for cell in rank.cells:
+            assert (cell.traffic, cell.source, cell.size) == ("data", "mpi", 2)
+            if cell.operation == "allreduce":
+                calls[cell.low_bytes, cell.communicator] += cell.calls
+        # 200 calls of 16 bytes on each of three communicators at once.
+        assert sorted(n for (low, _), n in calls.items() if low == 16) == [200] * 3
+        assert totals(rank)["allreduce"] == (13 + 600, sum(PYTHON_EDGES) + 80 + 8 + 600 * 16)
     done = run([sys.executable, "-m", "hvprof", "report", tmp_path / "run", "--json"])
     report = json.loads(done.stdout)
     rows = {row["message_size"]: row for row in report["data"] if row["operation"] == "allreduce"}
@@ -144,9 +300,70 @@ def test_own_reductions_are_counted_once(tmp_path: Path) -> None:
         assert totals(rank)["allreduce"] == (5, 20000)
 
 
+def test_the_hidden_share_of_communication_is_right(tmp_path: Path) -> None:
+    recording = record(tmp_path / "run", 2, "known_overlap.py", "--trace", "1000")
+    known = float(re.findall(r"overlap (\S+)", (tmp_path / "run" / "output.txt").read_text())[0])
+    steps = recording.ranks[0].all_steps
+    assert steps is not None
+    assert steps.index == recording.ranks[0].step_count == len(recording.ranks[0].steps) == 4
+    assert steps.overlap_percent == pytest.approx(known, abs=5)
+    for step in (steps, *recording.ranks[0].steps):
+        parts_s = step.compute_s + step.exposed_s + step.io_s + step.other_s
+        assert parts_s == pytest.approx(step.time_s)
+        assert step.io_s >= 0.02
+        assert step.compute_s >= 0.1
+    regions = {region.name: region for region in recording.ranks[0].regions}
+    assert {name: (one.kind, one.calls) for name, one in regions.items()} == {
+        "read": ("io", 4),
+        "backward": ("compute", 4),
+        "synchronize": ("communication", 4),
+        "step": ("other", 4),
+    }
+    # Rank 1 computes for longer, and rank 0 stands still for it.
+    found = waiting(recording)
+    assert found is not None
+    assert [(one.operation, one.calls) for one in found.regions] == [("synchronize", 8)]
+    assert (found.region_peers[0].rank, found.region_peers[0].waited_for) == (0, 1)
+    count = write_chrome(recording, tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    calls = [event for event in events if event["ph"] == "X"]
+    assert len(calls) == count == sum(rank.trace_calls for rank in recording.ranks)
+    assert {event["pid"] for event in calls} == {0, 1}
+    # On one track, a call lies in another or beside it.
+    for track in {(event["pid"], event["tid"]) for event in calls}:
+        ends: list[float] = []
+        of_track = [event for event in calls if (event["pid"], event["tid"]) == track]
+        for event in sorted(of_track, key=lambda event: (event["ts"], -event["dur"])):
+            while ends and ends[-1] <= event["ts"] + 0.001:
+                ends.pop()
+            assert not ends or event["ts"] + event["dur"] <= ends[-1] + 0.001
+            ends.append(event["ts"] + event["dur"])
+
+
+def test_regions_keep_apart_what_is_easily_mixed_up(tmp_path: Path) -> None:
+    rank = record(tmp_path / "run", 1, "known_regions.py").ranks[0]
+    calls = {region.name: region.calls for region in rank.regions}
+    hostile = next(name for name in calls if "script" in name)
+    assert "\x1b" not in hostile
+    del calls[hostile]
+    # Not the one from before MPI, nor those of the forked child, nor of threads that left
+    # without an end, nor the deepest ones.
+    assert calls == {"outer": 3, "inner": 3, "failing": 1, "deep": 32, "step": 5}
+    first, *_, last = rank.steps
+    assert first.compute_s >= 0.01
+    assert first.io_s >= 0.02
+    parts_s = first.compute_s + first.io_s + first.exposed_s + first.other_s
+    assert parts_s == pytest.approx(first.time_s)
+    regions = {region.name: region for region in rank.regions}
+    assert regions["outer"].time_s >= regions["inner"].time_s
+    time_s = next(cell.time_s for cell in rank.cells if cell.operation == "allreduce")
+    assert time_s <= last.exposed_s + 1e-6
+    assert last.exposed_s <= last.time_s
+
+
 def test_a_killed_rank_is_still_read(tmp_path: Path) -> None:
     command = [*mpirun(2), *PYTHON, PROGRAMS / "killed_rank.py"]
-    done = run([*RECORD, "-o", tmp_path / "run", "--", *command])
+    done = run([*RECORD, "--trace", "40", "-o", tmp_path / "run", "--", *command])
     assert done.returncode != 0
     recording = hvprof.load(tmp_path / "run")
     assert recording.exit_code == done.returncode
@@ -154,6 +371,13 @@ def test_a_killed_rank_is_still_read(tmp_path: Path) -> None:
     assert [totals(rank)["allreduce"] for rank in recording.ranks] == [(100, 400000)] * 2
     text = run([sys.executable, "-m", "hvprof", "report", tmp_path / "run"]).stdout
     assert re.search(r"warning: ranks? .*1 did not finish", text)
+    # The ring has the last 40 of 100 calls.
+    trace = load_trace(recording)
+    assert trace is not None
+    assert [rank.events["number"].tolist() for rank in trace.ranks] == [list(range(61, 101))] * 2
+    found = waiting(recording)
+    assert found is not None
+    assert (found.covered_calls, found.covered_percent) == (80, 40)
 
 
 def test_a_second_job_does_not_disturb_the_first(tmp_path: Path) -> None:
@@ -185,16 +409,38 @@ def test_another_preload_stays_behind_ours(tmp_path: Path) -> None:
     assert totals(hvprof.load(tmp_path / "run").ranks[0]) == {"barrier": (1, 0)}
 
 
+def test_the_registration_cache_of_mvapich2_is_read(tmp_path: Path) -> None:
+    # MVAPICH2 is not to be had here: what it exposes is, in front of another MPI.
+    other = tmp_path / "libmvapich.so"
+    mpicc = installed_mpis()[0] / "mpicc"
+    source = PROGRAMS / "mvapich2_counters.c"
+    subprocess.run([mpicc, "-shared", "-fPIC", source, "-o", other], check=True)
+    program = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
+    done = run(
+        [*RECORD, "-o", tmp_path / "run", "--", *mpirun(1), sys.executable, "-c", program],
+        {**ENVIRONMENT, "LD_PRELOAD": str(other)},
+    )
+    assert done.returncode == 0, done.stderr
+    cache = hvprof.load(tmp_path / "run").ranks[0].registration_cache
+    assert cache is not None
+    assert (cache.hits, cache.misses, cache.hit_percent) == (750, 250, 75)
+
+
 def test_horovod_runs_to_the_same_result(tmp_path: Path) -> None:
     command = ["horovodrun", "-np", "2", sys.executable, PROGRAMS / "horovod_allreduce.py"]
     plain = run(command)
-    recorded = run([*RECORD, "-o", tmp_path / "run", "--", *command])
+    timeline = tmp_path / "timeline.json"
+    recorded = run(
+        [*RECORD, "-o", tmp_path / "run", "--", *command],
+        {**ENVIRONMENT, "HOROVOD_TIMELINE": str(timeline)},
+    )
     # mpirun may tag the middle of a line, which then is no longer one word.
     outputs = [re.sub(r"\[1,\d+\]<std\w+>:", "", done.stdout) for done in (plain, recorded)]
     results = [re.findall(r"result (\S+)", output) for output in outputs]
     assert results[0] == results[1]
     assert len(results[0]) == 1, plain.stderr
-    for rank in hvprof.load(tmp_path / "run").ranks:
+    recording = hvprof.load(tmp_path / "run")
+    for rank in recording.ranks:
         data, control = totals(rank), totals(rank, "control")
         assert set(data) == {"allreduce"}
         calls, message_bytes = data["allreduce"]
@@ -202,42 +448,50 @@ def test_horovod_runs_to_the_same_result(tmp_path: Path) -> None:
         assert 60 <= calls <= 80
         assert {"allreduce", "gather", "gatherv", "bcast"} <= set(control)
         assert control["allreduce"][0] >= calls / 2
-        # Bit vectors of 8 to 16 bytes.
-        assert control["allreduce"][1] <= 16 * control["allreduce"][0]
+        # Bit vectors of 8 to 16 bytes, and twice that with a timeline.
+        assert control["allreduce"][1] <= 32 * control["allreduce"][0]
+    # What the timeline tells of the same run, message by message.
+    assert import_timeline(timeline, tmp_path / "imported", force=False) == 0
+    imported = hvprof.load(tmp_path / "imported")
+    assert (imported.size, imported.source) == (2, "timeline")
+    assert by_bin(imported.ranks[0]) == by_bin(recording.ranks[0])
 
 
-def installed_mpis() -> list[Path]:
-    """The folders of mpicc: this environment's, and the others that `make mpis` made."""
-    found = [BIN if (BIN / "mpicc").exists() else Path(shutil.which("mpicc") or BIN).parent]
-    return found + [path.parent for path in sorted(ROOT.glob(".venvs/*/bin/mpicc"))]
+def by_bin(rank: hvprof.RankRecording) -> dict[int, tuple[int, int]]:
+    found: dict[int, tuple[int, int]] = {}
+    for cell in rank.cells:
+        if cell.traffic == "data":
+            calls, message_bytes = found.get(cell.low_bytes, (0, 0))
+            found[cell.low_bytes] = (calls + cell.calls, message_bytes + cell.message_bytes)
+    return found
 
 
-@pytest.mark.parametrize("folder", installed_mpis(), ids=lambda folder: folder.parent.name)
-def test_c_programs_on_every_mpi(folder: Path, tmp_path: Path) -> None:
-    library, program = tmp_path / "libhvprof.so", tmp_path / "program"
-    mpicc = folder / "mpicc"
-    # Linked with libmpi or not, both ways of finding the program's MPI must work.
-    for flags in ([], ["-Wl,--as-needed"]):
-        subprocess.run(
-            [mpicc, "-shared", "-fPIC", "-O2", *flags, SOURCES / "pmpi.c", "-o", library],
-            check=True,
-        )
-        subprocess.run([mpicc, PROGRAMS / "known_traffic.c", "-o", program], check=True)
-        directory = tmp_path / f"run{len(flags)}"
-        directory.mkdir()
-        preload = {"HVPROF_DIR": str(directory), "LD_PRELOAD": str(library)}
-        path = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-        done = run([*mpirun(2, folder), program], {**ENVIRONMENT, **path, **preload})
-        assert done.returncode == 0, done.stderr
-        for rank in hvprof.load(directory).ranks:
-            assert totals(rank) == {"allreduce": (6, 48000), "bcast": (1, 10)}
-            assert totals(rank, "transport") == {"barrier": (1, 0)}
-            assert rank.state == "finalized"
+@pytest.mark.parametrize("exchange", ["hvd_ext", "horovod"])
+def test_a_trainer_says_where_its_steps_time_goes(exchange: str, tmp_path: Path) -> None:
+    arguments = ["--synthetic", "--steps", "3", "--blocks", "2", "--features", "8", "--patch", "16"]
+    command = [sys.executable, "-m", "edsr.train", *arguments, "--exchange", exchange]
+    command += ["--output", str(tmp_path / "out")]
+    # One rank of Horovod's waits in synchronize() too; hvd_ext's would have nothing to do.
+    launcher = ["horovodrun", "-np", "2"] if exchange == "hvd_ext" else mpirun(1)
+    done = run([*RECORD, "-o", tmp_path / "run", "--", *launcher, *command])
+    assert done.returncode == 0, done.stderr
+    for rank in hvprof.load(tmp_path / "run").ranks:
+        calls = {region.name: region.calls for region in rank.regions}
+        parts = ("load", "forward", "backward", "update", "synchronize", "step")
+        assert {name: calls[name] for name in parts} == dict.fromkeys(parts, 3)
+        assert calls["checkpoint"] == 1
+        steps = rank.all_steps
+        assert steps is not None
+        assert steps.exposed_s > 0
+        assert steps.compute_s > 0
 
 
 def test_the_overhead_benchmark_runs(tmp_path: Path) -> None:
-    arguments = ["--calls", "1000", "--samples", "1", "--json", tmp_path / "overhead.json"]
+    arguments = ["--calls", "1000", "--samples", "1", "--memory-calls", "100000"]
+    arguments += ["--json", tmp_path / "overhead.json"]
     done = run([sys.executable, "-m", "benchmarks.profiler_overhead", *arguments])
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "overhead.json").read_text())
     assert {"overhead_us_per_call", "overhead_percent"} <= set(figures)
+    # The trace's ring has 100000 places of 64 bytes; beyond that nothing may grow.
+    assert figures["memory_growth_kib"] <= 6250 + 256

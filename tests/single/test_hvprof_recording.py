@@ -1,4 +1,4 @@
-"""Reading recordings, sound and hostile, and what is computed from them. No ranks here."""
+"""Reading recordings of format 1, sound and hostile, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hvd_ext.errors import UsageError
 from hvprof import report
 from hvprof.cli import main
 from hvprof.comparison import render
+from hvprof.export import as_json
 from hvprof.recording import bin_edges
 from hvprof.rows import SIZE_ROWS, size_row
 
@@ -223,8 +224,8 @@ def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
         (rank_file(0, [])[:5000], "is cut off: 5000 of"),
         (rank_file(0, []) + b"x", "is cut off"),
         (b"\x7fELF and more", "hvprof did not write it"),
-        (rank_file(0, [], version=2), "has format 2, this hvprof reads 1"),
-        (rank_file(0, [], version=2)[:600], "has format 2, this hvprof reads 1"),
+        (rank_file(0, [], version=3), "has format 3, this hvprof reads 2"),
+        (rank_file(0, [], version=3)[:600], "has format 3, this hvprof reads 2"),
         (rank_file(5, [], size=2), "rank 5 of 2"),
         (rank_file(0, [], state=9), "state 9"),
         (rank_file(0, [struct.pack("<8Q", 3 << 56, 1, 1, 1, 1, 1, 1, 0)]), "is damaged"),
@@ -280,5 +281,5 @@ def test_any_damage_is_an_error_or_a_report(
     except UsageError:
         return
     shown(recording)
-    json.dumps(report.as_json(recording), allow_nan=False)
+    json.dumps(as_json(recording), allow_nan=False)
     shown(hvprof.compare(recording, recording))

@@ -16,6 +16,7 @@ SOURCES = {
     "hvprof": ROOT / "profiling" / "hvprof",
     "hvd_launch": ROOT / "launch" / "hvd_launch",
     **{name: ROOT / name for name in ("training", "edsr", "resnet", "benchmarks")},
+    **{name: ROOT / name for name in ("mesh", "cosmoflow")},
 }
 
 FACTS = {"hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events"}
@@ -27,6 +28,7 @@ JOB = {
     "hvd_ext.progress",
 }
 MPI = {*FACTS, *JOB, "mpi4py", "numpy", "cupy"}
+PLANNED = {"hvd_ext.planned", "hvd_ext.allreduce"}
 SHOWN = {"rich", "numpy", "matplotlib"}
 TRAINED = {*SHOWN, *FACTS, "hvd_ext", "hvd_ext.torch", "torch", "PIL", "skimage", "training"}
 
@@ -43,14 +45,31 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.allreduce.measure": {*MPI, *SHOWN, "hvd_ext.allreduce", "hvd_ext.planned"},
     "hvd_ext.planned": {*MPI, "hvd_ext.allreduce", "hvd_ext.arena"},
     "hvd_ext.arena": {*MPI, "hvd_ext.allreduce"},
-    "hvd_ext.torch": {*MPI, "hvd_ext", "hvd_ext.allreduce", "hvd_ext.arena", "torch", "horovod"},
+    "hvd_ext.torch": {*MPI, *PLANNED, "hvd_ext", "hvd_ext.arena", "torch", "horovod"},
     "hvd_ext.spatial": {*MPI, "hvd_ext.allreduce", "torch"},
-    "hvprof": {*FACTS, *SHOWN},
+    "hvprof": {*FACTS, *SHOWN, "jinja2", "markupsafe", "scipy"},
+    # Times the layers of a model, and imports torch when it is asked to.
+    "hvprof.layers": {*FACTS, "hvprof", "torch"},
     "hvd_launch": {"hvd_ext.errors", "hvd_ext.allreduce.table"},
+    # Draws its screen, when it has one to draw.
+    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_launch", "rich"},
+    # Runs in processes of its own, to see what these load.
+    "hvd_launch.probe": {"mpi4py", "horovod"},
+    "hvd_launch.tune": {"hvd_launch", *FACTS, "hvd_ext.allreduce.table", *SHOWN},
+    "hvd_launch.tune.rank": {*MPI, "hvd_ext.allreduce.table", "hvd_ext.planned"},
     "training": {*TRAINED, "horovod"},
-    "edsr": TRAINED,
-    "resnet": TRAINED,
-    "benchmarks": {*TRAINED, "hvprof", "hvd_launch", "horovod", "mpi4py"},
+    "training.volumes": {*TRAINED, "hvd_ext.spatial"},
+    "mesh": {*TRAINED, "hvd_ext.spatial"},
+    "cosmoflow": {*TRAINED, "hvd_ext.spatial"},
+    "edsr": {*TRAINED, "hvprof"},
+    "resnet": {*TRAINED, "hvprof"},
+    "benchmarks": {*TRAINED, "hvprof", "hvd_launch", "horovod", "mpi4py", "hvd_ext.planned"},
+    "benchmarks.allreduce_sweep": {*MPI, *SHOWN, *FACTS, *PLANNED, "benchmarks", "torch"},
+    # Times the models, and knows no trainer.
+    "benchmarks.spatial_scaling": {
+        *TRAINED,
+        *("benchmarks", "hvd_ext.spatial", "mpi4py", "mesh.model", "cosmoflow.model"),
+    },
 }
 
 

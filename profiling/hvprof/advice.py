@@ -1,0 +1,327 @@
+"""What to try next: each piece of advice with its evidence and the most it can bring.
+
+A ceiling is what would be gained if the cause were gone altogether. No advice on
+communication can bring more than the communication that is exposed, where that is known.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_ext.units import format_seconds
+from hvprof.recording import Recording
+from hvprof.rows import Row, exposed, rows
+from hvprof.split import Split
+
+# Less than this share of the run is not worth an hour of anyone's time.
+_WORTH_PERCENT = 2.0
+_SMALL = ("<1 KB", "1-128 KB")
+_SLOW = 0.6
+_TRACE = "100000"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to try.
+
+    Attributes:
+        title: what to do.
+        evidence: the figures that speak for it.
+        knob: what is to be turned.
+        most_s: the most it can bring, of a rank's time; None where that is not known.
+        most_percent: the same, in percent of `share_of`: "steps", or "run" without steps.
+        command: to be typed next.
+    """
+
+    title: str
+    evidence: str
+    knob: str
+    most_s: float | None
+    most_percent: float | None
+    share_of: str
+    command: str
+
+
+def share_of(recording: Recording) -> str:
+    """What shares of time are taken of: "steps" where the program marks them, else "run"."""
+    steps = recording.all_steps
+    return "steps" if steps and steps.time_s > 0 else "run"
+
+
+def base_s(recording: Recording) -> float:
+    """Seconds of a rank that shares are taken of."""
+    steps = recording.all_steps
+    return steps.time_s if steps and steps.time_s > 0 else run_s(recording)
+
+
+def run_s(recording: Recording) -> float:
+    """Seconds from a rank's start to its end, as a mean; 0 where none has ended."""
+    ends = [rank.end_unix_s - rank.start_unix_s for rank in recording.ranks if rank.end_unix_s]
+    return max(sum(ends) / len(ends), 0.0) if ends else recording.duration_s or 0.0
+
+
+def exposed_s(recording: Recording) -> float | None:
+    """How long a rank stood still for communication; None if nothing tells."""
+    steps = recording.all_steps
+    if steps:
+        return steps.exposed_s
+    shown = exposed(recording)
+    return shown.time_s if shown else None
+
+
+def advise(recording: Recording, split: Split | None) -> list[Advice]:
+    """All advice that the figures support, the most promising first."""
+    case = _Case(recording, split)
+    found = [advice for rule in _RULES for advice in rule(case)]
+    return sorted(found, key=lambda advice: -(advice.most_s or 0))
+
+
+class _Case:
+    """What the rules look at."""
+
+    def __init__(self, recording: Recording, split: Split | None) -> None:
+        self.recording = recording
+        self.split = split
+        self.run_s = run_s(recording)
+        self.base_s = base_s(recording)
+        self.share_of = share_of(recording)
+        self.exposed_s = exposed_s(recording)
+        self.data = rows(recording, "data")
+        self.allreduce = [row for row in self.data if row.operation == "allreduce"]
+        self.control = rows(recording, "control")
+        self.control_s = sum(row.time_s for row in self.control)
+        # A lucky call or two is no measure for thousands.
+        least_s = 0.05 * sum(row.time_s for row in self.allreduce)
+        bandwidths = [row.busbw_gb_s or 0 for row in self.allreduce if row.time_s >= least_s]
+        self.best_gb_s = max(bandwidths, default=0.0)
+        self.uses_hvd_ext = any(row.algorithm != "native" for row in self.allreduce)
+
+    def advice(
+        self, title: str, evidence: str, knob: str, most_s: float | None, command: str
+    ) -> Iterator[Advice]:
+        """The advice, its ceiling bounded by what is exposed, if it is worth its while."""
+        percent = None
+        if most_s is not None:
+            most_s = most_s if self.exposed_s is None else min(most_s, self.exposed_s)
+            percent = 100 * most_s / self.base_s if self.base_s else None
+            if percent is not None and percent < _WORTH_PERCENT:
+                return
+        yield Advice(title, evidence, knob, most_s, percent, self.share_of, command)
+
+    def at_best_s(self, row: Row) -> float:
+        """What a row would take at the best bandwidth that an allreduce had here."""
+        bandwidth = min(row.busbw_gb_s or 0, self.best_gb_s)
+        return row.time_s * bandwidth / self.best_gb_s if self.best_gb_s else 0.0
+
+    def again(self, suffix: str, variables: str = "", *, change: Callable | None = None) -> str:
+        """The recorded command once more, with a change, and the comparison."""
+        directory = Path(f"{self.recording.directory}-{suffix}")
+        command = list(self.recording.command) or ["COMMAND"]
+        if change:
+            command = change(command)
+        if variables:
+            command = _with_variable(command, variables, self.recording)
+        record = shlex.join(["hvprof", "record", "-o", str(directory), "--", *command])
+        compare = shlex.join(["hvprof", "compare", str(self.recording.directory), str(directory)])
+        return f"{record}\n{compare}"
+
+    def share(self, time_s: float) -> str:
+        """A time of the whole run, and its share of it."""
+        return _share(time_s, self.run_s, "run")
+
+    def share_of_steps(self, time_s: float) -> str:
+        """A time within the steps, and its share of them; of the run without steps."""
+        return _share(time_s, self.base_s, self.share_of)
+
+
+def _small_messages(case: _Case) -> Iterator[Advice]:
+    small = [row for row in case.allreduce if row.message_size in _SMALL]
+    large = [row for row in case.allreduce if row.message_size not in _SMALL]
+    lost_s = sum(row.time_s - case.at_best_s(row) for row in small)
+    calls = sum(row.calls for row in small) // len(case.recording.ranks)
+    if not calls or not large or not case.control:
+        return
+    yield from case.advice(
+        "Fuse small gradients into larger messages",
+        f"{calls} allreduce calls of at most 128 KB take {case.share(lost_s)} more than the same "
+        "bytes at the best bandwidth seen here.",
+        "HOROVOD_CYCLE_TIME (ms between fusions, 1 by default) and HOROVOD_FUSION_THRESHOLD "
+        "(bytes, 128 MiB by default)",
+        lost_s,
+        case.again("cycle5", "HOROVOD_CYCLE_TIME=5"),
+    )
+
+
+def _negotiation(case: _Case) -> Iterator[Advice]:
+    if not case.control or case.exposed_s is None or case.uses_hvd_ext:
+        return
+    calls = sum(row.calls for row in case.control) // len(case.recording.ranks)
+    yield from case.advice(
+        "Reduce gradients without negotiation",
+        f"Horovod's coordination took {calls} calls and {case.share(case.control_s)}; gradients "
+        f"wait for it. The training thread stood still for {case.share_of_steps(case.exposed_s)}.",
+        "hvd_ext's DistributedOptimizer, which reduces in a fixed order; or HOROVOD_CYCLE_TIME",
+        case.control_s,
+        case.again("hvd_ext", change=_over_hvd_ext),
+    )
+
+
+def _unhidden(case: _Case) -> Iterator[Advice]:
+    steps = case.recording.all_steps
+    overlap = steps.overlap_percent if steps else None
+    if steps is None or overlap is None or overlap >= 50:
+        return
+    stood = case.share_of_steps(steps.exposed_s)
+    yield from case.advice(
+        "Hide communication behind backward",
+        f"{overlap:.0f} % of the communication is hidden; {stood} is not.",
+        "HVD_EXT_BUCKET_BYTES: smaller buckets start earlier"
+        if case.uses_hvd_ext
+        else "hvd_ext's DistributedOptimizer: a bucket is reduced once its last gradient is there",
+        steps.exposed_s,
+        case.again("bucket1", "HVD_EXT_BUCKET_BYTES=1MiB")
+        if case.uses_hvd_ext
+        else case.again("hvd_ext", change=_over_hvd_ext),
+    )
+
+
+def _straggler(case: _Case) -> Iterator[Advice]:
+    split = case.split
+    if split is None or not split.waited_for or split.wait_s < 0.2 * split.time_s:
+        return
+    rank, waited_s = split.waited_for[0]
+    total_s = sum(time_s for _, time_s in split.waited_for)
+    # Ranks that take turns in being late are no straggler.
+    even = 2 / len(case.recording.ranks) if len(case.recording.ranks) > 2 else 0.7
+    if not total_s or waited_s / total_s < min(even, 0.7):
+        return
+    host = next(one.host for one in case.recording.ranks if one.rank == rank)
+    about = "an estimated " if split.source == "estimate" else ""
+    traced = split.source == "trace"
+    directory = str(case.recording.directory)
+    again = ["hvprof", "record", "-o", f"{directory}-trace", "--trace", _TRACE, "--"]
+    yield from case.advice(
+        f"See what keeps rank {rank} on {host}",
+        f"The other ranks wait for it {about}{case.share(waited_s)}, as a mean over the ranks: "
+        f"{100 * waited_s / total_s:.0f} % of all waiting.",
+        "its host, its cores (binding), its share of the data",
+        waited_s,
+        shlex.join(["hvprof", "report", directory, "--trace", "trace.json"])
+        if traced
+        else shlex.join([*again, *(case.recording.command or ["COMMAND"])]),
+    )
+
+
+def _slow_rows(case: _Case) -> Iterator[Advice]:
+    slow = [
+        row
+        for row in case.allreduce
+        if row.message_size not in _SMALL and (row.busbw_gb_s or 0) < _SLOW * case.best_gb_s
+    ]
+    if not slow:
+        return
+    worst = max(slow, key=lambda row: row.time_s - case.at_best_s(row))
+    lost_s = worst.time_s - case.at_best_s(worst)
+    library = case.recording.ranks[0].mpi_library
+    knob, variable = _knob(library)
+    yield from case.advice(
+        f"Choose another algorithm for {worst.message_size}",
+        f"{worst.algorithm} reaches {worst.busbw_gb_s:.2g} GB/s there (busbw), the best row "
+        f"{case.best_gb_s:.2g}; the difference is {case.share(lost_s)}. Waiting counts in both.",
+        knob,
+        lost_s,
+        case.again("algorithm", variable)
+        if variable
+        else f"{_launcher(case.recording)} python -m hvd_ext.allreduce.measure -o table.json",
+    )
+
+
+def _registration(case: _Case) -> Iterator[Advice]:
+    caches = [rank.registration_cache for rank in case.recording.ranks]
+    known = [cache for cache in caches if cache and cache.hits + cache.misses]
+    hits, lookups = sum(c.hits for c in known), sum(c.hits + c.misses for c in known)
+    if not known or hits >= 0.9 * lookups:
+        return
+    large_s = sum(row.time_s for row in case.allreduce if row.message_size not in _SMALL)
+    yield from case.advice(
+        "Let sent memory stay registered",
+        f"{100 * hits / lookups:.0f} % of {lookups} look-ups hit ({known[0].source}); messages "
+        f"above 128 KB take {case.share(large_s)}.",
+        "MV2_USE_LAZY_MEM_UNREGISTER=1 and MV2_NDREG_ENTRIES_MAX; the arena of hvd_ext, whose "
+        "addresses never change",
+        large_s,
+        case.again("regcache", "MV2_USE_LAZY_MEM_UNREGISTER=1"),
+    )
+
+
+def _input(case: _Case) -> Iterator[Advice]:
+    steps = case.recording.all_steps
+    if steps is None or not steps.time_s:
+        return
+    percent = 100 * steps.io_s / steps.time_s
+    if percent >= 5:
+        yield Advice(
+            "Read data ahead",
+            f"Steps stand still for data during {case.share_of_steps(steps.io_s)}.",
+            "more loader workers, packed files, samples kept in memory",
+            steps.io_s,
+            percent,
+            case.share_of,
+            case.again("loader"),
+        )
+
+
+_RULES = (
+    _small_messages,
+    _negotiation,
+    _unhidden,
+    _straggler,
+    _slow_rows,
+    _registration,
+    _input,
+)
+
+
+def _share(time_s: float, whole_s: float, name: str) -> str:
+    percent = f" ({100 * time_s / whole_s:.1f} % of the {name})" if whole_s else ""
+    return f"{format_seconds(time_s)}{percent}"
+
+
+def _knob(library: str) -> tuple[str, str]:
+    """The variable that chooses an MPI library's allreduce, and a value to try."""
+    table = "HVD_EXT_TABLE, once hvd_ext has measured this cluster"
+    if "MVAPICH2" in library:
+        return (
+            "MV2_INTER_ALLREDUCE_TUNING (2: reduce-scatter and allgather); with GPUs MV2_CUDA_IPC "
+            f"and device visibility; or {table}",
+            "MV2_INTER_ALLREDUCE_TUNING=2",
+        )
+    if "MPICH" in library:
+        return (
+            f"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM; or {table}",
+            "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring",
+        )
+    return f"Open MPI's coll_tuned rules file, or {table}", ""
+
+
+def _launcher(recording: Recording) -> str:
+    return f"horovodrun -np {recording.size}"
+
+
+def _with_variable(command: Sequence[str], variable: str, recording: Recording) -> list[str]:
+    """The command with a variable that reaches all ranks."""
+    open_mpi = "Open MPI" in recording.ranks[0].mpi_library
+    if Path(command[0]).name in ("mpirun", "mpiexec") and open_mpi:
+        return [command[0], "-x", variable, *command[1:]]
+    return ["env", variable, *command]
+
+
+def _over_hvd_ext(command: list[str]) -> list[str]:
+    """`python train.py` becomes `python -m hvd_ext train.py`."""
+    for index, word in enumerate(command[:-1]):
+        if Path(word).name.startswith("python"):
+            return [*command[: index + 1], "-m", "hvd_ext", *command[index + 1 :]]
+    return command

@@ -1,0 +1,98 @@
+"""A recording as JSON and as CSV (docs/hvprof.md names the keys)."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from typing import Any, TextIO
+
+from hvprof.limits import limits
+from hvprof.recording import RankRecording, Recording, Step
+from hvprof.rows import Row, exposed, rows
+
+JSON_VERSION = 2
+TRAFFIC = ("data", "control", "transport")
+
+
+def as_json(recording: Recording, *, full: bool = True) -> dict[str, Any]:
+    """All of a recording in JSON's types.
+
+    Args:
+        recording: of one job.
+        full: with each cell's histogram and blocks, each rank's last steps, and the
+            regions' histograms; the rows have quantiles and blocks either way.
+    """
+    shown, found = exposed(recording), limits(recording)
+    return {
+        "json_version": JSON_VERSION,
+        "directory": str(recording.directory),
+        "command": list(recording.command),
+        "host": recording.host,
+        "start_unix_s": recording.start_unix_s,
+        "duration_s": recording.duration_s,
+        "exit_code": recording.exit_code,
+        "versions": recording.versions,
+        "source": recording.source,
+        "size": recording.size,
+        "exposed": dataclasses.asdict(shown) if shown else None,
+        "steps": step_as_json(recording.all_steps),
+        "limits": dataclasses.asdict(found) if found else None,
+        **{
+            traffic: [dataclasses.asdict(row) for row in rows(recording, traffic)]
+            for traffic in TRAFFIC
+        },
+        "ranks": [_rank(rank, full=full) for rank in recording.ranks],
+    }
+
+
+def step_as_json(step: Step | None) -> dict[str, Any] | None:
+    """A sum of steps, with its overlap."""
+    if step is None:
+        return None
+    return {**dataclasses.asdict(step), "overlap_percent": step.overlap_percent}
+
+
+def write_csv(recording: Recording, stream: TextIO) -> None:
+    """Write one line for each row of the report, with a heading.
+
+    The columns are `traffic` and the attributes of `rows.Row`, without the blocks.
+    """
+    names = [field.name for field in dataclasses.fields(Row) if field.name != "blocks_s"]
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["traffic", *names])
+    for traffic in TRAFFIC:
+        for row in rows(recording, traffic):
+            writer.writerow([traffic, *(_cell(getattr(row, name)) for name in names)])
+
+
+def _cell(value: Any) -> Any:
+    # A spreadsheet would compute a name that begins like a formula.
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
+        return f"'{value}"
+    return value
+
+
+def _rank(rank: RankRecording, *, full: bool) -> dict[str, Any]:
+    left_out = set() if full else {"histogram", "block_calls", "blocks_s"}
+    plain = {"cells", "regions", "steps"}
+    return {
+        **{
+            field.name: _plain(getattr(rank, field.name))
+            for field in dataclasses.fields(rank)
+            if field.name not in plain
+        },
+        "cells": [_fields(cell, left_out) for cell in rank.cells],
+        "regions": [_fields(region, left_out) for region in rank.regions],
+        "steps": [_fields(step, set()) for step in rank.steps] if full else [],
+    }
+
+
+def _fields(value: Any, left_out: set[str]) -> dict[str, Any]:
+    # dataclasses.asdict copies deeply, which takes seconds for hundreds of ranks.
+    return {name: getattr(value, name) for name in value.__slots__ if name not in left_out}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]

@@ -1,0 +1,89 @@
+"""What stands in a report's header, on the terminal and in HTML alike."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+
+from hvprof.recording import Recording
+
+_NAMED_RANKS = 16
+_LIBRARY = 48
+
+
+def facts(recording: Recording) -> list[str]:
+    """When, how many, where, how long, over what."""
+    ranks = recording.ranks
+    when = recording.start_unix_s or min(rank.start_unix_s for rank in ranks)
+    # A timeline does not say when it was written, nor where.
+    found = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))] if when else []
+    if recording.source == "timeline":
+        found.append(f"Horovod timeline of a job of {recording.size} ranks")
+    else:
+        hosts = len({rank.host for rank in ranks})
+        found.append(f"{len(ranks)} of {recording.size} ranks on {hosts} host{'s' * (hosts > 1)}")
+    if recording.duration_s is not None:
+        found.append(f"{recording.duration_s:.1f} s")
+    if recording.exit_code is not None:
+        found.append(f"exit code {recording.exit_code}")
+    return [*found, *filter(None, [library(recording)]), recorder_cost(recording)]
+
+
+def library(recording: Recording) -> str:
+    """Name and version of the MPI library, of what may be a page of text."""
+    # MVAPICH2 and MPICH write tabs and lines, which `printable` has replaced.
+    words = recording.ranks[0].mpi_library.split(",")[0].replace("\N{REPLACEMENT CHARACTER}", " ")
+    name = " ".join(words.split())
+    return f"{name[:_LIBRARY]}…" if len(name) > _LIBRARY else name
+
+
+def recorder_cost(recording: Recording) -> str:
+    """What recording itself cost, as the ranks measured it."""
+    ranks = recording.ranks
+    if recording.source == "timeline":
+        return "recorder: none, the timeline was written by Horovod, at a cost that is not known"
+    cost_s = max(rank.recorder_cost_s for rank in ranks)
+    calls = max(sum(cell.calls for cell in rank.cells) for rank in ranks)
+    return (
+        f"recorder: {cost_s * 1e6:.2f} us a call, measured at start; "
+        f"{calls} calls, {cost_s * calls * 1e3:.3g} ms a rank"
+    )
+
+
+def registration(recording: Recording) -> str:
+    """Hit rate of the registration cache: never 0 % where it cannot be read."""
+    known = [rank.registration_cache for rank in recording.ranks if rank.registration_cache]
+    if not known:
+        return "not exposed"
+    hits = sum(cache.hits for cache in known)
+    lookups = hits + sum(cache.misses for cache in known)
+    if not lookups:
+        return f"not used ({known[0].source})"
+    return f"{100 * hits / lookups:.1f} % of {lookups} ({known[0].source})"
+
+
+def warnings(recording: Recording) -> list[str]:
+    """What is missing in a recording."""
+    found = []
+    present = {rank.rank for rank in recording.ranks}
+    # No more than are named: a damaged file may speak of a billion ranks.
+    missing = list(
+        islice((rank for rank in range(recording.size) if rank not in present), _NAMED_RANKS + 1)
+    )
+    unfinished = [rank.rank for rank in recording.ranks if rank.state == "unfinished"]
+    dropped = sum(rank.dropped_calls for rank in recording.ranks)
+    # A timeline is written by one rank for all.
+    if missing and recording.source != "timeline":
+        found.append(f"warning: no recording of {_ranks(missing)}")
+    if unfinished:
+        found.append(
+            f"warning: {_ranks(unfinished)} did not finish; what was done until then is counted"
+        )
+    if dropped:
+        found.append(f"warning: {dropped} calls had no room in the histogram and are missing")
+    return found
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (", ..." * (len(ranks) > _NAMED_RANKS))
+    return f"rank{'s' * (len(ranks) > 1)} {shown}"

@@ -1,0 +1,57 @@
+"""What all figures share: a title, a caption, colours, and how many ranks fit in."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Colours of the page (templates/page.html.j2).
+DATA, WAIT, CONTROL, COMPUTE, INPUT, GOOD, BAD = 1, 2, 3, 4, 5, 6, 7
+_MOST_COLUMNS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart, and what it shows."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+def grouped(
+    *tables: Sequence[tuple[int, float]], unusual: bool = False
+) -> tuple[list[str], list[list[float]]]:
+    """At most 64 columns: neighbouring ranks share one.
+
+    It shows their longest time, or the one that is farthest from the mean of all: a rank
+    that is late has the shortest times, and must be seen.
+    """
+    count = len(tables[0])
+    each = math.ceil(count / _MOST_COLUMNS)
+    starts = range(0, count, each)
+    names = []
+    for start in starts:
+        group = tables[0][start : start + each]
+        first, last = group[0][0], group[-1][0]
+        names.append(str(first) if first == last else f"{first}-{last}")
+    columns = []
+    for table in tables:
+        values = [value for _, value in table]
+        mean = sum(values) / count if unusual else 0.0
+        groups = [values[start : start + each] for start in starts]
+        columns.append([max(group, key=lambda value: abs(value - mean)) for group in groups])
+    return names, columns
+
+
+def ranks_title(count: int, names: Sequence[str]) -> str:
+    """What stands below columns of `count` ranks that `grouped` named."""
+    return "rank" if len(names) == count else f"ranks, {math.ceil(count / len(names))} a column"
+
+
+def plain(figure: Figure) -> dict[str, str]:
+    """A figure for the template."""
+    return dataclasses.asdict(figure)

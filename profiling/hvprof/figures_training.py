@@ -1,0 +1,242 @@
+"""Figures of the training: its steps, overlap, regions, limits and layers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from hvd_ext.units import format_bytes, format_seconds
+from hvprof import svg
+from hvprof.advice import exposed_s, run_s
+from hvprof.figure import (
+    BAD,
+    COMPUTE,
+    CONTROL,
+    DATA,
+    GOOD,
+    INPUT,
+    WAIT,
+    Figure,
+    grouped,
+    ranks_title,
+)
+from hvprof.layers import LayerTable
+from hvprof.limits import Limits
+from hvprof.recording import Recording, Step
+from hvprof.rows import rows
+from hvprof.svg import Axis, Curve, Series
+
+_MOST_LAYERS = 16
+
+
+def step_time(recording: Recording) -> Iterator[Figure]:
+    """Where a step's time goes, of ranks that mark steps; else what is known of the run."""
+    step = recording.all_steps
+    if step is None or not step.index:
+        yield from _run_time(recording)
+        return
+    count = step.index
+    ranks = [
+        (f"rank {rank.rank}", rank.all_steps, max(rank.step_count, 1))
+        for rank in recording.ranks
+        if rank.all_steps
+    ]
+    slowest = sorted(ranks, key=lambda one: -one[1].time_s / one[2])[:5]
+    shown: list[tuple[str, Step, int]] = [("mean", step, count), *slowest]
+    parts = (
+        ("compute", "compute_s", COMPUTE),
+        ("exposed communication", "exposed_s", DATA),
+        ("input", "io_s", INPUT),
+        ("other", "other_s", CONTROL),
+    )
+    series = [
+        Series(name, [getattr(one, key) / steps for _, one, steps in shown], color)
+        for name, key, color in parts
+    ]
+    chart = svg.bars("time of a step", [name for name, _, _ in shown], series, format_seconds)
+    yield Figure(
+        "steps",
+        "Where a step's time goes",
+        f"A step of the training thread, mean of {count} steps: all ranks, and the slowest five. "
+        "Exposed: the thread stood still for communication.",
+        chart,
+    )
+
+
+def overlap(recording: Recording) -> Iterator[Figure]:
+    """Hidden against exposed communication, rank by rank."""
+    found = [(rank.rank, rank.all_steps) for rank in recording.ranks if rank.all_steps]
+    step = recording.all_steps
+    if not found or step is None or step.overlap_percent is None:
+        return
+    hidden = [(rank, sums.overlapped_s / max(sums.index, 1)) for rank, sums in found]
+    stood = [(rank, sums.exposed_s / max(sums.index, 1)) for rank, sums in found]
+    names, (hidden_s, stood_s) = grouped(hidden, stood)
+    chart = svg.columns(
+        "overlap",
+        names,
+        [Series("exposed", stood_s, DATA), Series("hidden", hidden_s, GOOD)],
+        Axis("a step", format_seconds),
+        ranks_title(len(found), names),
+    )
+    yield Figure(
+        "overlap",
+        f"Overlap: {step.overlap_percent:.0f} % of the communication is hidden",
+        "Communication of a step that ran while the training thread did something else "
+        "(hidden), and during which it stood still (exposed). Overlap is hidden over both: of "
+        "what was communicated, not of the step.",
+        chart,
+    )
+
+
+def regions(recording: Recording) -> Iterator[Figure]:
+    """The parts that the program named."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    colors: dict[str, int] = {}
+    by_kind = {"compute": COMPUTE, "communication": DATA, "io": INPUT}
+    for rank in recording.ranks:
+        for region in rank.regions:
+            sums[region.name][0] += region.time_s / len(recording.ranks)
+            colors[region.name] = by_kind.get(region.kind, CONTROL)
+    if not sums:
+        return
+    order = sorted(sums, key=lambda name: -sums[name][0])[:12]
+    kinds = [("compute", COMPUTE), ("communication", DATA), ("io", INPUT), ("other", CONTROL)]
+    series = [
+        Series(kind, [sums[name][0] if colors[name] == color else None for name in order], color)
+        for kind, color in kinds
+        if color in {colors[name] for name in order}
+    ]
+    yield Figure(
+        "regions",
+        "Regions that the program named",
+        "Time of a rank between hvprof.region's begin and end, mean over the ranks; what lies "
+        "within another is in both.",
+        svg.bars("regions", order, series, format_seconds),
+    )
+
+
+def limits(found: Limits | None) -> Iterator[Figure]:
+    """Speed on more ranks, as far as the recording can tell."""
+    if found is None:
+        return
+    points = found.projection
+    weak = Curve(
+        "same batch a rank",
+        [(point.size, point.weak) for point in points],
+        DATA,
+        dots=False,
+        band=[(point.size, point.weak_low, point.weak_high) for point in points],
+    )
+    strong = Curve(
+        "same batch in all",
+        [(point.size, point.strong) for point in points],
+        WAIT,
+        dots=False,
+        band=[(point.size, point.strong_low, point.strong_high) for point in points],
+    )
+    ideal = Curve("ideal", [(p.size, p.size / points[0].size) for p in points], 3, dots=False)
+    yield Figure(
+        "limits",
+        f"Free communication would give {found.free_speedup:.2f} x",
+        f"Speedup over the {points[0].size} ranks recorded. Bands: from communication that grows "
+        "only as a ring's bytes do (2(n-1)/n) to one that grows with a tree's levels too, and "
+        "the spread of the steps. The same batch in all: each rank's compute shrinks, its "
+        "communication does not (Keuper and Pfreundt, 2016).",
+        svg.curves(
+            "limits",
+            [ideal, weak, strong],
+            Axis("ranks", lambda value: f"{value:.0f}", base=2),
+            Axis("speedup", lambda value: f"{value:g} x", base=10),
+        ),
+    )
+
+
+def layers(table: LayerTable | None) -> Iterator[Figure]:
+    """Compute time layer by layer, and how it shrinks with the batch."""
+    if table is None:
+        return
+    last = len(table.batches) - 1
+    heaviest = sorted(table.layers, key=lambda one: -one.time_s(last))[:_MOST_LAYERS]
+    chosen = [one for one in table.layers if one in heaviest]
+    yield Figure(
+        "layers",
+        f"Compute by layer at a batch of {table.batches[last]}",
+        f"Forward and backward of the {len(chosen)} layers that take longest, in the order of "
+        f"the forward pass, of {len(table.layers)}.",
+        svg.bars(
+            "layers",
+            [one.name for one in chosen],
+            [
+                Series("forward", [one.forward_s[last] for one in chosen], COMPUTE),
+                Series("backward", [one.backward_s[last] for one in chosen], DATA),
+            ],
+            format_seconds,
+        ),
+    )
+    total = [
+        (batch, sum(one.time_s(index) for one in table.layers) / batch)
+        for index, batch in enumerate(table.batches)
+    ]
+    skinny = [
+        (batch, sum(one.time_s(index) for one in table.skinny) / batch)
+        for index, batch in enumerate(table.batches)
+    ]
+    lines = [Curve("all layers", total, COMPUTE)]
+    if table.skinny:
+        lines.append(Curve("skinny layers", skinny, BAD))
+    yield Figure(
+        "batch",
+        "Compute for one sample against the batch of a rank",
+        "A flat line scales: half the batch takes half the time. Where it rises to the left, "
+        "splitting a fixed batch over more ranks stops paying. Skinny: at the smallest batch a "
+        "sample costs more than twice what it does at the largest.",
+        svg.curves(
+            "batch",
+            lines,
+            Axis("batch of a rank", lambda value: f"{value:.0f}", base=2),
+            Axis("a sample", format_seconds, base=10),
+        ),
+    )
+    ready = sorted((one for one in table.layers if one.gradient_bytes), key=lambda o: o.ready_s)
+    points, done = [(0.0, 0.0)], 0
+    for one in ready:
+        points += [(one.ready_s, done / 1e6), (one.ready_s, (done + one.gradient_bytes) / 1e6)]
+        done += one.gradient_bytes
+    if done:
+        yield Figure(
+            "ready",
+            f"When gradients are ready: {format_bytes(done)} in all",
+            "Bytes of gradient that are ready so long after backward began: what is ready early "
+            "can be reduced behind the rest of backward.",
+            svg.curves(
+                "gradients ready",
+                [Curve("ready", points, DATA, dots=False)],
+                Axis("since backward began", format_seconds),
+                Axis("MB", lambda value: f"{value:g}"),
+            ),
+        )
+
+
+def _run_time(recording: Recording) -> Iterator[Figure]:
+    total_s, stood_s = run_s(recording), exposed_s(recording)
+    times = {kind: sum(row.time_s for row in rows(recording, kind)) for kind in ("data", "control")}
+    known = {
+        "run": total_s,
+        **({} if stood_s is None else {"exposed": stood_s}),
+        "data traffic": times["data"],
+        "control traffic": times["control"],
+    }
+    colors = {"run": COMPUTE, "exposed": BAD, "data traffic": DATA, "control traffic": CONTROL}
+    series = [
+        Series(name, [value if row == name else None for row in known], colors[name])
+        for name, value in known.items()
+    ]
+    yield Figure(
+        "run",
+        "The run, and what it spent in communication",
+        "Of a rank, mean over the ranks. Data and control run on threads of their own, so they "
+        "overlap with each other and with computation. Mark steps with hvprof.step() to see "
+        "what is hidden.",
+        svg.bars("the run", list(known), series, format_seconds),
+    )

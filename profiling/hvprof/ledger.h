@@ -1,0 +1,230 @@
+/* Where the time of a step goes, on the thread that marks steps.
+ *
+ * While a step lasts, intervals are noted: what regions the thread was in (the innermost
+ * counts), when it stood still for communication, and when other threads communicated. At
+ * its end they are united and laid over each other: so nothing is counted twice, whoever
+ * reports it and in whatever order.
+ */
+
+enum region_kind { COMPUTE, COMMUNICATION, IO, UNKIND, KINDS };
+static const char *const KIND_NAMES[KINDS] = {"compute", "communication", "io", "other"};
+
+/* Of computing, exposed communication and I/O on the thread; and of other threads'
+ * communication. */
+enum noted { COMPUTING = COMPUTE, EXPOSED = COMMUNICATION, READING = IO, BACKGROUND, NOTED };
+enum { INTERVALS = 4096, DEPTH = 32 };
+
+struct intervals {
+    unsigned end;
+    struct interval {
+        uint64_t begin, end;
+    } at[INTERVALS];
+};
+
+static struct {
+    _Atomic bool on;
+    _Atomic uint32_t lock;
+    pthread_t thread;
+    bool in_step;
+    uint64_t step_begin_ns, part_begin_ns;
+    struct intervals noted[NOTED];
+} ledger;
+
+/* The regions that a thread is in. */
+static _Thread_local struct {
+    int depth;
+    struct {
+        char name[NAME_BYTES];
+        int kind;
+        uint64_t begin_ns; /* 0: nothing was recorded then */
+    } at[DEPTH];
+} regions;
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct interval *first = a, *second = b;
+    return (first->begin > second->begin) - (first->begin < second->begin);
+}
+
+/* Sorted, and those become one that touch or are at most `gap_ns` apart. */
+static void unite(struct intervals *set, uint64_t gap_ns)
+{
+    unsigned kept = 0;
+    qsort(set->at, set->end, sizeof *set->at, by_begin);
+    for (unsigned i = 0; i < set->end; i++) {
+        struct interval next = set->at[i];
+        if (kept && next.begin <= set->at[kept - 1].end + gap_ns) {
+            if (next.end > set->at[kept - 1].end)
+                set->at[kept - 1].end = next.end;
+        } else {
+            set->at[kept++] = next;
+        }
+    }
+    set->end = kept;
+}
+
+/* A step of very many calls: the smallest gaps between them are no longer told apart. */
+static void make_room(struct intervals *set)
+{
+    unite(set, 0);
+    for (uint64_t gap_ns = 250; set->end > INTERVALS / 2; gap_ns *= 2)
+        unite(set, gap_ns);
+}
+
+/* With the ledger's lock held. */
+static void note(enum noted which, uint64_t begin_ns, uint64_t end_ns)
+{
+    struct intervals *set = &ledger.noted[which];
+    if (begin_ns < ledger.step_begin_ns)
+        begin_ns = ledger.step_begin_ns;
+    if (!ledger.in_step || begin_ns >= end_ns)
+        return;
+    if (set->end == INTERVALS)
+        make_room(set);
+    set->at[set->end++] = (struct interval){begin_ns, end_ns};
+}
+
+static bool on_ledgers_thread(void)
+{
+    return pthread_equal(ledger.thread, pthread_self());
+}
+
+static void note_call(uint64_t begin_ns, uint64_t end_ns, enum traffic traffic)
+{
+    if (!atomic_load_explicit(&ledger.on, memory_order_relaxed))
+        return;
+    bool exposed = on_ledgers_thread();
+    /* Horovod's thread waits in its coordination all the time. */
+    if (!exposed && traffic != DATA)
+        return;
+    lock(&ledger.lock);
+    note(exposed ? EXPOSED : BACKGROUND, begin_ns, end_ns);
+    unlock(&ledger.lock);
+}
+
+static uint64_t length(const struct intervals *set)
+{
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < set->end; i++)
+        sum += set->at[i].end - set->at[i].begin;
+    return sum;
+}
+
+/* Of two united sets, the length of what is in both. */
+static uint64_t in_both(const struct intervals *a, const struct intervals *b)
+{
+    uint64_t sum = 0;
+    for (unsigned i = 0, j = 0; i < a->end && j < b->end;) {
+        uint64_t begin = a->at[i].begin > b->at[j].begin ? a->at[i].begin : b->at[j].begin;
+        uint64_t end = a->at[i].end < b->at[j].end ? a->at[i].end : b->at[j].end;
+        sum += end > begin ? end - begin : 0;
+        if (a->at[i].end < b->at[j].end)
+            i++;
+        else
+            j++;
+    }
+    return sum;
+}
+
+/* End the part of the innermost region that ran until now. */
+static void end_part(uint64_t now_ns)
+{
+    int kind = regions.depth > 0 && regions.depth <= DEPTH ? regions.at[regions.depth - 1].kind
+                                                           : UNKIND;
+    if (kind != UNKIND)
+        note((enum noted)kind, ledger.part_begin_ns, now_ns);
+    ledger.part_begin_ns = now_ns;
+}
+
+static struct step sum_up(uint64_t now_ns)
+{
+    const struct intervals *exposed = &ledger.noted[EXPOSED];
+    for (int which = 0; which < NOTED; which++)
+        unite(&ledger.noted[which], 0);
+    struct step step = {.time_ns = now_ns - ledger.step_begin_ns, .exposed_ns = length(exposed)};
+    step.compute_ns =
+        length(&ledger.noted[COMPUTING]) - in_both(&ledger.noted[COMPUTING], exposed);
+    step.io_ns = length(&ledger.noted[READING]) - in_both(&ledger.noted[READING], exposed);
+    step.overlapped_ns =
+        length(&ledger.noted[BACKGROUND]) - in_both(&ledger.noted[BACKGROUND], exposed);
+    uint64_t told = step.compute_ns + step.exposed_ns + step.io_ns;
+    step.other_ns = step.time_ns > told ? step.time_ns - told : 0;
+    return step;
+}
+
+static void write_step(struct recording *file, struct step step)
+{
+    struct step *all = &file->all_steps;
+    step.index = file->step_count;
+    step.start_ns = ledger.step_begin_ns - file->start_clock_ns;
+    file->steps[step.index % STEPS] = step;
+    if (step.index == 0)
+        all->start_ns = step.start_ns;
+    all->time_ns += step.time_ns;
+    all->compute_ns += step.compute_ns;
+    all->exposed_ns += step.exposed_ns;
+    all->overlapped_ns += step.overlapped_ns;
+    all->io_ns += step.io_ns;
+    all->other_ns += step.other_ns;
+    all->index = ++file->step_count;
+}
+
+static void start_step(uint64_t now_ns)
+{
+    for (int which = 0; which < NOTED; which++)
+        ledger.noted[which].end = 0;
+    ledger.step_begin_ns = ledger.part_begin_ns = now_ns;
+    ledger.in_step = true;
+    ledger.thread = pthread_self();
+    ledger.on = true;
+}
+
+static void write_region(struct recorder *into, const char *name, int kind, uint64_t begin_ns,
+                         uint64_t end_ns);
+
+/* The step that lasted until now ends, and the next begins. */
+static void mark_step(struct recorder *into, uint64_t now_ns)
+{
+    lock(&ledger.lock);
+    bool ended = ledger.in_step && on_ledgers_thread();
+    uint64_t begin_ns = ledger.step_begin_ns;
+    if (ended) {
+        end_part(now_ns);
+        write_step(into->file, sum_up(now_ns));
+    }
+    start_step(now_ns);
+    unlock(&ledger.lock);
+    if (ended)
+        write_region(into, "step", UNKIND, begin_ns, now_ns);
+}
+
+static void enter_region(struct recorder *into, const char *name, int kind, uint64_t now_ns)
+{
+    if (into) {
+        lock(&ledger.lock);
+        if (!ledger.in_step)
+            start_step(now_ns);
+        if (on_ledgers_thread())
+            end_part(now_ns);
+        unlock(&ledger.lock);
+    }
+    if (regions.depth < DEPTH) {
+        snprintf(regions.at[regions.depth].name, NAME_BYTES, "%s", name);
+        regions.at[regions.depth].kind = kind;
+        regions.at[regions.depth].begin_ns = into ? now_ns : 0;
+    }
+    regions.depth++;
+}
+
+static void leave_region(struct recorder *into, uint64_t now_ns)
+{
+    if (into && on_ledgers_thread()) {
+        lock(&ledger.lock);
+        end_part(now_ns);
+        unlock(&ledger.lock);
+    }
+    int left = regions.depth > 0 ? --regions.depth : DEPTH;
+    if (into && left < DEPTH && regions.at[left].begin_ns)
+        write_region(into, regions.at[left].name, regions.at[left].kind,
+                     regions.at[left].begin_ns, now_ns);
+}

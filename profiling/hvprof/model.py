@@ -1,0 +1,245 @@
+"""What a recording holds, as data: a job, its ranks, and what each of them did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Histogram = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The calls of one kind and one size bin on one rank.
+
+    Attributes:
+        operation: "allreduce", "bcast", ...; "iallreduce" for a non-blocking one, "wait",
+            "waitall" or "waitany" for where it is waited for; "exposed" is no exchange but
+            the time a step stood still for them.
+        algorithm: "native" for the MPI library's own, or what hvd_ext named.
+        traffic: "data", "control" (coordination: Horovod's, and hvd_ext's roll calls) or
+            "transport" (what hvd_ext sends to carry out a reduction that it reports itself).
+        source: "mpi" for an intercepted call, "hvd_ext" for one that it reported.
+        size: number of ranks of the communicator.
+        low_bytes, high_bytes: the bin's smallest and largest message, both included.
+        calls: number of calls.
+        message_bytes: payload of this rank, summed over the calls.
+        time_s: summed over the calls, as are the seconds of it spent in waiting for
+            other ranks to arrive (`wait_s`; None where that cannot be told apart).
+        min_s, max_s: the shortest and the longest call.
+        datatype: MPI's name of it, or "derived 8 B"; "" where there is none to know.
+        communicator: the `id` of one of the rank's communicators; "" where there is none.
+        histogram: (bucket, calls) for each bucket of times with calls, ascending;
+            `bucket_edges_s` says what a bucket holds.
+        block_calls, blocks_s: seconds of each `block_calls` consecutive calls, in their
+            order, at most 32 blocks; the last may hold fewer calls.
+    """
+
+    operation: str
+    algorithm: str
+    traffic: str
+    source: str
+    size: int
+    low_bytes: int
+    high_bytes: int
+    calls: int
+    message_bytes: int
+    time_s: float
+    wait_s: float | None
+    min_s: float
+    max_s: float
+    datatype: str = ""
+    communicator: str = ""
+    histogram: Histogram = ()
+    block_calls: int = 0
+    blocks_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator that a rank used.
+
+    Attributes:
+        id: 16 hex digits, the same on all its ranks and in each run of one program.
+        size: number of ranks (of the other group, between two groups).
+        name: as MPI_Comm_set_name gave it.
+        ranks: the world ranks in it: "0-511", "0-6:2" (every second) or "0,3,5,...".
+        rank: this rank's own number in it.
+    """
+
+    id: str
+    size: int
+    name: str
+    ranks: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of the program that it named with `hvprof.region`.
+
+    Attributes:
+        kind: "compute", "communication", "io" or "other".
+        calls: how often it was entered; time_s is their sum, regions within included.
+        histogram, block_calls, blocks_s: as in Cell.
+    """
+
+    name: str
+    kind: str
+    calls: int
+    time_s: float
+    min_s: float
+    max_s: float
+    histogram: Histogram = ()
+    block_calls: int = 0
+    blocks_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a step's time went on the thread that calls `hvprof.step`; or a sum of steps.
+
+    `time_s` is compute + exposed + io + other. Communication is exposed while this thread
+    stands still for it, and overlapped while other threads communicate and this one does
+    something else: `overlapped_s` is beside the other four, not one more of them.
+
+    Attributes:
+        index: number of the step, from 0; of a sum, how many steps are in it.
+        start_s: after the rank's start.
+    """
+
+    index: int
+    start_s: float
+    time_s: float
+    compute_s: float
+    exposed_s: float
+    overlapped_s: float
+    io_s: float
+    other_s: float
+
+    @property
+    def overlap_percent(self) -> float | None:
+        """Share of the communication that was hidden; None where there was none."""
+        communication_s = self.overlapped_s + self.exposed_s
+        return 100 * self.overlapped_s / communication_s if communication_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationCache:
+    """How often memory that is sent was found registered already, as `source` tells it."""
+
+    source: str
+    hits: int
+    misses: int
+
+    @property
+    def hit_percent(self) -> float | None:
+        """Share of the look-ups that hit; None where there was none."""
+        lookups = self.hits + self.misses
+        return 100 * self.hits / lookups if lookups else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """Rank 0's monotonic clock less this rank's at `at_s`, and how far that may be off."""
+
+    at_s: float
+    offset_s: float
+    error_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecording:
+    """What one rank did.
+
+    Attributes:
+        state: "finalized" (called MPI_Finalize), "exited" (ended without it) or
+            "unfinished" (was killed, or still runs).
+        end_unix_s: None for an unfinished rank.
+        recorder_cost_s: what recording adds to a call, measured by the rank at its start.
+        dropped_calls: calls for which the histogram had no cell left.
+        steps: the last 1024 of them; `step_count` is how many there were.
+        all_steps: the sum over all steps; None where the program marks none.
+        registration_cache: None where the library does not expose it.
+        trace_capacity, trace_calls: calls that the trace holds at most, and calls that
+            went into it, of which the oldest may be overwritten; 0 and 0 without a trace.
+        clock: ranks with the same one read the same monotonic clock.
+        clock_offsets: measured at start and end, on one rank of each clock but rank 0's.
+        start_clock_s: the monotonic clock at start.
+    """
+
+    rank: int
+    size: int
+    host: str
+    pid: int
+    state: str
+    start_unix_s: float
+    end_unix_s: float | None
+    recorder_cost_s: float
+    dropped_calls: int
+    mpi_library: str
+    cells: tuple[Cell, ...]
+    communicators: tuple[Communicator, ...] = ()
+    regions: tuple[Region, ...] = ()
+    steps: tuple[Step, ...] = ()
+    step_count: int = 0
+    all_steps: Step | None = None
+    registration_cache: RegistrationCache | None = None
+    trace_capacity: int = 0
+    trace_calls: int = 0
+    clock: str = ""
+    clock_offsets: tuple[ClockOffset, ...] = ()
+    start_clock_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A job's recording: what was run, and what each rank did, in the order of ranks.
+
+    `start_unix_s` and what follows it are None where `hvprof record` was cut short or
+    did not start the job (HVPROF_DIR and LD_PRELOAD set by hand). `source` is "mpi", or
+    "timeline" for what was imported from a Horovod timeline: only what rank 0 fused.
+    """
+
+    directory: Path
+    ranks: tuple[RankRecording, ...]
+    command: tuple[str, ...] = ()
+    host: str = ""
+    start_unix_s: float | None = None
+    duration_s: float | None = None
+    exit_code: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    source: str = "mpi"
+
+    @property
+    def size(self) -> int:
+        """Number of ranks of the job, recorded or not."""
+        return max(rank.size for rank in self.ranks)
+
+    @property
+    def all_steps(self) -> Step | None:
+        """The sum over a rank's steps, as a mean over the ranks that marked any."""
+        sums = [rank.all_steps for rank in self.ranks if rank.all_steps]
+        if not sums:
+            return None
+        count = len(sums)
+        return Step(
+            index=max(step.index for step in sums),
+            start_s=min(step.start_s for step in sums),
+            time_s=sum(step.time_s for step in sums) / count,
+            compute_s=sum(step.compute_s for step in sums) / count,
+            exposed_s=sum(step.exposed_s for step in sums) / count,
+            overlapped_s=sum(step.overlapped_s for step in sums) / count,
+            io_s=sum(step.io_s for step in sums) / count,
+            other_s=sum(step.other_s for step in sums) / count,
+        )
+
+    def time_s(self, operation: str, traffic: str = "data") -> float:
+        """Time a rank spent in an operation, as a mean over the ranks."""
+        total = sum(
+            cell.time_s
+            for rank in self.ranks
+            for cell in rank.cells
+            if (cell.operation, cell.traffic) == (operation, traffic)
+        )
+        return total / len(self.ranks)

@@ -1,0 +1,157 @@
+"""Reads what can be compared: recordings, directories of them, and reports in files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvd_ext.errors import UsageError
+from hvprof.recording import META_NAME, RANK_FILES, Recording, load, printable
+from hvprof.rows import BLOCKS, SIZE_ROWS, Row, rows
+
+# What stands around the data in a report's page (templates/page.html.j2).
+DATA_START = '<script type="application/json" id="hvprof-data">'
+_DATA_END = "</script>"
+_REPORTS = (".html", ".json")
+_MOST_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One recorded run, as far as a comparison needs it.
+
+    Attributes:
+        name: of the directory or file.
+        ranks: how many were recorded.
+        rows: of its data traffic.
+    """
+
+    name: str
+    ranks: int
+    rows: tuple[Row, ...]
+
+
+def run_of(recording: Recording) -> Run:
+    """What a comparison needs of a recording."""
+    directory = recording.directory
+    return Run(
+        printable(directory.resolve().name or str(directory)),
+        len(recording.ranks),
+        tuple(rows(recording, "data")),
+    )
+
+
+def load_side(path: Path) -> tuple[Run, ...]:
+    """Read one side of a comparison.
+
+    Args:
+        path: a recording; a file that `hvprof report` wrote with --html or --json; or a
+            directory with several of these, which are runs of the same thing.
+
+    Raises:
+        UsageError: there is no such thing, or it is damaged.
+    """
+    if path.is_file():
+        return (_read_report(path),)
+    if not path.is_dir() or _is_recording(path):
+        return (run_of(load(path)),)
+    inside = sorted(
+        entry
+        for entry in path.iterdir()
+        if (entry.is_dir() and _is_recording(entry))
+        or (entry.is_file() and entry.suffix in _REPORTS)
+    )
+    if not inside:
+        raise UsageError(
+            f"{path} holds no recording and no report: name a recording, a directory of"
+            " recordings, or a file written by hvprof report --html or --json"
+        )
+    return tuple(run for entry in inside for run in load_side(entry))
+
+
+def embedded(data: dict) -> str:
+    """JSON that can stand inside a page: nothing in it ends the element it is in."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _is_recording(path: Path) -> bool:
+    return (path / META_NAME).exists() or any(path.glob(RANK_FILES))
+
+
+def _read_report(path: Path) -> Run:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path} is larger than any report: name one written by hvprof report")
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".html":
+            text = text.partition(DATA_START)[2].partition(_DATA_END)[0]
+        data = json.loads(text)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or "json_version" not in data:
+        raise UsageError(f"{path} is no report: name one written by hvprof report --html or --json")
+    from hvprof.export import JSON_VERSION
+
+    version = data["json_version"]
+    if version != JSON_VERSION:
+        raise UsageError(
+            f"{path} has format {version!r}, this hvprof reads {JSON_VERSION}:"
+            " write it again from the recording"
+        )
+    try:
+        found = tuple(_row(entry) for entry in data["data"])
+        if not _of(list, data["ranks"]):
+            raise ValueError(path)
+        return Run(printable(path.stem), len(data["ranks"]), found)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        raise UsageError(f"{path} is damaged: write it again with hvprof report") from None
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    """A row from JSON: numbers are checked, names made harmless."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(Row):
+        value = entry[field.name]
+        if field.name in ("operation", "algorithm", "message_size"):
+            value = printable(_of(str, value))
+        elif field.name == "blocks_s":
+            value = tuple(_number(one) for one in _of(list, value))
+            if len(value) not in (0, BLOCKS):
+                raise ValueError(len(value))
+        elif value is not None:
+            value = _number(value)
+        elif field.name in ("calls", "message_bytes", "time_s"):
+            raise ValueError(field.name)
+        values[field.name] = value
+    if values["message_size"] not in dict(SIZE_ROWS):
+        raise ValueError(values["message_size"])
+    return Row(**values)
+
+
+def _of(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(value)
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(value)
+    return value
+
+
+def labels_of(first: Path, second: Path) -> tuple[str, str]:
+    """Names of the sides: the last part of their paths, if that tells them apart."""
+    names = (printable(first.resolve().name), printable(second.resolve().name))
+    return names if names[0] != names[1] else (printable(str(first)), printable(str(second)))

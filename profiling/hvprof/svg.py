@@ -1,0 +1,335 @@
+"""Charts as inline SVG: a few kinds, in the page's own colours, without scripts.
+
+Colours are CSS variables of the page (--c1, --c2, ...), so a figure follows its light and
+dark mode; every mark has a tooltip. All text is escaped. Widths are in units of a phone's
+pixels, so that labels stay legible when the figure is as narrow as that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+WIDTH = 440
+_ROW, _LEGEND, _AXIS = 26, 24, 34
+_CHARACTER = 7.0  # width of one at the page's 12 px
+
+Format = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One colour's values; None where there is none."""
+
+    name: str
+    values: Sequence[float | None]
+    color: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points (x, y), sorted by x, as a line, as dots, or both; `band` is (x, low, high)."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    color: int = 1
+    line: bool = True
+    dots: bool = True
+    band: Sequence[tuple[float, float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A scale: what it is of, how a tick is written, and the base if it is logarithmic."""
+
+    title: str
+    form: Format
+    base: int | None = None
+
+
+@dataclass(slots=True)
+class _Canvas:
+    width: float
+    height: float
+    parts: list[str] = field(default_factory=list)
+
+    def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
+        self.parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">'
+            f"{escape(words)}</text>"
+        )
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "grid") -> None:
+        where = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+        self.parts.append(f'<line {where} class="{kind}"/>')
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        color: int,
+        tip: str,
+        alpha: float = 1,
+    ) -> None:
+        opacity = "" if alpha == 1 else f' fill-opacity="{alpha:.3f}"'
+        where = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
+        self.parts.append(
+            f'<rect {where} class="f{color}"{opacity}><title>{escape(tip)}</title></rect>'
+        )
+
+    def dot(self, x: float, y: float, color: int, tip: str) -> None:
+        where = f'cx="{x:.1f}" cy="{y:.1f}" r="4"'
+        self.parts.append(f'<circle {where} class="f{color}"><title>{escape(tip)}</title></circle>')
+
+    def path(self, points: Sequence[tuple[float, float]], kind: str, *, closed: bool) -> None:
+        course = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.parts.append(f'<path d="M{course}{"Z" if closed else ""}" class="{kind}"/>')
+
+    def legend(self, names: Sequence[tuple[str, int]]) -> None:
+        x = 0.0
+        for name, color in names:
+            self.parts.append(
+                f'<rect x="{x:.1f}" y="2" width="11" height="11" rx="2" class="f{color}"/>'
+            )
+            self.text(x + 16, 12, name, "muted")
+            x += 16 + len(name) * _CHARACTER + 16
+
+    def done(self, label: str) -> str:
+        return (
+            f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
+            f'aria-label="{escape(label, quote=True)}">{"".join(self.parts)}</svg>'
+        )
+
+
+def bars(label: str, rows: Sequence[str], series: Sequence[Series], form: Format) -> str:
+    """Horizontal bars, one for each row, the series stacked; the sum is written behind."""
+    sums = [sum(one.values[index] or 0 for one in series) for index in range(len(rows))]
+    shown = [shorten(row, 24) for row in rows]
+    left = 10 + _CHARACTER * max(map(len, shown), default=0)
+    room = WIDTH - left - 12 - _CHARACTER * max((len(form(total)) for total in sums), default=0)
+    most = max(sums, default=0) or 1
+    top = _LEGEND if len(series) > 1 else 4
+    canvas = _Canvas(WIDTH, top + _ROW * len(rows) + 4)
+    if len(series) > 1:
+        canvas.legend([(one.name, one.color) for one in series])
+    for index, row in enumerate(rows):
+        y = top + _ROW * index
+        canvas.text(left - 8, y + 17, shown[index], anchor="end")
+        x = left
+        for one in series:
+            value = one.values[index]
+            if value:
+                width = room * value / most
+                canvas.rect(
+                    x, y + 4, width, _ROW - 8, one.color, f"{row}, {one.name}: {form(value)}"
+                )
+                x += width
+        canvas.text(x + 6, y + 17, form(sums[index]), "muted")
+    return canvas.done(label)
+
+
+def columns(
+    label: str, names: Sequence[str], series: Sequence[Series], axis: Axis, below: str
+) -> str:
+    """Upright bars side by side, stacked: for many of a kind, such as ranks."""
+    height, left, top = 210, 52, _LEGEND
+    bottom = height - _AXIS
+    sums = [sum(one.values[index] or 0 for one in series) for index in range(len(names))]
+    scale = _Linear(0, max(sums, default=0) or 1, bottom, top + 6)
+    canvas = _Canvas(WIDTH, height)
+    canvas.legend([(one.name, one.color) for one in series])
+    _grid(canvas, scale, axis, left)
+    pitch = (WIDTH - left - 6) / max(len(names), 1)
+    gap = min(pitch * 0.2, 6)
+    for index, name in enumerate(names):
+        y = scale(0)
+        for one in series:
+            value = one.values[index]
+            if value:
+                high = y - (scale(0) - scale(value))
+                tip = f"{name}, {one.name}: {axis.form(value)}"
+                width = min(pitch - gap, 60)
+                x = left + pitch * index + (pitch - width) / 2
+                canvas.rect(x, high, width, y - high, one.color, tip)
+                y = high
+    every = max(1, math.ceil(len(names) / max(1, int((WIDTH - left) / _wide(names)))))
+    for index in range(0, len(names), every):
+        canvas.text(left + pitch * (index + 0.5), bottom + 15, names[index], "muted", "middle")
+    canvas.text((left + WIDTH) / 2, height - 3, below, "muted", "middle")
+    return canvas.done(label)
+
+
+def curves(label: str, lines: Sequence[Curve], x_axis: Axis, y_axis: Axis) -> str:
+    """Lines, dots and bands over two axes, each linear or logarithmic."""
+    height, left, top = 250, 56, _LEGEND
+    bottom = height - _AXIS - 4
+    xs = [x for one in lines for x, _ in one.points]
+    ys = [y for one in lines for _, y in one.points]
+    ys += [y for one in lines for _, *edges in one.band for y in edges]
+    across = _scale(x_axis, xs, left + 8, WIDTH - 14)
+    upward = _scale(y_axis, ys, bottom, top + 6)
+    canvas = _Canvas(WIDTH, height)
+    canvas.legend([(one.name, one.color) for one in lines])
+    _grid(canvas, upward, y_axis, left)
+    previous = -math.inf
+    for tick in across.ticks():
+        words = x_axis.form(tick) if tick else "0"
+        x, half = across(tick), len(words) * _CHARACTER / 2
+        if x - half > previous:
+            canvas.text(x, bottom + 15, words, "muted", "middle")
+            canvas.line(x, bottom, x, bottom + 3, "axis")
+            previous = x + half + 4
+    canvas.text((left + WIDTH) / 2, height - 4, x_axis.title, "muted", "middle")
+    for one in lines:
+        if one.band:
+            low = [(across(x), upward(y)) for x, y, _ in one.band]
+            high = [(across(x), upward(y)) for x, _, y in reversed(one.band)]
+            canvas.path([*low, *high], f"b{one.color}", closed=True)
+        if one.line and len(one.points) > 1:
+            places = [(across(x), upward(y)) for x, y in one.points]
+            canvas.path(places, f"s{one.color}", closed=False)
+        if one.dots:
+            for x, y in one.points:
+                tip = f"{one.name}, {x_axis.form(x)}: {y_axis.form(y)}"
+                canvas.dot(across(x), upward(y), one.color, tip)
+    return canvas.done(label)
+
+
+def heat(
+    label: str,
+    rows: Sequence[str],
+    names: Sequence[str],
+    values: Sequence[Sequence[float]],
+    form: Format,
+    below: str,
+) -> str:
+    """A grid of shades; values[row][column], each row shaded by its own largest value."""
+    shown = [shorten(row, 24) for row in rows]
+    left = 10 + _CHARACTER * max(map(len, shown), default=0)
+    pitch = (WIDTH - left - 4) / max(len(names), 1)
+    canvas = _Canvas(WIDTH, _ROW * len(rows) + 36)
+    for index, row in enumerate(rows):
+        y = _ROW * index + 2
+        canvas.text(left - 8, y + 16, shown[index], anchor="end")
+        most = max(values[index], default=0) or 1
+        for column, value in enumerate(values[index]):
+            # Only what is far above the rest stands out: shades go by the square.
+            alpha = 0.06 + 0.94 * (value / most) ** 2 if value > 0 else 0.02
+            tip = f"{row}, rank {names[column]}: {form(value)}"
+            x = left + pitch * column
+            width = pitch - (1 if pitch > 8 else 0)
+            canvas.rect(x, y, width, _ROW - 3, 1, tip, alpha)
+    bottom = _ROW * len(rows) + 16
+    every = max(1, math.ceil(len(names) / max(1, int((WIDTH - left) / _wide(names)))))
+    for column in range(0, len(names), every):
+        canvas.text(left + pitch * (column + 0.5), bottom, names[column], "muted", "middle")
+    canvas.text((left + WIDTH) / 2, bottom + 16, below, "muted", "middle")
+    return canvas.done(label)
+
+
+def intervals(
+    label: str,
+    rows: Sequence[tuple[str, float, float | None, float | None, int]],
+    form: Format,
+) -> str:
+    """A dot and its interval for each row around 0: (name, value, low, high, color)."""
+    left = 12 + _CHARACTER * max((len(row[0]) for row in rows), default=0)
+    known = [value for _, *three, _ in rows for value in three if value is not None]
+    # One very wide interval must not press all others into a point.
+    low, high = max(min([*known, -5]), -150), min(max([*known, 5]), 100)
+    across = _Linear(low, high, left + 10, WIDTH - 16)
+    canvas = _Canvas(WIDTH, _ROW * len(rows) + 42)
+    bottom = _ROW * len(rows) + 6
+    for tick in across.ticks():
+        canvas.line(across(tick), 2, across(tick), bottom, "axis" if tick == 0 else "grid")
+        canvas.text(across(tick), bottom + 14, form(tick), "muted", "middle")
+    for index, (name, value, lower, upper, color) in enumerate(rows):
+        y = _ROW * index + 15
+        canvas.text(left - 8, y + 4, name, anchor="end")
+        tip = f"{name}: {form(value)}"
+        if lower is not None and upper is not None:
+            ends = (across(max(lower, low)), across(min(upper, high)))
+            canvas.rect(ends[0], y - 2, max(ends[1] - ends[0], 1), 4, color, tip, 0.55)
+        canvas.dot(across(min(max(value, low), high)), y, color, tip)
+    canvas.text(left + 10, bottom + 31, "◂ slower", "muted")
+    canvas.text(WIDTH - 16, bottom + 31, "faster ▸", "muted", "end")
+    return canvas.done(label)
+
+
+def shorten(text: str, most: int) -> str:
+    """The text, its middle left out if it is longer than `most` characters."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def _wide(names: Sequence[str]) -> float:
+    return 8 + _CHARACTER * max(map(len, names), default=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / ((self.high - self.low) or 1)
+        return self.start + (self.end - self.start) * share
+
+    def ticks(self) -> list[float]:
+        span = (self.high - self.low) or 1
+        raw = span / 4
+        power = 10 ** math.floor(math.log10(raw))
+        step = next(
+            power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999
+        )
+        first = math.ceil(self.low / step - 1e-9)
+        return [index * step for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    low: float
+    high: float
+    start: float
+    end: float
+    base: int
+
+    def __call__(self, value: float) -> float:
+        # What is not above 0 has no place on this axis but its edge.
+        share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        return self.start + (self.end - self.start) * share
+
+    def ticks(self) -> list[float]:
+        """Powers of the base, or something finer where these are few."""
+        ticks = self._powers(self.base, (1,))
+        if len(ticks) >= 4:
+            return ticks
+        return self._powers(10, (1, 2, 5)) if self.base == 10 else self._powers(2, (1,))
+
+    def _powers(self, base: int, factors: Sequence[int]) -> list[float]:
+        first = math.floor(math.log(self.low, base))
+        powers = range(first, math.ceil(math.log(self.high, base)) + 1)
+        ticks = [factor * float(base) ** power for power in powers for factor in factors]
+        return [tick for tick in ticks if self.low <= tick <= self.high]
+
+
+def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> _Linear | _Log:
+    if axis.base is None:
+        return _Linear(0, max(values, default=0) or 1, start, end)
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = min(positive), max(positive)
+    return _Log(low / 1.3, high * 1.3, start, end, axis.base)
+
+
+def _grid(canvas: _Canvas, scale: _Linear | _Log, axis: Axis, left: float) -> None:
+    for tick in scale.ticks():
+        canvas.line(left, scale(tick), canvas.width - 4, scale(tick))
+        canvas.text(left - 6, scale(tick) + 4, axis.form(tick) if tick else "0", "muted", "end")
+    if axis.title:
+        canvas.text(canvas.width - 4, 12, axis.title, "muted", "end")

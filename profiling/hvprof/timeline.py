@@ -1,0 +1,274 @@
+"""Makes a recording of a Horovod timeline: the messages that Horovod fused, and their times.
+
+A timeline (HOROVOD_TIMELINE) is written by rank 0 and knows tensors, not messages. Those
+whose MPI_ALLREDUCE began before the first of them ended were one message: Horovod begins
+them together, and ends them together.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvd_ext.errors import UsageError
+from hvprof.bins import bin_edges, bin_index, bucket_index
+from hvprof.files import BLOCKS
+from hvprof.model import Cell, RankRecording
+from hvprof.record import prepare_directory, write_meta
+from hvprof.writing import write_rank
+
+# The activities that are an exchange, by whoever carries it out.
+_EXCHANGE = re.compile(
+    r"(MPI|NCCL|GLOO|CCL)_(?:CROSS_)?"
+    r"(ALLREDUCE|ALLGATHER|BCAST|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM_ALLREDUCE)"
+)
+_OPERATIONS = {"broadcast": "bcast", "reducescatter": "reduce_scatter"}
+_ITEM_BYTES = {
+    **dict.fromkeys(("uint8", "int8", "bool"), 1),
+    **dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "float32"), 4),
+    **dict.fromkeys(("int64", "float64"), 8),
+}
+_START = "start_time_since_epoch_in_micros"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What Horovod exchanged at once.
+
+    Attributes:
+        operation: "allreduce", ...; or "negotiate", for how long a tensor waited until
+            all ranks had it.
+        algorithm: "native" for MPI's own, "nccl", "gloo" or "ccl".
+        tensors: how many were fused into it.
+        begin_us, end_us: after the timeline's start.
+    """
+
+    operation: str
+    algorithm: str
+    datatype: str
+    message_bytes: int
+    tensors: int
+    begin_us: float
+    end_us: float
+
+
+@dataclass(slots=True)
+class _Open:
+    """A message of which not all tensors are finished."""
+
+    operation: str
+    algorithm: str
+    begin_us: float
+    end_us: float | None = None
+    unfinished: set[int] = field(default_factory=set)
+    message_bytes: int = 0
+    tensors: int = 0
+    datatype: str = ""
+
+
+def import_timeline(
+    timeline: Path, directory: Path, *, force: bool, size: int | None = None
+) -> int:
+    """Write a Horovod timeline's messages into a directory, as a recording of rank 0.
+
+    Args:
+        timeline: the file that HOROVOD_TIMELINE named; one that a killed job left
+            unfinished is read as far as it goes.
+        directory: as for `record`.
+        force: replace an earlier recording.
+        size: ranks of the job; by default what the timeline's negotiations show.
+
+    Returns:
+        0, the exit code.
+
+    Raises:
+        UsageError: it is no timeline, or does not say how many ranks there were.
+    """
+    events = read_events(timeline)
+    messages = fused_messages(events)
+    exchanged = [message for message in messages if message.operation != "negotiate"]
+    if not exchanged:
+        raise UsageError(f"{timeline} has no exchange of Horovod's in it: give its timeline")
+    size = size or _ranks_in(events)
+    if not size:
+        raise UsageError(f"{timeline} does not tell how many ranks there were: give --size N")
+    epoch = (event["args"].get(_START) for event in events if isinstance(event.get("args"), dict))
+    start_us = next((value for value in epoch if isinstance(value, int) and value >= 0), 0)
+    end_us = max(message.end_us for message in messages)
+    prepare_directory(directory, force=force)
+    rank = RankRecording(
+        rank=0,
+        size=size,
+        host="",
+        pid=0,
+        state="exited",
+        start_unix_s=start_us / 1e6,
+        end_unix_s=(start_us + end_us) / 1e6,
+        recorder_cost_s=0.0,
+        dropped_calls=0,
+        mpi_library="",
+        cells=_cells(messages, size),
+    )
+    write_rank(directory, rank)
+    write_meta(
+        directory,
+        {
+            "command": ["hvprof", "import", str(timeline)],
+            "start_unix_s": start_us / 1e6,
+            "duration_s": end_us / 1e6,
+            "source": "timeline",
+        },
+    )
+    return 0
+
+
+def read_events(timeline: Path) -> list[dict[str, Any]]:
+    """The events of a timeline, up to where it was cut off.
+
+    Raises:
+        UsageError: it cannot be read, or is no list of events.
+    """
+    try:
+        text = timeline.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"{timeline} cannot be read: {reason}") from None
+    try:
+        events = json.loads(text)
+    except RecursionError:
+        events = None
+    except json.JSONDecodeError:
+        try:
+            events = json.loads(text[: text.rfind("}") + 1] + "]")
+        except (json.JSONDecodeError, RecursionError):
+            events = None
+    if not isinstance(events, list):
+        raise UsageError(f"{timeline} is no Horovod timeline: give what HOROVOD_TIMELINE named")
+    return [event for event in events if isinstance(event, dict)]
+
+
+def fused_messages(events: Iterable[dict[str, Any]]) -> list[Message]:
+    """The messages in a timeline, in the order of their ends.
+
+    An event that does not fit to the others is passed over, as is a tensor whose end, type
+    or shape is missing.
+    """
+    stacks: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    running: dict[str, _Open] = {}
+    of_tensor: dict[int, _Open] = {}
+    messages: list[Message] = []
+    for event in events:
+        pid, now_us, phase = event.get("pid"), event.get("ts"), event.get("ph")
+        if not isinstance(pid, int) or not isinstance(now_us, int | float):
+            continue
+        stack = stacks[pid]
+        if phase == "B":
+            name = str(event.get("name"))
+            stack.append((name, now_us))
+            found = _EXCHANGE.fullmatch(name)
+            if found:
+                of_tensor[pid] = _join(running, found, pid, now_us)
+        elif phase == "E" and stack:
+            name, begin_us = stack.pop()
+            message = of_tensor.get(pid)
+            if name.startswith("NEGOTIATE_"):
+                messages.append(Message("negotiate", "native", "", 0, 1, begin_us, now_us))
+            elif message and _EXCHANGE.fullmatch(name):
+                # They end one after the other in the file; the first is the nearest to it.
+                message.end_us = message.end_us or now_us
+                running.pop(name, None)
+            if message and not stack:
+                del of_tensor[pid]
+                messages += _finish_tensor(message, pid, event.get("args"))
+    return messages
+
+
+def _join(running: dict[str, _Open], found: re.Match[str], pid: int, now_us: float) -> _Open:
+    """The message that a tensor belongs to whose exchange begins now."""
+    by, operation = found[1].lower(), found[2].lower().removeprefix("adasum_")
+    message = running.get(found[0])
+    if message is None:
+        algorithm = "native" if by == "mpi" else by
+        message = _Open(_OPERATIONS.get(operation, operation), algorithm, now_us)
+        running[found[0]] = message
+    # The exchange itself starts after the last of them is begun.
+    message.begin_us = now_us
+    message.unfinished.add(pid)
+    return message
+
+
+def _finish_tensor(message: _Open, pid: int, details: object) -> list[Message]:
+    """Take in a tensor's type and shape; with the last tensor, the message is complete."""
+    message.unfinished.discard(pid)
+    if isinstance(details, dict):
+        datatype = str(details.get("dtype"))
+        shape = re.findall(r"\d+", str(details.get("shape")))
+        if datatype in _ITEM_BYTES:
+            message.datatype = datatype
+            message.message_bytes += _ITEM_BYTES[datatype] * math.prod(map(int, shape))
+            message.tensors += 1
+    if message.unfinished or not message.tensors or message.end_us is None:
+        return []
+    return [
+        Message(
+            operation=message.operation,
+            algorithm=message.algorithm,
+            datatype=message.datatype,
+            message_bytes=message.message_bytes,
+            tensors=message.tensors,
+            begin_us=message.begin_us,
+            end_us=max(message.end_us, message.begin_us),
+        )
+    ]
+
+
+def _ranks_in(events: Iterable[dict[str, Any]]) -> int:
+    """One more than the highest rank that was seen to be ready; 0 if none was."""
+    names = (str(event.get("name")) for event in events if event.get("ph") == "X")
+    return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
+
+
+def _cells(messages: Iterable[Message], size: int) -> tuple[Cell, ...]:
+    groups: dict[tuple[str, str, str, int], list[Message]] = defaultdict(list)
+    for message in messages:
+        bin_of = bin_index(message.message_bytes)
+        groups[message.operation, message.algorithm, message.datatype, bin_of].append(message)
+    return tuple(_cell(key, members, size) for key, members in groups.items())
+
+
+def _cell(key: tuple[str, str, str, int], members: list[Message], size: int) -> Cell:
+    operation, algorithm, datatype, index = key
+    low, high = bin_edges(index)
+    times_s = [(message.end_us - message.begin_us) / 1e6 for message in members]
+    histogram: dict[int, int] = defaultdict(int)
+    for time_s in times_s:
+        histogram[bucket_index(round(time_s * 1e9))] += 1
+    block = 1
+    while block * BLOCKS < len(times_s):
+        block *= 2
+    return Cell(
+        operation=operation,
+        algorithm=algorithm,
+        traffic="control" if operation == "negotiate" else "data",
+        source="mpi",
+        size=size,
+        low_bytes=low,
+        high_bytes=high,
+        calls=len(members),
+        message_bytes=sum(message.message_bytes for message in members),
+        time_s=sum(times_s),
+        wait_s=None,
+        min_s=min(times_s),
+        max_s=max(times_s),
+        datatype=datatype,
+        histogram=tuple(sorted(histogram.items())),
+        block_calls=block,
+        blocks_s=tuple(sum(times_s[at : at + block]) for at in range(0, len(times_s), block)),
+    )

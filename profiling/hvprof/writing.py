@@ -1,0 +1,154 @@
+"""Writes the file of a rank, as the recorder in C does: for recordings that are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from hvprof.bins import bin_index
+from hvprof.files import (
+    BLOCKS,
+    CELL,
+    COMMUNICATORS,
+    FIXED,
+    MAGIC,
+    MOST_CELLS,
+    NAMES,
+    SOURCES,
+    STATES,
+    STEPS,
+    TRAFFIC,
+    VERSION,
+)
+from hvprof.model import Cell, RankRecording, Region, Step
+
+
+def write_rank(directory: Path, rank: RankRecording) -> Path:
+    """Write one rank's file, as `load` reads it back (times to a nanosecond).
+
+    Args:
+        directory: where; it must be there.
+        rank: at most 4096 cells and regions, 256 names and 127 communicators.
+
+    Returns:
+        The path of the file.
+    """
+    fixed = np.zeros(1, FIXED)
+    header = fixed[0]["header"]
+    names = _Names()
+    communicators = _communicators(rank)
+    rows = [_cell(cell, names, communicators) for cell in rank.cells]
+    rows += [_region(region, names) for region in rank.regions]
+    assert len(rows) <= MOST_CELLS
+    table = np.array(rows, CELL)
+    header["magic"] = np.void(MAGIC)
+    header["version"] = VERSION
+    header["state"] = STATES.index(rank.state)
+    for name in ("rank", "size", "pid", "dropped_calls", "step_count"):
+        header[name] = getattr(rank, name)
+    for name in ("trace_capacity", "trace_calls"):
+        header[name] = getattr(rank, name)
+    header["start_unix_ns"] = _ns(rank.start_unix_s)
+    header["end_unix_ns"] = _ns(rank.end_unix_s or 0)
+    header["start_clock_ns"] = _ns(rank.start_clock_s)
+    header["cost_ns"] = rank.recorder_cost_s * 1e9
+    header["cells"] = len(rows)
+    header["clock"] = rank.clock.encode()
+    header["host"] = rank.host.encode()
+    header["library"] = rank.mpi_library.encode()
+    if rank.registration_cache:
+        header["cache_source"] = rank.registration_cache.source.encode()
+        header["cache_hits"] = rank.registration_cache.hits
+        header["cache_misses"] = rank.registration_cache.misses
+    for index, offset in enumerate(rank.clock_offsets):
+        header["offsets"][index] = tuple(map(_ns, (offset.at_s, offset.offset_s, offset.error_s)))
+    if rank.all_steps:
+        header["all_steps"] = _step(rank.all_steps)
+    for step in rank.steps:
+        fixed[0]["steps"][step.index % STEPS] = _step(step)
+    for number, (key, (size, text, ranks, own)) in enumerate(communicators.items()):
+        identity = int(key[0], 16) if key[0] else 0
+        fixed[0]["communicators"][number] = (identity, size, own, text.encode(), ranks.encode())
+    header["communicators"] = len(communicators)
+    for number, text in enumerate(names.entered):
+        fixed[0]["names"][number] = text.encode()
+    path = directory / f"rank-{rank.rank:05d}.hvprof"
+    with path.open("wb") as file:
+        file.write(fixed.tobytes())
+        file.write(table.tobytes())
+    return path
+
+
+class _Names:
+    def __init__(self) -> None:
+        self.entered = {"other": 0, "native": 1}
+
+    def __getitem__(self, name: str) -> int:
+        number = self.entered.setdefault(name, len(self.entered))
+        assert number < NAMES
+        return number
+
+
+_Communicators = dict[tuple[str, int], tuple[int, str, str, int]]
+
+
+def _communicators(rank: RankRecording) -> _Communicators:
+    """(size, name, ranks, own rank) by id and size; the first stands for none."""
+    found: _Communicators = {("", rank.size): (rank.size, "", "", 0)}
+    for one in rank.communicators:
+        found[one.id, one.size] = (one.size, one.name, one.ranks, one.rank)
+    for cell in rank.cells:
+        found.setdefault((cell.communicator, cell.size), (cell.size, "", "", 0))
+    assert len(found) <= COMMUNICATORS
+    return found
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _step(step: Step) -> tuple[int, ...]:
+    times = (step.start_s, step.time_s, step.compute_s, step.exposed_s, step.overlapped_s)
+    return (step.index, *map(_ns, (*times, step.io_s, step.other_s)))
+
+
+def _row(
+    key: int, cell: Cell | Region, message_bytes: int, wait_s: float
+) -> tuple[int | list[int], ...]:
+    blocks = [_ns(time_s) for time_s in cell.blocks_s]
+    counts = np.zeros(CELL["histogram"].shape, "<u4")
+    for bucket, calls in cell.histogram:
+        counts[bucket] = calls
+    return (
+        key | 1 << 63,
+        0,
+        max(cell.block_calls, 1).bit_length() - 1,
+        cell.calls,
+        message_bytes,
+        *map(_ns, (cell.time_s, wait_s, cell.min_s, cell.max_s)),
+        blocks + [0] * (BLOCKS - len(blocks)),
+        counts.tolist(),
+    )
+
+
+def _cell(
+    cell: Cell, names: _Names, communicators: Iterable[tuple[str, int]]
+) -> tuple[int | list[int], ...]:
+    key = (
+        names[cell.operation]
+        | names[cell.algorithm] << 8
+        | bin_index(cell.low_bytes) << 16
+        | TRAFFIC.index(cell.traffic) << 24
+        | SOURCES.index(cell.source) << 26
+        | (names[cell.datatype] if cell.datatype else 0) << 28
+        | list(communicators).index((cell.communicator, cell.size)) << 36
+    )
+    return _row(key, cell, cell.message_bytes, cell.wait_s or 0.0)
+
+
+def _region(region: Region, names: _Names) -> tuple[int | list[int], ...]:
+    key = names[region.name] | names[region.kind] << 8
+    key |= TRAFFIC.index("region") << 24 | SOURCES.index("program") << 26
+    return _row(key, region, 0, 0.0)
