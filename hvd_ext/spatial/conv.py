@@ -1,0 +1,139 @@
+"""Convolutions in 1, 2 and 3 dims: torch's own kernel on blocks that hold their halo.
+
+Weight and bias gradients come out as each shard's share (see halo.enter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_ext.spatial.geometry import Sliding, Whole, Window
+from hvd_ext.spatial.halo import enter
+from hvd_ext.spatial.partition import Box
+from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.tensor import (
+    SpatialTensor,
+    global_shape,
+    implements,
+    result_dtype,
+)
+from hvd_ext.spatial.windowed import windowed
+
+CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
+
+
+def per_dim(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    """One number for all dims, or one for each."""
+    if isinstance(value, int):
+        return (value,) * dims
+    return tuple(value) * dims if len(value) == 1 else tuple(value)
+
+
+def batched(x: Any, dims: int, what: str) -> SpatialTensor:
+    """Check that `x` is (N, C, *extents) with `dims` split dims."""
+    if not isinstance(x, SpatialTensor):
+        raise Refusal(f"{what}: its parameters are split over ranks, and its input is not")
+    if len(x.extents) != dims or x.ndim != dims + 2:
+        raise Refusal(
+            f"{what} of a tensor of shape {tuple(x.shape)} with {len(x.extents)} split dims: "
+            f"it takes a batch, (N, C) and {dims} split dims"
+        )
+    return x
+
+
+@implements(torch.conv1d)
+def conv1d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
+    """torch.conv1d of a partitioned tensor."""
+    return convolve(1, x, weight, *args, **kwargs)
+
+
+@implements(torch.conv2d)
+def conv2d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
+    """torch.conv2d of a partitioned tensor."""
+    return convolve(2, x, weight, *args, **kwargs)
+
+
+@implements(torch.conv3d)
+def conv3d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
+    """torch.conv3d of a partitioned tensor."""
+    return convolve(3, x, weight, *args, **kwargs)
+
+
+def convolve(
+    dims: int,
+    x: SpatialTensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> SpatialTensor:
+    """A convolution over the last `dims` dims; arguments as torch's.
+
+    Args:
+        dims: 1, 2 or 3.
+        x: (N, C, *extents).
+        weight: (C_out, C / groups, *kernel), replicated.
+        bias: (C_out,), replicated.
+        stride: step of the window.
+        padding: zeros at the borders of the whole sample; "same" or "valid".
+        dilation: step between taps.
+        groups: of channels.
+
+    Raises:
+        Refusal: torch would not take these arguments for the whole either.
+    """
+    convolution = CONVOLUTIONS[dims]
+    x = batched(x, dims, f"conv{dims}d")
+    stride, dilation = per_dim(stride, dims), per_dim(dilation, dims)
+    if not isinstance(padding, str):
+        padding = per_dim(padding, dims)
+    shape = global_shape(
+        convolution,
+        (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape)),
+        (stride, padding, dilation, groups),
+    )
+    kernel = tuple(weight.shape[2:])
+    before, after = _padding(padding, kernel, dilation)
+    # Where a dim is not split and torch can pad it alike on both sides, it may.
+    whole = [
+        parts == 1 and low == high for parts, low, high in zip(x.parts, before, after, strict=True)
+    ]
+    own_padding = [low if native else 0 for low, native in zip(before, whole, strict=True)]
+    windows: list[Window] = [
+        Whole(extent) if native else Sliding(taps, step, low, spread)
+        for native, extent, taps, step, low, spread in zip(
+            whole, x.extents, kernel, stride, before, dilation, strict=True
+        )
+    ]
+    weight = enter(weight, x.grid.space)
+    bias = None if bias is None else enter(bias, x.grid.space)
+
+    def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
+        return convolution(block, weight, bias, stride, own_padding, dilation, groups)
+
+    def empty(local: Tensor) -> Tensor:
+        return local.new_empty((*shape[:2], *(0,) * dims), dtype=result_dtype(local))
+
+    ties = [weight] if bias is None else [weight, bias]
+    return windowed(x, windows, shape[2:], operation, ties=ties, empty=empty)
+
+
+def _padding(
+    padding: str | Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Zeros before and after the sample along each dim."""
+    if padding == "valid":
+        return (0,) * len(kernel), (0,) * len(kernel)
+    if padding == "same":
+        total = [spread * (taps - 1) for taps, spread in zip(kernel, dilation, strict=True)]
+        # An odd one goes to the end, as torch has it.
+        before = tuple(count // 2 for count in total)
+        return before, tuple(count - low for count, low in zip(total, before, strict=True))
+    assert not isinstance(padding, str)
+    return tuple(padding), tuple(padding)

@@ -1,0 +1,95 @@
+"""Make an ordinary model take samples that are split over ranks.
+
+Its layers are not exchanged: torch's own functions know partitioned tensors. What is
+added are hooks, so the model, its parameters and its state_dict stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from hvd_ext.errors import UsageError
+from hvd_ext.spatial.grid import ProcessGrid
+from hvd_ext.spatial.refusal import layer
+from hvd_ext.spatial.replicate import gather, scatter
+from hvd_ext.spatial.tensor import SpatialTensor
+
+_MARK = "_hvd_ext_spatial"
+
+
+def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str] = ()) -> nn.Module:
+    """Have `model` work on samples that the ranks of `grid` share; changed in place.
+
+    Called with SpatialTensors it goes on with them. A whole tensor (N, C, *space), the same
+    on all ranks of a sample, is scattered first. A layer that ends space (flatten, global
+    pooling) gives an ordinary tensor, the same on all ranks.
+
+    Args:
+        model: any module. Parameters, buffers and state_dict keys stay as they are.
+        grid: the ranks.
+        gather_before: names of submodules from which on every rank works on the whole;
+            `plan` says where that is faster.
+
+    Returns:
+        `model`.
+
+    Raises:
+        UsageError: it is converted already, or has no submodule of such a name.
+    """
+    if getattr(model, _MARK, False):
+        raise UsageError("the model is converted already: build a new one for another grid")
+    modules = dict(model.named_modules())
+    for name in gather_before:
+        if name not in modules or not name:
+            raise UsageError(
+                f"gather_before {name!r} is no submodule: the model has "
+                + ", ".join(child for child, _ in model.named_children())
+            )
+    for name, module in modules.items():
+        _name_refusals(module, name or type(model).__name__)
+        if name in gather_before:
+            module.register_forward_pre_hook(_gather_arguments, with_kwargs=True)
+
+    def scatter_arguments(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def split(value: Any) -> Any:
+            whole = isinstance(value, torch.Tensor) and value.dim() > 2
+            return scatter(value, grid) if whole else value
+
+        return tuple(map(split, args)), {key: split(value) for key, value in kwargs.items()}
+
+    model.register_forward_pre_hook(scatter_arguments, with_kwargs=True)
+    # An attribute of its own: state_dict and parameters do not see it.
+    object.__setattr__(model, _MARK, True)
+    return model
+
+
+def _name_refusals(module: nn.Module, name: str) -> None:
+    """Have what is refused inside the module name it."""
+    entered: list[AbstractContextManager[None]] = []
+
+    def enter(module: nn.Module, args: Any) -> None:
+        entered.append(layer(name))
+        entered[-1].__enter__()
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        entered.pop().__exit__(None, None, None)
+
+    module.register_forward_pre_hook(enter)
+    # Also after an error, or the next model's refusals would bear this name.
+    module.register_forward_hook(leave, always_call=True)
+
+
+def _gather_arguments(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def whole(value: Any) -> Any:
+        return gather(value) if isinstance(value, SpatialTensor) else value
+
+    return tuple(map(whole, args)), {key: whole(value) for key, value in kwargs.items()}

@@ -1,0 +1,123 @@
+"""Process grids: how ranks share one sample, and who has the same part of other samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from hvd_ext.errors import UsageError
+from hvd_ext.spatial.communicator import Communicator, MpiCommunicator
+from hvd_ext.spatial.partition import coordinates_of
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+AXES = ("depth", "height", "width")
+
+
+@dataclass(frozen=True, slots=True)
+class GridShape:
+    """Number of ranks along each spatial axis.
+
+    Width is a tensor's last dim, height the one before, depth the third from the end.
+    """
+
+    depth: int = 1
+    height: int = 1
+    width: int = 1
+
+    def __post_init__(self) -> None:
+        for axis, count in zip(AXES, self.axes, strict=True):
+            if not isinstance(count, int) or count < 1:
+                raise UsageError(f"{axis}={count!r}: a grid has at least 1 rank along an axis")
+
+    @property
+    def axes(self) -> tuple[int, int, int]:
+        """Ranks along depth, height and width."""
+        return (self.depth, self.height, self.width)
+
+    @property
+    def size(self) -> int:
+        """Ranks that share one sample."""
+        return math.prod(self.axes)
+
+    def parts(self, dims: int) -> tuple[int, ...]:
+        """Ranks along the last `dims` dims of a tensor.
+
+        Raises:
+            UsageError: the grid splits an axis that such a tensor does not have.
+        """
+        if dims < 1 or dims > len(AXES):
+            raise UsageError(f"{dims} spatial dims: 1 to {len(AXES)} can be split")
+        for axis, count in zip(AXES[: len(AXES) - dims], self.axes, strict=False):
+            if count > 1:
+                raise UsageError(
+                    f"{axis}={count}: a tensor of {dims} spatial dims has no {axis}; "
+                    f"split {', '.join(AXES[len(AXES) - dims :])} instead"
+                )
+        return self.axes[len(AXES) - dims :]
+
+    def __str__(self) -> str:
+        return " x ".join(f"{axis} {count}" for axis, count in zip(AXES, self.axes, strict=True))
+
+
+class ProcessGrid:
+    """The ranks of a communicator, arranged over space and samples; collective to make.
+
+    Neighbouring ranks share a sample: of depth x height x width ranks each, the first
+    ones form sample group 0, and so on. To arrange ranks otherwise, pass a communicator
+    that numbers them otherwise; only its own numbers count.
+
+    Attributes:
+        shape: ranks along each spatial axis.
+        space: the ranks that share this one's samples, row-major.
+        samples: the ranks that own the same part of other samples.
+        sample_group: which of the groups this rank is in; a group has samples of its own.
+        sample_groups: how many there are.
+        overlap: compute the interior while halos are on their way. Off, the same
+            kernels run on the same blocks, only later.
+    """
+
+    def __init__(
+        self,
+        depth: int = 1,
+        height: int = 1,
+        width: int = 1,
+        comm: MPI.Comm | Communicator | None = None,
+        overlap: bool = True,
+    ) -> None:
+        """Arrange the ranks of `comm`, by default those of MPI's world.
+
+        Raises:
+            UsageError: the number of ranks is no multiple of the grid's.
+        """
+        self.shape = GridShape(depth, height, width)
+        world = _communicator(comm)
+        if world.size % self.shape.size:
+            raise UsageError(
+                f"a grid of {self.shape} takes a multiple of {self.shape.size} ranks, and there "
+                f"are {world.size}: start as many, or choose another grid"
+            )
+        self.overlap = overlap
+        self.sample_group, place = divmod(world.rank, self.shape.size)
+        self.sample_groups = world.size // self.shape.size
+        first = self.sample_group * self.shape.size
+        self.space = world.group(range(first, first + self.shape.size))
+        self.samples = world.group(range(place, world.size, self.shape.size))
+
+    def coordinates(self, dims: int) -> tuple[int, ...]:
+        """Where this rank stands along the last `dims` dims of a tensor."""
+        self.shape.parts(dims)
+        return coordinates_of(self.shape.axes, self.space.rank)[len(AXES) - dims :]
+
+    def __repr__(self) -> str:
+        return f"ProcessGrid({self.shape}; {self.sample_groups} sample groups)"
+
+
+def _communicator(comm: MPI.Comm | Communicator | None) -> Communicator:
+    if comm is not None and not hasattr(comm, "Isend"):
+        return comm
+    from mpi4py import MPI
+
+    return MpiCommunicator(MPI.COMM_WORLD if comm is None else cast("MPI.Comm", comm))

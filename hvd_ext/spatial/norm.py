@@ -1,0 +1,270 @@
+"""Normalisation over the whole sample: statistics of all shards, weighed by their cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from hvd_ext.spatial.halo import enter, layout, sum_over_space
+from hvd_ext.spatial.partition import coordinates_of, lengths, shard
+from hvd_ext.spatial.pointwise import aligned
+from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.tensor import SpatialTensor, implements
+
+
+@implements(F.batch_norm)
+def batch_norm(
+    x: SpatialTensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> SpatialTensor:
+    """Batch normalisation over the batch and the whole space; arguments as torch's.
+
+    Statistics are those of the samples of this rank's sample group, as they are of one
+    process's samples in data-parallel training.
+
+    Raises:
+        Refusal: one value per channel has no variance to train with.
+    """
+    channels = x.shape[1]
+    count = x.shape.numel() // channels
+    if training and count == 1:
+        raise Refusal(
+            f"batch_norm of shape {tuple(x.shape)} in training: more than 1 value per channel is "
+            "needed; use a larger batch or model.eval()"
+        )
+    weight = None if weight is None else enter(weight, x.grid.space)
+    bias = None if bias is None else enter(bias, x.grid.space)
+    if not training:
+        if running_mean is None or running_var is None:
+            raise Refusal("batch_norm: without running statistics it is always in training")
+        return x.like(_apply(x.local, running_mean, running_var, weight, bias, eps))
+    local, mean, variance = _BatchNorm.apply(x, eps, x.local, weight, bias)
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            unbiased = variance * (count / (count - 1))
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return x.like(local)
+
+
+def _apply(
+    local: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Run torch's kernel with given statistics."""
+    return F.batch_norm(local, mean, variance, weight, bias, False, 0.0, eps)
+
+
+class _BatchNorm(Function):
+    """Keeps the input and the statistics for backward, and nothing else of its size."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: SpatialTensor,
+        eps: float,
+        local: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        mean, variance = _statistics(x, local)
+        ctx.space, ctx.cells, ctx.eps = x.grid.space, math.prod(x.extents), eps
+        ctx.save_for_backward(local, weight, bias, mean, variance)
+        ctx.mark_non_differentiable(mean, variance)
+        return _apply(local, mean, variance, weight, bias, eps), mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Any, ...]:
+        local, weight, bias, mean, variance = ctx.saved_tensors
+        space, count = ctx.space, ctx.cells * local.shape[0]
+        if torch.is_grad_enabled():
+            # Somebody will differentiate this: do it by parts that know how.
+            inputs = [tensor for tensor in (local, weight, bias) if tensor is not None]
+            wanted = [tensor for tensor in inputs if tensor.requires_grad]
+            again = _by_parts(local, count, space, weight, bias, ctx.eps)
+            found = iter(torch.autograd.grad(again, wanted, gradient, create_graph=True))
+            return (
+                None,
+                None,
+                *(
+                    next(found) if tensor is not None and tensor.requires_grad else None
+                    for tensor in (local, weight, bias)
+                ),
+            )
+        scale = torch.ones_like(mean) if weight is None else weight
+        # The part that passes the statistics by, and the sums of gradient and of
+        # gradient times normalised input, in one go.
+        direct, by_input, by_one = torch.ops.aten.native_batch_norm_backward(
+            gradient.contiguous(memory_format=layout(local)),
+            local,
+            scale,
+            mean.to(scale.dtype),
+            variance.to(scale.dtype),
+            None,
+            None,
+            False,
+            ctx.eps,
+            [True, True, True],
+        )
+        if ctx.needs_input_grad[2]:
+            sums = space.allreduce(torch.stack([by_input, by_one]).to(mean.dtype))
+            inverse = torch.rsqrt(variance + ctx.eps)
+            slope = -scale * inverse * inverse * sums[0] / count
+            level = -scale * inverse * sums[1] / count - slope * mean
+            shape = (1, -1, *(1,) * (local.ndim - 2))
+            direct.addcmul_(local, slope.to(local.dtype).view(shape))
+            direct.add_(level.to(local.dtype).view(shape))
+        return (
+            None,
+            None,
+            direct if ctx.needs_input_grad[2] else None,
+            by_input if ctx.needs_input_grad[3] else None,
+            by_one if ctx.needs_input_grad[4] else None,
+        )
+
+
+def _statistics(x: SpatialTensor, local: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance per channel, from each shard's by Chan's formula.
+
+    One exchange: how many cells a shard has is known to everybody. (Chan, Golub and
+    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+    1979.)
+    """
+    batch, channels, *_ = local.shape
+    wide = torch.promote_types(local.dtype, torch.float32)
+    dims = [0, *range(2, local.ndim)]
+    ranks = x.grid.space.size
+    rows = torch.zeros((ranks, 2, channels), dtype=wide, device=local.device)
+    if local.numel():
+        variance, mean = torch.var_mean(local.to(wide), dims, correction=0)
+        rows[x.grid.space.rank, 0] = mean
+        rows[x.grid.space.rank, 1] = variance
+    rows = x.grid.space.allreduce(rows)
+    cells = [batch * math.prod(lengths(_shard_of(x, rank))) for rank in range(ranks)]
+    weights = torch.tensor(cells, dtype=wide, device=local.device)[:, None] / sum(cells)
+    mean = (rows[:, 0] * weights).sum(0)
+    return mean, ((rows[:, 1] + (rows[:, 0] - mean).square()) * weights).sum(0)
+
+
+def _shard_of(x: SpatialTensor, rank: int) -> Any:
+    dims = len(x.extents)
+    return shard(x.extents, x.parts, coordinates_of(x.grid.shape.axes, rank)[3 - dims :])
+
+
+def _by_parts(
+    local: Tensor,
+    count: int,
+    space: Any,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Batch normalisation from operations that can be differentiated any number of times."""
+    dims = [0, *range(2, local.ndim)]
+    normalised = _normalise(local, dims, count, space, eps)
+    shape = (1, -1, *(1,) * (local.ndim - 2))
+    if weight is not None:
+        normalised = normalised * weight.view(shape)
+    return normalised if bias is None else normalised + bias.view(shape)
+
+
+def _normalise(local: Tensor, dims: Sequence[int], count: int, space: Any, eps: float) -> Tensor:
+    """Subtract the mean over `dims` and the space group, divide by the deviation.
+
+    The variance is that of what is left after the mean: two sums, and no cancellation.
+    """
+    dims = tuple(dims)
+    wide = local.to(torch.promote_types(local.dtype, torch.float32))
+    mean = sum_over_space(wide.sum(dims, keepdim=True), space) / count
+    centred = wide - mean
+    variance = sum_over_space(centred.square().sum(dims, keepdim=True), space) / count
+    return (centred * torch.rsqrt(variance + eps)).to(local.dtype)
+
+
+@implements(F.group_norm)
+def group_norm(
+    x: SpatialTensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> SpatialTensor:
+    """Group normalisation over each group of channels and the whole space."""
+    batch, channels = x.lead
+    if num_groups < 1 or channels % num_groups:
+        raise Refusal(f"group_norm of {channels} channels in {num_groups} groups: it must divide")
+    if x.shape.numel() == batch * num_groups:
+        raise Refusal(f"group_norm of shape {tuple(x.shape)}: more than 1 value per group needed")
+    local = x.local.reshape(batch, num_groups, channels // num_groups, *x.local.shape[2:])
+    count = channels // num_groups * math.prod(x.extents)
+    normal = _normalise(local, range(2, local.ndim), count, x.grid.space, eps)
+    return x.like(_affine(normal.reshape(x.local.shape), weight, bias, x))
+
+
+@implements(F.instance_norm)
+def instance_norm(
+    x: SpatialTensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> SpatialTensor:
+    """Instance normalisation over the whole space."""
+    if running_mean is not None or running_var is not None:
+        raise Refusal(
+            "instance_norm with track_running_stats=True is not supported: use False, or batch_norm"
+        )
+    count = math.prod(x.extents)
+    if count == 1:
+        raise Refusal(f"instance_norm of extents {x.extents}: more than 1 cell is needed")
+    normal = _normalise(x.local, range(2, x.ndim), count, x.grid.space, eps)
+    return x.like(_affine(normal, weight, bias, x))
+
+
+@implements(F.layer_norm)
+def layer_norm(
+    x: SpatialTensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> SpatialTensor:
+    """Layer normalisation over the last dims, which must include all that are split."""
+    over = len(normalized_shape)
+    if tuple(x.shape[x.ndim - over :]) != tuple(normalized_shape) or over < len(x.extents):
+        raise Refusal(
+            f"layer_norm over {tuple(normalized_shape)} of a tensor of shape {tuple(x.shape)}: "
+            f"the last dims, {x.extents} at least, must be normalised together"
+        )
+    dims = range(x.ndim - over, x.ndim)
+    count = math.prod(normalized_shape)
+    normal = _normalise(x.local, dims, count, x.grid.space, eps)
+    if weight is not None:
+        normal = normal * aligned(weight, x)
+    return x.like(normal if bias is None else normal + aligned(bias, x))
+
+
+def _affine(normal: Tensor, weight: Tensor | None, bias: Tensor | None, x: SpatialTensor) -> Tensor:
+    shape = (1, -1, *(1,) * (normal.ndim - 2))
+    if weight is not None:
+        normal = normal * enter(weight, x.grid.space).view(shape)
+    return normal if bias is None else normal + enter(bias, x.grid.space).view(shape)

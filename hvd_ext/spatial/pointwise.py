@@ -1,0 +1,162 @@
+"""Operations that take each cell by itself: they run on the shard as it is.
+
+An explicit list. What is not on it may look at neighbours, and is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hvd_ext.spatial.halo import enter
+from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.tensor import SpatialTensor, implements, name_of
+
+# By name, as functions of torch, torch.nn.functional and methods of Tensor.
+ELEMENTWISE = (
+    *("relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "elu", "elu_", "selu", "celu"),
+    *("gelu", "silu", "mish", "sigmoid", "sigmoid_", "logsigmoid", "hardsigmoid", "hardswish"),
+    *("hardtanh", "hardtanh_", "softplus", "softsign", "tanh", "tanh_", "tanhshrink"),
+    *("hardshrink", "softshrink", "threshold", "threshold_", "abs", "abs_", "neg", "neg_"),
+    *("negative", "exp", "exp_", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"),
+    *("square", "reciprocal", "sin", "cos", "erf", "floor", "ceil", "round", "sign", "clamp"),
+    *("clamp_", "clamp_min", "clamp_max", "clip", "pow", "isnan", "isinf", "isfinite"),
+    *("logical_not", "nan_to_num", "clone", "detach", "contiguous", "zeros_like", "ones_like"),
+    *("float", "double", "half", "bfloat16", "long", "int", "bool", "type_as", "to", "cpu"),
+    *("cuda", "requires_grad_", "__neg__", "__pos__", "__abs__", "__invert__"),
+)
+# Two operands, or three: each a partitioned tensor, a replicated one or a number.
+BROADCAST = (
+    *("add", "add_", "sub", "sub_", "subtract", "mul", "mul_", "multiply", "div", "div_"),
+    *("divide", "true_divide", "maximum", "minimum", "where", "lerp", "addcmul", "addcdiv"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"),
+    *("__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__"),
+    *("__rmul__", "__imul__", "__truediv__", "__rtruediv__", "__itruediv__", "__pow__"),
+    *("__rpow__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "rsub"),
+    *("__and__", "__or__", "__xor__", "masked_fill", "fmod", "remainder", "atan2", "hypot"),
+)
+
+
+def _functions(names: tuple[str, ...]) -> set[Any]:
+    homes = (torch, F, Tensor)
+    found = {getattr(home, name, None) for name in names for home in homes}
+    return {function for function in found if callable(function) and not isinstance(function, type)}
+
+
+def _local(function: Any) -> Any:
+    def handler(*operands: Any, **options: Any) -> SpatialTensor:
+        x = first(operands)
+        values = [_operand(function, operand, x) for operand in operands]
+        named = {name: _operand(function, value, x) for name, value in options.items()}
+        return x.like(function(*values, **named))
+
+    return handler
+
+
+def first(operands: Any) -> SpatialTensor:
+    """The first partitioned tensor among some operands."""
+    return next(operand for operand in operands if isinstance(operand, SpatialTensor))
+
+
+def _operand(function: Any, value: Any, x: SpatialTensor) -> Any:
+    if isinstance(value, SpatialTensor):
+        if value.extents != x.extents or value.grid is not x.grid:
+            raise Refusal(
+                f"{name_of(function)} of tensors split as {x!r} and {value!r}: "
+                "their split dims and their grid must be the same"
+            )
+        return value.local
+    return aligned(value, x) if isinstance(value, Tensor) else value
+
+
+def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
+    """The part of a replicated tensor that stands beside this rank's shard of `x`.
+
+    Along split dims it is either one cell, for all ranks, or the whole extent.
+
+    Raises:
+        Refusal: it is neither.
+    """
+    entered = enter(tensor, x.grid.space)
+    for back, (extent, (begin, end)) in enumerate(
+        zip(reversed(x.extents), reversed(x.box), strict=True), start=1
+    ):
+        if tensor.ndim < back or (tensor.shape[-back] == 1 and extent > 1):
+            continue
+        if tensor.shape[-back] != extent:
+            raise Refusal(
+                f"a replicated tensor of shape {tuple(tensor.shape)} beside a split one of shape "
+                f"{tuple(x.shape)}: along split dims it must have 1 cell or all of them"
+            )
+        entered = entered.narrow(-back, begin, end - begin)
+    return entered
+
+
+for _function in _functions(ELEMENTWISE) | _functions(BROADCAST):
+    implements(_function)(_local(_function))
+
+
+@implements(F.prelu, torch.prelu)
+def prelu(x: SpatialTensor, weight: Tensor) -> SpatialTensor:
+    """Its slope is a parameter: one, or one per channel."""
+    return x.like(F.prelu(x.local, enter(weight, x.grid.space)))
+
+
+def _over_channels(function: Any) -> Any:
+    def handler(x: SpatialTensor, dim: int | None = None, *args: Any, **kw: Any) -> SpatialTensor:
+        if dim is None or dim % x.ndim >= len(x.lead):
+            raise Refusal(
+                f"{name_of(function)} over dim {dim} of {x!r}: that dim is split, or not "
+                f"named; dims 0 to {len(x.lead) - 1} are not split"
+            )
+        return x.like(function(x.local, dim, *args, **kw))
+
+    return handler
+
+
+for _function in (
+    *(F.softmax, F.log_softmax, torch.softmax, torch.log_softmax),
+    *(Tensor.softmax, Tensor.log_softmax, torch.cumsum, Tensor.cumsum, F.glu),
+):
+    implements(_function)(_over_channels(_function))
+
+
+@implements(F.dropout)
+def dropout(
+    x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> SpatialTensor:
+    """Each shard has a mask of its own.
+
+    It is drawn from a seed that comes from torch's own generator, which ranks of a space
+    group seed alike, and this rank's place: reproducible, and recomputed alike under
+    activation checkpointing.
+    """
+    if not 0 <= p <= 1:
+        raise Refusal(f"dropout with p={p}: a probability is between 0 and 1")
+    if not training or p == 0:
+        return x
+    seed = int(torch.randint(2**62, ()).item())
+    generator = torch.Generator(device=x.device).manual_seed(seed + x.grid.space.rank)
+    drawn = torch.rand(x.local.shape, generator=generator, device=x.device)
+    # p = 1 keeps nothing; what is kept is scaled up.
+    mask = (drawn >= p).to(x.dtype) / max(1 - p, torch.finfo(x.dtype).tiny)
+    return x.like(x.local * mask)
+
+
+@implements(F.dropout1d, F.dropout2d, F.dropout3d)
+def dropout_channels(
+    x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> SpatialTensor:
+    """Whole channels are dropped, so all ranks of a space group draw the same mask."""
+    if not 0 <= p <= 1:
+        raise Refusal(f"dropout with p={p}: a probability is between 0 and 1")
+    if not training or p == 0:
+        return x
+    seed = int(torch.randint(2**62, ()).item())
+    generator = torch.Generator(device=x.device).manual_seed(seed)
+    drawn = torch.rand((*x.lead, *(1 for _ in x.extents)), generator=generator, device=x.device)
+    mask = (drawn >= p).to(x.dtype) / max(1 - p, torch.finfo(x.dtype).tiny)
+    return x.like(x.local * mask)

@@ -1,0 +1,190 @@
+"""One rank's work on a split model, gone through without data: shapes, bytes, flops.
+
+Tensors are on torch's meta device, which computes shapes and nothing else, and messages
+are counted instead of sent. So what is planned is what the layers do, halo by halo, for
+samples and grids of any size, on one processor.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from hvd_ext.spatial.communicator import Communicator, Message
+from hvd_ext.spatial.convert import convert
+from hvd_ext.spatial.grid import GridShape, ProcessGrid
+from hvd_ext.spatial.partition import lengths, shard
+from hvd_ext.spatial.tensor import SpatialTensor
+
+
+@dataclass
+class Counted:
+    """What one rank does in one layer, forward.
+
+    Attributes:
+        name: of the submodule, as in `named_modules`.
+        kind: its class.
+        shape: global shape of its output; empty if that is no tensor.
+        local_shape: of this rank's shard of it, or the same if it is replicated.
+        partitioned: whether the output is split over the grid.
+        flops: multiplications and additions of convolutions and matrix products.
+        saved_bytes: kept for backward.
+        sent_bytes: to other ranks: halos, gathers, sums.
+        messages: number of exchanges.
+        parameter_bytes: of the layer's own parameters.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] = ()
+    local_shape: tuple[int, ...] = ()
+    partitioned: bool = False
+    flops: int = 0
+    saved_bytes: int = 0
+    sent_bytes: int = 0
+    messages: int = 0
+    parameter_bytes: int = 0
+
+
+def rehearse(
+    model: nn.Module,
+    shape: Sequence[int],
+    grid: GridShape,
+    rank: int,
+    *,
+    gather_before: Sequence[str] = (),
+    dtype: torch.dtype = torch.float32,
+) -> list[Counted]:
+    """Go through a forward pass as `rank` of `grid`.
+
+    Args:
+        model: not converted; it is copied, and stays as it is.
+        shape: (N, C, *space) of the input.
+        grid: ranks that share a sample.
+        rank: one of them.
+        gather_before: as `convert` takes it.
+        dtype: of the input; parameters keep their own.
+
+    Returns:
+        The layers in the order in which they begin; those that do nothing are left out.
+
+    Raises:
+        Refusal: the model does something that cannot be split; names the layer.
+    """
+    ledger = _Ledger()
+    process_grid = ProcessGrid(*grid.axes, comm=_Counter(rank, grid.size, ledger))
+    split = convert(_without_data(model), process_grid, gather_before=gather_before)
+    for name, module in split.named_modules():
+        ledger.watch(module, name)
+    extents = tuple(shape[2:])
+    box = shard(extents, grid.parts(len(extents)), process_grid.coordinates(len(extents)))
+    local = torch.empty((*shape[:2], *lengths(box)), dtype=dtype, device="meta")
+    # Layers ask torch on the meta device for their global shapes too, once: not to be booked.
+    split(SpatialTensor(local, process_grid, extents))
+    ledger.layers.clear()
+    ledger.kept = {p.untyped_storage()._cdata: p for p in split.parameters()}
+    with ledger, torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda saved: saved):
+        split(SpatialTensor(local, process_grid, extents))
+    return [layer for layer in ledger.layers if layer.flops or layer.shape or layer.sent_bytes]
+
+
+@dataclass
+class _Ledger(TorchDispatchMode):
+    """Books everything on the innermost module that is running."""
+
+    layers: list[Counted] = field(default_factory=list)
+    running: list[Counted] = field(default_factory=list)
+    # Storages seen, with the tensors that keep their identities from being used again.
+    kept: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def watch(self, module: nn.Module, name: str) -> None:
+        """Book on `module` what happens in it."""
+        # Ahead of the hook that gathers, whose bytes are this layer's.
+        module.register_forward_pre_hook(self._entering(name), prepend=True)
+        module.register_forward_hook(self._leave)
+
+    def _entering(self, name: str) -> Callable[[nn.Module, Any], None]:
+        def enter(module: nn.Module, args: Any) -> None:
+            layer = Counted(name, type(module).__name__)
+            layer.parameter_bytes = sum(p.nbytes for p in module.parameters(recurse=False))
+            self.layers.append(layer)
+            self.running.append(layer)
+
+        return enter
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        layer = self.running.pop()
+        # A container's output is its last layer's.
+        if not isinstance(output, Tensor | SpatialTensor) or any(True for _ in module.children()):
+            return
+        layer.shape = tuple(output.shape)
+        layer.partitioned = isinstance(output, SpatialTensor)
+        local = output.local if isinstance(output, SpatialTensor) else output
+        layer.local_shape = tuple(local.shape)
+
+    def send(self, nbytes: int) -> None:
+        """Book an exchange."""
+        if self.running:
+            self.running[-1].sent_bytes += nbytes
+            self.running[-1].messages += 1
+
+    def save(self, tensor: Tensor) -> Tensor:
+        """Book what autograd keeps, each piece of memory once."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.kept:
+            self.kept[storage._cdata] = tensor
+            if self.running:
+                self.running[-1].saved_bytes += storage.nbytes()
+        return tensor
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation, and book its flops."""
+        output = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None and self.running:
+            self.running[-1].flops += formula(*args, **(kwargs or {}), out_val=output)
+        return output
+
+
+def _without_data(model: nn.Module) -> nn.Module:
+    """A copy on the meta device; the weights, which may be large, are not copied first."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = buffer.detach().to("meta")
+    return copy.deepcopy(model, memo)
+
+
+class _Counter:
+    """A communicator that counts what would be sent."""
+
+    def __init__(self, rank: int, size: int, ledger: _Ledger) -> None:
+        self.rank, self.size, self._ledger = rank, size, ledger
+
+    def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
+        """Count an exchange; nothing has to be waited for."""
+        self._ledger.send(sum(tensor.nbytes for _, tensor in sends))
+        return lambda: None
+
+    def allreduce(self, tensor: Tensor) -> Tensor:
+        """Count a sum over all ranks."""
+        if self.size > 1:
+            self._ledger.send(tensor.nbytes * (self.size - 1))
+        return torch.empty_like(tensor)
+
+    def group(self, members: Sequence[int]) -> Communicator:
+        """The communicator of `members`."""
+        return _Counter(members.index(self.rank), len(members), self._ledger)

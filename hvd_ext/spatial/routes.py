@@ -1,0 +1,98 @@
+"""Who sends what to whom so that each rank of a grid has the inputs it needs: pure.
+
+Every rank knows the global extents, so each works out both ends of all its messages by
+itself: nothing is negotiated. A message goes straight from owner to user, diagonal
+neighbours and those several shards away included.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+
+from hvd_ext.spatial.geometry import transfers
+from hvd_ext.spatial.partition import Box, Interval, position, product, shard
+
+Needs = tuple[tuple[Interval, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """One rank's part of an exchange; boxes are in global coordinates.
+
+    Attributes:
+        shard: the block that this rank owns.
+        sends: boxes of it that each peer needs, by rank in the space group.
+        receives: boxes that this rank needs of each peer.
+        active: whether any rank of the group sends anything: the same on all of them.
+    """
+
+    shard: Box
+    sends: tuple[tuple[int, tuple[Box, ...]], ...]
+    receives: tuple[tuple[int, tuple[Box, ...]], ...]
+    active: bool
+
+    @property
+    def received_boxes(self) -> list[Box]:
+        """All boxes that come in, in the order of the messages."""
+        return [box for _, boxes in self.receives for box in boxes]
+
+
+@functools.lru_cache(maxsize=8192)
+def routes(
+    extents: tuple[int, ...], needed: tuple[Needs, ...], coordinates: tuple[int, ...]
+) -> Routes:
+    """Plan an exchange.
+
+    Args:
+        extents: global extent of each dim.
+        needed: per dim, per part, the intervals of [0, extent) that the part needs;
+            disjoint and ascending.
+        coordinates: of this rank in the grid.
+    """
+    parts = tuple(map(len, needed))
+    # between[dim][to][of]: the intervals that `to` needs of `of`.
+    between = [_between(extent, needs) for extent, needs in zip(extents, needed, strict=True)]
+    receives = _messages(
+        parts, coordinates, [table[at] for table, at in zip(between, coordinates, strict=True)]
+    )
+    sends = _messages(
+        parts,
+        coordinates,
+        [[row[at] for row in table] for table, at in zip(between, coordinates, strict=True)],
+    )
+    anything = all(any(any(row) for row in table) for table in between)
+    across = any(
+        table[to][of]
+        for table in between
+        for to, of in itertools.permutations(range(len(table)), 2)
+    )
+    return Routes(shard(extents, parts, coordinates), sends, receives, anything and across)
+
+
+def _between(extent: int, needs: Needs) -> list[list[list[Interval]]]:
+    table: list[list[list[Interval]]] = [[[] for _ in needs] for _ in needs]
+    most = max(map(len, needs))
+    for number in range(most):
+        one = [intervals[number] if number < len(intervals) else (0, 0) for intervals in needs]
+        for to, row in enumerate(transfers(one, extent)):
+            for of, (begin, end) in enumerate(row):
+                if begin < end:
+                    table[to][of].append((begin, end))
+    return table
+
+
+def _messages(
+    parts: tuple[int, ...], coordinates: tuple[int, ...], shared: list[list[list[Interval]]]
+) -> tuple[tuple[int, tuple[Box, ...]], ...]:
+    """The boxes shared with each peer, given what is shared along each dim."""
+    near = [[at for at, intervals in enumerate(along) if intervals] for along in shared]
+    return tuple(
+        (
+            position(parts, peer),
+            tuple(product([along[at] for along, at in zip(shared, peer, strict=True)])),
+        )
+        for peer in itertools.product(*near)
+        if peer != coordinates
+    )

@@ -1,0 +1,113 @@
+"""Transposed convolutions: each output's owner fetches the inputs that add to it.
+
+The plan is that of a convolution with inputs and outputs swapped (geometry.Transposed),
+so that nothing is scattered: what sticks out of the owned outputs is cut off, and
+computed by its own owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hvd_ext.spatial.conv import batched, per_dim
+from hvd_ext.spatial.geometry import Transposed
+from hvd_ext.spatial.halo import enter
+from hvd_ext.spatial.partition import Box, lengths
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements, result_dtype
+from hvd_ext.spatial.windowed import windowed
+
+TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
+
+
+@implements(torch.conv_transpose1d)
+def conv_transpose1d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
+    """torch.conv_transpose1d of a partitioned tensor."""
+    return convolve_transposed(1, x, weight, *args, **kwargs)
+
+
+@implements(torch.conv_transpose2d)
+def conv_transpose2d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
+    """torch.conv_transpose2d of a partitioned tensor."""
+    return convolve_transposed(2, x, weight, *args, **kwargs)
+
+
+@implements(torch.conv_transpose3d)
+def conv_transpose3d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
+    """torch.conv_transpose3d of a partitioned tensor."""
+    return convolve_transposed(3, x, weight, *args, **kwargs)
+
+
+def convolve_transposed(
+    dims: int,
+    x: SpatialTensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> SpatialTensor:
+    """A transposed convolution over the last `dims` dims; arguments as torch's.
+
+    Args:
+        dims: 1, 2 or 3.
+        x: (N, C, *extents).
+        weight: (C, C_out / groups, *kernel), replicated.
+        bias: (C_out,), replicated.
+        stride: step between the outputs of neighbouring inputs.
+        padding: outputs cut off at both borders of the whole sample.
+        output_padding: outputs more at the end of the whole sample.
+        groups: of channels.
+        dilation: step between taps.
+
+    Raises:
+        Refusal: torch would not take these arguments for the whole either.
+    """
+    function = TRANSPOSED[dims]
+    x = batched(x, dims, f"conv_transpose{dims}d")
+    stride, padding = per_dim(stride, dims), per_dim(padding, dims)
+    dilation, output_padding = per_dim(dilation, dims), per_dim(output_padding, dims)
+    shape = global_shape(
+        function,
+        (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape)),
+        (stride, padding, output_padding, groups, dilation),
+    )
+    windows = [
+        Transposed(*numbers)
+        for numbers in zip(weight.shape[2:], stride, padding, dilation, strict=True)
+    ]
+    weight = enter(weight, x.grid.space)
+    bias = None if bias is None else enter(bias, x.grid.space)
+
+    def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
+        if block.numel() == 0:
+            # Outputs that no input reaches; they hang on the weight as all others do.
+            full = _nothing(block) + weight.reshape(-1)[:0].sum()
+            crops = [bound for size in reversed(lengths(outputs)) for bound in (0, size)]
+        else:
+            full = function(block, weight, None, stride, 0, 0, groups, dilation)
+            crops = []
+            for window, (begin, end), (first, last) in reversed(
+                list(zip(windows, outputs, inputs, strict=True))
+            ):
+                # Where the outputs of the block begin and end.
+                low = first * window.stride - window.padding
+                high = (last - 1) * window.stride - window.padding + window.span
+                crops += [low - begin, end - high]
+        # What no input reaches is padded with zeros, what is not owned is cut off.
+        result = F.pad(full, crops)
+        if bias is not None:
+            result = result + bias.to(result.dtype).view(-1, *(1,) * dims)
+        return result
+
+    def _nothing(local: Tensor) -> Tensor:
+        return local.new_empty((*shape[:2], *(0,) * dims), dtype=result_dtype(local))
+
+    ties = [weight] if bias is None else [weight, bias]
+    return windowed(x, windows, shape[2:], operation, ties=ties, empty=_nothing)

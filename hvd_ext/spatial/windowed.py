@@ -1,0 +1,223 @@
+"""Any operation with a window, on a partitioned tensor: interior, exchange, rim.
+
+What a rank owns of the output is cut into the interior, whose inputs it has already, and
+slabs around it. The interior is computed from the shard as it lies, without a copy, while
+halos are on their way; then each slab from a small block put together for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from hvd_ext.spatial.geometry import Window, interior, needs
+from hvd_ext.spatial.halo import Finish, Join, Link, Open, cells
+from hvd_ext.spatial.partition import Box, Interval, cuts, intersect_boxes, peel, product
+from hvd_ext.spatial.routes import Routes, routes
+from hvd_ext.spatial.tensor import SpatialTensor
+
+# Below this part of a rank's outputs, an interior of its own saves too little.
+_WORTH = 0.5
+
+Operation = Callable[[Tensor, Box, Box], Tensor]
+
+
+def windowed(
+    x: SpatialTensor,
+    windows: Sequence[Window],
+    extents: Sequence[int],
+    operation: Operation,
+    fill: float = 0.0,
+    ties: Sequence[Tensor] = (),
+    empty: Callable[[Tensor], Tensor] | None = None,
+) -> SpatialTensor:
+    """Run an operation with a window.
+
+    Args:
+        x: the input.
+        windows: per split dim, which inputs an output needs.
+        extents: global extents of the output.
+        operation: `(block, outputs, inputs)` computes the box `outputs` from a block
+            of the padded input that holds the box `inputs`: just what the windows say.
+        fill: what stands outside the sample.
+        ties: what else the operation reads (parameters), so that the output of a rank
+            without any outputs hangs on them as everybody else's does.
+        empty: from the shard (of no cells or some), a tensor whose leading dims and dtype
+            are those of the operation's result; by default those of the input.
+    """
+    dims = len(x.extents)
+    here = x.grid.coordinates(dims)
+    owned = tuple(
+        (bound[at], bound[at + 1])
+        for bound, at in zip(map(cuts, extents, x.parts), here, strict=True)
+    )
+    plan = routes(
+        x.extents,
+        tuple(
+            tuple((interval,) for interval in needs(window, count, extent, parts))
+            for window, count, extent, parts in zip(
+                windows, extents, x.extents, x.parts, strict=True
+            )
+        ),
+        here,
+    )
+    core = tuple(map(interior, windows, owned, plan.shard, x.extents))
+    if _cells(core) < _WORTH * _cells(owned):
+        core = tuple((begin, begin) for begin, _ in owned)
+    run = _Run(x, plan, windows, operation, fill)
+    if intersect_boxes(run.reach(core), plan.shard) is None:
+        core = tuple((begin, begin) for begin, _ in owned)
+    return SpatialTensor(run.outputs(owned, core, ties, empty), x.grid, extents)
+
+
+def _cells(box: Box) -> int:
+    count = 1
+    for begin, end in box:
+        count *= max(0, end - begin)
+    return count
+
+
+class _Run:
+    """One operation on its way."""
+
+    def __init__(
+        self,
+        x: SpatialTensor,
+        plan: Routes,
+        windows: Sequence[Window],
+        operation: Operation,
+        fill: float,
+    ) -> None:
+        self.x, self.plan, self.windows = x, plan, windows
+        self.operation, self.fill = operation, fill
+
+    def reach(self, outputs: Box) -> Box:
+        """The inputs of a box of outputs, unclipped."""
+        return tuple(
+            window.reach(interval) for window, interval in zip(self.windows, outputs, strict=True)
+        )
+
+    def outputs(
+        self,
+        owned: Box,
+        core: Box,
+        ties: Sequence[Tensor],
+        empty: Callable[[Tensor], Tensor] | None,
+    ) -> Tensor:
+        """Compute what is owned: the core, then the slabs."""
+        x, plan, local = self.x, self.plan, self.x.local
+        slabs = peel(owned, core)
+        done: list[tuple[Box, Tensor]] = []
+        has_core = _cells(core) > 0
+        # What of the own shard each block wants; the core's lies in it wholly, but for
+        # inputs beyond the sample that a transposed window names in vain.
+        wanted = [
+            intersect_boxes(self.reach(box), plan.shard)
+            for box in ([core] if has_core else []) + slabs
+        ]
+        inner = [box for box in wanted if box is not None]
+        if not plan.active:
+            slices = [local[cells(box, plan.shard)] for box in inner]
+            pieces: list[Tensor] = []
+            # A block of nothing but padding must hang on the input as all others do.
+            tie: list[Tensor] = [] if inner else [local]
+        else:
+            link = Link(plan, x.grid.space)
+            token, *slices = Open.apply(link, tuple(inner), local)
+            if not x.grid.overlap:
+                tie, pieces = self._finish(link, token)
+        rest = iter(slices)
+        parts = [None if box is None else next(rest) for box in wanted]
+        if has_core:
+            box, part = wanted.pop(0), parts.pop(0)
+            assert box is not None
+            assert part is not None
+            done.append((core, self.operation(part, core, box)))
+        if plan.active and x.grid.overlap:
+            tie, pieces = self._finish(link, token)
+        sources = list(zip(plan.received_boxes, pieces, strict=True))
+        for slab, box, part in zip(slabs, wanted, parts, strict=True):
+            reach = self.reach(slab)
+            found = [] if box is None or part is None else [(box, part)]
+            for held, piece in sources:
+                shared = intersect_boxes(held, reach)
+                if shared is not None:
+                    found.append((shared, piece[cells(shared, held)]))
+            block = join(reach, found, local, self.fill, ())
+            done.append((slab, self.operation(block, slab, reach)))
+        if len(done) == 1 and done[0][0] == owned and not tie:
+            return done[0][1]
+        like = local
+        if not done:
+            # A rank without outputs: its empty shard must still have the right leading
+            # dims, and hang on whatever the others' do.
+            like = local if empty is None else empty(local)
+            tie = [*tie, *ties, local]
+        return join(owned, done, like, 0.0, tie)
+
+    def _finish(self, link: Link, token: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        tie, *pieces = Finish.apply(link, token)
+        return [tie], pieces
+
+
+def join(
+    box: Box,
+    pieces: Sequence[tuple[Box, Tensor]],
+    like: Tensor,
+    fill: float,
+    ties: Sequence[Tensor],
+) -> Tensor:
+    """Put pieces together in `box`, `fill` between them."""
+    joined: Tensor = Join.apply(
+        box, tuple(at for at, _ in pieces), fill, like.detach(), *(p for _, p in pieces), *ties
+    )
+    return joined
+
+
+def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> Tensor:
+    """The block that this rank needs of `x`, intervals joined end to end.
+
+    Args:
+        x: the input.
+        needed: per split dim, per part, disjoint ascending intervals of the extent.
+    """
+    here = x.grid.coordinates(len(x.extents))
+    frozen = tuple(tuple(tuple(part) for part in dim) for dim in needed)
+    plan = routes(x.extents, frozen, here)
+    mine = [dim[at] for dim, at in zip(frozen, here, strict=True)]
+    # Where each interval comes to lie in the block.
+    starts = []
+    for intervals in mine:
+        offset, along = 0, []
+        for begin, end in intervals:
+            along.append((begin, end, offset - begin))
+            offset += end - begin
+        starts.append((along, offset))
+    whole = tuple((0, count) for _, count in starts)
+    own = _own_boxes(mine, plan.shard)
+    if plan.active:
+        link = Link(plan, x.grid.space)
+        token, *slices = Open.apply(link, tuple(own), x.local)
+        tie, *pieces = Finish.apply(link, token)
+        ties = [tie]
+    else:
+        slices, pieces = [x.local[cells(box, plan.shard)] for box in own], []
+        ties = [] if own else [x.local]
+    found = zip([*own, *plan.received_boxes], [*slices, *pieces], strict=True)
+    placed = [(_moved(box, starts), piece) for box, piece in found]
+    return join(whole, placed, x.local, 0.0, ties)
+
+
+def _own_boxes(mine: Sequence[Sequence[Interval]], shard: Box) -> list[Box]:
+    boxes = (intersect_boxes(box, shard) for box in product(mine))
+    return [box for box in boxes if box is not None]
+
+
+def _moved(box: Box, starts: Sequence[Any]) -> Box:
+    moved = []
+    for (begin, end), (along, _) in zip(box, starts, strict=True):
+        shift = next(s for low, high, s in along if low <= begin and end <= high)
+        moved.append((begin + shift, end + shift))
+    return tuple(moved)

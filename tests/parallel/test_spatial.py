@@ -1,0 +1,38 @@
+"""Spatial layers on real MPI: the emulator's cases, groups of ranks, and a rank that stays away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+pytest.importorskip("torch", reason="spatial layers need torch")
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))
+Launch = Callable[..., "CompletedProcess[str]"]
+
+
+@pytest.mark.parametrize(("size", "each"), [(2, 20), (3, 12), (4, 12), (6, 8), (8, 6)])
+def test_split_layers_compute_what_whole_ones_do(launch: Launch, size: int, each: int) -> None:
+    """Each kind of layer, on random grids of all ranks."""
+    done = launch(size, [PROGRAMS / "spatial_cases.py", each * TIMES, size], timeout=100 * TIMES)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == size, done.stdout
+
+
+def test_groups_precision_refusals_and_events(launch: Launch) -> None:
+    done = launch(4, [PROGRAMS / "spatial_groups.py"])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == 4, done.stdout
+
+
+def test_a_rank_that_stays_away_is_named(launch: Launch) -> None:
+    done = launch(
+        2, [PROGRAMS / "spatial_absent.py"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}, timeout=45
+    )
+    assert done.returncode == 75, done.stdout
+    assert "ended: ranks [1] of the group did not come" in done.stdout

@@ -1,0 +1,373 @@
+"""Random layers, split against unsplit: output, input gradient, parameter gradients.
+
+As a program, every rank checks the cases of a seed that suit the number of ranks.
+Arguments: number of cases, seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hvd_ext.spatial import ProcessGrid, SpatialTensor, scatter
+from hvd_ext.spatial.partition import lengths, shard
+
+Grid = tuple[int, int, int]
+Operation = Callable[..., Any]
+
+
+@dataclass
+class Case:
+    """A layer, and what it is given.
+
+    Attributes:
+        text: how to read it in a failure.
+        grid: ranks along depth, height, width.
+        shape: of the input.
+        parameters: shapes of the parameters.
+        operation: (input, *parameters) -> output; torch's functions only.
+        exact: equal bit for bit; else to rounding.
+        dims: how many of the input's dims are split.
+        distinct: no two cells of the input are equal.
+    """
+
+    text: str
+    grid: Grid
+    shape: tuple[int, ...]
+    parameters: list[tuple[int, ...]]
+    operation: Operation
+    exact: bool = True
+    distinct: bool = False
+    values: list[Tensor] = field(default_factory=list)
+
+    @property
+    def dims(self) -> int:
+        return len(self.shape) - 2
+
+    @property
+    def size(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def grids(dims: int, most: int) -> list[Grid]:
+    """All grids over the last `dims` axes of at most `most` ranks."""
+    every = itertools.product(range(1, most + 1), repeat=dims)
+    return [(*(1,) * (3 - dims), *g) for g in every if torch.Size(g).numel() <= most]  # type: ignore[misc]
+
+
+def whole_numbers(generator: torch.Generator, shape: Sequence[int], most: int = 3) -> Tensor:
+    """Small whole numbers in float64: no order of adding them up rounds."""
+    return torch.randint(-most, most + 1, tuple(shape), generator=generator).double()
+
+
+def prepared(case: Case, seed: int) -> Case:
+    """Draw the input and the parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    case.values = [whole_numbers(generator, s) for s in (case.shape, *case.parameters)]
+    if case.distinct:
+        count = case.values[0].numel()
+        case.values[0] = torch.randperm(count, generator=generator).double().view(case.shape)
+    return case
+
+
+def reference(case: Case, seed: int) -> list[Tensor] | None:
+    """Output, its gradient, and those of input and parameters; None if torch refuses."""
+    values = [value.clone().requires_grad_() for value in case.values]
+    try:
+        output = case.operation(*values)
+    except (RuntimeError, ValueError):
+        return None
+    if output.numel() == 0:
+        return None
+    gradient = whole_numbers(torch.Generator().manual_seed(seed + 1), output.shape)
+    found = torch.autograd.grad(output, values, gradient)
+    return [output.detach(), gradient, *found]
+
+
+def check(case: Case, expected: list[Tensor], comm: Any, overlap: bool = True) -> None:
+    """Run a case on this rank, and compare."""
+    grid = ProcessGrid(*case.grid, comm=comm, overlap=overlap)
+    leaf = scatter(case.values[0], grid).local.requires_grad_()
+    parameters = [value.clone().requires_grad_() for value in case.values[1:]]
+    extents = case.shape[2:]
+    output = case.operation(SpatialTensor(leaf, grid, extents), *parameters)
+    whole, gradient, input_gradient, *parameter_gradients = expected
+    if isinstance(output, SpatialTensor):
+        assert output.shape == whole.shape, f"{case.text}: {output.shape} {whole.shape}"
+        compare(case, "output", output.local, part(whole, grid, output.extents))
+        (output.local * part(gradient, grid, output.extents)).sum().backward()
+    else:
+        compare(case, "output", output, whole)
+        (output * gradient).sum().backward()
+    assert leaf.grad is not None, f"{case.text}: no input gradient"
+    compare(case, "input gradient", leaf.grad, part(input_gradient, grid, extents))
+    for number, (mine, true) in enumerate(zip(parameters, parameter_gradients, strict=True)):
+        assert mine.grad is not None, f"{case.text}: no gradient of parameter {number}"
+        mean = grid.space.allreduce(mine.grad) / grid.space.size
+        compare(case, f"gradient of parameter {number}", mean, true)
+
+
+def part(whole: Tensor, grid: ProcessGrid, extents: Sequence[int]) -> Tensor:
+    """This rank's shard of a whole tensor."""
+    dims = len(extents)
+    box = shard(extents, grid.shape.parts(dims), grid.coordinates(dims))
+    assert len(lengths(box)) == dims
+    return whole[(..., *(slice(*interval) for interval in box))]
+
+
+def compare(case: Case, what: str, got: Tensor, expected: Tensor) -> None:
+    assert got.shape == expected.shape, f"{case.text}: {what} {got.shape}, not {expected.shape}"
+    same = (
+        torch.equal(got, expected)
+        if case.exact
+        else torch.allclose(got, expected, rtol=1e-11, atol=1e-11, equal_nan=True)
+    )
+    assert same, f"{case.text}: {what} differs by {(got - expected).abs().max():g}"
+
+
+def numbers(rnd: random.Random, low: int, high: int, dims: int) -> list[int]:
+    return [rnd.randint(low, high) for _ in range(dims)]
+
+
+def extents(rnd: random.Random, dims: int) -> tuple[int, ...]:
+    return tuple(numbers(rnd, 1, {1: 24, 2: 12, 3: 8}[dims], dims))
+
+
+def conv(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    k, s = numbers(rnd, 1, 7 if dims == 1 else 5, dims), numbers(rnd, 1, 4, dims)
+    d = numbers(rnd, 1, 3, dims)
+    p: Any = [rnd.randint(0, kernel) for kernel in k]
+    if rnd.random() < 0.2:
+        p, s = "same", [1] * dims
+    groups = rnd.choice([1, 1, 2])
+    bias = rnd.random() < 0.5
+    channels_in, channels_out = 2, 2
+    function = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+
+    def operation(x: Any, w: Tensor, b: Tensor | None = None) -> Any:
+        return function(x, w, b, s, p, d, groups)
+
+    shapes = [(channels_out, channels_in // groups, *k), *([(channels_out,)] if bias else [])]
+    shape = (rnd.choice([1, 2]), channels_in, *extents(rnd, dims))
+    return Case(f"conv {shape} k{k} s{s} p{p} d{d} g{groups}", grid, shape, shapes, operation)
+
+
+def transposed(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    k, s = numbers(rnd, 1, 5, dims), numbers(rnd, 1, 4, dims)
+    d = numbers(rnd, 1, 3, dims)
+    p = [rnd.randint(0, kernel) for kernel in k]
+    extra = [rnd.randint(0, max(a, b) - 1) for a, b in zip(s, d, strict=True)]
+    groups = rnd.choice([1, 1, 2])
+    bias = rnd.random() < 0.5
+    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
+
+    def operation(x: Any, w: Tensor, b: Tensor | None = None) -> Any:
+        return function(x, w, b, s, p, extra, groups, d)
+
+    shape = (rnd.choice([1, 2]), 2, *extents(rnd, dims))
+    shapes = [(2, 2 // groups, *k), *([(2,)] if bias else [])]
+    text = f"transposed {shape} k{k} s{s} p{p} o{extra} d{d} g{groups}"
+    return Case(text, grid, shape, shapes, operation)
+
+
+def max_pool(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    k, s, d = (numbers(rnd, 1, most, dims) for most in (4, 4, 2))
+    p = [rnd.randint(0, kernel // 2) for kernel in k]
+    ceil = rnd.random() < 0.5
+    function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
+    shape = (1, 2, *extents(rnd, dims))
+    # Where no tap of a window meets the sample, torch's own backward writes past its memory.
+    p = [
+        0 if extent <= (taps - 1) * step else pad
+        for pad, extent, taps, step in zip(p, shape[2:], k, d, strict=True)
+    ]
+
+    def operation(x: Any) -> Any:
+        return function(x, k, s, p, d, ceil)
+
+    text = f"max_pool {shape} k{k} s{s} p{p} d{d} ceil={ceil}"
+    return Case(text, grid, shape, [], operation, distinct=rnd.random() < 0.5)
+
+
+def average_pool(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    k, s = numbers(rnd, 1, 4, dims), numbers(rnd, 1, 4, dims)
+    p = [rnd.randint(0, kernel // 2) for kernel in k]
+    ceil, include = rnd.random() < 0.5, rnd.random() < 0.5
+    function = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[dims - 1]
+    override = rnd.choice([None, None, 8]) if dims > 1 else None
+    more = (override,) if dims > 1 else ()
+
+    def operation(x: Any) -> Any:
+        return function(x, k, s, p, ceil, include, *more)
+
+    shape = (1, 2, *extents(rnd, dims))
+    text = f"avg_pool {shape} k{k} s{s} p{p} ceil={ceil} include={include} divisor={override}"
+    # Sums of thirds depend on their order, which torch does not promise.
+    return Case(text, grid, shape, [], operation, exact=override is not None)
+
+
+def adaptive(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    sizes = numbers(rnd, 1, rnd.choice([1, 6]), dims)
+    largest = rnd.random() < 0.5
+    names = ("adaptive_avg_pool", "adaptive_max_pool")
+    function = getattr(F, f"{names[largest]}{dims}d")
+
+    def operation(x: Any) -> Any:
+        return function(x, sizes)
+
+    shape = (1, 2, *extents(rnd, dims))
+    text = f"{function.__name__} {shape} to {sizes}"
+    return Case(text, grid, shape, [], operation, exact=largest, distinct=largest)
+
+
+def padded(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    shape = (1, 2, *extents(rnd, dims))
+    mode = rnd.choice(["constant", "reflect", "replicate", "circular"])
+    low = -1 if mode == "constant" else 0
+    amounts = []
+    for extent in reversed(shape[2:]):
+        most = extent - 1 if mode == "reflect" else min(extent, 6)
+        amounts += [rnd.randint(low, max(0, most)), rnd.randint(low, max(0, most))]
+
+    def operation(x: Any) -> Any:
+        return F.pad(x, amounts, mode)
+
+    return Case(f"pad {shape} by {amounts} {mode}", grid, shape, [], operation)
+
+
+def interpolated(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    linear = ("linear", "bilinear", "trilinear")[dims - 1]
+    mode = rnd.choice(["nearest", "nearest-exact", linear, linear])
+    options: dict[str, Any] = {"mode": mode}
+    if mode == linear:
+        options["align_corners"] = rnd.random() < 0.5
+    if rnd.random() < 0.5:
+        options["size"] = numbers(rnd, 1, 12, dims)
+    else:
+        options["scale_factor"] = [rnd.choice([0.5, 1.5, 2.0, 3.0]) for _ in range(dims)]
+
+    def operation(x: Any) -> Any:
+        return F.interpolate(x, **options)
+
+    shape = (1, 2, *extents(rnd, dims))
+    return Case(f"interpolate {shape} {options}", grid, shape, [], operation, exact=mode != linear)
+
+
+def shuffled(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    factor, up = rnd.randint(1, 3), rnd.random() < 0.5
+    height, width = numbers(rnd, 1, 7, 2)
+    shape = (1, factor**2, height, width) if up else (1, 2, height * factor, width * factor)
+    function = F.pixel_shuffle if up else F.pixel_unshuffle
+
+    def operation(x: Any) -> Any:
+        return function(x, factor)
+
+    return Case(f"{function.__name__} {shape} by {factor}", grid, shape, [], operation)
+
+
+def normed(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    shape = (rnd.choice([1, 3]), 4, *extents(rnd, dims))
+    kind = rnd.choice(["batch", "group", "instance", "layer"])
+    affine = rnd.random() < 0.7
+    shapes: list[tuple[int, ...]] = [(4,), (4,)] if affine else []
+    if kind == "layer":
+        shapes = [shape[1:], shape[1:]] if affine else []
+
+    def operation(x: Any, w: Tensor | None = None, b: Tensor | None = None) -> Any:
+        if kind == "batch":
+            return F.batch_norm(x, None, None, w, b, training=True)
+        if kind == "group":
+            return F.group_norm(x, 2, w, b)
+        if kind == "instance":
+            return F.instance_norm(x, weight=w, bias=b)
+        return F.layer_norm(x, shape[1:], w, b)
+
+    return Case(f"{kind} norm {shape} affine={affine}", grid, shape, shapes, operation, exact=False)
+
+
+def lost(rnd: random.Random, dims: int, grid: Grid) -> Case:
+    shape = (2, 3, *extents(rnd, dims))
+    generator = torch.Generator().manual_seed(rnd.randrange(2**31))
+    labels = torch.randint(0, 3, (2, *shape[2:]), generator=generator)
+    labels[torch.rand(labels.shape, generator=generator) < 0.2] = -100
+    targets = torch.rand(shape, generator=generator).double()
+    weights = torch.tensor([1.0, 2.0, 4.0]).double()
+    kind = rnd.choice(["mse", "l1", "bce", "ce", "ce", "sum"])
+    reduction = rnd.choice(["mean", "sum"])
+    smoothing = rnd.choice([0.0, 0.1])
+    weighed = rnd.random() < 0.5
+
+    def operation(x: Any) -> Any:
+        split = isinstance(x, SpatialTensor)
+        y: Any = scatter(targets, x.grid) if split and weighed else targets
+        if kind == "sum":
+            return (x * x).mean() if reduction == "mean" else (x * 2).sum()
+        if kind == "mse":
+            return F.mse_loss(x, y, reduction=reduction)
+        if kind == "l1":
+            return F.smooth_l1_loss(x, y, reduction=reduction, beta=0.5)
+        if kind == "bce":
+            return F.binary_cross_entropy_with_logits(x, y, reduction=reduction)
+        z: Any = scatter(labels, x.grid, len(shape) - 2) if split else labels
+        class_weights = weights if weighed else None
+        return F.cross_entropy(x, z, class_weights, reduction=reduction, label_smoothing=smoothing)
+
+    return Case(f"{kind} loss {shape} {reduction}", grid, shape, [], operation, exact=False)
+
+
+FAMILIES: dict[str, tuple[Callable[[random.Random, int, Grid], Case], tuple[int, ...]]] = {
+    "conv": (conv, (1, 2, 3)),
+    "transposed": (transposed, (1, 2, 3)),
+    "max_pool": (max_pool, (1, 2, 3)),
+    "average_pool": (average_pool, (1, 2, 3)),
+    "adaptive": (adaptive, (1, 2, 3)),
+    "pad": (padded, (1, 2, 3)),
+    "interpolate": (interpolated, (1, 2, 3)),
+    "shuffle": (shuffled, (2,)),
+    "norm": (normed, (1, 2, 3)),
+    "loss": (lost, (1, 2, 3)),
+}
+
+
+def cases(
+    family: str, count: int, seed: int, sizes: Sequence[int]
+) -> list[tuple[Case, list[Tensor]]]:
+    """Draw cases that torch takes, with what is expected of them."""
+    rnd = random.Random(f"{family} {seed}")
+    make, dims_of = FAMILIES[family]
+    fit = {
+        dims: [g for g in grids(dims, max(sizes)) if torch.Size(g).numel() in sizes]
+        for dims in dims_of
+    }
+    drawn: list[tuple[Case, list[Tensor]]] = []
+    while len(drawn) < count:
+        dims = rnd.choice(dims_of)
+        number = rnd.randrange(2**31)
+        case = prepared(make(rnd, dims, rnd.choice(fit[dims])), number)
+        expected = reference(case, number)
+        if expected is not None:
+            case.text = f"{case.text} on {case.grid}"
+            drawn.append((case, expected))
+    return drawn
+
+
+if __name__ == "__main__":
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    each, seed = int(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    done = 0
+    for family in FAMILIES:
+        for number, (case, expected) in enumerate(cases(family, each, seed, [world.size])):
+            check(case, expected, world, overlap=number % 2 == 0)
+            done += 1
+    print(f"ok {world.rank} {done}")

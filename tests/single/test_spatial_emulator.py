@@ -1,0 +1,115 @@
+"""Random layers on an emulated grid, split against unsplit: most of them bit for bit.
+
+HVD_EXT_TEST_SWEEP=20 takes twenty times as many.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("torch", reason="spatial layers need torch")
+
+from hvd_ext.errors import StallError
+from hvd_ext.spatial import emulator
+from hvd_ext.spatial.communicator import Communicator
+
+PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "spatial_cases.py"
+TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))
+# Convolutions first: that is what the layers are for.
+COUNTS = {
+    "conv": 940,
+    "transposed": 480,
+    "max_pool": 300,
+    "average_pool": 120,
+    "adaptive": 80,
+    "pad": 200,
+    "interpolate": 110,
+    "shuffle": 80,
+    "norm": 120,
+    "loss": 80,
+}
+
+
+def load() -> ModuleType:
+    """The program's functions; it is no module of a package."""
+    if "spatial_cases" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("spatial_cases", PROGRAM)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["spatial_cases"] = module
+        spec.loader.exec_module(module)
+    return sys.modules["spatial_cases"]
+
+
+def check_family(family: str, count: int, seed: int) -> None:
+    """Random cases of one kind of layer, on grids of 1 to 8 ranks."""
+    program = load()
+    with warnings.catch_warnings():
+        # torch's, about 'same' padding of even kernels.
+        warnings.simplefilter("ignore", UserWarning)
+        drawn = program.cases(family, count, seed, range(1, 9))
+    for number, (case, _) in enumerate(drawn):
+
+        def rank(comm: Communicator, number: int = number) -> None:
+            program.check(drawn[number][0], drawn[number][1], comm, overlap=number % 2 == 0)
+
+        try:
+            emulator.run(case.size, rank)
+        except Exception as error:
+            raise AssertionError(case.text) from error
+
+
+@pytest.mark.parametrize("family", COUNTS)
+def test_split_layers_compute_what_whole_ones_do(family: str) -> None:
+    check_family(family, COUNTS[family] * TIMES, seed=2026)
+
+
+def test_every_kind_of_layer_is_drawn() -> None:
+    assert set(COUNTS) == set(load().FAMILIES)
+    exact = ("conv", "transposed", "max_pool", "pad", "shuffle")
+    assert sum(COUNTS[family] for family in exact) >= 2000
+
+
+def test_a_ranks_error_reaches_the_caller_and_nobody_hangs() -> None:
+    def rank(comm: Communicator) -> None:
+        if comm.rank == 2:
+            raise KeyError("rank 2 has no such thing")
+        import torch
+
+        comm.allreduce(torch.ones(1))
+
+    begun = time.monotonic()
+    with pytest.raises(KeyError, match="rank 2"):
+        emulator.run(4, rank)
+    assert time.monotonic() - begun < 30
+
+
+def test_a_message_that_never_comes_is_named() -> None:
+    def rank(comm: Communicator) -> None:
+        import torch
+
+        if comm.rank == 0:
+            comm.start([], [(1, torch.empty(1))])()
+
+    with pytest.raises(StallError, match="rank 1 to rank 0"):
+        emulator.run(2, rank)
+
+
+def test_a_message_that_nobody_takes_is_an_error() -> None:
+    def rank(comm: Communicator) -> None:
+        import torch
+
+        if comm.rank == 0:
+            comm.start([(1, torch.ones(1))], [])()
+
+    with pytest.raises(AssertionError, match="1 messages"):
+        emulator.run(2, rank)

@@ -1,0 +1,529 @@
+"""What random cases do not show: second derivatives, statistics, precision, refusals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="spatial layers need torch")
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hvd_ext.errors import UsageError
+from hvd_ext.spatial import ProcessGrid, Refusal, SpatialTensor, emulator, gather, refusal, scatter
+from hvd_ext.spatial.communicator import Communicator
+
+
+def size_of(grid: Sequence[int]) -> int:
+    return grid[0] * grid[1] * grid[2]
+
+
+def on_grid(grid: Sequence[int], work: Callable[[ProcessGrid], Any], times: int = 1) -> list[Any]:
+    """Run `work(grid)` on every rank; `times` sample groups."""
+
+    def rank(comm: Communicator) -> Any:
+        return work(ProcessGrid(*grid, comm=comm))
+
+    return emulator.run(size_of(grid) * times, rank)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def mean(grid: ProcessGrid, tensor: Tensor) -> Tensor:
+    return grid.space.allreduce(tensor) / grid.space.size
+
+
+# --- derivatives, against finite differences ---
+
+LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
+    "conv": (lambda x, w: F.conv1d(x, w, None, 2, 2), (1, 1, 7), (2, 1, 4)),
+    "conv2d": (lambda x, w: F.conv2d(x, w, None, 1, 1), (1, 1, 4, 3), (1, 1, 3, 3)),
+    "transposed": (lambda x, w: F.conv_transpose1d(x, w, None, 2, 1), (1, 1, 4), (1, 2, 3)),
+    "pool": (lambda x, w: F.avg_pool1d(x * x, 3, 2, 1) * w, (1, 1, 6), (1,)),
+    "batch_norm": (lambda x, w: F.batch_norm(x, None, None, w, None, True), (2, 1, 4), (1,)),
+    "group_norm": (lambda x, w: F.group_norm(x, 1, w), (1, 2, 4), (2,)),
+    "global": (lambda x, w: x.sigmoid() * F.adaptive_avg_pool1d(x * w, 1), (1, 2, 4), (1,)),
+    "gathered": (lambda x, w: x.flatten(1).tanh() @ w, (1, 1, 5), (5, 2)),
+}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_first_and_second_derivatives(layer: str, ranks: int) -> None:
+    operation, shape, weights = LAYERS[layer]
+    axes = (1, 1, ranks)
+    dims = len(shape) - 2
+
+    def forward(grid: ProcessGrid, x: Tensor, w: Tensor) -> tuple[Any, ...]:
+        leaf = scatter(x, grid).local.requires_grad_()
+        weight = w.clone().requires_grad_()
+        return leaf, weight, operation(SpatialTensor(leaf, grid, shape[2:]), weight)
+
+    def whole(y: Any) -> Tensor:
+        return gather(y) if isinstance(y, SpatialTensor) else y
+
+    def unsplit(grid: ProcessGrid, shard: Tensor) -> Tensor:
+        return gather(SpatialTensor(shard.detach(), grid, shape[2:]))
+
+    def piece(grid: ProcessGrid, y: Any, g: Tensor) -> Tensor:
+        if not isinstance(y, SpatialTensor):
+            return g.clone()
+        return scatter(g, grid, len(y.extents)).local
+
+    def once(grid: ProcessGrid, x: Tensor, w: Tensor) -> Tensor:
+        return whole(forward(grid, x, w)[2]).detach()
+
+    def back(grid: ProcessGrid, x: Tensor, w: Tensor, g: Tensor) -> list[Tensor]:
+        leaf, weight, y = forward(grid, x, w)
+        value = y.local if isinstance(y, SpatialTensor) else y
+        dx, dw = torch.autograd.grad(value, [leaf, weight], piece(grid, y, g))
+        return [unsplit(grid, dx), mean(grid, dw)]
+
+    def twice(grid: ProcessGrid, *given: Tensor) -> list[Tensor]:
+        x, w, g, ddx, ddw = given
+        leaf, weight, y = forward(grid, x, w)
+        value = y.local if isinstance(y, SpatialTensor) else y
+        seed = piece(grid, y, g).requires_grad_()
+        first = torch.autograd.grad(value, [leaf, weight], seed, create_graph=True)
+        parts = [scatter(ddx, grid, dims).local, ddw]
+        found = torch.autograd.grad(first, [leaf, weight, seed], parts, allow_unused=True)
+        lx, lw, lg = (
+            torch.zeros_like(like) if one is None else one
+            for one, like in zip(found, [leaf, weight, seed], strict=True)
+        )
+        if isinstance(y, SpatialTensor):
+            return [unsplit(grid, lx), mean(grid, lw), gather(SpatialTensor(lg, grid, y.extents))]
+        return [unsplit(grid, lx), mean(grid, lw), mean(grid, lg)]
+
+    def split(work: Callable[..., Any], *tensors: Tensor) -> Any:
+        given = [tensor.detach() for tensor in tensors]
+        results = on_grid(axes, lambda grid: work(grid, *given))
+        return results[0]
+
+    class Second(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+            ctx.save_for_backward(*tensors)
+            return tuple(split(back, *tensors))
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+            return tuple(split(twice, *ctx.saved_tensors, *gradients))
+
+    class First(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+            ctx.save_for_backward(*tensors)
+            return split(once, *tensors)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            return Second.apply(*ctx.saved_tensors, gradient)
+
+    x, w = normal(*shape).requires_grad_(), normal(*weights, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(First.apply, (x, w))
+    assert torch.autograd.gradgradcheck(First.apply, (x, w))
+
+
+def test_a_gradient_penalty_is_that_of_the_whole() -> None:
+    """Second derivatives through several layers, a skip and empty shards."""
+    x, w = normal(2, 2, 5), normal(2, 2, 3, seed=1)
+
+    def penalty(x: Any, leaf: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.conv1d(x, w, None, 2, 1)
+        y = F.conv_transpose1d(y.tanh(), w, None, 2, 1) + x
+        y = F.batch_norm(y, None, None, training=True)
+        loss = F.mse_loss(F.conv1d(y, w).sigmoid(), torch.zeros(2, 2, 3, dtype=x.dtype))
+        return torch.autograd.grad(loss, leaf, create_graph=True)[0], loss
+
+    whole, weight = x.clone().requires_grad_(), w.clone().requires_grad_()
+    slope, _ = penalty(whole, whole, weight)
+    slope.square().sum().backward()
+    for ranks in (2, 4):
+
+        def rank(grid: ProcessGrid) -> tuple[Tensor, Tensor]:
+            leaf, mine = scatter(x, grid).local.requires_grad_(), w.clone().requires_grad_()
+            slope, _ = penalty(SpatialTensor(leaf, grid, (5,)), leaf, mine)
+            SpatialTensor(slope, grid, (5,)).square().sum().backward()
+            return gather(SpatialTensor(leaf.grad, grid, (5,))), mean(grid, mine.grad)
+
+        for dx, dw in on_grid((1, 1, ranks), rank):
+            torch.testing.assert_close(dx, whole.grad)
+            torch.testing.assert_close(dw, weight.grad)
+
+
+# --- statistics ---
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("grid", [(1, 1, 3), (1, 2, 2), (1, 3, 2)])
+def test_running_statistics_with_uneven_shards(
+    grid: tuple[int, int, int], momentum: float | None
+) -> None:
+    x = normal(2, 3, 5, 4) * 3 + 100
+    whole = nn.BatchNorm2d(3, momentum=momentum).double()
+    expected = [whole(x), whole(x * 2)]
+    whole.eval()
+    expected.append(whole(x))
+
+    def rank(shape: ProcessGrid) -> None:
+        layer = nn.BatchNorm2d(3, momentum=momentum).double()
+        found = [layer(scatter(x, shape)), layer(scatter(x * 2, shape))]
+        layer.eval()
+        found.append(layer(scatter(x, shape)))
+        for mine, true in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine.gather(), true, rtol=1e-10, atol=1e-10)
+        for name, value in whole.state_dict().items():
+            torch.testing.assert_close(layer.state_dict()[name], value, rtol=1e-12, atol=1e-12)
+
+    on_grid(grid, rank)
+
+
+def test_dropout_differs_over_space_and_repeats_by_seed() -> None:
+    def rank(grid: ProcessGrid) -> tuple[Tensor, Tensor, Tensor]:
+        # Threads share torch's generator: draw for one rank at a time.
+        ones = SpatialTensor(torch.ones(1, 2, 50), grid, (50 * grid.space.size,))
+        generator_seed = 7
+        found = []
+        for rank in range(grid.space.size):
+            if rank == grid.space.rank:
+                for _ in range(2):
+                    torch.manual_seed(generator_seed)
+                    found.append(F.dropout(ones, 0.5).local)
+                torch.manual_seed(generator_seed)
+                found.append(F.dropout1d(ones, 0.5).local)
+            grid.space.allreduce(torch.zeros(1))
+        return found[0], found[1], found[2]
+
+    results = on_grid((1, 1, 3), rank)
+    for first, again, channels in results:
+        assert torch.equal(first, again)
+        assert set(first.unique().tolist()) == {0.0, 2.0}
+        assert torch.equal(channels, results[0][2])
+    assert not torch.equal(results[0][0], results[1][0])
+
+
+@pytest.mark.parametrize("grid", [(1, 2, 3), (1, 1, 4), (1, 3, 1), (1, 1, 1)])
+def test_indices_of_maxima_are_global(grid: tuple[int, int, int]) -> None:
+    x = torch.randperm(2 * 35).double().view(1, 2, 5, 7)
+    options = {"stride": 2, "padding": 1, "ceil_mode": True, "return_indices": True}
+    expected = F.max_pool2d(x, 3, **options)
+
+    def rank(grid: ProcessGrid) -> list[Tensor]:
+        return [y.gather() for y in F.max_pool2d(scatter(x, grid), 3, **options)]
+
+    for values, indices in on_grid(grid, rank):
+        assert torch.equal(values, expected[0])
+        assert torch.equal(indices, expected[1])
+
+
+# --- how torch is used ---
+
+
+def block() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 4, 3, stride=2, padding=1, padding_mode="reflect"),
+        nn.MaxPool2d(3, 2, 1),
+        nn.PReLU(4),
+    ).double()
+
+
+def gradients_of(model: nn.Module, x: Any, run: Callable[[Any], Any]) -> dict[str, Tensor]:
+    y = run(x)
+    (y * y).sum().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("grid", [(1, 1, 2), (1, 2, 2), (1, 1, 6)])
+@pytest.mark.parametrize("how", ["plain", "checkpoint", "frozen", "frozen_first", "channels_last"])
+def test_modules_as_they_are(how: str, grid: tuple[int, int, int]) -> None:
+    x = normal(2, 2, 9, 10)
+
+    def run(model: nn.Module) -> Callable[[Any], Any]:
+        if how == "frozen":
+            model[3].requires_grad_(False)
+        if how == "frozen_first":
+            model[:3].requires_grad_(False)
+        if how == "checkpoint":
+            return lambda y: checkpoint(
+                model[3:], checkpoint(model[:3], y, use_reentrant=False), use_reentrant=False
+            )
+        return model
+
+    if how == "channels_last":
+        x = x.to(memory_format=torch.channels_last)
+    model = block()
+    expected = gradients_of(model, x, run(model))
+    models = [block() for _ in range(size_of(grid))]
+
+    def rank(shape: ProcessGrid) -> dict[str, Tensor]:
+        model = models[shape.space.rank]
+        found = gradients_of(model, scatter(x, shape), run(model))
+        return {name: mean(shape, gradient) for name, gradient in found.items()}
+
+    for found in on_grid(grid, rank):
+        assert found.keys() == expected.keys()
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-10)
+
+
+def test_mixed_precision() -> None:
+    x = normal(1, 2, 8, 8).float()
+    model = block().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model[:3](x)
+    models = [block().float() for _ in range(4)]
+
+    def rank(grid: ProcessGrid) -> tuple[torch.dtype, Tensor, dict[str, Tensor]]:
+        layers = models[grid.space.rank][:3]
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layers(scatter(x, grid))
+            loss = y.float().square().mean()
+        loss.backward()
+        return y.dtype, y.gather(), {n: p.grad for n, p in layers.named_parameters()}
+
+    for dtype, whole, gradients in on_grid((1, 4, 1), rank):
+        assert dtype == expected.dtype
+        torch.testing.assert_close(whole.float(), expected.float(), rtol=0.05, atol=0.05)
+        assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
+
+
+def test_more_ranks_than_cells_under_autocast() -> None:
+    """A rank without outputs has those of the others' dtype."""
+
+    def rank(grid: ProcessGrid) -> torch.dtype:
+        weight = torch.ones(3, 2, 3, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = F.conv1d(scatter(torch.ones(1, 2, 3), grid), weight, None, 1, 1)
+            y = F.conv_transpose1d(y, weight, None, 1, 1)
+        y.float().sum().backward()
+        assert weight.grad is not None
+        return y.dtype
+
+    assert set(on_grid((1, 1, 5), rank)) == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("grid", [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
+def test_overlap_changes_no_bit(grid: tuple[int, int, int]) -> None:
+    x, w = torch.randn(1, 3, 9, 10, 11), torch.randn(4, 3, 3, 3, 3)
+
+    def results(overlap: bool) -> list[list[Tensor]]:
+        def rank(shape: ProcessGrid) -> list[Tensor]:
+            shape.overlap = overlap
+            leaf, weight = scatter(x, shape).local.requires_grad_(), w.clone().requires_grad_()
+            y = F.conv3d(SpatialTensor(leaf, shape, x.shape[2:]), weight, None, (1, 2, 1), 1)
+            y = F.avg_pool3d(y, 3, 1, 1)
+            torch.manual_seed(3)
+            (
+                y.local * torch.randn(y.local.shape, generator=torch.Generator().manual_seed(1))
+            ).sum().backward()
+            return [y.local, leaf.grad, weight.grad]
+
+        return on_grid(grid, rank)
+
+    for on, off in zip(results(True), results(False), strict=True):
+        for mine, yours in zip(on, off, strict=True):
+            assert torch.equal(mine, yours)
+
+
+def test_what_is_sent_may_be_overwritten_at_once() -> None:
+    x, w = normal(1, 1, 12), torch.ones(1, 1, 5, dtype=torch.float64)
+    expected = F.conv1d(x, w, None, 1, 2)
+
+    def rank(grid: ProcessGrid) -> Tensor:
+        split = scatter(x, grid)
+        y = F.conv1d(split, w, None, 1, 2)
+        split.local.fill_(float("nan"))
+        return gather(y)
+
+    for found in on_grid((1, 1, 4), rank):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_shard_of_any_strides_is_sent_as_it_is() -> None:
+    x, w = normal(2, 3, 6, 8), normal(2, 3, 3, 3, seed=1)
+
+    def split(grid: ProcessGrid) -> Tensor:
+        whole = x.transpose(2, 3)
+        local = scatter(whole, grid).local
+        strided = local.transpose(2, 3).contiguous().transpose(2, 3)
+        assert not strided.is_contiguous()
+        return gather(F.conv2d(SpatialTensor(strided, grid, (8, 6)), w, None, 1, 1))
+
+    for found in on_grid((1, 2, 2), split):
+        torch.testing.assert_close(found, F.conv2d(x.transpose(2, 3), w, None, 1, 1))
+
+
+# --- groups of ranks ---
+
+
+def test_sample_groups_do_not_mix() -> None:
+    """2 x 2 hybrid: group rank is not global rank; the mean over all ranks is right."""
+    samples = [normal(1, 2, 7, seed=seed) for seed in (3, 4)]
+    model = nn.Conv1d(2, 3, 3, 2, 1).double()
+    loss = sum(F.mse_loss(model(x), torch.zeros(1, 3, 4).double()) for x in samples) / 2
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+
+    def rank(comm: Communicator) -> list[Tensor]:
+        grid = ProcessGrid(width=2, comm=comm)
+        assert grid.sample_groups == 2
+        assert (grid.sample_group, grid.space.rank) == divmod(comm.rank, 2)
+        x = samples[grid.sample_group]
+        mine = [p.detach().clone().requires_grad_() for p in model.parameters()]
+        y = F.conv1d(scatter(x, grid), *mine, 2, 1)
+        F.mse_loss(y, torch.zeros(1, 3, 4).double()).backward()
+        # As Horovod would: the mean over all ranks.
+        return [comm.allreduce(p.grad) / comm.size for p in mine]
+
+    for found in emulator.run(4, rank):
+        for mine, true in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, true)
+
+
+def test_permuted_ranks() -> None:
+    x, w = normal(1, 1, 9), normal(1, 1, 3, seed=1)
+    expected = F.conv1d(x, w, None, 1, 1)
+
+    def rank(comm: Communicator) -> Tensor:
+        order = [2, 0, 3, 1]
+        grid = ProcessGrid(width=4, comm=comm.group(order))
+        assert grid.space.rank == order.index(comm.rank)
+        return gather(F.conv1d(scatter(x, grid), w, None, 1, 1))
+
+    for found in emulator.run(4, rank):
+        torch.testing.assert_close(found, expected)
+
+
+# --- what is refused ---
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "sort": (lambda x: torch.sort(x), "torch.sort"),
+    "method": (lambda x: x.cumprod(1), "cumprod"),
+    "transpose": (lambda x: x.transpose(2, 3), "transpose"),
+    "bicubic": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), "bicubic"),
+    "softmax over space": (lambda x: x.softmax(3), "dim 3"),
+    "index": (lambda x: x[:, :, 0], "x["),
+    "cat over space": (lambda x: torch.cat([x, x], 2), "dim 2"),
+    "mean over one": (lambda x: x.mean(3), "dims [3]"),
+    "unequal": (lambda x: x + F.avg_pool2d(x, 2), "same"),
+    "channels": (lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)), "conv2d"),
+    "kernel too large": (lambda x: F.conv2d(x, torch.ones(1, 2, 9, 9)), "conv2d"),
+    "dims": (lambda x: F.conv1d(x, torch.ones(1, 2, 1)), "conv1d"),
+    "reflect": (lambda x: F.pad(x, (7, 0), "reflect"), "(7, 0)"),
+    "groups": (lambda x: F.group_norm(x, 3), "3 groups"),
+    "layer_norm": (lambda x: F.layer_norm(x, (7,)), "(7,)"),
+    "lp_pool": (lambda x: F.lp_pool2d(x, 2, 2), "lp_pool"),
+    "numpy": (lambda x: x.numpy(), "numpy"),
+    "shape of a replicated one": (lambda x: x * torch.ones(3, 7), "(3, 7)"),
+    "loss of other shape": (lambda x: F.mse_loss(x, torch.ones(1)), "mse_loss"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_exact_is_refused_by_all_ranks_alike(what: str) -> None:
+    operation, words = REFUSED[what]
+    x = torch.ones(1, 2, 6, 7)
+
+    def rank(grid: ProcessGrid) -> str:
+        with refusal.layer("features.3"):
+            try:
+                operation(scatter(x, grid))
+            except Refusal as error:
+                return str(error)
+            except ValueError as error:  # torch's own, before anything is sent
+                return f"layer 'features.3': {error}"
+        return "it was not refused"
+
+    sentences = set(on_grid((1, 1, 5), rank))
+    assert len(sentences) == 1, sentences
+    sentence = sentences.pop()
+    assert words in sentence
+    assert sentence.startswith("layer 'features.3': ")
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda comm: ProcessGrid(width=3, comm=comm), "3 ranks"),
+        (lambda comm: ProcessGrid(width=0, comm=comm), "width=0"),
+        (lambda comm: ProcessGrid(height=-2, comm=comm), "height=-2"),
+        (lambda comm: scatter(torch.ones(1, 1, 4), ProcessGrid(height=2, comm=comm)), "height=2"),
+        (lambda comm: scatter(torch.ones(4), ProcessGrid(width=2, comm=comm)), "(4,)"),
+        (
+            lambda comm: SpatialTensor(torch.ones(1, 1, 3), ProcessGrid(width=2, comm=comm), (4,)),
+            "(1, 1, 3)",
+        ),
+    ],
+)
+def test_a_grid_that_cannot_be(make: Callable[[Communicator], Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        emulator.run(2, make)
+    assert words in str(caught.value)
+
+
+def test_reentrant_checkpoints_are_no_silent_loss() -> None:
+    def rank(grid: ProcessGrid) -> None:
+        layer = nn.Conv1d(1, 1, 3, padding=1)
+        checkpoint(layer, scatter(torch.ones(1, 1, 6), grid), use_reentrant=True)
+
+    with pytest.raises(Refusal, match="use_reentrant=False"):
+        on_grid((1, 1, 2), rank)
+
+
+def test_all_grids_of_eight_agree() -> None:
+    """One network over one, two and three axes."""
+    x, w = normal(1, 2, 6, 7, 5), normal(2, 2, 3, 3, 3, seed=1)
+
+    def network(y: Any) -> Any:
+        y = F.conv3d(y, w, None, 1, 1).relu()
+        y = F.max_pool3d(y, 2, 2)
+        y = F.conv3d(y, w, None, 2, 2, 2)
+        return F.interpolate(y, scale_factor=2, mode="trilinear") + 1
+
+    expected = network(x)
+    for grid in itertools.product((1, 2, 4, 8), repeat=3):
+        if size_of(grid) == 8:
+            for found in on_grid(grid, lambda shape: gather(network(scatter(x, shape)))):
+                torch.testing.assert_close(found, expected)
+
+
+def test_means_of_16_bits_do_not_overflow() -> None:
+    x = torch.full((1, 1, 200, 200), 100.0, dtype=torch.float16)
+
+    def rank(grid: ProcessGrid) -> list[float]:
+        split = scatter(x, grid)
+        found = [split.mean((2, 3)), F.adaptive_avg_pool2d(split, 1)]
+        return [value.item() for value in (*found, F.l1_loss(split, torch.zeros_like(x)))]
+
+    assert on_grid((1, 2, 2), rank) == [[100.0, 100.0, 100.0]] * 4
+
+
+@pytest.mark.parametrize("amounts", [(0, 0), (-1, 0)])
+def test_what_was_padded_is_a_tensor_of_its_own(amounts: tuple[int, int]) -> None:
+    def rank(grid: ProcessGrid) -> Tensor:
+        split = scatter(torch.ones(1, 1, 4), grid)
+        F.pad(split, amounts).mul_(2)
+        return split.gather()
+
+    for ranks in (1, 2):
+        for found in on_grid((1, 1, ranks), rank):
+            assert torch.equal(found, torch.ones(1, 1, 4))
+
+
+def test_channels_last_group_norm() -> None:
+    x = normal(2, 4, 5, 6).to(memory_format=torch.channels_last)
+    for found in on_grid((1, 2, 1), lambda grid: gather(F.group_norm(scatter(x, grid), 2))):
+        torch.testing.assert_close(found, F.group_norm(x, 2))

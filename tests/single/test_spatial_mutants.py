@@ -1,0 +1,132 @@
+"""The mistakes that others make in spatial layers, made on purpose: the tests must see them.
+
+Each mutant is killed by the test that is named beside it, run on fewer cases.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="spatial layers need torch")
+
+import torch
+from torch import Tensor
+
+from hvd_ext.spatial import emulator, halo, norm, windowed
+from hvd_ext.spatial.communicator import Message
+from hvd_ext.spatial.partition import cuts
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+EMULATED, LAYERS = load("test_spatial_emulator"), load("test_spatial_layers")
+
+
+def cases_of(family: str) -> Callable[[], None]:
+    return lambda: EMULATED.check_family(family, 40, seed=2026)
+
+
+def symmetric_halo(patch: pytest.MonkeyPatch) -> None:
+    """Half a kernel on both sides, whatever the stride and the cut."""
+
+    def needs(window: Any, outputs: int, extent: int, parts: int) -> Any:
+        bounds, half = cuts(extent, parts), getattr(window, "kernel", 1) // 2
+        return tuple(
+            (max(0, bounds[i] - half), min(extent, bounds[i + 1] + half)) for i in range(parts)
+        )
+
+    patch.setattr(windowed, "needs", needs)
+
+
+def halo_overwrites(patch: pytest.MonkeyPatch) -> None:
+    """What neighbours send back in backward replaces, where it should be added."""
+
+    def close(link: Any, boxes: Any, like: Tensor, slices: Sequence[Tensor]) -> Tensor:
+        plan = link.routes
+        total = like.new_zeros((*link.lead, *halo.lengths(plan.shard)))
+        for box, part in zip(boxes, slices, strict=True):
+            total[halo.cells(box, plan.shard)] += part
+        link.wait()
+        for buffer, (_, sent) in zip(link.arrivals, plan.sends, strict=True):
+            for box, part in zip(sent, halo._unpack(buffer, sent, link.lead), strict=True):
+                total[halo.cells(box, plan.shard)] = part
+        return total
+
+    patch.setattr(halo, "_close", close)
+
+
+def zeros_inside(patch: pytest.MonkeyPatch) -> None:
+    """Zero padding at every shard's border, where the neighbour's cells should be."""
+    finish = halo._finish
+    patch.setattr(halo, "_finish", lambda link: [piece * 0 for piece in finish(link)])
+
+
+def unweighed_batch_norm(patch: pytest.MonkeyPatch) -> None:
+    """Every shard's statistics count alike, however many cells it has."""
+    patch.setattr(norm, "_shard_of", lambda x, rank: [(0, 1)] * len(x.extents))
+
+
+def detached_halo(patch: pytest.MonkeyPatch) -> None:
+    """No gradient goes back to where a halo came from."""
+    begin = halo._begin
+
+    def nothing(link: Any, like: Tensor, lead: Any, pieces: Sequence[Tensor]) -> None:
+        begin(link, like, lead, [torch.zeros_like(piece) for piece in pieces])
+
+    patch.setattr(halo, "_begin", nothing)
+
+
+def global_ranks(patch: pytest.MonkeyPatch) -> None:
+    """Messages are addressed by rank in the group, and sent to that rank of the world."""
+    start = emulator.EmulatedCommunicator.start
+
+    def to_world(
+        self: Any, sends: Sequence[Message], receives: Sequence[Message]
+    ) -> Callable[[], None]:
+        mine = self._members[self.rank]
+        self._name, self.rank, kept = "world", mine, (self._name, self.rank)
+        wait = start(self, sends, receives)
+        self._name, self.rank = kept
+
+        def then() -> None:
+            self._name, self.rank = "world", mine
+            wait()
+            self._name, self.rank = kept
+
+        return then
+
+    patch.setattr(emulator.EmulatedCommunicator, "start", to_world)
+
+
+MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = {
+    # test_spatial_emulator.py::test_split_layers_compute_what_whole_ones_do[...]
+    "symmetric k//2 halo": (symmetric_halo, cases_of("conv")),
+    "halo overwritten, not added": (halo_overwrites, cases_of("conv")),
+    "zero padding inside": (zeros_inside, cases_of("conv")),
+    "unweighed batch norm": (unweighed_batch_norm, cases_of("norm")),
+    "detached halo": (detached_halo, cases_of("transposed")),
+    # test_spatial_layers.py::test_sample_groups_do_not_mix
+    "global rank for group rank": (global_ranks, LAYERS.test_sample_groups_do_not_mix),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_killed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate, check = MUTANTS[mutant]
+    check()
+    mutate(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017, PT011 - anything but silence
+        check()
