@@ -1,0 +1,92 @@
+"""Train the mesh-tangling model, each sample on one rank or on a grid of ranks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import torch
+
+from hvd_ext import spatial
+from hvd_ext.errors import UsageError, run
+from mesh.data import Meshes
+from mesh.model import CHANNELS, KIND, OUTPUTS, PRESETS, MeshModel, write_architecture
+from training import ranks, volumes
+
+PROGRAM = "mesh.train"
+EXAMPLE = (
+    "horovodrun -np 4 python -m mesh.train --synthetic --grid 2x1 --steps 200 --output runs/mesh"
+)
+
+
+def parser() -> ranks.Parser:
+    """The command line."""
+    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    volumes.add_arguments(cli, 2, "inputs.npy (N, 18, H, W) and masks.npy (N, 1, H, W)")
+    cli.add_argument(
+        "--preset", choices=PRESETS, default="small", help="model, and size of procedural samples"
+    )
+    cli.add_argument(
+        "--size",
+        type=ranks.at_least(1),
+        metavar="N",
+        help="of procedural samples, instead of the preset's",
+    )
+    cli.add_argument(
+        "--prediction",
+        choices=OUTPUTS,
+        default="pixel_shuffle",
+        help="how channels become pixels; reshape, as published, cannot be split",
+    )
+    return cli
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train; returns the exit code."""
+    args, hvd = ranks.start(parser(), arguments)
+    with ranks.together(hvd, PROGRAM):
+        trainer = volumes.Trainer(args, hvd, task(args))
+    volumes.train(args, hvd, trainer)
+    return 0
+
+
+def task(args: argparse.Namespace) -> volumes.Task:
+    """Model and samples that the flags ask for.
+
+    Raises:
+        UsageError: they do not fit each other.
+    """
+    size, architecture = PRESETS[args.preset]
+    architecture = replace(architecture, output=args.prediction)
+    if args.prediction == "reshape" and prod(args.grid) > 1:
+        raise UsageError(
+            "--prediction reshape mixes all of an image: with --grid use pixel_shuffle"
+        )
+    inputs: spatial.Source
+    targets: spatial.Source
+    if args.synthetic:
+        meshes = Meshes(args.samples, args.size or size, args.seed)
+        inputs, targets = meshes.inputs, meshes.masks
+    else:
+        inputs = spatial.open_array(args.data / "inputs.npy")
+        targets = spatial.open_array(args.data / "masks.npy")
+    samples, channels, *space = inputs.shape
+    if len(space) != 2 or channels != CHANNELS or any(n % architecture.factor for n in space):
+        raise UsageError(
+            f"inputs of shape {tuple(inputs.shape)} are not (N, {CHANNELS}, H, W) with H and W "
+            f"multiples of {architecture.factor}"
+        )
+    if tuple(targets.shape) != (samples, 1, *space):
+        raise UsageError(
+            f"masks of shape {tuple(targets.shape)} do not fit inputs of {tuple(inputs.shape)}: "
+            f"they must be {(samples, 1, *space)}"
+        )
+    torch.manual_seed(args.seed)
+    model = MeshModel(architecture)
+    return volumes.Task(PROGRAM, KIND, model, write_architecture(architecture), inputs, targets)
+
+
+if __name__ == "__main__":
+    run(main, PROGRAM)

@@ -1,0 +1,76 @@
+"""The mesh and CosmoFlow trainers, launched as a user launches them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cosmoflow.data import Universes
+from tests.conftest import Launch
+
+MESH = ("-m", "mesh.train", "--synthetic", "--size", 32, "--samples", 12, "--held-out", 2)
+MESH = (*MESH, "--batch-size", 2, "--log-every", 1, "--threads", 1)
+COSMOFLOW = ("-m", "cosmoflow.train", "--thin", 8, "--held-out", 1, "--log-every", 1)
+COSMOFLOW = (*COSMOFLOW, "--threads", 1, "--steps", 3)
+
+
+def train(launch: Launch, size: int, *command: object) -> str:
+    done = launch(size, command)
+    assert done.returncode == 0, done.stdout
+    return str(done.stdout)
+
+
+def losses(folder: Path) -> list[float]:
+    with (folder / "log.csv").open() as stream:
+        return [float(row["loss"]) for row in csv.DictReader(stream)]
+
+
+def test_a_grid_learns_what_one_rank_learns_and_resumes_to_the_bit(
+    launch: Launch, tmp_path: Path
+) -> None:
+    one, whole, broken = (tmp_path / name for name in ("one", "whole", "broken"))
+    train(launch, 1, *MESH, "--steps", 4, "--output", one)
+    grid = ("--grid", "1x2")
+    out = train(launch, 2, *MESH, *grid, "--steps", 4, "--output", whole)
+    assert "1x2 a sample: loss " in out
+    assert len(losses(whole)) == 4
+    assert losses(whole) == pytest.approx(losses(one), rel=1e-3)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (one, whole)]
+    held_out = [summary["held_out_loss"] for summary in summaries]
+    assert held_out[1] == pytest.approx(held_out[0], rel=1e-3)
+
+    train(launch, 2, *MESH, *grid, "--steps", 2, "--output", broken)
+    train(launch, 2, *MESH, *grid, "--steps", 4, "--output", broken, "--resume")
+    assert losses(broken) == losses(whole)
+    states = [torch.load(folder / "checkpoint.pt") for folder in (whole, broken)]
+    assert states[0]["step"] == states[1]["step"] == 4
+    assert all(states[0]["model"][key].equal(states[1]["model"][key]) for key in states[0]["model"])
+
+
+def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path) -> None:
+    universes = Universes(5, 32, seed=1)
+    np.save(tmp_path / "cubes.npy", universes.cubes[(slice(None),) * 5])
+    np.save(tmp_path / "labels.npy", universes.labels[:, :])
+    files, made = tmp_path / "files", tmp_path / "made"
+    train(launch, 4, *COSMOFLOW, "--data", tmp_path, "--grid", "2x1x1", "--output", files)
+    synthetic = ("--synthetic", "--width", 32, "--samples", 5, "--batch-size", 1)
+    train(launch, 2, *COSMOFLOW, *synthetic, "--output", made)
+    # Both take the samples in the same order, two at a time.
+    assert len(losses(files)) == 3
+    assert losses(files) == pytest.approx(losses(made), rel=1e-3)
+
+
+def test_a_grid_that_does_not_divide_the_ranks_is_refused_once_by_all(
+    launch: Launch, tmp_path: Path
+) -> None:
+    done = launch(2, (*MESH, "--grid", "2x2", "--output", tmp_path / "none"))
+    lines = [line for line in done.stdout.splitlines() if "mesh.train: error: " in line]
+    assert "--grid 2x2 takes 4 ranks a sample, which does not divide 2" in lines[0]
+    assert done.returncode == 2
+    assert "Traceback" not in done.stdout
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,109 @@
+"""plan against what can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from cosmoflow.model import CosmoFlow
+from hvd_ext import spatial
+from hvd_ext.errors import UsageError
+from hvd_ext.spatial import GridShape, Speeds
+from hvd_ext.spatial.plan import grids
+
+SPEEDS = Speeds(flops_per_s=1e12, bytes_per_s=1e10, latency_s=1e-6)
+
+
+def test_halo_bytes_are_planes_of_the_cube() -> None:
+    with torch.device("meta"):
+        model = CosmoFlow(512)
+    plan = spatial.plan(model, (1, 4, 512, 512, 512), GridShape(depth=4), speeds=SPEEDS)
+    first = next(layer for layer in plan.layers if layer.name == "features.0")
+    plane = 4 * 4 * 512 * 512
+    assert first.sent_bytes == (plane, 2 * plane, plane)
+    assert plan.ranks == (0, 2, 3)
+    assert first.shape == (1, 16, 512, 512, 512)
+    assert set(first.local_shapes) == {(1, 16, 128, 512, 512)}
+
+
+@pytest.mark.parametrize("grid", [GridShape(), GridShape(depth=2, height=2, width=2)])
+def test_flops_are_shared_out_whole(grid: GridShape) -> None:
+    with torch.device("meta"):
+        model = CosmoFlow(128)
+    plan = spatial.plan(model, (1, 4, 128, 128, 128), grid, speeds=SPEEDS, gather_before=())
+    convolutions = [layer for layer in plan.layers if layer.kind == "Conv3d"]
+    assert len(convolutions) == 7
+    assert 3 * sum(sum(layer.flops) for layer in convolutions) / 1e9 == pytest.approx(55.547, 1e-4)
+    assert all(layer.imbalance == pytest.approx(1.0) for layer in convolutions)
+    linear = [layer for layer in plan.layers if layer.kind == "Linear"]
+    assert not any(layer.partitioned for layer in linear)
+    assert plan.parameter_bytes == 4 * 9_437_636
+
+
+def test_memory_is_what_training_keeps() -> None:
+    """Each layer keeps its input; a pool may keep as much as its output besides."""
+    with torch.device("meta"):
+        model = CosmoFlow(64).features
+    shape = (1, 4, 64, 64, 64)
+    whole, split = (
+        spatial.plan(model, shape, grid, speeds=SPEEDS, gather_before=())
+        for grid in (GridShape(), GridShape(depth=2))
+    )
+    kept = 0
+    x = torch.empty(shape, device="meta")
+    for layer in model:
+        kept += x.nbytes
+        x = layer(x)
+    assert kept <= whole.activation_bytes < 1.1 * kept
+    assert split.activation_bytes < 0.6 * whole.activation_bytes
+
+
+def test_uneven_shards_show_as_imbalance() -> None:
+    model = nn.Conv2d(1, 1, 1)
+    plan = spatial.plan(model, (1, 1, 5, 8), GridShape(height=2), speeds=SPEEDS, gather_before=())
+    assert plan.layers[-1].imbalance == pytest.approx(3 / 2.5)
+    assert plan.layers[-1].local_shapes == ((1, 1, 2, 8), (1, 1, 3, 8))
+    assert plan.layers[-1].sent_bytes == (0, 0)
+
+
+def test_the_best_grid_has_the_shortest_borders() -> None:
+    model = nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)))
+    slow = Speeds(flops_per_s=1e15, bytes_per_s=1e8, latency_s=0.0)
+    tall, square = (
+        spatial.plan(model, (1, 8, *extents), ranks=4, speeds=slow, gather_before=()).grid
+        for extents in ((4096, 64), (512, 512))
+    )
+    assert tall == GridShape(height=4)
+    assert square == GridShape(height=2, width=2)
+    assert grids(4, 2) == [GridShape(height=4), GridShape(height=2, width=2), GridShape(width=4)]
+    assert len(grids(8, 3)) == 10
+
+
+def test_small_layers_are_gathered_where_exchanging_costs_more() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 64, 3, padding=1), nn.Conv2d(64, 64, 9, stride=32), *tiny(), *tiny()
+    )
+    late = Speeds(flops_per_s=1e10, bytes_per_s=1e10, latency_s=1e-3)
+    plan = spatial.plan(model, (1, 1, 256, 256), GridShape(height=2), speeds=late)
+    assert plan.gather_before == ("2",)
+    assert "gather before 2" in str(plan)
+    never = Speeds(flops_per_s=1e9, bytes_per_s=1e12, latency_s=0)
+    plan = spatial.plan(model, (1, 1, 256, 256), GridShape(height=2), speeds=never)
+    assert plan.gather_before == ()
+
+
+def tiny() -> list[nn.Module]:
+    return [nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)]
+
+
+def test_it_takes_a_grid_or_a_number() -> None:
+    for arguments in ({}, {"grid": GridShape(), "ranks": 2}):
+        with pytest.raises(UsageError, match="either a grid or a number of ranks"):
+            spatial.plan(nn.Conv2d(1, 1, 1), (1, 1, 4, 4), speeds=SPEEDS, **arguments)
+
+
+def test_speeds_are_measured() -> None:
+    speeds = spatial.measure()
+    assert 1e7 < speeds.flops_per_s < 1e15
+    assert speeds.bytes_per_s > 1e6
