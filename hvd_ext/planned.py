@@ -19,7 +19,7 @@ from hvd_ext.allreduce.operations import Array, operation
 from hvd_ext.allreduce.registry import dtype_class_of, prepare
 from hvd_ext.allreduce.table import BUILT_IN, DTYPE_CLASSES, Table
 from hvd_ext.arena.plan import ITEM_BYTES, Bucket, line_up
-from hvd_ext.arena.window import Window
+from hvd_ext.arena.window import Window, outside_bytes
 from hvd_ext.errors import StallError, UsageError
 from hvd_ext.events import CommEvent, emit, listening
 from hvd_ext.progress import Progress
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
     from hvd_ext.topology import Topology
 
-# Longer ones than this, outside the arena, are not served by the node's window: every
-# rank would read all of every other's.
-SHORT_BYTES = 16 << 10
+# Up to here it takes less to combine all parts oneself than to wait for others' shares.
+_SHORTEST_IN_PLACE = 512
 
 
 def allreduce(
@@ -214,8 +213,7 @@ class Planned:
         ranks = topology.node.size
         dtype_class = DTYPE_CLASSES.get(dtype, "float")
         chosen = table.choose(topology.nodes, ranks, memory, message_bytes, dtype_class)
-        served = one_node and (memory == "arena" or message_bytes <= SHORT_BYTES)
-        if algorithm is None and chosen == "hierarchical" and not served:
+        if algorithm is None and chosen == "hierarchical" and not one_node:
             chosen = "native"
         self.algorithm = algorithm or chosen
         if self.algorithm != "hierarchical":
@@ -223,29 +221,28 @@ class Planned:
                 self.algorithm, topology.world, self.buffer, self._operation, dtype
             )
             return
-        if not served:
+        if not one_node:
             raise UsageError(
-                f"hierarchical for {message_bytes} bytes outside the arena, or on several nodes: "
-                f"use Planned.in_arena on one node, at most {SHORT_BYTES} bytes, or another "
-                "algorithm"
+                f"hierarchical on {topology.nodes} nodes: it is for one node here, and for "
+                "gradients on several; use another algorithm"
             )
         if name == "average" and dtype_class == "integer":
             raise UsageError(f"average of {dtype}: whole numbers have none; use sum")
         scale = 1 / topology.world.size if name == "average" else 1.0
         combined = "sum" if name == "average" else self._operation.name
-        if memory == "arena":
+        if memory == "arena" and message_bytes > _SHORTEST_IN_PLACE:
             self._plan_arena(dtype, combined, scale)
         else:
-            self._plan_short(dtype, combined, scale)
+            self._plan_outside(dtype, combined, scale)
 
     def _plan_arena(self, dtype: str, combined: str, scale: float) -> None:
         bucket = Bucket(dtype, 0, self.buffer.size, ())
         exchange = self._window.plan(bucket, scale, True, combined)
         self._run = self._window.repeated(exchange, self._timeout_s)
 
-    def _plan_short(self, dtype: str, combined: str, scale: float) -> None:
-        self._window = window = Window(self._topology.node, 2 * line_up(self.buffer.nbytes))
-        exchange = window.plan_short(dtype, self.buffer.size, combined, scale)
+    def _plan_outside(self, dtype: str, combined: str, scale: float) -> None:
+        self._window = window = Window(self._topology.node, outside_bytes(self.buffer.nbytes))
+        exchange = window.plan_outside(dtype, self.buffer.size, combined, scale)
         self._run = window.repeated(exchange, self._timeout_s, self.buffer.ctypes.data)
 
     def _stall(self, code: int) -> StallError:

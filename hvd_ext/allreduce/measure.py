@@ -24,7 +24,7 @@ from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.registry import ALGORITHMS, prepare
 from hvd_ext.allreduce.table import Choices, Row, Table, dump, load
 from hvd_ext.errors import HvdExtError, UsageError, run
-from hvd_ext.planned import SHORT_BYTES, Planned
+from hvd_ext.planned import Planned
 from hvd_ext.topology import Topology, discover
 from hvd_ext.units import format_bytes, format_seconds, parse_bytes
 
@@ -200,7 +200,7 @@ def _contenders(
         calls["hierarchical"], buffer = planned, planned.buffer
     else:
         buffer = np.zeros(count, dtype)
-        if topology.nodes == 1 and size <= SHORT_BYTES:
+        if topology.nodes == 1:
             calls["hierarchical"] = Planned(topology, buffer, algorithm="hierarchical")
     for name in ALGORITHMS:
         calls[name] = prepare(name, comm, buffer, OPERATIONS["sum"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.allreduce.operations import Array, Operation
@@ -21,6 +22,14 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     most = MOST_BYTES // buffer.itemsize
     for begin in range(0, len(buffer), most):
         comm.Allreduce(in_place, buffer[begin : begin + most], op)
+
+
+def prepare(comm: MPI.Comm, buffer: Array, operation: Operation) -> Callable[[], None]:
+    """The same call with all its arguments, which is as fast as the library's own."""
+    if buffer.nbytes > MOST_BYTES:
+        return functools.partial(allreduce, comm, buffer, operation)
+    in_place, op = _mpi(operation.mpi_name)
+    return functools.partial(comm.Allreduce, in_place, buffer, op)
 
 
 @functools.cache

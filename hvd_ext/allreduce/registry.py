@@ -91,6 +91,8 @@ def prepare(
         through_float32 = _quiet(functools.partial(reduce_half, reduce))
         return functools.partial(through_float32, comm, buffer, operation)
     if operation.name != "average":
+        if algorithm == "native":
+            return native.prepare(comm, buffer, operation)
         return functools.partial(reduce, comm, buffer, operation)
     if dtype_class == "integer":
         raise UsageError(f"average of {name}: whole numbers have none; use sum, or a float dtype")

@@ -36,7 +36,7 @@
 #endif
 
 enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 30, LOOK_AGAIN_NS = 200000000 };
-enum { BLOCK_BYTES = 1024 };
+enum { BLOCK_BYTES = 1024, LINE = 64 };
 enum mark { READY, DONE };
 enum outcome { OVER, TIMED_OUT, DIED, REDUCED };
 
@@ -315,18 +315,47 @@ static int exchange_short(struct window *w, struct exchange *x, char *buffer, ui
     return OVER;
 }
 
+/* The exchange of a long message that lies anywhere: through the window, piece by piece,
+ * each short enough to be in the cache still when it is copied out. Pieces go into two
+ * places in turn. A rank's piece is overwritten by others' shares only once the rank is
+ * ready with it, and it is ready only after it copied out what lay there before. */
+static int exchange_staged(struct window *w, struct exchange *x, char *buffer, uint64_t *ticket,
+                           double timeout_s) {
+    const uint64_t item = ITEM_BYTES[x->dtype], most = x->offset / item;
+    for (uint64_t at = 0; at < x->count; at += most) {
+        uint64_t n = x->count - at < most ? x->count - at : most;
+        uint64_t lines = (n * item + LINE - 1) / LINE, per_line = LINE / item;
+        uint64_t begin = lines * w->rank / w->size * per_line;
+        uint64_t end = lines * (w->rank + 1) / w->size * per_line;
+        if (begin > n) begin = n;
+        if (end > n) end = n;
+        struct exchange piece = *x;
+        piece.offset = (++*ticket & 1) * x->offset;
+        piece.begin = begin;
+        piece.count = end - begin;
+        memcpy(w->data[w->rank] + piece.offset, buffer + at * item, n * item);
+        enum outcome gave_up = exchange_all(w, &piece, *ticket, timeout_s);
+        if (gave_up) return gave_up;
+        memcpy(buffer + at * item, w->data[w->rank] + piece.offset, n * item);
+    }
+    return OVER;
+}
+
 /* An exchange that a window repeats. One argument, because each costs a short call
  * from Python a tenth of its time. */
 struct call {
     struct window *window;
     struct exchange *exchange;
-    char *buffer; /* a short message's; NULL: the exchange is in the window */
+    char *buffer; /* a message's that lies anywhere; NULL: it is in the window */
     uint64_t ticket;
     double timeout_s;
 };
 
 int window_call(struct call *c) {
+    struct exchange *x = c->exchange;
+    if (c->buffer && x->count * ITEM_BYTES[x->dtype] > x->offset)
+        return exchange_staged(c->window, x, c->buffer, &c->ticket, c->timeout_s);
     uint64_t ticket = ++c->ticket;
-    return c->buffer ? exchange_short(c->window, c->exchange, c->buffer, ticket, c->timeout_s)
-                     : exchange_all(c->window, c->exchange, ticket, c->timeout_s);
+    return c->buffer ? exchange_short(c->window, x, c->buffer, ticket, c->timeout_s)
+                     : exchange_all(c->window, x, ticket, c->timeout_s);
 }

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DTYPES = tuple(ITEM_BYTES)  # in the order of window.c's KERNELS, as are the operations
 OPERATIONS = ("sum", "min", "max", "product")
+SHORT_BYTES = 16 << 10
+PIECE_BYTES = 256 << 10
 _CONTROL_BYTES = 128
 _TOKEN_BYTES = 16
 _HEADER_BYTES = 4096  # data starts on a page
@@ -188,16 +190,17 @@ class Window:
         if code != _OVER:
             raise self.late(code)
 
-    def plan_short(self, dtype: str, count: int, operation: str, scale: float) -> Exchange:
-        """Plan the exchange of short messages of `count` elements that lie anywhere.
+    def plan_outside(self, dtype: str, count: int, operation: str, scale: float) -> Exchange:
+        """Plan the exchange of messages of `count` elements that lie anywhere.
 
-        The window must hold two of them, each rounded up to a cache line.
+        The window must have `outside_bytes`.
         """
         c = _CExchange(
-            offset=line_up(count * ITEM_BYTES[dtype]),
+            offset=_place_bytes(count * ITEM_BYTES[dtype]),
             count=count,
             dtype=DTYPES.index(dtype),
             operation=OPERATIONS.index(operation),
+            local=True,
             scale=scale,
         )
         return Exchange(c, (0, 0))
@@ -208,9 +211,10 @@ class Window:
         """An exchange from end to end, the only one in this window, to be called again and again.
 
         Args:
-            exchange: what `plan` or `plan_short` made.
+            exchange: what `plan` or `plan_outside` made.
             timeout_s: how long ranks are waited for.
-            buffer_address: of a short message, reduced in place; None: it is in the window.
+            buffer_address: of a message that lies anywhere, reduced in place; None: it is
+                in the window.
 
         Returns:
             A call that gives 0 once it is done. If not, ranks did not come, and `late`
@@ -238,6 +242,17 @@ class _Repeated(functools.partial[int]):
         self = super().__new__(cls, function, call)
         self.window, self.exchange = window, exchange
         return self
+
+
+def outside_bytes(message_bytes: int) -> int:
+    """What a window needs for messages that lie anywhere: two places, used in turn."""
+    return 2 * _place_bytes(message_bytes)
+
+
+def _place_bytes(message_bytes: int) -> int:
+    # Up to here every rank combines all parts by itself. A longer message goes through
+    # places of a size that stays in the cache, and each rank combines its share.
+    return line_up(message_bytes) if message_bytes <= SHORT_BYTES else PIECE_BYTES
 
 
 def _library() -> ctypes.CDLL:

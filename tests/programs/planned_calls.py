@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hvd_ext.allreduce.table import Row, Table
+from hvd_ext.arena.window import PIECE_BYTES
 from hvd_ext.errors import UsageError
-from hvd_ext.planned import SHORT_BYTES, Planned
+from hvd_ext.planned import Planned
 from hvd_ext.topology import discover
 
 topology = discover(MPI.COMM_WORLD, 30)
@@ -45,16 +45,14 @@ for dtype in ("float32", "float64", "float16", "int64", "int32", "int8", "uint8"
             check(Planned(topology, array, name, algorithm="hierarchical"), name, dtype, count)
             check(Planned.in_arena(topology, count, dtype, name), name, dtype, count)
             check(Planned(topology, array, name), name, dtype, count)
-assert Planned(topology, np.zeros(9)).algorithm == "native"
+assert Planned(topology, np.zeros(9)).algorithm == "hierarchical"
 assert Planned.in_arena(topology, 9, "float64").algorithm == "hierarchical"
 
-# A table may name what cannot be had for this buffer: then the library's own is used.
-table = Table((Row(0, 0, "host", ((0, "hierarchical"),)),), "a test")
-long = np.zeros(SHORT_BYTES, np.float32)
-assert Planned(topology, long[:8], table=table).algorithm == "hierarchical"
-assert Planned(topology, long, table=table).algorithm == "native"
-with pytest.raises(UsageError, match="outside the arena"):
-    Planned(topology, long, algorithm="hierarchical")
+# Outside the arena, through it: one piece, several, and one more element.
+for count in (PIECE_BYTES // 4 - 1, PIECE_BYTES // 4 + 1, 5 * PIECE_BYTES // 4 + 3):
+    for dtype in ("float32", "int8", "float16"):
+        long = np.empty(count, dtype)
+        check(Planned(topology, long, algorithm="hierarchical"), "sum", dtype, count)
 with pytest.raises(UsageError, match="'bool'"):
     Planned.in_arena(topology, 3, "bool")
 print(f"ok {rank}")

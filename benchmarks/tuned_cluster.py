@@ -1,0 +1,128 @@
+"""Does `hvd-launch tune allreduce` make a stock Horovod job's exchange between hosts faster?
+
+On emulated hosts (benchmarks/emulated_hosts.py): tunes the MPI library, which has nothing
+to do with any model, then exchanges ResNet-50's gradients by Horovod with its defaults, in
+jobs with the library as it is and with what was found, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import gradients, harness, shapes
+from benchmarks.emulated_hosts import Hosts, emulated_hosts
+from hvd_ext.errors import UsageError, run
+from hvd_launch.tune.statistics import gain
+
+_EXAMPLE = "example: python -m benchmarks.tuned_cluster --hosts 2 --ranks-per-host 2 --gbit 2"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build the hosts, tune, and compare; or be a rank."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tuned_cluster",
+        description=__doc__.splitlines()[0],
+        epilog=_EXAMPLE,
+    )
+    parser.add_argument("--hosts", type=int, default=2, help="emulated hosts (2)")
+    parser.add_argument("--ranks-per-host", type=int, default=2, metavar="R", help="(2)")
+    parser.add_argument("--gbit", type=float, default=2, help="Gbit/s of a host's link (2)")
+    parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
+    parser.add_argument("--pairs", type=int, default=6, help="jobs of either side (6)")
+    parser.add_argument("--exchanges", type=int, default=5, help="timed in each job (5)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs/tuned_cluster"), help="folder of the tuning"
+    )
+    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options, tuning = parser.parse_known_args(arguments)
+    if options.worker:
+        _work(options)
+        return 0
+    if options.hosts < 2 or options.ranks_per_host < 1 or options.pairs < 2:
+        raise UsageError("give at least 2 --hosts, 1 --ranks-per-host and 2 --pairs")
+    with emulated_hosts(options.hosts, options.gbit) as hosts:
+        settings = _tune(hosts, options, tuning)
+        result: dict[str, Any] = {"settings": settings, "ratio": None}
+        if settings:
+            result |= _compare(hosts, options, settings)
+    result |= {name: getattr(options, name) for name in ("hosts", "ranks_per_host", "gbit")}
+    if options.json:
+        harness.write_json(options.json, result)
+    return 0
+
+
+def _tune(hosts: Hosts, options: argparse.Namespace, more: Sequence[str]) -> dict[str, str]:
+    """Run `hvd-launch tune allreduce` as on a head node; what it found, if anything."""
+    mpirun = hosts.mpirun(options.ranks_per_host)
+    parameters = {
+        f"OMPI_MCA_{mpirun[at + 1]}": mpirun[at + 2]
+        for at, word in enumerate(mpirun)
+        if word == "--mca"
+    }
+    slots = mpirun[mpirun.index("-H") + 1]
+    size = options.hosts * options.ranks_per_host
+    command = [*mpirun[: mpirun.index("mpirun")], sys.executable, "-m", "hvd_launch", "tune"]
+    command += ["allreduce", "-np", str(size), "-H", slots, "-o", str(options.output), *more]
+    environment = {**os.environ, **hosts.environment(), **parameters, "OMP_NUM_THREADS": "1"}
+    code = subprocess.run(command, env=environment, check=False).returncode
+    if code:
+        raise harness.BenchmarkError(f"tune allreduce failed with exit code {code}")
+    found = json.loads((options.output / "allreduce.json").read_text())["native"]
+    return dict(found["settings"]) if found and found["gained"] else {}
+
+
+def _compare(
+    hosts: Hosts, options: argparse.Namespace, settings: Mapping[str, str]
+) -> dict[str, Any]:
+    sides: dict[str, Mapping[str, str]] = {"default": {}, "tuned": settings}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    words = [f"--model={options.model}", f"--exchanges={options.exchanges}"]
+    for number in range(options.pairs):
+        for name in sides if number % 2 == 0 else reversed(sides):
+            samples = harness.launch(
+                "benchmarks.tuned_cluster",
+                options.hosts * options.ranks_per_host,
+                words,
+                start=hosts.mpirun(options.ranks_per_host),
+                variables={**hosts.environment(), **sides[name]},
+            )
+            times[name].append(statistics.median(samples))
+    ratio = gain(times["default"], times["tuned"])
+    medians = {name: 1e3 * statistics.median(found) for name, found in times.items()}
+    Console().print(
+        f"Horovod's exchange of {options.model}: {medians['default']:.0f} ms with the library "
+        f"as it is, {medians['tuned']:.0f} ms tuned: {ratio} times as fast",
+        soft_wrap=True,
+    )
+    bounds = {"low": ratio.low, "estimate": ratio.estimate, "high": ratio.high}
+    return {"ratio": bounds, "median_ms": medians, "times_s": times, "model": options.model}
+
+
+def _work(options: argparse.Namespace) -> None:
+    import horovod.torch as hvd
+    import torch
+
+    torch.set_num_threads(1)
+    hvd.init()
+    contender = gradients.horovod(shapes.MODELS[options.model]())
+    gradients.check("horovod", contender)
+    gradients.timed(contender.exchange)
+    samples = [gradients.timed(contender.exchange) for _ in range(options.exchanges)]
+    if hvd.rank() == 0:
+        harness.report(samples)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    run(main, "tuned_cluster")
