@@ -139,7 +139,7 @@ def _work(addresses: Sequence[str], options: argparse.Namespace) -> None:
     sent_bits = 8 * message_bytes * 2 * (len(addresses) - 1) / len(addresses)
     limit_s = sent_bits / (options.gbit * 1e9)
     share = limit_s / statistics.median(samples["hvd_ext"])
-    short = [_short(message_bytes, options.rounds) for message_bytes in _SHORT_BYTES]
+    short = [_short(message_bytes, 4 * options.rounds) for message_bytes in _SHORT_BYTES]
     if hvd.rank() == 0:
         harness.report(
             {

@@ -23,7 +23,7 @@ _NO_WORSE = 1.05
 # A bucket of which the latency is a twentieth is long enough: a longer one saves little,
 # and its stages within the node and between nodes do not overlap with any other's.
 _LATENCY_SHARE = 0.05
-_LEAST_CAP_BYTES = MIB
+_LEAST_CAP_BYTES = 8 * MIB
 
 
 @dataclass(frozen=True, slots=True)

