@@ -1,0 +1,42 @@
+"""`hvd-launch env`: a preset as shell, JSON or a Slurm snippet, for any launcher."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from hvd_launch import backends
+from hvd_launch.backends import BACKENDS
+from hvd_launch.machine import find_backend
+from hvd_launch.settings import FORMATS, PRESETS, render
+
+HELP = "print the variables of a preset"
+EXAMPLE = 'eval "$(hvd-launch env --preset mpi-opt)" && horovodrun -np 4 python train.py'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.description = (
+        "Print the variables that make a job on GPUs run in one of three configurations: "
+        + "; ".join(f"{name}: {text}" for name, text in PRESETS.items())
+        + "."
+    )
+    parser.add_argument(
+        "--backend", choices=sorted(BACKENDS), help="the MPI library (default: this machine's)"
+    )
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="mpi-opt")
+    parser.add_argument("--format", choices=FORMATS, default="sh")
+
+
+def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
+    """Print the variables."""
+    del command
+    name = options.backend or find_backend().name
+    settings = (
+        *backends.always(name),
+        *backends.devices(name, options.preset, os.environ),
+    )
+    library = BACKENDS[name].title
+    title = f"{options.preset} for {library}: {PRESETS[options.preset]}"
+    print(render(settings, options.format, title))
+    return 0

@@ -1,0 +1,72 @@
+"""What `hvd-launch doctor` saw, and what it says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OK, NOTE, WRONG = "ok", "note", "wrong"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        topic: what.
+        status: OK, NOTE (worth knowing) or WRONG.
+        evidence: what was seen.
+        cost: what it costs, if it is wrong.
+        remedy: the line that mends it, if it is wrong.
+    """
+
+    topic: str
+    status: str
+    evidence: str
+    cost: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen on a machine.
+
+    Attributes:
+        mpirun: path, name (of BACKENDS), version; or an error.
+        mpi4py: library (its version text), path; or an error.
+        horovod: version, library, mpi, gloo, nccl, cuda; or an error.
+        ranks: what each rank of a job of `asked` ranks told.
+        asked: number of ranks that the job was to have.
+        output: what else that job printed, and a log that was handed in.
+        gpus: their names.
+        peers: pairs of GPUs that have no access to each other.
+        environ: this process's environment.
+        cores: that this process may use.
+        shm_bytes: size of /dev/shm.
+        memlock_bytes: what a process may lock; None: unlimited.
+        infiniband: names of its devices.
+        transports: of UCX; None where ucx_info is not there.
+        components: of Open MPI, such as "pml ucx"; empty for other libraries.
+    """
+
+    mpirun: Mapping[str, Any]
+    mpi4py: Mapping[str, Any]
+    horovod: Mapping[str, Any]
+    ranks: tuple[Mapping[str, Any], ...]
+    asked: int
+    output: str
+    gpus: tuple[str, ...]
+    peers: tuple[tuple[int, int], ...]
+    environ: Mapping[str, str]
+    cores: int
+    shm_bytes: int
+    memlock_bytes: int | None
+    infiniband: tuple[str, ...]
+    transports: tuple[str, ...] | None
+    components: tuple[str, ...] = field(default=())
+
+    @property
+    def backend(self) -> str:
+        """Name of the MPI library, or ""."""
+        return str(self.mpirun.get("name", ""))

@@ -1,0 +1,154 @@
+"""Runs a rank's program as a child: whole lines with the rank before them, and how it ended.
+
+Launchers can tag lines too, each in its own form, and all of them cut lines into one another
+when a program writes a line in pieces. None of them tells in every case which rank failed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+from hvd_ext.errors import HvdExtError
+
+# Before a report's text; no program's line starts so by chance.
+MARK = b"\x1ehvd-launch "
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG = 1
+_LOOK_MS = 200
+# A line is written at once, so that no other rank's falls into it: as long as a pipe lets it.
+_LONGEST = select.PIPE_BUF - 32
+
+
+class Lines:
+    """Cuts what comes in pieces into lines. A carriage return ends one too."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that this piece completes, without their ends."""
+        lines = (self._rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest = lines.pop()
+        whole: list[bytes] = []
+        for line in lines:
+            whole += _parts(line)
+        if len(self._rest) >= _LONGEST:
+            *full, self._rest = _parts(self._rest)
+            whole += full
+        return whole
+
+    def end(self) -> list[bytes]:
+        """What is left, once nothing more will come."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
+
+
+def _parts(line: bytes) -> list[bytes]:
+    return [line[at : at + _LONGEST] for at in range(0, max(1, len(line)), _LONGEST)]
+
+
+def run_reporting(
+    program: str, command: Sequence[str], environ: Mapping[str, str], rank: int
+) -> int:
+    """Run a rank's program and return its exit code; a signal that ended it ends this too.
+
+    Raises:
+        HvdExtError: the program cannot be started.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    ended_from_outside = False
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        nonlocal ended_from_outside
+        ended_from_outside = True
+        if child is not None:
+            child.send_signal(number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    # A program that writes to a pipe keeps its lines back until it has a block of them.
+    environ = {"PYTHONUNBUFFERED": "1", **environ}
+    try:
+        child = subprocess.Popen(
+            command,
+            executable=program,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # The launcher's own descriptors (PMI_FD) are the program's.
+            close_fds=False,
+            preexec_fn=_die_with_parent,
+        )
+    except OSError as error:
+        raise HvdExtError(f"{program} cannot be started: {error.strerror}") from error
+    _relay(child, rank)
+    code = child.wait()
+    if code != 0 and not ended_from_outside:
+        _write(2, MARK + f"rank {rank} {_ending(code)}\n".encode())
+    if code < 0:
+        _end_by_signal(-code)
+    return code
+
+
+def _die_with_parent() -> None:
+    """Before the program starts: a launcher that kills this process kills the program too."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _relay(child: subprocess.Popen[bytes], rank: int) -> None:
+    assert child.stdout is not None
+    assert child.stderr is not None
+    streams = {child.stdout.fileno(): (1, Lines()), child.stderr.fileno(): (2, Lines())}
+    prefix = f"[{rank}] ".encode()
+    poll = select.poll()
+    for stream in streams:
+        poll.register(stream, select.POLLIN)
+    while streams:
+        ready = poll.poll(_LOOK_MS)
+        # A process that the program left behind may hold its streams for good.
+        if not ready and child.poll() is not None:
+            return
+        for stream, _ in ready:
+            target, lines = streams[stream]
+            piece = os.read(stream, 1 << 16)
+            for line in lines.feed(piece) if piece else lines.end():
+                _write(target, prefix + line + b"\n")
+            if not piece:
+                poll.unregister(stream)
+                del streams[stream]
+
+
+def _write(target: int, line: bytes) -> None:
+    try:
+        while line:
+            line = line[os.write(target, line) :]
+    except BrokenPipeError:
+        # The launcher is gone, and takes this rank with it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), target)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _end_by_signal(number: int) -> None:
+    """End as the program did, but without a core file of its own."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    sys.stderr.flush()
+    os.kill(os.getpid(), number)

@@ -1,0 +1,82 @@
+"""srun as the launcher of any MPI library, and what an allocation tells. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hvd_launch.job import Job, even_slots
+
+# What each library's ranks can talk to, the best first (Slurm's MPI guide).
+_PMIX = ("pmix_v5", "pmix_v4", "pmix_v3", "pmix")
+_PMI2 = ("pmi2",)
+_PLUGINS = {
+    "openmpi4": _PMIX,
+    "openmpi5": _PMIX,
+    "mpich": (*_PMI2, *_PMIX),
+    "mvapich": (*_PMI2, *_PMIX),
+    "mvapich2": _PMI2,
+    "mvapich2-gdr": _PMI2,
+    "intelmpi": _PMI2,
+}
+
+
+def plugins(backend: str, mpi_list: str) -> list[str]:
+    """The plugins that `srun --mpi=` could use for a library, the best first.
+
+    Args:
+        backend: name of the library.
+        mpi_list: what `srun --mpi=list` printed.
+    """
+    offered = re.findall(r"[a-z0-9_]+", mpi_list)
+    return [name for name in _PLUGINS[backend] if name in offered]
+
+
+def arguments(job: Job, mpi_plugin: str) -> list[str]:
+    """What to pass to srun.
+
+    Raises:
+        UsageError: hosts that take different numbers of ranks.
+    """
+    arguments = [f"--mpi={mpi_plugin}", f"--ntasks={job.size}"]
+    if job.hosts:
+        slots = even_slots(job, "srun")
+        arguments += [f"--nodes={len(job.hosts)}", f"--ntasks-per-node={slots}"]
+        arguments += ["--nodelist=" + ",".join(host.name for host in job.hosts)]
+    if job.oversubscribed:
+        arguments += ["--overcommit"]
+    # The step may use what the batch script holds, a rank's threads go where there is room,
+    # and neither a failed rank nor Ctrl-C leaves the others waiting.
+    arguments += ["--overlap", "--cpu-bind=none", "--kill-on-bad-exit=1", "--quit-on-interrupt"]
+    return [*arguments, "--export=ALL", *job.command]
+
+
+def allocated(environ: Mapping[str, str]) -> bool:
+    """Whether this process runs inside a Slurm allocation."""
+    return "SLURM_JOB_ID" in environ
+
+
+def tasks(environ: Mapping[str, str]) -> int | None:
+    """The number of tasks that the allocation was asked for, if it was."""
+    text = environ.get("SLURM_NTASKS", "")
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def slots(environ: Mapping[str, str]) -> tuple[int, ...] | None:
+    """How many ranks each node of the allocation takes; None if the allocation does not say."""
+    for name in ("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"):
+        counts = expand_counts(environ.get(name, ""))
+        if counts:
+            return counts
+    return None
+
+
+def expand_counts(text: str) -> tuple[int, ...]:
+    """Read Slurm's "4(x2),1" as (4, 4, 1); empty if it is nothing of the kind."""
+    counts: list[int] = []
+    for entry in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", entry)
+        if match is None:
+            return ()
+        counts += [int(match.group(1))] * int(match.group(2) or 1)
+    return tuple(counts)

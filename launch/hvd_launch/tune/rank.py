@@ -1,0 +1,203 @@
+"""One rank of a measuring job: times allreduce, and tells what the library says of itself.
+
+Rank 0 prints lines that begin with MARK and go on in JSON; `hvd-launch tune allreduce`
+reads them. The one argument is a JSON object: see `Task`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvd_ext.allreduce.table import load
+from hvd_ext.errors import HvdExtError, run
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+MARK = "hvd-tune: "
+# Short calls are timed several at a time, so that the clock and the ranks' different
+# starts do not count.
+_SAMPLE_S = 0.002
+_MOST_CALLS = 200
+# What is spent on a size, and how many samples it gets.
+_BUDGET_S = 0.08
+_LEAST_SAMPLES, _MOST_SAMPLES = 3, 9
+_TIMEOUT_S = 60.0
+_PART = 2000
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to measure.
+
+    Attributes:
+        sizes: message_bytes of each allreduce (float32, sum, in place, as Horovod's).
+        limits_us: for each size, from what time of one call on more calls are in vain.
+        read: control variables to ask the library for (MPI_T).
+        selection: tell MPICH's built-in selection of algorithms, in parts.
+        table: reduce with the algorithms of this hvd_ext table, not MPI_Allreduce.
+    """
+
+    sizes: list[int]
+    limits_us: list[float] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
+    selection: bool = False
+    table: str | None = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the argument says, on all ranks."""
+    from mpi4py import MPI
+
+    task = Task(**json.loads(arguments[0]))
+    world = MPI.COMM_WORLD.Dup()
+    facts = _facts(world, task)
+    if world.rank == 0:
+        _tell({"kind": "facts", **facts})
+        for part in _built_in_selection(_library()) if task.selection else ():
+            _tell({"kind": "selection", "part": part})
+    planner = _planner(world, task.table)
+    limits = task.limits_us or [float("inf")] * len(task.sizes)
+    for message_bytes, limit_us in zip(task.sizes, limits, strict=True):
+        buffer = np.zeros(message_bytes // 4, np.float32)
+        times_s = _samples(world, planner(buffer), buffer, limit_us / 1e6)
+        if world.rank == 0:
+            us = [round(1e6 * time_s, 3) for time_s in times_s]
+            _tell({"kind": "time", "message_bytes": message_bytes, "us": us})
+    return 0
+
+
+def _tell(entry: dict[str, Any]) -> None:
+    # One write: what other ranks print does not come in between.
+    os.write(1, f"{MARK}{json.dumps(entry)}\n".encode())
+
+
+def _planner(
+    world: MPI.Comm, table: str | None
+) -> Callable[[np.ndarray[Any, Any]], Callable[[], Any]]:
+    from mpi4py import MPI
+
+    if table is None:
+        return lambda buffer: lambda: world.Allreduce(MPI.IN_PLACE, buffer)
+    from hvd_ext.planned import Planned
+    from hvd_ext.topology import discover
+
+    topology = discover(world, _TIMEOUT_S)
+    read = load(Path(table))
+    return lambda buffer: Planned(topology, buffer, table=read)
+
+
+def _samples(
+    world: MPI.Comm, call: Callable[[], Any], buffer: np.ndarray[Any, Any], limit_s: float
+) -> list[float]:
+    _check(world, call, buffer)
+    first_s = _sample_s(world, call, 1)
+    if first_s > limit_s:
+        return [first_s]
+    repeats = min(_MOST_CALLS, 1 + int(_SAMPLE_S / first_s))
+    count = int(_BUDGET_S / (first_s * repeats))
+    count = max(_LEAST_SAMPLES, min(_MOST_SAMPLES, count))
+    return [_sample_s(world, call, repeats) for _ in range(count)]
+
+
+def _sample_s(world: MPI.Comm, call: Callable[[], Any], repeats: int) -> float:
+    """Time of one call, by the slowest rank."""
+    from mpi4py import MPI
+
+    world.Barrier()
+    start_s = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return float(world.allreduce((time.perf_counter() - start_s) / repeats, op=MPI.MAX))
+
+
+def _check(world: MPI.Comm, call: Callable[[], Any], buffer: np.ndarray[Any, Any]) -> None:
+    """Small whole numbers, so that every order of summing is exact."""
+    values = np.arange(len(buffer)) % 5
+    buffer[:] = values + world.rank % 3
+    call()
+    total = sum(rank % 3 for rank in range(world.size))
+    right = np.array_equal(buffer, (values * world.size + total).astype(np.float32))
+    buffer.fill(0)
+    if not all(world.allgather(right)):
+        raise HvdExtError(f"a wrong sum of {buffer.nbytes} bytes")
+
+
+def _facts(world: MPI.Comm, task: Task) -> dict[str, Any]:
+    from mpi4py import MPI
+
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    per_node = [size for size, rank in world.allgather((node.size, node.rank)) if rank == 0]
+    library = _library()
+    return {
+        "library": MPI.Get_library_version().split("\n")[0].strip("\0 "),
+        "size": world.size,
+        "ranks_per_node": per_node,
+        "variables": _control_variables(library, task.read),
+    }
+
+
+def _library() -> str:
+    """The file of the MPI library that this process runs."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = (line.split(maxsplit=5)[-1] for line in lines)
+    return next(path for path in paths if re.match(r"libmpi(ch)?\.so", Path(path).name))
+
+
+def _control_variables(library: str, names: Sequence[str]) -> dict[str, int | str | None]:
+    """What the library itself has these control variables at; None for one it has not."""
+    mpi = ctypes.CDLL(library)
+    if not names or mpi.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int())):
+        return dict.fromkeys(names)
+    return {name: _control_variable(mpi, name) for name in names}
+
+
+def _control_variable(mpi: ctypes.CDLL, name: str) -> int | str | None:
+    index, count, handle = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+    if mpi.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
+        return None
+    if mpi.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)):
+        return None
+    value = ctypes.create_string_buffer(max(16, count.value + 1))
+    if mpi.MPI_T_cvar_read(handle, value):
+        return None
+    # A variable of several elements is a text; of one, a number of at most four bytes.
+    if count.value > 1:
+        return value.value.decode(errors="replace")
+    return int.from_bytes(value.raw[:4], sys.byteorder, signed=True)
+
+
+def _built_in_selection(library: str) -> list[str]:
+    """MPICH's own tree of conditions and algorithms, which it has as text in its library.
+
+    A file that is to choose for allreduce replaces the whole tree, so that it has to hold
+    the rest of it, too, as this version of the library has it. Given in parts: not every
+    launcher leaves long lines whole.
+    """
+    data = Path(library).read_bytes()
+    start = 0
+    while (start := data.find(b'{"collective=', start)) >= 0:
+        text = data[start : data.find(b"\0", start)].decode(errors="replace")
+        try:
+            tree = json.loads(text)
+        except ValueError:
+            tree = {}
+        if "MPIR_Allreduce_intra" in json.dumps(tree.get("collective=allreduce")):
+            return [text[at : at + _PART] for at in range(0, len(text), _PART)]
+        start += 1
+    return []
+
+
+if __name__ == "__main__":
+    run(main, "hvd-launch tune")

@@ -1,0 +1,41 @@
+# mpi: neither CUDA IPC nor the registration cache: what PyTorch's usual advice leads to
+# the library asks of each buffer whether it lies on a GPU
+# default: 1 in a library built for GPUs (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+export MVP_ENABLE_GPU=1
+# no message is long enough for CUDA IPC
+# default: 16384 (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+export MVP_CH4_IPC_GPU_P2P_THRESHOLD=2147483647
+# registers memory with the network card for each large message anew
+# default: try (UCX's ucx_info -cf)
+export UCX_RCACHE_ENABLE=n
+# libfabric registers memory for each large message anew
+# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+export FI_MR_CACHE_MONITOR=disabled
+
+# mpi-reg: the registration cache, without CUDA IPC
+# the library asks of each buffer whether it lies on a GPU
+# default: 1 in a library built for GPUs (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+export MVP_ENABLE_GPU=1
+# no message is long enough for CUDA IPC
+# default: 16384 (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+export MVP_CH4_IPC_GPU_P2P_THRESHOLD=2147483647
+# keeps memory registered with the network card between messages
+# default: try (UCX's ucx_info -cf)
+export UCX_RCACHE_ENABLE=try
+# libfabric keeps memory registered, and learns of its release by hooks
+# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+export FI_MR_CACHE_MONITOR=memhooks
+
+# mpi-opt: CUDA IPC and the registration cache
+# the library asks of each buffer whether it lies on a GPU
+# default: 1 in a library built for GPUs (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+export MVP_ENABLE_GPU=1
+# messages from this many bytes on go from GPU to GPU by CUDA IPC
+# default: 16384 (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+export MVP_CH4_IPC_GPU_P2P_THRESHOLD=16384
+# keeps memory registered with the network card between messages
+# default: try (UCX's ucx_info -cf)
+export UCX_RCACHE_ENABLE=try
+# libfabric keeps memory registered, and learns of its release by hooks
+# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+export FI_MR_CACHE_MONITOR=memhooks

@@ -1,0 +1,44 @@
+# mpi: neither CUDA IPC nor the registration cache: what PyTorch's usual advice leads to
+# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
+# default: 1: each rank is bound to a core (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_ENABLE_AFFINITY=0
+# MPI calls take GPU buffers
+# default: 0: no GPU buffers, and none of the other CUDA variables counts (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_USE_CUDA=1
+# GPUs of a node exchange through the host
+# default: 1 (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_CUDA_IPC=0
+# no registration cache: memory is registered for each large message anew
+# default: 1, but off where its malloc hooks fail (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_USE_LAZY_MEM_UNREGISTER=0
+
+# mpi-reg: the registration cache, without CUDA IPC
+# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
+# default: 1: each rank is bound to a core (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_ENABLE_AFFINITY=0
+# MPI calls take GPU buffers
+# default: 0: no GPU buffers, and none of the other CUDA variables counts (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_USE_CUDA=1
+# GPUs of a node exchange through the host
+# default: 1 (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_CUDA_IPC=0
+# the InfiniBand registration cache: memory stays registered between messages
+# default: 1, but off where its malloc hooks fail (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_USE_LAZY_MEM_UNREGISTER=1
+
+# mpi-opt: CUDA IPC and the registration cache
+# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
+# default: 1: each rank is bound to a core (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_ENABLE_AFFINITY=0
+# MPI calls take GPU buffers
+# default: 0: no GPU buffers, and none of the other CUDA variables counts (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_USE_CUDA=1
+# GPUs of a node copy from each other's memory
+# default: 1 (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_CUDA_IPC=1
+# the InfiniBand registration cache: memory stays registered between messages
+# default: 1, but off where its malloc hooks fail (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_USE_LAZY_MEM_UNREGISTER=1
+# opens each IPC handle once: Horovod's fusion buffer keeps its address
+# default: 1 (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+export MV2_CUDA_ENABLE_IPC_CACHE=1

@@ -1,0 +1,14 @@
+# MVAPICH 4.0, started by mpirun
+# the library asks of each buffer whether it lies on a GPU
+# default: 1 in a library built for GPUs (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+export MVP_ENABLE_GPU=1
+# messages from this many bytes on go from GPU to GPU by CUDA IPC
+# default: 16384 (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+export MVP_CH4_IPC_GPU_P2P_THRESHOLD=16384
+# keeps memory registered with the network card between messages
+# default: try (UCX's ucx_info -cf)
+export UCX_RCACHE_ENABLE=try
+# libfabric keeps memory registered, and learns of its release by hooks
+# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+export FI_MR_CACHE_MONITOR=memhooks
+mpirun -np 8 -hosts node1:4,node2:4 -bind-to none -genvall python train.py

@@ -1,0 +1,23 @@
+# Open MPI 4.1, started by mpirun
+# GPUs of a node copy from each other's memory (pml ob1, as under horovodrun)
+# default: 1 (ompi_info --param btl smcuda --level 9)
+export OMPI_MCA_btl_smcuda_use_cuda_ipc=1
+# keeps memory registered with the network card between messages (pml ob1)
+# default: -1: on where a transport asks for it (ompi_info --param mpi all --level 9; Open MPI FAQ, tuning with leave_pinned)
+export OMPI_MCA_mpi_leave_pinned=1
+# UCX may copy between the GPUs of a node by CUDA IPC
+# default: all (UCX's ucx_info -cf)
+export UCX_TLS=all
+# keeps memory registered with the network card between messages
+# default: try (UCX's ucx_info -cf)
+export UCX_RCACHE_ENABLE=try
+# opens each IPC handle once: Horovod's fusion buffer keeps its address
+# default: y (UCX's ucx_info -cf)
+export UCX_CUDA_IPC_CACHE=y
+# coll/cuda (priority 78) would stage an allreduce of GPU buffers in the host, where no CUDA IPC helps: UCC reduces on the GPUs, where it is built in
+# default: 0 (ompi_info --param coll ucc --level 9; ompi/mca/coll/cuda, priority 78)
+export OMPI_MCA_coll_ucc_enable=1
+# above coll/cuda's 78, or UCC would never be asked
+# default: below coll/cuda's (ompi_info --param coll ucc --level 9; ompi/mca/coll/cuda, priority 78)
+export OMPI_MCA_coll_ucc_priority=100
+mpirun -np 8 --host node1:4,node2:4 --bind-to none --map-by slot -x OMPI_MCA_btl_smcuda_use_cuda_ipc -x OMPI_MCA_coll_ucc_enable -x OMPI_MCA_coll_ucc_priority -x OMPI_MCA_mpi_leave_pinned -x OMP_NUM_THREADS -x PATH -x UCX_CUDA_IPC_CACHE -x UCX_RCACHE_ENABLE -x UCX_TLS python train.py

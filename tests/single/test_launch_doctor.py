@@ -1,0 +1,148 @@
+"""doctor's findings: each wrong thing is seen, with its evidence, cost and remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hvd_launch.evidence import WRONG, Evidence, Finding
+from hvd_launch.findings import examine
+from hvd_launch.findings_node import CACHE_LINE
+from hvd_launch.probes import gpu_names, peers_without_access, ucx_transports
+
+OMPI = "Open MPI v4.1.8, package: Open MPI a@b Distribution, ident: 4.1.8"
+GIB = 2**30
+
+
+def rank(number: int, size: int = 2, **other: object) -> dict[str, object]:
+    told = {"rank": number, "size": size, "threads": 3, "memlock": None, "cuda_aware": True}
+    return told | other
+
+
+# Two GPUs, InfiniBand, and nothing wrong.
+SOUND = Evidence(
+    mpirun={"path": "/opt/bin/mpirun", "name": "openmpi4", "version": (4, 1, 8)},
+    mpi4py={"library": OMPI, "path": "/opt/lib/libmpi.so.40"},
+    horovod={"version": "0.28.1", "library": OMPI, "mpi": True, "gloo": True, "cuda": True},
+    ranks=(rank(0), rank(1)),
+    asked=2,
+    output="",
+    gpus=("NVIDIA A100", "NVIDIA A100"),
+    peers=(),
+    environ={"OMP_NUM_THREADS": "4"},
+    cores=8,
+    shm_bytes=8 * GIB,
+    memlock_bytes=None,
+    infiniband=("mlx5_0",),
+    transports=("rc_mlx5", "cuda_copy"),
+    components=("pml ucx", "coll ucc"),
+)
+GDR = replace(
+    SOUND,
+    mpirun={"path": "/opt/bin/mpirun_rsh", "name": "mvapich2-gdr", "version": (2, 3, 7)},
+    mpi4py={"library": "MVAPICH2-GDR 2.3.7", "path": "/opt/lib/libmpi.so"},
+    horovod={"version": "0.28.1", "library": "MVAPICH2-GDR 2.3.7", "mpi": True, "cuda": True},
+)
+
+
+def wrong(seen: Evidence) -> dict[str, Finding]:
+    return {f.topic: f for f in examine(seen) if f.status == WRONG}
+
+
+def test_nothing_is_wrong_with_a_sound_machine() -> None:
+    assert not wrong(SOUND)
+    assert not wrong(GDR)
+
+
+def env(seen: Evidence, **variables: str) -> Evidence:
+    return replace(seen, environ={**seen.environ, **variables})
+
+
+EXPANDABLE = "backend:native,expandable_segments:True"
+CASES = [
+    ("MPI", replace(SOUND, mpirun={"error": "no mpirun on PATH"}), "no mpirun"),
+    ("mpi4py", replace(SOUND, mpi4py={"error": "ModuleNotFoundError: mpi4py"}), "mpi4py"),
+    (
+        "one MPI: mpi4py",
+        replace(SOUND, mpi4py={"library": "MPICH Version: 5.0.2", "path": "/m/libmpi.so.12"}),
+        "/m/libmpi.so.12",
+    ),
+    (
+        "one MPI: Horovod",
+        replace(SOUND, horovod={**SOUND.horovod, "library": OMPI.replace("4.1.8", "5.0.11")}),
+        "v5.0.11",
+    ),
+    ("a job", replace(SOUND, ranks=(rank(0, 1), rank(0, 1))), "each of which is a job of 1 rank"),
+    ("a job", replace(SOUND, ranks=(), output="----\nno route to host\n---"), "no route to host"),
+    ("thread level", replace(SOUND, ranks=(rank(0), rank(1, threads=1))), "FUNNELED"),
+    ("Horovod", replace(SOUND, horovod={"version": "0.28.1", "gloo": True}), "without MPI"),
+    ("Horovod", replace(SOUND, horovod={"version": "0.28.1", "mpi": True}), "without GPU"),
+    ("Horovod", replace(SOUND, horovod={"error": "ImportError: undefined symbol"}), "undefined"),
+    ("GPUs", replace(SOUND, peers=((0, 1),)), "no peer access between 0-1"),
+    ("CUDA awareness", replace(SOUND, ranks=(rank(0, cuda_aware=False), rank(1))), "no GPU buf"),
+    ("visibility", env(SOUND, CUDA_VISIBLE_DEVICES="1"), "CUDA_VISIBLE_DEVICES=1"),
+    (
+        "visibility",
+        env(
+            replace(SOUND, mpirun={"path": "/m", "name": "mpich", "version": (5, 0, 2)}),
+            CUDA_VISIBLE_DEVICES="GPU-1,GPU-2",
+        ),
+        "numbers only",
+    ),
+    ("registration cache", env(SOUND, OMPI_MCA_mpi_leave_pinned="0"), "leave_pinned=0"),
+    ("registration cache", env(GDR, MV2_USE_LAZY_MEM_UNREGISTER="0"), "UNREGISTER=0"),
+    ("registration cache", replace(GDR, output=f"x\n{CACHE_LINE}\n"), CACHE_LINE),
+    ("expandable_segments", env(SOUND, PYTORCH_CUDA_ALLOC_CONF=EXPANDABLE), EXPANDABLE),
+    ("expandable_segments", env(SOUND, PYTORCH_ALLOC_CONF="expandable_segments: true"), "true"),
+    ("UCX", env(SOUND, UCX_TLS="rc,sm"), "UCX_TLS=rc,sm"),
+    ("/dev/shm", replace(SOUND, shm_bytes=64 * 2**20), "64 MiB"),
+    ("memlock", replace(SOUND, ranks=(rank(0, memlock=65536), rank(1))), "InfiniBand"),
+    ("cores", replace(SOUND, asked=16, ranks=tuple(rank(i, 16) for i in range(16))), "16 ranks"),
+]
+
+
+@pytest.mark.parametrize(("topic", "seen", "evidence"), CASES)
+def test_what_is_wrong_is_found_and_explained(topic: str, seen: Evidence, evidence: str) -> None:
+    finding = wrong(seen)[topic]
+    assert evidence in finding.evidence
+    assert finding.cost
+    assert finding.remedy
+
+
+def test_what_is_right_is_not_called_wrong() -> None:
+    for seen in (
+        env(SOUND, UCX_TLS="^cuda_ipc"),
+        env(SOUND, UCX_TLS="rc,cuda"),
+        env(SOUND, CUDA_VISIBLE_DEVICES="0,1"),
+        env(SOUND, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False"),
+        replace(SOUND, infiniband=(), memlock_bytes=65536),
+        replace(SOUND, gpus=(), ranks=(rank(0, cuda_aware=False), rank(1, cuda_aware=False))),
+        replace(SOUND, horovod={"error": "ModuleNotFoundError: No module named 'horovod'"}),
+    ):
+        assert not wrong(seen)
+
+
+def test_what_horovodrun_cannot_start_is_told() -> None:
+    for name, version, word in (("openmpi5", (5, 0, 11), "--binding-args"), ("mpich", (5, 0), "")):
+        seen = replace(SOUND, mpirun={"path": "/m", "name": name, "version": version})
+        told = {finding.topic: finding for finding in examine(seen)}
+        assert word in told["horovodrun"].evidence
+
+
+# As NVIDIA's and UCX's documentation show it; not run on a GPU here.
+def test_what_tools_print_is_read() -> None:
+    listed = (
+        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5b)\nGPU 1: Tesla V100 (16 GB) (UUID: GPU-1)\n"
+    )
+    assert gpu_names(listed) == ("NVIDIA A100-SXM4-40GB", "Tesla V100 (16 GB)")
+    matrix = (
+        " \tGPU0\tGPU1\tGPU2\n GPU0\tX\tOK\tNS\n GPU1\tOK\tX\tCNS\n GPU2\tNS\tCNS\tX\n\nLegend:"
+    )
+    assert peers_without_access(matrix) == ((0, 2), (1, 2))
+    assert peers_without_access("") == ()
+    devices = (
+        "#      Transport: tcp\n#         Device: eth0\n#      Transport: tcp\n#  Transport: cma"
+    )
+    assert ucx_transports(devices) == ("tcp", "cma")
+    assert ucx_transports("") is None
