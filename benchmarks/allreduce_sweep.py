@@ -118,10 +118,13 @@ def _plot(result: dict[str, Any], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(9, 5.5), layout="constrained")
     names = dict.fromkeys(name for row in result["sizes"] for name in row["time_us"])
-    bold = {"mpi": "the MPI library", "gloo": "Gloo", "arena": "hvd_ext, arena"}
+    bold = {
+        "mpi": "the MPI library",
+        "gloo": "Gloo",
+        "arena": "hvd_ext in the arena",
+        "outside": "hvd_ext outside it",
+    }
     for name in names:
-        if name == "outside":
-            continue
         points = [
             (row["message_bytes"], row["time_us"][name]["median"])
             for row in result["sizes"]
