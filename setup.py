@@ -130,7 +130,7 @@ setup(
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
         # Charts of hvprof's reports.
         "plot": ["matplotlib>=3.8"],
-        "dev": ["hypothesis", "mypy", "pytest>=8", "pytest-timeout", "ruff"],
+        "dev": ["hypothesis", "mypy", "pytest>=8", "pytest-timeout", "pytest-xdist", "ruff"],
     },
     entry_points={
         "console_scripts": [

@@ -42,9 +42,6 @@ def plan_allreduce(
         UsageError: one of these is not served, or Horovod does not run on MPI.
         StallError: ranks did not come here in time; names them.
     """
-    reason = runtime.unserved()
-    if reason is not None:
-        raise UsageError(f"plan_allreduce: {reason}; use hvd.allreduce_")
     if op not in _OPERATIONS:
         raise UsageError(f"op {op!r}: use Average, Sum, Min, Max or Product")
     if tensor.layout != torch.strided or not tensor.is_contiguous():
@@ -52,6 +49,9 @@ def plan_allreduce(
             f"a tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()} and layout "
             f"{tensor.layout}: give one that is dense and contiguous"
         )
+    reason = runtime.unserved()
+    if reason is not None:
+        raise UsageError(f"plan_allreduce: {reason}; use hvd.allreduce_")
     topology = runtime.the_topology(settings.stall_timeout_s())
     dtype = str(tensor.dtype).removeprefix("torch.")
     held: Any = tensor.detach()

@@ -73,6 +73,8 @@ def run_reporting(
 
     for number in _FORWARDED:
         signal.signal(number, forward)
+    # A launcher whose output nobody reads any more may die of that before it ends its ranks.
+    _die_with_parent()
     # A program that writes to a pipe keeps its lines back until it has a block of them.
     environ = {"PYTHONUNBUFFERED": "1", **environ}
     try:
@@ -98,7 +100,7 @@ def run_reporting(
 
 
 def _die_with_parent() -> None:
-    """Before the program starts: a launcher that kills this process kills the program too."""
+    """Have this process killed when the one that started it ends, however that ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
