@@ -113,6 +113,9 @@ def test_the_number_of_ranks_does_not_change_what_is_learnt(
     assert three == pytest.approx(one, rel=1e-5)
 
 
+@pytest.mark.skipif(
+    "HVD_EXT_TEST_SWEEP" not in os.environ, reason="set HVD_EXT_TEST_SWEEP=1, as make sweep does"
+)
 def test_scale_three_starts_from_scale_two(tmp_path: Path, photographs: Path) -> None:
     flags = ("edsr.train", "--data", photographs, *SMALL, "--batch-size", 2, "--steps", 1)
     train(1, *flags, "--output", tmp_path / "x2")
