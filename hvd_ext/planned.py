@@ -7,6 +7,7 @@ call costs what its algorithm costs. `allreduce` is for one that does not repeat
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,10 +17,10 @@ import numpy as np
 
 from hvd_ext.allreduce import native
 from hvd_ext.allreduce.operations import Array, operation
-from hvd_ext.allreduce.registry import dtype_class_of, prepare
+from hvd_ext.allreduce.registry import check_dtype, dtype_class_of, prepare
 from hvd_ext.allreduce.table import BUILT_IN, DTYPE_CLASSES, Table
 from hvd_ext.arena.plan import ITEM_BYTES, Bucket, line_up
-from hvd_ext.arena.window import Window, outside_bytes
+from hvd_ext.arena.window import Window, WindowError, outside_bytes
 from hvd_ext.errors import StallError, UsageError
 from hvd_ext.events import CommEvent, emit, listening
 from hvd_ext.progress import Progress
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.topology import Topology
+
+log = logging.getLogger("hvd_ext")
 
 # Up to here it takes less to combine all parts oneself than to wait for others' shares.
 _SHORTEST_IN_PLACE = 512
@@ -100,7 +103,7 @@ class Planned:
 
         Raises:
             UsageError: one of these is not served.
-            WindowError: `hierarchical`, and the ranks cannot share memory.
+            WindowError: `hierarchical` is asked for, and the ranks cannot share memory.
         """
         self._device: Any = None
         if hasattr(buffer, "__cuda_array_interface__"):
@@ -202,6 +205,7 @@ class Planned:
         table: Table,
         memory: str,
     ) -> None:
+        check_dtype(self.buffer, dtype)
         self._topology = topology
         self._operation = operation(name)
         self._dtype = dtype
@@ -217,9 +221,7 @@ class Planned:
             chosen = "native"
         self.algorithm = algorithm or chosen
         if self.algorithm != "hierarchical":
-            self._run: Callable[[], int | None] = prepare(
-                self.algorithm, topology.world, self.buffer, self._operation, dtype
-            )
+            self._plan_by_messages()
             return
         if not one_node:
             raise UsageError(
@@ -232,8 +234,21 @@ class Planned:
         combined = "sum" if name == "average" else self._operation.name
         if memory == "arena" and message_bytes > _SHORTEST_IN_PLACE:
             self._plan_arena(dtype, combined, scale)
-        else:
+            return
+        try:
             self._plan_outside(dtype, combined, scale)
+        except WindowError as error:  # on every rank alike
+            if algorithm is not None:
+                raise
+            if topology.world.rank == 0:
+                log.warning("hvd_ext: a planned allreduce is the MPI library's own, %s", error)
+            self.algorithm = "native"
+            self._plan_by_messages()
+
+    def _plan_by_messages(self) -> None:
+        self._run: Callable[[], int | None] = prepare(
+            self.algorithm, self._topology.world, self.buffer, self._operation, self._dtype
+        )
 
     def _plan_arena(self, dtype: str, combined: str, scale: float) -> None:
         bucket = Bucket(dtype, 0, self.buffer.size, ())

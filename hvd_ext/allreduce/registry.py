@@ -74,9 +74,7 @@ def prepare(
     Raises:
         UsageError: one of these is not served.
     """
-    name = _NAMES.get(buffer.dtype) if dtype is None else _checked(buffer, dtype)
-    if name is None:
-        raise _not_served(buffer, buffer.dtype.name)
+    name = check_dtype(buffer, dtype)
     if algorithm not in ALGORITHMS:
         raise UsageError(f"algorithm {algorithm!r}: use one of {', '.join(ALGORITHMS)}")
     flags = buffer.flags
@@ -109,11 +107,17 @@ def dtype_class_of(buffer: Array) -> str:
     return DTYPE_CLASSES.get(_NAMES.get(buffer.dtype, ""), "float")
 
 
-def _checked(buffer: Array, dtype: str) -> str:
-    lies_in = "uint16" if dtype == "bfloat16" else dtype
-    if dtype not in DTYPE_CLASSES or buffer.dtype.name != lies_in:
-        raise _not_served(buffer, dtype)
-    return dtype
+def check_dtype(buffer: Array, dtype: str | None = None) -> str:
+    """The dtype's name.
+
+    Raises:
+        UsageError: no algorithm serves it.
+    """
+    name = _NAMES.get(buffer.dtype) if dtype is None else dtype
+    lies_in = "uint16" if name == "bfloat16" else name
+    if name not in DTYPE_CLASSES or buffer.dtype.name != lies_in:
+        raise _not_served(buffer, name or buffer.dtype.name)
+    return name
 
 
 def _not_served(buffer: Array, dtype: str) -> UsageError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import resource
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hvd_ext.arena.window import PIECE_BYTES
+from hvd_ext.arena.window import PIECE_BYTES, WindowError
 from hvd_ext.errors import UsageError
 from hvd_ext.planned import Planned
 from hvd_ext.topology import discover
@@ -55,4 +57,18 @@ for count in (PIECE_BYTES // 4 - 1, PIECE_BYTES // 4 + 1, 5 * PIECE_BYTES // 4 +
         check(Planned(topology, long, algorithm="hierarchical"), "sum", dtype, count)
 with pytest.raises(UsageError, match="'bool'"):
     Planned.in_arena(topology, 3, "bool")
+for wrong in (np.zeros(3, bool), np.zeros(3, np.complex64)):
+    with pytest.raises(UsageError, match="use one of"):
+        Planned(topology, wrong)
+
+# Where one rank has no memory to share, all take the library's own.
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+if rank == size - 1:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+alone = Planned(topology, np.empty(50_000))
+with pytest.raises(WindowError):
+    Planned(topology, np.empty(50_000), algorithm="hierarchical")
+resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+assert alone.algorithm == "native"
+check(alone, "sum", "float64", 50_000)
 print(f"ok {rank}")
