@@ -57,12 +57,13 @@ def launch(
             **os.environ,
             _RESULT: str(result),
             "OMP_NUM_THREADS": "1",
-            # Told that it has a slot for every rank, Open MPI spins while it waits, which
-            # takes the cores from ranks that share them. mpirun would see to this.
-            "OMPI_MCA_mpi_yield_when_idle": str(int(ranks > (os.cpu_count() or 1))),
             "PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}",
             **(variables or {}),
         }
+        if ranks > (os.cpu_count() or 1):
+            # Told that it has a slot for every rank, Open MPI spins while it waits, which
+            # takes the cores from ranks that share them. mpirun would see to this.
+            environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
         horovodrun = [str(bin_dir / "horovodrun"), "-np", str(ranks), "-H", f"localhost:{ranks}"]
         command = [*(start or horovodrun), python, "-m", module, "--worker", *arguments]
         try:

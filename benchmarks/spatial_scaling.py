@@ -145,7 +145,7 @@ class _Work:
         self.small: Callable[[], Any]
         self.make, self.shape, self.target_shape, self.axis = {
             "mesh": (lambda: MeshModel(mesh), (1, 18, 1024, 1024), (1, 1, 1024, 1024), "height"),
-            "cosmoflow": (lambda: CosmoFlow(64), (1, 4, 64, 64, 64), (1, 4), "width"),
+            "cosmoflow": (lambda: CosmoFlow(64), (1, 4, 64, 64, 64), (1, 4), "depth"),
             "convolutions": (
                 lambda: nn.Sequential(
                     nn.Conv2d(16, 32, 3, padding=1),
@@ -258,11 +258,12 @@ def _step(model: Any, optimizer: Any, x: Any, y: Any) -> Callable[[], float]:
 
 
 def _times(name: str, rounds: int) -> dict[str, Any]:
-    from mpi4py import MPI
-
     import hvd_ext.torch as hvd
 
     hvd.init()
+    # Importing this starts MPI, which is for init to do: it has something to set before.
+    from mpi4py import MPI
+
     comm = MPI.COMM_WORLD
     _start_gloo(comm)
     work = _Work(name, comm)
@@ -339,11 +340,17 @@ def _memory(name: str) -> dict[str, Any]:
     comm = MPI.COMM_WORLD
     work = _Work(name, comm)
     # The libraries' code comes into memory as it is first used.
-    work.small()(torch.rand(work.small_shape)).sum().backward()
+    small: Any = work.small()
+    block: Any = torch.rand(work.small_shape)
+    if comm.size > 1:
+        grid = work.grid()
+        # MPI's buffers, too.
+        small, block = spatial.convert(small, grid), spatial.scatter(block, grid)
+    small(block).sum().backward()
+    del small, block
     empty = _held_bytes()
     model = work.model()
     if comm.size > 1:
-        grid = work.grid()
         model = spatial.convert(model, grid)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1e-3), named_parameters=model.named_parameters()

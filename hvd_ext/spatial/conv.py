@@ -21,7 +21,7 @@ from hvd_ext.spatial.tensor import (
     implements,
     result_dtype,
 )
-from hvd_ext.spatial.windowed import windowed
+from hvd_ext.spatial.windowed import Shares, padding_of_shard, windowed
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 
@@ -111,7 +111,7 @@ def convolve(
             whole, x.extents, kernel, stride, before, dilation, strict=True
         )
     ]
-    weight = enter(weight, x.grid.space)
+    weight = enter(weight, x.grid.space, fresh=True)
     bias = None if bias is None else enter(bias, x.grid.space)
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
@@ -121,7 +121,14 @@ def convolve(
         return local.new_empty((*shape[:2], *(0,) * dims), dtype=result_dtype(local))
 
     ties = [weight] if bias is None else [weight, bias]
-    return windowed(x, windows, shape[2:], operation, ties=ties, empty=empty)
+    shares = None
+    zeros = padding_of_shard(x, windows, shape[2:], own_padding)
+    if zeros is not None:
+        shares = Shares(
+            lambda shard: convolution(shard, weight, bias, stride, zeros, dilation, groups),
+            lambda block: convolution(block, weight, None, stride, own_padding, dilation, groups),
+        )
+    return windowed(x, windows, shape[2:], operation, ties=ties, empty=empty, shares=shares)
 
 
 def _padding(

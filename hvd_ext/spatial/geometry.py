@@ -70,6 +70,15 @@ class Sliding:
         begin = -(-(shard[0] + self.padding) // self.stride)
         return (begin, (shard[1] - self.span + self.padding) // self.stride + 1)
 
+    def padding_of(self, shard: Interval, outputs: Interval) -> int | None:
+        """Zeros on both sides of `shard` with which the window makes just `outputs` of it."""
+        zeros = shard[0] - self.reach(outputs)[0]
+        length = shard[1] - shard[0] + 2 * zeros
+        if zeros < 0 or length < self.span:
+            return None
+        made = (length - self.span) // self.stride + 1
+        return zeros if made == outputs[1] - outputs[0] else None
+
 
 @dataclass(frozen=True, slots=True)
 class Transposed:

@@ -6,7 +6,8 @@
     Finish  waits               Close   waits, and adds what came
 
 Open's adjoint is Close, Finish's is Begin, and the other way round: a second backward is
-the first one's forward. `Join` puts pieces together; `_Cut`, its adjoint, takes them out.
+the first one's forward. `Join` puts pieces together, `Add` adds them to what is there;
+`_Cut`, the adjoint of both, takes them out.
 
 Autograd runs nodes in the reverse of the order in which they were made. All ranks make
 those of an exchange alike, whether or not they have a part in it ("ties" keep them in
@@ -28,11 +29,16 @@ from hvd_ext.spatial.routes import Routes
 
 
 class Link:
-    """What the two halves of one exchange share."""
+    """What the two halves of one exchange share.
 
-    def __init__(self, routes: Routes, comm: Communicator) -> None:
+    With `whole`, Open hands out the shard as a single slice, whose gradient comes back as
+    new memory.
+    """
+
+    def __init__(self, routes: Routes, comm: Communicator, *, whole: bool = False) -> None:
         self.routes = routes
         self.comm = comm
+        self.whole = whole
         self.wait: Callable[[], None] | None = None
         self.arrivals: list[Tensor] = []
         self.lead: tuple[int, ...] = ()
@@ -41,7 +47,7 @@ class Link:
 
     def again(self) -> Link:
         """The link of the adjoint exchange, while it is made by one half and the other."""
-        self.adjoint = Link(self.routes, self.comm)
+        self.adjoint = Link(self.routes, self.comm, whole=self.whole)
         return self.adjoint
 
     def back(self) -> Link:
@@ -117,11 +123,16 @@ def _begin(link: Link, like: Tensor, lead: tuple[int, ...], pieces: Sequence[Ten
 
 def _close(link: Link, boxes: Sequence[Box], like: Tensor, slices: Sequence[Tensor]) -> Tensor:
     plan = link.routes
-    total = like.new_zeros((*link.lead, *lengths(plan.shard)))
-    for number, (box, part) in enumerate(zip(boxes, slices, strict=True)):
-        target = total[cells(box, plan.shard)]
-        # The first, usually the interior, meets nothing but zeros.
-        _ = target.add_(part) if number else target.copy_(part)
+    if link.whole:
+        (whole,) = slices
+        # Nobody else has it, unless somebody differentiates this.
+        total = whole.clone() if whole.requires_grad else whole
+    else:
+        total = like.new_zeros((*link.lead, *lengths(plan.shard)))
+        for number, (box, part) in enumerate(zip(boxes, slices, strict=True)):
+            target = total[cells(box, plan.shard)]
+            # The first, usually the interior, meets nothing but zeros.
+            _ = target.add_(part) if number else target.copy_(part)
     assert link.wait is not None
     link.wait()
     for buffer, (_, sent) in zip(link.arrivals, plan.sends, strict=True):
@@ -231,6 +242,26 @@ class Join(Function):
         return (None, None, None, None, *found)
 
 
+class Add(Function):
+    """(total, pieces, ties) -> total, which is changed: each piece added in its box."""
+
+    @staticmethod
+    def forward(ctx: Any, box: Box, boxes: Sequence[Box], total: Tensor, *parts: Tensor) -> Tensor:
+        """Add pieces; parts past the boxes are ties, and count for nothing."""
+        ctx.box, ctx.boxes = box, boxes
+        ctx.save_for_backward(*parts[len(boxes) :])
+        ctx.mark_dirty(total)
+        for at, piece in zip(boxes, parts[: len(boxes)], strict=True):
+            total[cells(at, box)] += piece
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, total: Tensor) -> tuple[Any, ...]:
+        """The total's gradient is that of the first part as it is."""
+        found = _Cut.apply(ctx.box, ctx.boxes, total, *ctx.saved_tensors)
+        return (None, None, total, *found)
+
+
 class _Cut(Function):
     """(block, ties) -> the pieces in boxes, and zeros for the ties: the adjoint of Join.
 
@@ -272,9 +303,12 @@ class Weigh(Function):
     """A tensor that changes between partitioned and replicated; see `enter` and `leave`."""
 
     @staticmethod
-    def forward(ctx: Any, ranks: int, power: int, back: int, tensor: Tensor) -> Tensor:
-        """The tensor times ranks ** power; its gradient times ranks ** back."""
-        ctx.ranks, ctx.power, ctx.back = ranks, power, back
+    def forward(ctx: Any, ranks: int, power: int, back: int, fresh: bool, tensor: Tensor) -> Tensor:
+        """The tensor times ranks ** power; its gradient times ranks ** back.
+
+        With `fresh` the gradient comes as new memory that nobody else reads.
+        """
+        ctx.ranks, ctx.power, ctx.back, ctx.fresh = ranks, power, back, fresh
         if power == 0:
             return tensor.view_as(tensor)
         # Divided, not multiplied by 1 / ranks: what is a multiple stays exact.
@@ -283,7 +317,16 @@ class Weigh(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         """Scale; a second backward scales as forward did."""
-        return (None, None, None, Weigh.apply(ctx.ranks, ctx.back, ctx.power, gradient))
+        if ctx.fresh and ctx.back == 1 and not torch.is_grad_enabled():
+            # Large weights' gradients are most of what there is to write here.
+            return (None, None, None, None, gradient.mul_(ctx.ranks))
+        return (
+            None,
+            None,
+            None,
+            None,
+            Weigh.apply(ctx.ranks, ctx.back, ctx.power, False, gradient),
+        )
 
 
 class SumOverSpace(Function):
@@ -304,15 +347,20 @@ class SumOverSpace(Function):
         return (None, SumOverSpace.apply(ctx.comm, gradient))
 
 
-def enter(tensor: Tensor, comm: Communicator) -> Tensor:
+def enter(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
     """A replicated tensor on its way into a partitioned operation.
 
     What comes back is this rank's share of its gradient; times the ranks, so that the
     mean over the space group is the gradient, as of everything that is replicated.
+
+    Args:
+        tensor: replicated.
+        comm: the space group.
+        fresh: the operations' gradients of it are new memory, and may be scaled in place.
     """
     if comm.size == 1 or not tensor.requires_grad:
         return tensor
-    entered: Tensor = Weigh.apply(comm.size, 0, 1, tensor)
+    entered: Tensor = Weigh.apply(comm.size, 0, 1, fresh, tensor)
     return entered
 
 
@@ -324,7 +372,7 @@ def leave(tensor: Tensor, comm: Communicator) -> Tensor:
     """
     if comm.size == 1 or not tensor.requires_grad:
         return tensor
-    left: Tensor = Weigh.apply(comm.size, 0, -1, tensor)
+    left: Tensor = Weigh.apply(comm.size, 0, -1, False, tensor)
     return left
 
 

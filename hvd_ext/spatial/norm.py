@@ -148,11 +148,10 @@ def _statistics(x: SpatialTensor, local: Tensor) -> tuple[Tensor, Tensor]:
     """
     batch, channels, *_ = local.shape
     wide = torch.promote_types(local.dtype, torch.float32)
-    dims = [0, *range(2, local.ndim)]
     ranks = x.grid.space.size
     rows = torch.zeros((ranks, 2, channels), dtype=wide, device=local.device)
     if local.numel():
-        variance, mean = torch.var_mean(local.to(wide), dims, correction=0)
+        mean, variance = _moments(local.to(wide))
         rows[x.grid.space.rank, 0] = mean
         rows[x.grid.space.rank, 1] = variance
     rows = x.grid.space.allreduce(rows)
@@ -160,6 +159,16 @@ def _statistics(x: SpatialTensor, local: Tensor) -> tuple[Tensor, Tensor]:
     weights = torch.tensor(cells, dtype=wide, device=local.device)[:, None] / sum(cells)
     mean = (rows[:, 0] * weights).sum(0)
     return mean, ((rows[:, 1] + (rows[:, 0] - mean).square()) * weights).sum(0)
+
+
+def _moments(local: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance per channel of a shard that has cells."""
+    if local.device.type == "cpu":
+        # As exact as var_mean, which takes three times as long here.
+        mean, variance = torch.batch_norm_update_stats(local, None, None, 0.0)
+    else:
+        variance, mean = torch.var_mean(local, [0, *range(2, local.ndim)], correction=0)
+    return mean, variance
 
 
 def _shard_of(x: SpatialTensor, rank: int) -> Any:

@@ -14,7 +14,7 @@ from hvd_ext.spatial.conv import batched, per_dim
 from hvd_ext.spatial.geometry import Sliding, Whole, Window
 from hvd_ext.spatial.partition import Box, lengths
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
-from hvd_ext.spatial.windowed import windowed
+from hvd_ext.spatial.windowed import Shares, padding_of_shard, windowed
 
 Numbers = int | Sequence[int]
 
@@ -174,19 +174,27 @@ def average_pool(
     sliding = [Sliding(*numbers) for numbers in zip(kernel, step, pad, strict=True)]
     windows, own = _windows(x, sliding)
 
-    def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
-        total = _sum_pool(dims, block, kernel, step, own, ceil_mode)
-        if divisor_override is not None:
-            return total / divisor_override
-        counts = [
-            _counts(window, interval, extent, count_include_pad)
-            for window, interval, extent in zip(sliding, outputs, x.extents, strict=True)
-        ]
-        if all(len(set(along)) == 1 for along in counts):
-            return total / math.prod(along[0] for along in counts)
-        return total / _outer(counts, total)
+    def total(block: Tensor, zeros: Sequence[int]) -> Tensor:
+        return _sum_pool(dims, block, kernel, step, zeros, ceil_mode)
 
-    return windowed(x, windows, shape[2:], operation)
+    shares = None
+    zeros = padding_of_shard(x, windows, shape[2:], own)
+    # torch pads by half a window at most; with ceil_mode it makes windows over the edge.
+    narrow = zeros is not None and all(2 * z <= k for z, k in zip(zeros, kernel, strict=True))
+    if zeros is not None and narrow and not ceil_mode:
+        shares = Shares(lambda shard: total(shard, zeros), lambda block: total(block, own))
+    totals = windowed(
+        x, windows, shape[2:], lambda block, outputs, inputs: total(block, own), shares=shares
+    )
+    if divisor_override is not None:
+        return totals.like(totals.local / divisor_override)
+    counts = [
+        _counts(window, interval, extent, count_include_pad)
+        for window, interval, extent in zip(sliding, totals.box, x.extents, strict=True)
+    ]
+    if all(len(set(along)) == 1 for along in counts):
+        return totals.like(totals.local / math.prod(along[0] for along in counts))
+    return totals.like(totals.local / _outer(counts, totals.local))
 
 
 def _windows(x: SpatialTensor, sliding: Sequence[Sliding]) -> tuple[list[Window], list[int]]:

@@ -3,25 +3,47 @@
 What a rank owns of the output is cut into the interior, whose inputs it has already, and
 slabs around it. The interior is computed from the shard as it lies, without a copy, while
 halos are on their way; then each slab from a small block put together for it.
+
+A linear operation saves putting interior and slabs together, and taking their gradients
+apart again, which for large shards costs as much as many a layer: all that is owned is
+computed from the shard alone, as if zeros lay around it, and what the halos' cells add to
+the slabs is added there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from hvd_ext.spatial.geometry import Window, interior, needs
-from hvd_ext.spatial.halo import Finish, Join, Link, Open, cells
-from hvd_ext.spatial.partition import Box, Interval, cuts, intersect_boxes, peel, product
+from hvd_ext.spatial.geometry import Sliding, Window, interior, needs
+from hvd_ext.spatial.halo import Add, Finish, Join, Link, Open, cells
+from hvd_ext.spatial.partition import Box, Interval, intersect_boxes, peel, product, shard
 from hvd_ext.spatial.routes import Routes, routes
-from hvd_ext.spatial.tensor import SpatialTensor
+from hvd_ext.spatial.tensor import SpatialTensor, result_dtype
 
 # Below this part of a rank's outputs, an interior of its own saves too little.
 _WORTH = 0.5
+# From this part on, computing the rim's part in the own shard twice costs less than
+# putting interior and rim together: of fresh memory, most of which is page faults.
+_SUMS_WORTH = 0.875
 
 Operation = Callable[[Tensor, Box, Box], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """A linear operation by what adds to its outputs; both results are new memory.
+
+    Attributes:
+        own: from the shard, all that is owned, as if zeros lay around the shard.
+        more: from a block of inputs, what they add to the outputs they reach.
+    """
+
+    own: Callable[[Tensor], Tensor]
+    more: Callable[[Tensor], Tensor]
 
 
 def windowed(
@@ -32,6 +54,7 @@ def windowed(
     fill: float = 0.0,
     ties: Sequence[Tensor] = (),
     empty: Callable[[Tensor], Tensor] | None = None,
+    shares: Shares | None = None,
 ) -> SpatialTensor:
     """Run an operation with a window.
 
@@ -46,13 +69,10 @@ def windowed(
             without any outputs hangs on them as everybody else's does.
         empty: from the shard (of no cells or some), a tensor whose leading dims and dtype
             are those of the operation's result; by default those of the input.
+        shares: the operation once more, where it is linear, and torch can pad the shard.
     """
-    dims = len(x.extents)
-    here = x.grid.coordinates(dims)
-    owned = tuple(
-        (bound[at], bound[at + 1])
-        for bound, at in zip(map(cuts, extents, x.parts), here, strict=True)
-    )
+    here = x.grid.coordinates(len(x.extents))
+    owned = shard(extents, x.parts, here)
     plan = routes(
         x.extents,
         tuple(
@@ -69,7 +89,34 @@ def windowed(
     run = _Run(x, plan, windows, operation, fill)
     if intersect_boxes(run.reach(core), plan.shard) is None:
         core = tuple((begin, begin) for begin, _ in owned)
+    if shares is not None and 0 < _cells(core) >= _SUMS_WORTH * _cells(owned):
+        return SpatialTensor(run.sums(owned, core, shares), x.grid, extents)
     return SpatialTensor(run.outputs(owned, core, ties, empty), x.grid, extents)
+
+
+def padding_of_shard(
+    x: SpatialTensor, windows: Sequence[Window], extents: Sequence[int], padding: Sequence[int]
+) -> list[int] | None:
+    """What torch has to pad this rank's shard with to compute just what the rank owns.
+
+    Args:
+        x: the input.
+        windows: per split dim.
+        extents: global extents of the output.
+        padding: of dims whose window is not a sliding one.
+
+    Returns:
+        Cells per split dim, before and after alike; None where no number does, or 16-bit
+        sums would be rounded once more than the whole's.
+    """
+    if result_dtype(x.local).itemsize < 4:
+        return None
+    owned = shard(extents, x.parts, x.grid.coordinates(len(x.extents)))
+    found = [
+        window.padding_of(inputs, outputs) if isinstance(window, Sliding) else given
+        for window, inputs, outputs, given in zip(windows, x.box, owned, padding, strict=True)
+    ]
+    return None if None in found else [cells for cells in found if cells is not None]
 
 
 def _cells(box: Box) -> int:
@@ -156,6 +203,33 @@ class _Run:
             like = local if empty is None else empty(local)
             tie = [*tie, *ties, local]
         return join(owned, done, like, 0.0, tie)
+
+    def sums(self, owned: Box, core: Box, shares: Shares) -> Tensor:
+        """Compute what is owned from the shard, and add what the halos add."""
+        x, plan = self.x, self.plan
+        if not plan.active:
+            return shares.own(x.local)
+        link = Link(plan, x.grid.space, whole=True)
+        token, own = Open.apply(link, (plan.shard,), x.local)
+        if not x.grid.overlap:
+            ties, pieces = self._finish(link, token)
+        total = shares.own(own)
+        if x.grid.overlap:
+            ties, pieces = self._finish(link, token)
+        added: list[tuple[Box, Tensor]] = []
+        for slab in peel(owned, core):
+            reach = self.reach(slab)
+            found = [
+                (shared, piece[cells(shared, held)])
+                for held, piece in zip(plan.received_boxes, pieces, strict=True)
+                if (shared := intersect_boxes(held, reach)) is not None
+            ]
+            # Without any the slab lies at the border of the sample.
+            if found:
+                added.append((slab, shares.more(join(reach, found, x.local, 0.0, ()))))
+        boxes = tuple(box for box, _ in added)
+        summed: Tensor = Add.apply(owned, boxes, total, *(part for _, part in added), *ties)
+        return summed
 
     def _finish(self, link: Link, token: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         tie, *pieces = Finish.apply(link, token)

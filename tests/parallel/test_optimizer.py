@@ -52,6 +52,14 @@ def test_contract(launch, np_):
     assert done.stdout.count("ok ") == np_
 
 
+@pytest.mark.parametrize(("asked", "found"), [([], "yields"), (["0"], "spins")])
+def test_waiting_leaves_the_core_unless_the_user_says_otherwise(launch, asked, found):
+    done = launch(1, ["tests/programs/gives_cores_away.py", *asked])
+    if "no Open MPI" in done.stdout:
+        pytest.skip("the MPI library is not Open MPI")
+    assert found in done.stdout, done.stdout
+
+
 def test_an_unmodified_script_gives_the_same(launch, tmp_path):
     script = "tests/programs/plain_horovod.py"
     for name, prefix in (("theirs", []), ("ours", ["-m", "hvd_ext"])):

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("torch", reason="spatial layers need torch")
 
 from hvd_ext.errors import StallError
-from hvd_ext.spatial import emulator
+from hvd_ext.spatial import emulator, windowed
 from hvd_ext.spatial.communicator import Communicator
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "spatial_cases.py"
@@ -71,6 +71,20 @@ def check_family(family: str, count: int, seed: int) -> None:
 @pytest.mark.parametrize("family", COUNTS)
 def test_split_layers_compute_what_whole_ones_do(family: str) -> None:
     check_family(family, COUNTS[family] * TIMES, seed=2026)
+
+
+@pytest.mark.parametrize("family", ["conv", "average_pool"])
+def test_small_shards_summed_as_large_ones_are(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way of large shards, taken by all that have an interior."""
+    taken = []
+    sums = windowed._Run.sums
+    monkeypatch.setattr(windowed, "_WORTH", 0.0)
+    monkeypatch.setattr(windowed, "_SUMS_WORTH", 0.0)
+    monkeypatch.setattr(windowed._Run, "sums", lambda *given: (taken.append(1), sums(*given))[1])
+    check_family(family, 240 * TIMES, seed=7)
+    assert len(taken) >= 100
 
 
 def test_every_kind_of_layer_is_drawn() -> None:

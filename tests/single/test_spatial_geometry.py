@@ -86,6 +86,30 @@ def test_convolution_and_pooling_everywhere() -> None:
     assert count > 39_000
 
 
+def test_zeros_around_a_shard_make_just_what_is_owned() -> None:
+    found = 0
+    for extent, kernel, stride, padding, dilation in configurations():
+        window = Sliding(kernel, stride, padding, dilation)
+        outputs = window.outputs(extent, padding)
+        for parts in PARTS if outputs >= 1 else ():
+            owned, shards = cuts(outputs, parts), cuts(extent, parts)
+            for mine, shard in zip(
+                itertools.pairwise(owned), itertools.pairwise(shards), strict=True
+            ):
+                zeros = window.padding_of(shard, mine)
+                if stride == 1 and 2 * padding == window.span - 1 and shard[0] < shard[1]:
+                    # What keeps the extent can always be padded.
+                    assert zeros == padding
+                if zeros is None or mine[0] == mine[1]:
+                    continue
+                found += 1
+                # By the definition of a padded window over the shard alone.
+                alone = Sliding(kernel, stride, zeros, dilation)
+                assert alone.outputs(shard[1] - shard[0], zeros) == mine[1] - mine[0]
+                assert shard[0] + alone.reach((0, 1))[0] == window.reach(mine)[0]
+    assert found > 20_000
+
+
 def test_transposed_convolution_is_the_transpose() -> None:
     count = 0
     for extent, kernel, stride, padding, dilation in configurations():

@@ -45,6 +45,9 @@ def mean(grid: ProcessGrid, tensor: Tensor) -> Tensor:
 
 LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
     "conv": (lambda x, w: F.conv1d(x, w, None, 2, 2), (1, 1, 7), (2, 1, 4)),
+    # Large enough for the sums of shares.
+    "long": (lambda x, w: F.conv1d(x * x, w, None, 1, 1), (1, 1, 51), (1, 1, 3)),
+    "long_pool": (lambda x, w: F.avg_pool1d(x * x, 3, 1, 1) * w, (1, 1, 51), (1,)),
     "conv2d": (lambda x, w: F.conv2d(x, w, None, 1, 1), (1, 1, 4, 3), (1, 1, 3, 3)),
     "transposed": (lambda x, w: F.conv_transpose1d(x, w, None, 2, 1), (1, 1, 4), (1, 2, 3)),
     "pool": (lambda x, w: F.avg_pool1d(x * x, 3, 2, 1) * w, (1, 1, 6), (1,)),
