@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from hvd_ext.allreduce.table import BUILT_IN, dump
 from hvd_launch.tune import native_forms
 from hvd_launch.tune.candidates import library as candidates_of
 from hvd_launch.tune.rank import MARK
@@ -237,12 +238,15 @@ def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> N
     assert [entry["message_bytes"] for entry in seen[1:]] == [4096]
 
 
-def test_a_variable_that_forces_is_read_back(library: Path) -> None:
+def test_a_variable_that_forces_is_read_back(library: Path, tmp_path: Path) -> None:
     chosen = candidates_of(backend(library), 1)
     candidate = chosen["recursive_doubling"]
     variables = {setting.name: setting.value for setting in candidate.settings}
     names = [name.removeprefix("OMPI_MCA_") for name in variables]
-    code, seen, output = ranks(library, variables, sizes=[64], read=names)
+    table = tmp_path / "table.json"
+    table.write_text(dump(BUILT_IN))
+    # With a table, so that MPI's thread level is seen to have survived the question.
+    code, seen, output = ranks(library, variables, sizes=[64], read=names, table=str(table))
     assert code == 0, output
     told = seen[0]["variables"]
     assert told[names[-1]] not in (None, 0)

@@ -157,8 +157,11 @@ def _library() -> str:
 
 def _control_variables(library: str, names: Sequence[str]) -> dict[str, int | str | None]:
     """What the library itself has these control variables at; None for one it has not."""
+    from mpi4py import MPI
+
     mpi = ctypes.CDLL(library)
-    if not names or mpi.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int())):
+    # Asked for less, Open MPI 5 takes the level of the whole library down to it.
+    if not names or mpi.MPI_T_init_thread(MPI.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int())):
         return dict.fromkeys(names)
     return {name: _control_variable(mpi, name) for name in names}
 
