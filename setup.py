@@ -114,7 +114,7 @@ setup(
         "hvd_launch.own_device",
         "hvd_launch.tune",
     ],
-    package_data={"hvprof": ["templates/*.j2"]},
+    package_data={"hvd_ext.arena": ["*.cu"], "hvprof": ["templates/*.j2"]},
     install_requires=[
         "jinja2>=3.1",  # the profiler's pages
         "mpi4py>=4.0",  # communicators and ranks

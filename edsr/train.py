@@ -79,6 +79,7 @@ def parser() -> ranks.Parser:
         metavar="CHECKPOINT",
         help="start from its weights; from another scale, all but the upsampler's",
     )
+    ranks.add_precision_arguments(cli)
     ranks.add_exchange_arguments(cli)
     return cli
 
@@ -144,8 +145,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
         self.optimizer.zero_grad()
-        with region("forward"):
-            loss = nn.functional.l1_loss(self.model(low.to(self.device)), high.to(self.device))
+        low = low.to(self.device, memory_format=ranks.memory_format(args))
+        with region("forward"), ranks.autocast(args, self.device):
+            loss = nn.functional.l1_loss(self.model(low), high.to(self.device))
         with region("backward"):
             loss.backward()
         with region("update"):

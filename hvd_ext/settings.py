@@ -41,6 +41,18 @@ def bucket_bytes() -> int | None:
     return None if text is None else parse_bytes(text)
 
 
+def device_arena() -> bool:
+    """HVD_EXT_DEVICE_ARENA: 1 has gradients on GPUs reduced by hvd_ext, over CUDA IPC.
+
+    Raises:
+        UsageError: neither 0 nor 1.
+    """
+    text = os.environ.get("HVD_EXT_DEVICE_ARENA", "0")
+    if text not in ("0", "1"):
+        raise UsageError(f"HVD_EXT_DEVICE_ARENA={text!r}: give 1, or 0 for Horovod's own exchange")
+    return text == "1"
+
+
 def table_path() -> str | None:
     """HVD_EXT_TABLE: a table of allreduce algorithms, read by rank 0."""
     return os.environ.get("HVD_EXT_TABLE")

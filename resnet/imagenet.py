@@ -66,6 +66,7 @@ class ImageNetTrainer:
                 make_folder(args.log_dir)
                 make_folder(self._checkpoint_path(1).parent)
                 self.log = CsvLog(args.log_dir / "log.csv", COLUMNS, resumed_at=self.epoch)
+        self.layout = ranks.memory_format(args)
         self.model.to(self.device)
         self.lr_scale = lr_scale(args, hvd, self.device) * args.batches_per_allreduce
         self.optimizer = wrap(
@@ -121,7 +122,9 @@ class ImageNetTrainer:
             batches = load_batches(self._batches(), self._load, args.workers)
             while (batch := _next(batches)) is not None:
                 images, labels = batch
-                self._step(images.to(self.device), labels.to(self.device))
+                self._step(
+                    images.to(self.device, memory_format=self.layout), labels.to(self.device)
+                )
                 self.batch += 1
                 due = args.checkpoint_every and self.batch % args.checkpoint_every == 0
                 if due and self.batch < self.steps:
@@ -140,7 +143,7 @@ class ImageNetTrainer:
         for part, truth in zip(
             images.split(self.args.batch_size), labels.split(self.args.batch_size), strict=True
         ):
-            with region("forward"):
+            with region("forward"), ranks.autocast(self.args, self.device):
                 logits = self.model(part)
                 loss = nn.functional.cross_entropy(logits, truth)
                 self.sums += _sums(loss, logits, truth)
@@ -163,8 +166,10 @@ class ImageNetTrainer:
             batches, lambda index: held_out.validation_sample(index, side), self.args.workers
         ):
             truth = labels.to(self.device)
-            logits = self.model(images.to(self.device))
-            sums += _sums(nn.functional.cross_entropy(logits, truth), logits, truth)
+            with ranks.autocast(self.args, self.device):
+                logits = self.model(images.to(self.device, memory_format=self.layout))
+                loss = nn.functional.cross_entropy(logits, truth)
+            sums += _sums(loss, logits, truth)
         return _means(hvd.allreduce(sums, op=hvd.Sum, name="validation"))
 
     def _learning_rate(self, epoch: float) -> float:

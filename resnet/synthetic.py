@@ -21,13 +21,14 @@ def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
     """Time training steps; rank 0 prints img/sec +- 1.96 sigma per rank and in total."""
     device = ranks.device(hvd, use_cuda=not args.no_cuda)
     torch.manual_seed(args.seed)
+    layout = ranks.memory_format(args)
     model = resnet50().to(device)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01 * lr_scale(args, hvd, device))
     optimizer = wrap(args, hvd, sgd, model)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     torch.manual_seed(args.seed + hvd.rank())
     side = args.image_size
-    images = torch.randn(args.batch_size, 3, side, side, device=device)
+    images = torch.randn(args.batch_size, 3, side, side, device=device).to(memory_format=layout)
     labels = torch.randint(1000, (args.batch_size,), device=device)
 
     def run(batches: int) -> float:
@@ -35,7 +36,7 @@ def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
         began = time.perf_counter()
         for _ in range(batches):
             optimizer.zero_grad()
-            with region("forward"):
+            with region("forward"), ranks.autocast(args, device):
                 loss = nn.functional.cross_entropy(model(images), labels)
             with region("backward"):
                 loss.backward()
@@ -105,6 +106,8 @@ def _report(
         "device": device.type,
         "batch_size": args.batch_size,
         "image_size": args.image_size,
+        "bf16": args.bf16,
+        "channels_last": args.channels_last,
         "images_per_second_per_rank": statistics.fmean(by_rank),
         "images_per_second_per_rank_1.96_sigma": _spread(by_rank),
         "images_per_second": statistics.fmean(total),

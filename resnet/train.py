@@ -34,6 +34,7 @@ def parser() -> ranks.Parser:
         "--gradient-predivide-factor", type=ranks.above_zero, default=1.0, help="before the sum"
     )
     cli.add_argument("--no-cuda", action="store_true", help="use the CPU in any case")
+    ranks.add_precision_arguments(cli)
     ranks.add_exchange_arguments(cli)
 
     synthetic = cli.add_argument_group("on random data")

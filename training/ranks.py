@@ -64,6 +64,29 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_precision_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of trainers of images that `autocast` and `memory_format` read."""
+    parser.add_argument(
+        "--bf16", action="store_true", help="compute in bfloat16 where that is safe (autocast)"
+    )
+    parser.add_argument(
+        "--channels-last", action="store_true", help="keep the channels of a pixel together"
+    )
+
+
+def autocast(args: argparse.Namespace, device: torch.device) -> torch.autocast:
+    """The precision of the forward pass; weights and gradients stay float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=args.bf16)
+
+
+def memory_format(args: argparse.Namespace) -> torch.memory_format:
+    """How images lie in memory, and so what convolutions make of them.
+
+    Weights stay as they are: Horovod broadcasts none but contiguous ones.
+    """
+    return torch.channels_last if args.channels_last else torch.preserve_format
+
+
 def start(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace, ModuleType]:
     """Parse the command line, start the exchange it names, and set torch's threads.
 

@@ -8,30 +8,23 @@ meanwhile the next buckets are reduced within the node.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hvd_ext.arena.lanes import Lanes
-from hvd_ext.arena.window import Window, WindowError
-from hvd_ext.errors import StallError
+from hvd_ext.arena.node import Patience, on_every_rank
+from hvd_ext.arena.window import Window
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.settings import WARN_AFTER_S
-from hvd_ext.watchdog import Watchdog, end_job, stall_sentence
+from hvd_ext.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.table import Table
     from hvd_ext.arena.plan import Plan
     from hvd_ext.topology import Topology
 
-log = logging.getLogger("hvd_ext")
-T = TypeVar("T")
 _NO_LIMIT_S = 1e9
-# Between two slices of a wait Python sees to Ctrl-C.
-_SLICE_S = 0.5
 
 
 class HostArena:
@@ -69,10 +62,10 @@ class HostArena:
         self.plan = plan
         self._topology = topology
         self._table = table
-        self._timeout_s = timeout_s
-        self._window = _open_window(topology, plan.total_bytes)
+        self._window = on_every_rank(topology, lambda: Window(topology.node, plan.total_bytes))
         self.data = self._window.data
         self._local = topology.cross.size == 1
+        self._patiently = Patience(topology, timeout_s if self._local else _NO_LIMIT_S)
         self._exchanges = [self._window.plan(b, scale, self._local) for b in plan.buckets]
         self._lanes: Lanes | None = None
         self._watchdog: Watchdog | None = None
@@ -166,49 +159,3 @@ class HostArena:
 
     def _watched(self) -> AbstractContextManager[None]:
         return self._watchdog.guard() if self._watchdog else nullcontext()
-
-    def _patiently(self, wait: Callable[[float], T]) -> T:
-        """Call `wait` with a time limit until it ends or the time allowed is over."""
-        limit_s = self._timeout_s if self._local else _NO_LIMIT_S
-        warn_at_s = WARN_AFTER_S
-        start_s = time.monotonic()
-        while True:
-            try:
-                return wait(_SLICE_S)
-            except ProcessLookupError as ended:
-                raise self._stall(self._sentence_ended(ended.args[0])) from None
-            except TimeoutError as late:
-                waited_s = time.monotonic() - start_s
-                ranks = self._world_ranks(late.args[0])
-                if waited_s >= limit_s:
-                    raise self._stall(stall_sentence(self._topology, ranks, limit_s)) from None
-                if waited_s >= warn_at_s:
-                    names = ", ".join(self._topology.name(rank) for rank in ranks)
-                    log.warning("hvd_ext: waiting for %s since %.0f s", names, waited_s)
-                    warn_at_s += WARN_AFTER_S
-
-    def _sentence_ended(self, local_ranks: list[int]) -> str:
-        names = ", ".join(self._topology.name(r) for r in self._world_ranks(local_ranks))
-        return f"{names} ended before a gradient exchange that other ranks wait in"
-
-    def _stall(self, sentence: str) -> StallError:
-        error = StallError(sentence)
-        end_job(error)
-        return error
-
-    def _world_ranks(self, local_ranks: list[int]) -> list[int]:
-        of_node = self._topology.node_world_ranks()
-        return [of_node[rank] for rank in local_ranks]
-
-
-def _open_window(topology: Topology, data_bytes: int) -> Window:
-    """Open the node's window, if every node can: what comes next is for all ranks."""
-    window, problem = None, ""
-    try:
-        window = Window(topology.node, data_bytes)
-    except WindowError as error:
-        problem = f"on {topology.hosts[topology.world.rank]}: {error}"
-    problems = [text for text in topology.world.allgather(problem) if text]
-    if window is None or problems:
-        raise WindowError(problems[0])
-    return window

@@ -19,13 +19,16 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
+from hvd_ext.arena.device import DeviceArena
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.plan import Bucket, ParameterSpec
 from hvd_ext.arena.window import WindowError
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.progress import Progress, wait_for
 
+Arena = HostArena | DeviceArena
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 # Starts the exchange of a sparse gradient; calling the result gives the reduced one.
 SparseExchange = Callable[[torch.Tensor, str], Callable[[], torch.Tensor]]
@@ -42,10 +45,10 @@ class ArenaMaker(Protocol):
     def may_fuse(self) -> bool:
         """Whether the buckets may follow from measurement."""
 
-    def first(self, specs: list[ParameterSpec]) -> HostArena:
-        """An arena before anything was measured."""
+    def first(self, specs: list[ParameterSpec]) -> tuple[Arena, str]:
+        """An arena before anything was measured, and the reason for its buckets."""
 
-    def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[HostArena, str]:
+    def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[Arena, str]:
         """One that suits when gradients are ready, and the reason for its buckets."""
 
 
@@ -97,16 +100,16 @@ class Gradients:
         self._progress = Progress()
         self._pending: deque[Future[None]] = deque()
         weakref.finalize(self, self._progress.close)
-        self._arenas: list[HostArena] = []
+        self._arenas: list[Arena] = []
         self._slots: list[_Slot] = []
-        self._buckets: list[tuple[HostArena, int, Bucket]] = []
+        self._buckets: list[tuple[Arena, int, Bucket]] = []
         self._unready: list[int] = []
         self._next = 0
         self.in_flight = False
 
     def add(self, named_parameters: NamedParameters) -> None:
         """Take in parameters, in buckets after those that are there; collective."""
-        arena = self._make.first(specify(named_parameters))
+        arena, self._why = self._make.first(specify(named_parameters))
         slots = [
             _Slot(name, parameter, parameter, 0, self._passes_per_step)
             for name, parameter in named_parameters
@@ -115,9 +118,6 @@ class Gradients:
         for slot in slots:
             self._watch(slot)
         self._step = 0
-        self._why = "not measured yet: at most 4 MiB a bucket, last parameter first"
-        if not self._make.may_fuse:
-            self._why = "as HVD_EXT_BUCKET_BYTES says, last parameter first"
 
     def explain(self) -> str:
         """Say which buckets there are and why, and how they are reduced."""
@@ -172,13 +172,14 @@ class Gradients:
         for arena in self._arenas:
             arena.close()
 
-    def _place(self, arena: HostArena, slots: Sequence[_Slot]) -> None:
+    def _place(self, arena: Arena, slots: Sequence[_Slot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
         self._arenas.append(arena)
+        memory = _as_tensor(arena)
         for index, bucket in enumerate(arena.plan.buckets):
             for place in bucket.slots:
                 slot = slots[place.parameter]
-                slot.view = _view(arena, bucket, place.offset_bytes, slot.parameter)
+                slot.view = _view(memory, bucket, place.offset_bytes, slot.parameter)
                 slot.bucket = len(self._buckets)
             self._buckets.append((arena, index, bucket))
             self._unready.append(len(bucket.slots))
@@ -286,13 +287,17 @@ def _grad_strides(parameter: torch.Tensor) -> tuple[int, ...]:
     return torch.empty_like(parameter, device="meta").stride()
 
 
+def _as_tensor(arena: Arena) -> torch.Tensor:
+    """The arena's memory, as bytes."""
+    if isinstance(arena, HostArena):
+        held: np.ndarray[Any, Any] = np.frombuffer(arena.data, dtype=np.uint8)
+        return torch.from_numpy(held)
+    return from_dlpack(arena.data)
+
+
 def _view(
-    arena: HostArena, bucket: Bucket, offset_bytes: int, parameter: torch.nn.Parameter
+    memory: torch.Tensor, bucket: Bucket, offset_bytes: int, parameter: torch.nn.Parameter
 ) -> torch.Tensor:
-    count = parameter.numel()
-    item_bytes = parameter.element_size()
-    raw: np.ndarray[Any, Any] = np.frombuffer(
-        arena.data[offset_bytes : offset_bytes + count * item_bytes], dtype=np.uint8
-    )
-    flat = torch.from_numpy(raw).view(getattr(torch, bucket.dtype))
+    count_bytes = parameter.numel() * parameter.element_size()
+    flat = memory[offset_bytes : offset_bytes + count_bytes].view(getattr(torch, bucket.dtype))
     return flat.as_strided(parameter.shape, _grad_strides(parameter))

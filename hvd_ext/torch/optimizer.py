@@ -8,7 +8,7 @@ import os
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,8 @@ import horovod.torch as horovod
 import torch
 from horovod.torch.optimizer import DistributedOptimizer as HorovodsOptimizer
 
+from hvd_ext import settings
+from hvd_ext.arena.device import DTYPES as DEVICE_DTYPES
 from hvd_ext.arena.plan import ITEM_BYTES
 from hvd_ext.torch import runtime
 from hvd_ext.torch.gradients import Gradients
@@ -186,7 +188,8 @@ def _open(
         handle: Callable[[], torch.Tensor] = horovod.sparse_allreduce_async(grad, name=name, op=op)
         return handle
 
-    gradients = Gradients(passes, horovod.size(), runtime.Arenas(op), reduce_sparse)
+    device = pairs[0][1].device if pairs else torch.device("cpu")
+    gradients = Gradients(passes, horovod.size(), runtime.Arenas(op, device), reduce_sparse)
     reason = runtime.add(gradients, [(n, p) for n, p in pairs if p.requires_grad])
     if reason is not None:
         gradients.close()
@@ -228,12 +231,23 @@ def _unserved(
         return "sparse_as_dense is asked for"
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         return "the job is elastic"
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.device.type != "cpu":
-                return f"parameters are on {p.device}, and the arena is host memory"
-            if str(p.dtype).removeprefix("torch.") not in ITEM_BYTES:
-                return f"parameters are {p.dtype}, not one of {', '.join(ITEM_BYTES)}"
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    devices = sorted({str(p.device) for p in parameters})
+    if len(devices) > 1:
+        return f"parameters are on {' and '.join(devices)}"
+    served: Collection[str] = ITEM_BYTES
+    if devices and devices != ["cpu"]:
+        if not devices[0].startswith("cuda"):
+            return f"parameters are on {devices[0]}"
+        if not settings.device_arena():
+            return (
+                f"parameters are on {devices[0]}, and hvd_ext's exchange there has never run on a "
+                "GPU: HVD_EXT_DEVICE_ARENA=1 tries it"
+            )
+        served = DEVICE_DTYPES
+    for p in parameters:
+        if str(p.dtype).removeprefix("torch.") not in served:
+            return f"parameters are {p.dtype}, not one of {', '.join(served)}"
     return runtime.unserved()
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import horovod.torch as horovod
 import numpy as np
+import torch
 
 from hvd_ext import settings
 from hvd_ext.allreduce.table import BUILT_IN, Table, load
+from hvd_ext.arena.device import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.fusion import fuse
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.measure import measure_bucket
@@ -28,8 +30,8 @@ from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.rollcall import roll_call
 from hvd_ext.topology import Topology, discover
 from hvd_ext.torch.background import yield_to_training
-from hvd_ext.torch.gradients import Gradients, NamedParameters
-from hvd_ext.units import MIB
+from hvd_ext.torch.gradients import Arena, Gradients, NamedParameters
+from hvd_ext.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -57,15 +59,17 @@ def unserved() -> str | None:
 class Arenas:
     """Makes an optimizer's arenas, the same on every rank."""
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: Any, device: torch.device) -> None:
         """Read what the user set, and wait for all ranks; collective.
 
         Args:
             op: Horovod's Average or Sum.
+            device: where gradients are.
 
         Raises:
             StallError: ranks did not come.
         """
+        self._device = device
         self._bucket_bytes = settings.bucket_bytes()
         self._timeout_s = settings.stall_timeout_s()
         self._topology = the_topology(self._timeout_s)
@@ -74,23 +78,32 @@ class Arenas:
 
     @property
     def may_fuse(self) -> bool:
-        """Whether the buckets are for hvd_ext to choose."""
-        return self._bucket_bytes is None
+        """Whether the buckets may follow from measurement.
 
-    def first(self, specs: list[ParameterSpec]) -> HostArena:
-        """An arena with buckets in the parameters' order; collective.
+        The host does not know when a GPU has a gradient.
+        """
+        return self._bucket_bytes is None and self._device.type == "cpu"
+
+    def first(self, specs: list[ParameterSpec]) -> tuple[Arena, str]:
+        """An arena with buckets in the parameters' order, and the reason; collective.
 
         Raises:
             MismatchError: ranks differ in their parameters.
             WindowError: no arena could be made on some rank.
         """
-        most = self._bucket_bytes or _FIRST_BUCKET_BYTES
-        _agree(self._topology, specs, most, self._timeout_s)
+        on_host = self._device.type == "cpu"
+        most = self._bucket_bytes or (_FIRST_BUCKET_BYTES if on_host else BUCKET_BYTES)
+        _agree(self._topology, specs, most, self._device.type, self._timeout_s)
         if not self._topology.homogeneous:
             raise WindowError("nodes have different numbers of ranks")
-        return self._make(plan_buckets(specs, most))
+        reason = f"at most {format_bytes(most)} a bucket, last parameter first"
+        if self._bucket_bytes is not None:
+            reason = "as HVD_EXT_BUCKET_BYTES says, last parameter first"
+        elif on_host:
+            reason = f"not measured yet: {reason}"
+        return self._make(plan_buckets(specs, most)), reason
 
-    def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[HostArena, str]:
+    def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[Arena, str]:
         """An arena with buckets that follow from measurement, and the reason; collective.
 
         Args:
@@ -108,7 +121,17 @@ class Arenas:
         fusion = world.bcast(fuse(specs, latest, cost))
         return self._make(lay_out(specs, fusion.groups)), fusion.reason
 
-    def _make(self, plan: Plan) -> HostArena:
+    def _make(self, plan: Plan) -> Arena:
+        if self._device.type == "cuda":
+            index = self._device.index
+            return DeviceArena(
+                self._topology,
+                plan,
+                self._scale,
+                self._timeout_s,
+                index,
+                lambda: torch.cuda.current_stream(index).cuda_stream,
+            )
         return HostArena(self._topology, plan, self._scale, self._table, self._timeout_s)
 
 
@@ -156,19 +179,24 @@ def read_table(world: MPI.Comm) -> Table:
 
 
 def _agree(
-    topology: Topology, specs: list[ParameterSpec], bucket_bytes: int, timeout_s: float
+    topology: Topology,
+    specs: list[ParameterSpec],
+    bucket_bytes: int,
+    device_type: str,
+    timeout_s: float,
 ) -> None:
-    """Have all ranks build the same plan, or none."""
+    """Have all ranks build the same plan for the same kind of memory, or none."""
     world = topology.world
-    digests = roll_call(
-        world, digest(specs, bucket_bytes), timeout_s, "DistributedOptimizer()", topology.hosts
-    )
+    mine = (device_type, digest(specs, bucket_bytes))
+    digests = roll_call(world, mine, timeout_s, "DistributedOptimizer()", topology.hosts)
     if len(set(digests)) == 1:
         return
-    theirs, their_bucket_bytes = world.bcast((specs, bucket_bytes))
+    theirs, their_bucket_bytes, their_type = world.bcast((specs, bucket_bytes, device_type))
     difference = first_difference(specs, theirs)
     if difference is not None:
         sentence = f"{difference[0]}, where rank 0 has {difference[1]}"
+    elif device_type != their_type:
+        sentence = f"parameters on {device_type}, where rank 0 has them on {their_type}"
     elif bucket_bytes != their_bucket_bytes:
         sentence = f"HVD_EXT_BUCKET_BYTES={bucket_bytes}, where rank 0 has {their_bucket_bytes}"
     else:

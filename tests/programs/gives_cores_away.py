@@ -13,8 +13,10 @@ from pathlib import Path
 
 import hvd_ext.torch as hvd
 
-os.environ.pop("OMPI_MCA_mpi_yield_when_idle", None)
-os.environ.update({"OMPI_MCA_mpi_yield_when_idle": value for value in sys.argv[1:]})
+NAME = "OMPI_MCA_mpi_yield_when_idle"
+os.environ.pop(NAME, None)
+if sys.argv[1:]:
+    os.environ[NAME] = sys.argv[1]
 hvd.init()
 library = re.search(r"\S+/libopen-pal\.so\S*", Path("/proc/self/maps").read_text())
 if library is None:

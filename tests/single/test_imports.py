@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "edsr": {*TRAINED, "hvprof"},
     "resnet": {*TRAINED, "hvprof"},
     "benchmarks": {*TRAINED, "hvprof", "hvd_launch", "horovod", "mpi4py", "hvd_ext.planned"},
+    "benchmarks.device_exchange": {*MPI, *SHOWN, "benchmarks", "torch", "horovod", "hvd_ext.arena"},
     "benchmarks.allreduce_sweep": {*MPI, *SHOWN, *FACTS, *PLANNED, "benchmarks", "torch"},
     # Times the models, and knows no trainer.
     "benchmarks.spatial_scaling": {

@@ -1,0 +1,212 @@
+"""The arena in device memory: buckets lie where the node's other processes can open them.
+
+Each rank reduces its share of a bucket straight from its peers' memory into theirs, by
+one kernel on a stream of its own. The GPU keeps the order by events: a bucket's event is
+recorded where its gradients are made, and every rank's stream waits for those of all. An
+event of another process means something only once it was recorded, which the window's
+tickets tell on the host: `ready` says that it was, and the progress thread waits for
+that, never the training thread in backward.
+
+Never run on a GPU so far: docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvd_ext.arena.ipc import Exported, Handles, Opened, or_refuse
+from hvd_ext.arena.node import Patience, on_every_rank
+from hvd_ext.arena.plan import ITEM_BYTES, Bucket, Plan, share
+from hvd_ext.arena.window import Window, WindowError
+from hvd_ext.units import MIB
+
+if TYPE_CHECKING:
+    from hvd_ext.topology import Topology
+
+BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
+DTYPES = ("float32", "float16", "bfloat16")  # those of reduce.cu
+_KERNELS = Path(__file__).with_name("reduce.cu")
+_VECTOR_BYTES = 16
+_THREADS = 512
+# Enough to be bound by memory, and few enough to leave room for backward.
+_BLOCKS_A_MULTIPROCESSOR = 2
+# A rank that leaves takes its memory along. The others' work there is over by then, but
+# for what is queued: they may say so, and no one waits for longer than this.
+_FAREWELL_S = 5.0
+_FAREWELL = 2**63  # a ticket after all others
+
+
+class DeviceArena:
+    """Gradient memory of one plan on a GPU, and the exchange of its buckets.
+
+    Every rank makes it with the same plan, and calls it as it does a HostArena. After
+    `finish` the results are there for whatever is queued on the stream that is current
+    then; the host has waited for the other ranks' hosts, not for any GPU.
+
+    Attributes:
+        plan: what lies where.
+        data: this rank's memory, a CuPy array of uint8, all zero at first.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        plan: Plan,
+        scale: float,
+        timeout_s: float,
+        device: int,
+        current_stream: Callable[[], int],
+    ) -> None:
+        """Make the memory and open the peers'; collective over the world.
+
+        Args:
+            topology: one node.
+            plan: the buckets, of DTYPES.
+            scale: what every element of a sum is multiplied by.
+            timeout_s: how long ranks are waited for.
+            device: ordinal of this rank's GPU in this process.
+            current_stream: address of the stream in which the calling thread makes and
+                reads gradients.
+
+        Raises:
+            WindowError: on every rank alike, if the GPUs' memory cannot be shared.
+        """
+        if topology.world.size != topology.node.size:
+            raise WindowError("GPUs of several nodes are not served yet")
+        self.plan = plan
+        self._patiently = Patience(topology, timeout_s)
+        self._current_stream = current_stream
+        self._window = on_every_rank(topology, lambda: Window(topology.node, 0))
+        # Of an exchange of nothing there is only the waiting for all to be ready.
+        self._meeting = self._window.plan(Bucket("float32", 0, 0, ()), scale, local=False)
+        # An event for each bucket, and one for when this rank has done its shares.
+        events = len(plan.buckets) + 1
+        self._own = on_every_rank(topology, lambda: Exported(device, plan.total_bytes, events))
+        self.data = self._own.data
+        self._peers: list[Opened] = []
+        handles = topology.node.allgather(self._own.handles)
+        try:
+            on_every_rank(topology, lambda: self._prepare(device, handles, topology.node.rank))
+        except WindowError:
+            self._let_go()
+            raise
+        self._scale = np.float32(scale)
+        self._shares = [
+            vectors(bucket, topology.node.size, topology.node.rank) for bucket in plan.buckets
+        ]
+        self._ticket = 0  # of the last bucket of the last round
+        self._recorded = 0  # buckets of this round whose event is recorded
+        self._closed = False
+
+    def ready(self, index: int) -> None:
+        """Say that this rank's gradients of the buckets up to `index` are in the stream."""
+        stream = self._current_stream()
+        with self._on_device():
+            while self._recorded <= index:
+                self._runtime.eventRecord(self._own.events[self._recorded], stream)
+                self._recorded += 1
+        self._window.ready(self._ticket + index + 1)
+
+    def reduce(self, index: int) -> None:
+        """Queue the reduction of this rank's share of bucket `index`; buckets come in order.
+
+        Raises:
+            StallError: ranks did not come in time, or ended.
+        """
+        if self._recorded <= index:
+            self.ready(index)
+        ticket = self._ticket + index + 1
+        self._patiently(lambda t: self._window.reduce(self._meeting, ticket, t))
+        first, count = self._shares[index]
+        blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
+        arguments = (self._memory, np.int32(len(self._events)), np.uint64(first))
+        with self._on_device():
+            for events in self._events:
+                self._runtime.streamWaitEvent(self._stream.ptr, events[index])
+            with self._stream:
+                self._kernels[self.plan.buckets[index].dtype](
+                    (blocks,), (_THREADS,), (*arguments, np.uint64(count), self._scale)
+                )
+
+    def finish(self) -> None:
+        """Have the current stream wait until every rank has reduced its shares.
+
+        Raises:
+            StallError: ranks did not come in time, or ended.
+        """
+        if not self.plan.buckets:
+            return
+        self._ticket += len(self.plan.buckets)
+        stream = self._current_stream()
+        with self._on_device():
+            self._runtime.eventRecord(self._own.events[-1], self._stream.ptr)
+            self._window.done(self._ticket)
+            self._patiently(lambda t: self._window.finish(self._ticket, t))
+            for events in self._events:
+                self._runtime.streamWaitEvent(stream, events[-1])
+        self._recorded = 0
+
+    def explain(self) -> str:
+        """Say how buckets are reduced."""
+        return (
+            f"on GPUs of one node: {len(self._events)} ranks, each its share straight from its "
+            "peers' memory (CUDA IPC)"
+        )
+
+    def close(self) -> None:
+        """Wait for the node's ranks to close theirs, for some seconds, and let go of them."""
+        if self._closed:
+            return
+        self._closed = True
+        # In the middle of a round the others must not take this leave for work done.
+        if self._recorded == 0:
+            with self._on_device():
+                self._runtime.deviceSynchronize()
+            self._window.done(_FAREWELL)
+            # Who ended, or does not come, has nothing more to ask of this rank's memory.
+            with suppress(TimeoutError, ProcessLookupError):
+                self._window.finish(_FAREWELL, _FAREWELL_S)
+        self._let_go()
+
+    def _prepare(self, device: int, handles: list[Handles], rank: int) -> None:
+        """Open the peers' memory, and compile the kernel."""
+        everybodys: list[Exported | Opened] = []
+        for index, of_rank in enumerate(handles):
+            if index == rank:
+                everybodys.append(self._own)
+            else:
+                self._peers.append(Opened(device, of_rank))
+                everybodys.append(self._peers[-1])
+        self._events = [memory.events for memory in everybodys]
+        with or_refuse(f"the kernel for GPU {device}"):
+            import cupy
+
+            self._runtime = cupy.cuda.runtime
+            self._on_device: Callable[[], Any] = partial(cupy.cuda.Device, device)
+            with self._on_device() as gpu:
+                module = cupy.RawModule(code=_KERNELS.read_text(encoding="utf-8"))
+                module.compile()  # now, and not in the first step
+                self._kernels = {name: module.get_function(f"reduce_{name}") for name in DTYPES}
+                self._stream = cupy.cuda.Stream(non_blocking=True)
+                self._memory = cupy.asarray([m.address for m in everybodys], dtype=np.uint64)
+                self._runtime.deviceSynchronize()
+                multiprocessors = gpu.attributes["MultiProcessorCount"]
+            self._most_blocks = _BLOCKS_A_MULTIPROCESSOR * multiprocessors
+
+    def _let_go(self) -> None:
+        while self._peers:
+            self._peers.pop().close()
+
+
+def vectors(bucket: Bucket, size: int, rank: int) -> tuple[int, int]:
+    """Where the share of `rank` of `size` begins in the arena, and its length, in 16 bytes."""
+    item_bytes = ITEM_BYTES[bucket.dtype]
+    begin, end = share(bucket.count, size, rank, item_bytes)
+    first_byte = bucket.offset_bytes + begin * item_bytes
+    return first_byte // _VECTOR_BYTES, (end - begin) * item_bytes // _VECTOR_BYTES

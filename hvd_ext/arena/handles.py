@@ -1,0 +1,84 @@
+"""Handles of other processes' memory, opened once and kept: the registration cache.
+
+To open a handle takes as long as to move megabytes. What is in use stays open. What is
+not stays open too, up to a bound, and the least recently used is closed first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from hvd_ext.events import CommEvent, emit
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass
+class _Entry(Generic[V]):
+    value: V
+    users: int
+
+
+class HandleCache(Generic[K, V]):
+    """Opens what is behind a handle, and closes it when it is neither used nor recent.
+
+    Each look-up is a CommEvent "handle_cache", its algorithm "hit" or "miss", so that
+    hvprof can tell the hit rate.
+
+    Attributes:
+        hits: look-ups of a handle that was open.
+        misses: look-ups that had to open it.
+    """
+
+    def __init__(
+        self, open_handle: Callable[[K], V], close: Callable[[V], object], most: int
+    ) -> None:
+        """Begin with nothing open.
+
+        Args:
+            open_handle: gives what is behind a handle; what it raises is passed on.
+            close: ends what `open_handle` gave.
+            most: how many may be open that are not in use.
+        """
+        self._open = open_handle
+        self._close = close
+        self._most = most
+        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()  # least recently used first
+        self.hits = 0
+        self.misses = 0
+
+    def lease(self, handle: K) -> V:
+        """What is behind a handle, open until it is released as often as leased."""
+        start_s = time.monotonic()
+        entry = self._entries.get(handle)
+        found = entry is not None
+        if entry is None:
+            entry = self._entries[handle] = _Entry(self._open(handle), 0)
+        entry.users += 1
+        self._entries.move_to_end(handle)
+        self.hits += found
+        self.misses += not found
+        # Two processes have a part in it: whose memory it is, and who opens it.
+        name = "hit" if found else "miss"
+        emit(CommEvent("handle_cache", name, 0, 2, start_s, 0.0, time.monotonic() - start_s))
+        return entry.value
+
+    def release(self, handle: K) -> None:
+        """End one lease.
+
+        Raises:
+            ValueError: there is none.
+        """
+        entry = self._entries.get(handle)
+        if entry is None or entry.users == 0:
+            raise ValueError(f"handle {handle!r} is not leased: release it once for each lease")
+        entry.users -= 1
+        self._entries.move_to_end(handle)  # it was in use until now
+        idle = [key for key, entry in self._entries.items() if entry.users == 0]
+        for key in idle[: max(0, len(idle) - self._most)]:
+            self._close(self._entries.pop(key).value)

@@ -1,0 +1,154 @@
+"""Device memory and events that the processes of a node open of each other (CUDA IPC).
+
+Through CuPy's runtime, which knows no context but torch's. Memory is plain (cudaMalloc),
+as handles ask for, and never freed: CUDA leaves open what becomes of memory that a peer
+has still opened. It is used again instead, and peers find its handle in their cache.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hvd_ext.arena.handles import HandleCache
+from hvd_ext.arena.window import WindowError
+
+# A handle opens the whole block that memory lies in: ours shall lie there alone.
+_BLOCK_BYTES = 2 << 20
+_MOST_IDLE = 16
+# cudaEventDisableTiming | cudaEventInterprocess: peers cannot wait for an event that is timed.
+_EVENT_FLAGS = 0x02 | 0x04
+
+Handles = tuple[bytes, tuple[bytes, ...]]
+# Device, bytes and address of memory that is exported and not in use.
+_idle: list[tuple[int, int, int]] = []
+
+
+@contextmanager
+def or_refuse(what: str) -> Iterator[None]:
+    """Turn whatever CuPy, CUDA or the driver object to into the reason why there is no arena.
+
+    Raises:
+        WindowError: in place of any other error.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise WindowError(
+            f"{what}: {error}: pip install cupy-cuda13x, or the one for your CUDA"
+        ) from error
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise WindowError(f"{what}: {first}") from error
+
+
+class Exported:
+    """This rank's memory and events.
+
+    Attributes:
+        data: the memory, a 1-D CuPy array of uint8, all zero.
+        events: addresses of the events.
+        handles: what the peers open both by.
+    """
+
+    def __init__(self, device: int, data_bytes: int, events: int) -> None:
+        """Make them on a device of this process.
+
+        Raises:
+            WindowError: there is no CuPy, no such device, no memory, or no IPC.
+        """
+        with or_refuse(f"device memory of GPU {device} that others can open"):
+            import cupy
+
+            runtime = cupy.cuda.runtime
+            with cupy.cuda.Device(device):
+                # Whatever was done with memory that is used again is over.
+                runtime.deviceSynchronize()
+                allocation = _Allocation(runtime, device, data_bytes)
+                runtime.memset(allocation.address, 0, data_bytes)
+                runtime.deviceSynchronize()
+                memory = cupy.cuda.UnownedMemory(allocation.address, data_bytes, allocation, device)
+                self.data = cupy.ndarray(
+                    (data_bytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0)
+                )
+                self.address = allocation.address
+                # They stay until the process ends, as a peer may have them open.
+                self.events = [runtime.eventCreateWithFlags(_EVENT_FLAGS) for _ in range(events)]
+                self.handles: Handles = (
+                    runtime.ipcGetMemHandle(allocation.address),
+                    tuple(runtime.ipcGetEventHandle(event) for event in self.events),
+                )
+
+
+class Opened:
+    """A peer's memory and events.
+
+    Attributes:
+        address: where its memory begins in this process.
+        events: addresses of its events.
+    """
+
+    def __init__(self, device: int, handles: Handles) -> None:
+        """Open them for a device of this process.
+
+        Raises:
+            WindowError: this process may not, or the device reaches no peer's.
+        """
+        memory, events = handles
+        self._key = (device, memory)
+        self.events: list[int] = []
+        with or_refuse(f"memory of another process, from GPU {device}"):
+            import cupy
+
+            self._runtime = cupy.cuda.runtime
+            self.address = _opened.lease(self._key)
+            try:
+                with cupy.cuda.Device(device):
+                    for event in events:
+                        self.events.append(self._runtime.ipcOpenEventHandle(event))
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Let go of both."""
+        while self.events:
+            self._runtime.eventDestroy(self.events.pop())
+        _opened.release(self._key)
+
+
+class _Allocation:
+    """Memory that goes back to the idle when nothing refers to it any more."""
+
+    def __init__(self, runtime: Any, device: int, need_bytes: int) -> None:
+        need_bytes = max(1, -(-need_bytes // _BLOCK_BYTES)) * _BLOCK_BYTES
+        fitting = [p for p in _idle if p[0] == device and need_bytes <= p[1] <= 2 * need_bytes]
+        if fitting:
+            place = min(fitting)
+            _idle.remove(place)
+        else:
+            place = (device, need_bytes, runtime.malloc(need_bytes))
+        self.address = place[2]
+        weakref.finalize(self, _idle.append, place)
+
+
+def _open_memory(key: tuple[int, bytes]) -> int:
+    import cupy
+
+    device, handle = key
+    with cupy.cuda.Device(device):
+        address: int = cupy.cuda.runtime.ipcOpenMemHandle(handle)
+    return address
+
+
+def _close_memory(address: int) -> None:
+    import cupy
+
+    # A kernel of ours may be under way there.
+    cupy.cuda.runtime.deviceSynchronize()
+    cupy.cuda.runtime.ipcCloseMemHandle(address)
+
+
+_opened = HandleCache(_open_memory, _close_memory, _MOST_IDLE)

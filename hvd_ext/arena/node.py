@@ -1,0 +1,86 @@
+"""What every arena asks of the ranks of its node: to agree, and to come in time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from hvd_ext.arena.window import WindowError
+from hvd_ext.errors import StallError
+from hvd_ext.settings import WARN_AFTER_S
+from hvd_ext.watchdog import end_job, stall_sentence
+
+if TYPE_CHECKING:
+    from hvd_ext.topology import Topology
+
+log = logging.getLogger("hvd_ext")
+T = TypeVar("T")
+# Between two slices of a wait Python sees to Ctrl-C.
+_SLICE_S = 0.5
+
+
+def on_every_rank(topology: Topology, make: Callable[[], T]) -> T:
+    """What `make` makes, if it can on every rank; collective over the world.
+
+    Raises:
+        WindowError: on every rank, with the first reason, if `make` raised it on any.
+    """
+    made: T | None = None
+    problem = ""
+    try:
+        made = make()
+    except WindowError as error:
+        problem = f"on {topology.hosts[topology.world.rank]}: {error}"
+    problems = [text for text in topology.world.allgather(problem) if text]
+    if problems:
+        raise WindowError(problems[0])
+    return cast("T", made)
+
+
+class Patience:
+    """Waits for the node's ranks, names those that are late, and gives up in the end."""
+
+    def __init__(self, topology: Topology, limit_s: float) -> None:
+        """Remember whom to wait for, and how long."""
+        self._topology = topology
+        self._limit_s = limit_s
+
+    def __call__(self, wait: Callable[[float], T]) -> T:
+        """Call `wait` with a time limit until it ends or the time allowed is over.
+
+        Raises:
+            StallError: ranks did not come in time, or ended; the job ends soon.
+        """
+        warn_at_s = WARN_AFTER_S
+        start_s = time.monotonic()
+        while True:
+            try:
+                return wait(_SLICE_S)
+            except ProcessLookupError as ended:
+                raise _stall(self._sentence_ended(ended.args[0])) from None
+            except TimeoutError as late:
+                waited_s = time.monotonic() - start_s
+                ranks = self._world_ranks(late.args[0])
+                if waited_s >= self._limit_s:
+                    sentence = stall_sentence(self._topology, ranks, self._limit_s)
+                    raise _stall(sentence) from None
+                if waited_s >= warn_at_s:
+                    names = ", ".join(self._topology.name(rank) for rank in ranks)
+                    log.warning("hvd_ext: waiting for %s since %.0f s", names, waited_s)
+                    warn_at_s += WARN_AFTER_S
+
+    def _sentence_ended(self, local_ranks: list[int]) -> str:
+        names = ", ".join(self._topology.name(r) for r in self._world_ranks(local_ranks))
+        return f"{names} ended before a gradient exchange that other ranks wait in"
+
+    def _world_ranks(self, local_ranks: list[int]) -> list[int]:
+        of_node = self._topology.node_world_ranks()
+        return [of_node[rank] for rank in local_ranks]
+
+
+def _stall(sentence: str) -> StallError:
+    error = StallError(sentence)
+    end_job(error)
+    return error

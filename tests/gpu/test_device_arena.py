@@ -1,0 +1,66 @@
+"""The arena in device memory, at 1 to 4 processes on the GPUs that there are."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import time
+
+import pytest
+
+from tests.gpu.conftest import gpus
+
+TRIED = {"HVD_EXT_DEVICE_ARENA": "1"}
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None, reason="no horovod in this Python"
+)
+
+
+@pytest.mark.parametrize("np", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_sums_are_exact_and_equal_on_all_ranks(launch, np, dtype):
+    done = launch(np, ["tests/programs/device_sums.py", dtype], timeout=180)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == np, done.stdout
+
+
+@pytest.mark.parametrize("np", [2, 4])
+def test_each_process_sees_its_own_gpu_alone(launch, np):
+    arguments = ["tests/programs/device_sums.py", "float32", gpus()]
+    done = launch(np, arguments, timeout=180)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == np, done.stdout
+
+
+def test_handles_are_opened_once(launch):
+    done = launch(2, ["tests/programs/device_handles.py"], timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == 2, done.stdout
+
+
+def test_a_killed_rank_ends_the_others(launch):
+    start = time.monotonic()
+    done = launch(2, ["tests/programs/device_killed.py"], timeout=120)
+    assert done.returncode != 0, done.stdout
+    assert "all rounds done" not in done.stdout
+    assert time.monotonic() - start < 100
+    processes = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert "device_killed.py" not in processes
+    # What it left on the GPU is in nobody's way.
+    assert launch(2, ["tests/programs/device_handles.py"], timeout=120).returncode == 0
+
+
+@needs_horovod
+@pytest.mark.parametrize("np", [1, 2, 4])
+def test_training_is_as_with_horovods_own(launch, np):
+    done = launch(np, ["tests/programs/device_optimizer.py"], env=TRIED, timeout=240)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == np, done.stdout
+
+
+@needs_horovod
+def test_unless_asked_for_gradients_on_a_gpu_go_by_horovods_own(launch):
+    done = launch(2, ["tests/programs/device_optimizer.py", "untried"], timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == 2, done.stdout
+    assert done.stdout.count("HVD_EXT_DEVICE_ARENA=1") == 1, done.stdout

@@ -1,0 +1,34 @@
+"""The last rank is killed between two rounds, and the others must not wait for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+from mpi4py import MPI
+
+from hvd_ext.arena.device import DeviceArena
+from hvd_ext.arena.plan import ParameterSpec, plan_buckets
+from hvd_ext.topology import discover
+
+rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+device = rank % torch.cuda.device_count()
+torch.cuda.set_device(device)
+plan = plan_buckets([ParameterSpec("a", (10_000_000,), (1,), "float32")], 1 << 24)
+arena = DeviceArena(
+    discover(MPI.COMM_WORLD, 60),
+    plan,
+    1.0,
+    20,
+    device,
+    lambda: torch.cuda.current_stream(device).cuda_stream,
+)
+for number in range(5):
+    if number == 2 and rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for index in range(len(plan.buckets)):
+        arena.reduce(index)
+    arena.finish()
+    torch.cuda.synchronize()
+print("all rounds done", flush=True)

