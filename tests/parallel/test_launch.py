@@ -44,6 +44,7 @@ if comm.rank == 1:
     time.sleep(0.5)
     if how == "abort":
         comm.Abort(43)
+        time.sleep(60)  # MPICH's may return before the launcher has ended the rank
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     sys.excepthook = lambda *error: (print("ValueError: boom", file=sys.stderr), os._exit(42))
