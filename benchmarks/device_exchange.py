@@ -114,7 +114,7 @@ def _work(model: str, rounds: int) -> None:
             compared["horovod"] = _with_horovod(model_shapes, device)
             compared["horovod"].exchange()
         except Exception as error:  # built without the GPU: it says so in its own way
-            problem = str(error).splitlines()[0]
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = next(filter(None, MPI.COMM_WORLD.allgather(problem)), "")
         if problem:
             del compared["horovod"]
@@ -176,7 +176,7 @@ def _horovod() -> tuple[bool, dict[str, str]]:
     try:
         import horovod.torch as hvd
     except ImportError as error:
-        return False, {"horovod": str(error).splitlines()[0]}
+        return False, {"horovod": f"{type(error).__name__}: {error}".splitlines()[0]}
     hvd.init()
     return True, {}
 

@@ -284,7 +284,7 @@ def _times(name: str, rounds: int) -> dict[str, Any]:
         steps["dtensor"] = step
     # Whatever it says, it says in place of a figure.
     except Exception as error:
-        said = str(error).splitlines()[0]
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
     able = comm.allgather(not said)
     if not all(able):
         steps.pop("dtensor", None)

@@ -1,4 +1,4 @@
-/* Communicates in every way that hvprof counts, by amounts that test_hvprof.py knows. */
+/* Communicates in every way that hvprof counts, by amounts that tests know. */
 #include <mpi.h>
 #include <stdlib.h>
 

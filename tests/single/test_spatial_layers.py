@@ -1,9 +1,9 @@
-"""What random cases do not show: second derivatives, statistics, precision, refusals."""
+"""What random cases do not show: statistics, precision, ordinary modules, groups of ranks."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,155 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hvd_ext.errors import UsageError
-from hvd_ext.spatial import ProcessGrid, Refusal, SpatialTensor, emulator, gather, refusal, scatter
+from hvd_ext.spatial import ProcessGrid, SpatialTensor, emulator, gather, scatter
 from hvd_ext.spatial.communicator import Communicator
-
-
-def size_of(grid: Sequence[int]) -> int:
-    return grid[0] * grid[1] * grid[2]
-
-
-def on_grid(grid: Sequence[int], work: Callable[[ProcessGrid], Any], times: int = 1) -> list[Any]:
-    """Run `work(grid)` on every rank; `times` sample groups."""
-
-    def rank(comm: Communicator) -> Any:
-        return work(ProcessGrid(*grid, comm=comm))
-
-    return emulator.run(size_of(grid) * times, rank)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def mean(grid: ProcessGrid, tensor: Tensor) -> Tensor:
-    return grid.space.allreduce(tensor) / grid.space.size
-
-
-# --- derivatives, against finite differences ---
-
-LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
-    "conv": (lambda x, w: F.conv1d(x, w, None, 2, 2), (1, 1, 7), (2, 1, 4)),
-    # Large enough for the sums of shares.
-    "long": (lambda x, w: F.conv1d(x * x, w, None, 1, 1), (1, 1, 51), (1, 1, 3)),
-    "long_pool": (lambda x, w: F.avg_pool1d(x * x, 3, 1, 1) * w, (1, 1, 51), (1,)),
-    "conv2d": (lambda x, w: F.conv2d(x, w, None, 1, 1), (1, 1, 4, 3), (1, 1, 3, 3)),
-    "transposed": (lambda x, w: F.conv_transpose1d(x, w, None, 2, 1), (1, 1, 4), (1, 2, 3)),
-    "pool": (lambda x, w: F.avg_pool1d(x * x, 3, 2, 1) * w, (1, 1, 6), (1,)),
-    "batch_norm": (lambda x, w: F.batch_norm(x, None, None, w, None, True), (2, 1, 4), (1,)),
-    "group_norm": (lambda x, w: F.group_norm(x, 1, w), (1, 2, 4), (2,)),
-    "global": (lambda x, w: x.sigmoid() * F.adaptive_avg_pool1d(x * w, 1), (1, 2, 4), (1,)),
-    "gathered": (lambda x, w: x.flatten(1).tanh() @ w, (1, 1, 5), (5, 2)),
-}
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("layer", LAYERS)
-def test_first_and_second_derivatives(layer: str, ranks: int) -> None:
-    operation, shape, weights = LAYERS[layer]
-    axes = (1, 1, ranks)
-    dims = len(shape) - 2
-
-    def forward(grid: ProcessGrid, x: Tensor, w: Tensor) -> tuple[Any, ...]:
-        leaf = scatter(x, grid).local.requires_grad_()
-        weight = w.clone().requires_grad_()
-        return leaf, weight, operation(SpatialTensor(leaf, grid, shape[2:]), weight)
-
-    def whole(y: Any) -> Tensor:
-        return gather(y) if isinstance(y, SpatialTensor) else y
-
-    def unsplit(grid: ProcessGrid, shard: Tensor) -> Tensor:
-        return gather(SpatialTensor(shard.detach(), grid, shape[2:]))
-
-    def piece(grid: ProcessGrid, y: Any, g: Tensor) -> Tensor:
-        if not isinstance(y, SpatialTensor):
-            return g.clone()
-        return scatter(g, grid, len(y.extents)).local
-
-    def once(grid: ProcessGrid, x: Tensor, w: Tensor) -> Tensor:
-        return whole(forward(grid, x, w)[2]).detach()
-
-    def back(grid: ProcessGrid, x: Tensor, w: Tensor, g: Tensor) -> list[Tensor]:
-        leaf, weight, y = forward(grid, x, w)
-        value = y.local if isinstance(y, SpatialTensor) else y
-        dx, dw = torch.autograd.grad(value, [leaf, weight], piece(grid, y, g))
-        return [unsplit(grid, dx), mean(grid, dw)]
-
-    def twice(grid: ProcessGrid, *given: Tensor) -> list[Tensor]:
-        x, w, g, ddx, ddw = given
-        leaf, weight, y = forward(grid, x, w)
-        value = y.local if isinstance(y, SpatialTensor) else y
-        seed = piece(grid, y, g).requires_grad_()
-        first = torch.autograd.grad(value, [leaf, weight], seed, create_graph=True)
-        parts = [scatter(ddx, grid, dims).local, ddw]
-        found = torch.autograd.grad(first, [leaf, weight, seed], parts, allow_unused=True)
-        lx, lw, lg = (
-            torch.zeros_like(like) if one is None else one
-            for one, like in zip(found, [leaf, weight, seed], strict=True)
-        )
-        if isinstance(y, SpatialTensor):
-            return [unsplit(grid, lx), mean(grid, lw), gather(SpatialTensor(lg, grid, y.extents))]
-        return [unsplit(grid, lx), mean(grid, lw), mean(grid, lg)]
-
-    def split(work: Callable[..., Any], *tensors: Tensor) -> Any:
-        given = [tensor.detach() for tensor in tensors]
-        results = on_grid(axes, lambda grid: work(grid, *given))
-        return results[0]
-
-    class Second(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-            ctx.save_for_backward(*tensors)
-            return tuple(split(back, *tensors))
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-            return tuple(split(twice, *ctx.saved_tensors, *gradients))
-
-    class First(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *tensors: Tensor) -> Tensor:
-            ctx.save_for_backward(*tensors)
-            return split(once, *tensors)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Any:
-            return Second.apply(*ctx.saved_tensors, gradient)
-
-    x, w = normal(*shape).requires_grad_(), normal(*weights, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(First.apply, (x, w))
-    assert torch.autograd.gradgradcheck(First.apply, (x, w))
-
-
-def test_a_gradient_penalty_is_that_of_the_whole() -> None:
-    """Second derivatives through several layers, a skip and empty shards."""
-    x, w = normal(2, 2, 5), normal(2, 2, 3, seed=1)
-
-    def penalty(x: Any, leaf: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        y = F.conv1d(x, w, None, 2, 1)
-        y = F.conv_transpose1d(y.tanh(), w, None, 2, 1) + x
-        y = F.batch_norm(y, None, None, training=True)
-        loss = F.mse_loss(F.conv1d(y, w).sigmoid(), torch.zeros(2, 2, 3, dtype=x.dtype))
-        return torch.autograd.grad(loss, leaf, create_graph=True)[0], loss
-
-    whole, weight = x.clone().requires_grad_(), w.clone().requires_grad_()
-    slope, _ = penalty(whole, whole, weight)
-    slope.square().sum().backward()
-    for ranks in (2, 4):
-
-        def rank(grid: ProcessGrid) -> tuple[Tensor, Tensor]:
-            leaf, mine = scatter(x, grid).local.requires_grad_(), w.clone().requires_grad_()
-            slope, _ = penalty(SpatialTensor(leaf, grid, (5,)), leaf, mine)
-            SpatialTensor(slope, grid, (5,)).square().sum().backward()
-            return gather(SpatialTensor(leaf.grad, grid, (5,))), mean(grid, mine.grad)
-
-        for dx, dw in on_grid((1, 1, ranks), rank):
-            torch.testing.assert_close(dx, whole.grad)
-            torch.testing.assert_close(dw, weight.grad)
-
-
-# --- statistics ---
+from tests.on_grids import mean, normal, on_grid, size_of
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -407,83 +261,6 @@ def test_permuted_ranks() -> None:
 
     for found in emulator.run(4, rank):
         torch.testing.assert_close(found, expected)
-
-
-# --- what is refused ---
-
-REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "sort": (lambda x: torch.sort(x), "torch.sort"),
-    "method": (lambda x: x.cumprod(1), "cumprod"),
-    "transpose": (lambda x: x.transpose(2, 3), "transpose"),
-    "bicubic": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), "bicubic"),
-    "softmax over space": (lambda x: x.softmax(3), "dim 3"),
-    "index": (lambda x: x[:, :, 0], "x["),
-    "cat over space": (lambda x: torch.cat([x, x], 2), "dim 2"),
-    "mean over one": (lambda x: x.mean(3), "dims [3]"),
-    "unequal": (lambda x: x + F.avg_pool2d(x, 2), "same"),
-    "channels": (lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)), "conv2d"),
-    "kernel too large": (lambda x: F.conv2d(x, torch.ones(1, 2, 9, 9)), "conv2d"),
-    "dims": (lambda x: F.conv1d(x, torch.ones(1, 2, 1)), "conv1d"),
-    "reflect": (lambda x: F.pad(x, (7, 0), "reflect"), "(7, 0)"),
-    "groups": (lambda x: F.group_norm(x, 3), "3 groups"),
-    "layer_norm": (lambda x: F.layer_norm(x, (7,)), "(7,)"),
-    "lp_pool": (lambda x: F.lp_pool2d(x, 2, 2), "lp_pool"),
-    "numpy": (lambda x: x.numpy(), "numpy"),
-    "shape of a replicated one": (lambda x: x * torch.ones(3, 7), "(3, 7)"),
-    "loss of other shape": (lambda x: F.mse_loss(x, torch.ones(1)), "mse_loss"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_not_exact_is_refused_by_all_ranks_alike(what: str) -> None:
-    operation, words = REFUSED[what]
-    x = torch.ones(1, 2, 6, 7)
-
-    def rank(grid: ProcessGrid) -> str:
-        with refusal.layer("features.3"):
-            try:
-                operation(scatter(x, grid))
-            except Refusal as error:
-                return str(error)
-            except ValueError as error:  # torch's own, before anything is sent
-                return f"layer 'features.3': {error}"
-        return "it was not refused"
-
-    sentences = set(on_grid((1, 1, 5), rank))
-    assert len(sentences) == 1, sentences
-    sentence = sentences.pop()
-    assert words in sentence
-    assert sentence.startswith("layer 'features.3': ")
-    assert "\n" not in sentence
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda comm: ProcessGrid(width=3, comm=comm), "3 ranks"),
-        (lambda comm: ProcessGrid(width=0, comm=comm), "width=0"),
-        (lambda comm: ProcessGrid(height=-2, comm=comm), "height=-2"),
-        (lambda comm: scatter(torch.ones(1, 1, 4), ProcessGrid(height=2, comm=comm)), "height=2"),
-        (lambda comm: scatter(torch.ones(4), ProcessGrid(width=2, comm=comm)), "(4,)"),
-        (
-            lambda comm: SpatialTensor(torch.ones(1, 1, 3), ProcessGrid(width=2, comm=comm), (4,)),
-            "(1, 1, 3)",
-        ),
-    ],
-)
-def test_a_grid_that_cannot_be(make: Callable[[Communicator], Any], words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        emulator.run(2, make)
-    assert words in str(caught.value)
-
-
-def test_reentrant_checkpoints_are_no_silent_loss() -> None:
-    def rank(grid: ProcessGrid) -> None:
-        layer = nn.Conv1d(1, 1, 3, padding=1)
-        checkpoint(layer, scatter(torch.ones(1, 1, 6), grid), use_reentrant=True)
-
-    with pytest.raises(Refusal, match="use_reentrant=False"):
-        on_grid((1, 1, 2), rank)
 
 
 def test_all_grids_of_eight_agree() -> None:

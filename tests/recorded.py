@@ -1,0 +1,74 @@
+"""Run programs with known traffic under hvprof, and read what it recorded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import hvprof
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "tests" / "programs"
+SOURCES = ROOT / "profiling" / "hvprof"
+BIN = Path(sys.executable).parent
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "profiling")]),
+    "OMP_NUM_THREADS": "1",
+    # Waiting ranks must let go of the cores that they share.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+# Ends the job, not only the rank, when a program raises.
+PYTHON = [sys.executable, "-m", "mpi4py"]
+RECORD = [sys.executable, "-m", "hvprof", "record"]
+
+
+def run(
+    command: list[str | Path], environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        list(map(str, command)),
+        env=environment or ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def mpirun(ranks: int, bin_folder: Path = BIN) -> list[str]:
+    launcher = str(bin_folder / "mpirun") if (bin_folder / "mpirun").exists() else "mpirun"
+    version = run([launcher, "--version"]).stdout
+    extra = [] if "HYDRA" in version else ["--allow-run-as-root", "--oversubscribe"]
+    return [launcher, *extra, "-np", str(ranks)]
+
+
+def record(directory: Path, ranks: int, program: str, *options: str) -> hvprof.Recording:
+    command = [*mpirun(ranks), *PYTHON, PROGRAMS / program]
+    done = run([*RECORD, *options, "-o", directory, "--", *command])
+    assert done.returncode == 0, done.stderr
+    (directory / "output.txt").write_text(done.stdout)
+    return hvprof.load(directory)
+
+
+def totals(rank: hvprof.RankRecording, traffic: str = "data") -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for cell in rank.cells:
+        if cell.traffic == traffic:
+            calls, message_bytes = found.get(cell.operation, (0, 0))
+            found[cell.operation] = (calls + cell.calls, message_bytes + cell.message_bytes)
+    return found
+
+
+def installed_mpis() -> list[Path]:
+    """The folders of mpicc: this environment's, and the other MPIs that `make mpis` made."""
+    first = BIN if (BIN / "mpicc").exists() else Path(shutil.which("mpicc") or BIN).parent
+    folders = [first, *(path.parent for path in sorted(ROOT.glob(".venvs/*/bin/mpicc")))]
+    of_version: dict[str, Path] = {}
+    for folder in folders:
+        of_version.setdefault(run([mpirun(1, folder)[0], "--version"]).stdout, folder)
+    return list(of_version.values())

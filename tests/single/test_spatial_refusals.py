@@ -1,0 +1,94 @@
+"""What is not exact is refused, by all ranks alike, with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="spatial layers need torch")
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from hvd_ext.errors import UsageError
+from hvd_ext.spatial import ProcessGrid, Refusal, SpatialTensor, emulator, refusal, scatter
+from hvd_ext.spatial.communicator import Communicator
+from tests.on_grids import on_grid
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "sort": (lambda x: torch.sort(x), "torch.sort"),
+    "method": (lambda x: x.cumprod(1), "cumprod"),
+    "transpose": (lambda x: x.transpose(2, 3), "transpose"),
+    "bicubic": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), "bicubic"),
+    "softmax over space": (lambda x: x.softmax(3), "dim 3"),
+    "index": (lambda x: x[:, :, 0], "x["),
+    "cat over space": (lambda x: torch.cat([x, x], 2), "dim 2"),
+    "mean over one": (lambda x: x.mean(3), "dims [3]"),
+    "unequal": (lambda x: x + F.avg_pool2d(x, 2), "same"),
+    "channels": (lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)), "conv2d"),
+    "kernel too large": (lambda x: F.conv2d(x, torch.ones(1, 2, 9, 9)), "conv2d"),
+    "dims": (lambda x: F.conv1d(x, torch.ones(1, 2, 1)), "conv1d"),
+    "reflect": (lambda x: F.pad(x, (7, 0), "reflect"), "(7, 0)"),
+    "groups": (lambda x: F.group_norm(x, 3), "3 groups"),
+    "layer_norm": (lambda x: F.layer_norm(x, (7,)), "(7,)"),
+    "lp_pool": (lambda x: F.lp_pool2d(x, 2, 2), "lp_pool"),
+    "numpy": (lambda x: x.numpy(), "numpy"),
+    "shape of a replicated one": (lambda x: x * torch.ones(3, 7), "(3, 7)"),
+    "loss of other shape": (lambda x: F.mse_loss(x, torch.ones(1)), "mse_loss"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_exact_is_refused_by_all_ranks_alike(what: str) -> None:
+    operation, words = REFUSED[what]
+    x = torch.ones(1, 2, 6, 7)
+
+    def rank(grid: ProcessGrid) -> str:
+        with refusal.layer("features.3"):
+            try:
+                operation(scatter(x, grid))
+            except Refusal as error:
+                return str(error)
+            except ValueError as error:  # torch's own, before anything is sent
+                return f"layer 'features.3': {error}"
+        return "it was not refused"
+
+    sentences = set(on_grid((1, 1, 5), rank))
+    assert len(sentences) == 1, sentences
+    sentence = sentences.pop()
+    assert words in sentence
+    assert sentence.startswith("layer 'features.3': ")
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda comm: ProcessGrid(width=3, comm=comm), "3 ranks"),
+        (lambda comm: ProcessGrid(width=0, comm=comm), "width=0"),
+        (lambda comm: ProcessGrid(height=-2, comm=comm), "height=-2"),
+        (lambda comm: scatter(torch.ones(1, 1, 4), ProcessGrid(height=2, comm=comm)), "height=2"),
+        (lambda comm: scatter(torch.ones(4), ProcessGrid(width=2, comm=comm)), "(4,)"),
+        (
+            lambda comm: SpatialTensor(torch.ones(1, 1, 3), ProcessGrid(width=2, comm=comm), (4,)),
+            "(1, 1, 3)",
+        ),
+    ],
+)
+def test_a_grid_that_cannot_be(make: Callable[[Communicator], Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        emulator.run(2, make)
+    assert words in str(caught.value)
+
+
+def test_reentrant_checkpoints_are_no_silent_loss() -> None:
+    def rank(grid: ProcessGrid) -> None:
+        layer = nn.Conv1d(1, 1, 3, padding=1)
+        checkpoint(layer, scatter(torch.ones(1, 1, 6), grid), use_reentrant=True)
+
+    with pytest.raises(Refusal, match="use_reentrant=False"):
+        on_grid((1, 1, 2), rank)

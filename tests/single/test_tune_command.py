@@ -1,0 +1,62 @@
+"""`hvd-launch tune` from the command line: what it refuses, and its help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvd_launch.backends import Backend
+
+OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
+OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")
+
+
+def tune(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hvd_launch", "tune", *arguments]
+    root = Path(__file__).resolve().parents[2]
+    env = {"PYTHONPATH": f"{root}:{root / 'launch'}", "PATH": "/usr/bin:/bin"}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("allreduce -np 1", "at least 2 ranks"),
+        ("allreduce -np 0", "at least 1 rank"),
+        ("allreduce -np 2 -- true", "runs no command"),
+        ("allreduce -np 2 --least 8MiB --most 4MiB", "ascending"),
+        ("allreduce -np 2 --least 5KiB --most 6KiB", "no power of two"),
+        ("allreduce -np 2 --least many", "'many' is no size"),
+        ("allreduce -np 2 --rounds 1", "2 or more"),
+        ("allreduce -np 2 --pairs 1", "at least 2"),
+        ("allreduce -np 2 -H a;b", "'a;b' is no host"),
+        ("allreduce -np 4 -H localhost:2", "2 slots"),
+        ("allreduce -np 2 -o file", "is no folder"),
+        ("fusion -np 2", "no COMMAND"),
+        ("fusion -np 2 --", "no COMMAND"),
+        ("fusion -np 2 -- no-such-program", "'no-such-program' is no command"),
+        ("fusion -np 2 --trials 3 -- true", "at least 6"),
+        ("fusion -np 2 --seconds 0 -- true", "above 0"),
+        ("fusion -np 2 --rate speed -- true", "in a group"),
+        ("fusion", "-np"),
+        ("", "KIND"),
+    ],
+)
+def test_a_request_that_cannot_be_meant(arguments: str, complaint: str, tmp_path: Path) -> None:
+    if not (Path(sys.executable).parent / "mpirun").exists():
+        pytest.skip("no mpirun beside this Python: the MPI is asked for first")
+    (tmp_path / "file").touch()
+    done = tune(*arguments.split(), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert complaint in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_help_ends_with_an_example(tmp_path: Path) -> None:
+    for kind in ("allreduce", "fusion"):
+        last = tune(kind, "--help", cwd=tmp_path).stdout.splitlines()[-1]
+        assert last.startswith(f"example: hvd-launch tune {kind} ")
