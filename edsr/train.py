@@ -103,7 +103,7 @@ class Trainer:
         """
         self.args, self.hvd = args, hvd
         self.leads = hvd.rank() == 0
-        self.device = ranks.device(hvd)
+        self.device = ranks.device(args, hvd)
         self.checkpoint_path = args.output / "checkpoint.pt"
         self.position = Position()
         torch.manual_seed(args.seed)
@@ -238,7 +238,8 @@ def main(arguments: Sequence[str]) -> int:
             make_folder(args.output)
             log = CsvLog(args.output / "log.csv", COLUMNS, resumed_at=trainer.position.step)
     trainer.start()
-    _train(trainer, log)
+    with ranks.alone(hvd, PROGRAM), ranks.enough_memory("lower --batch-size or --patch"):
+        _train(trainer, log)
     return 0
 
 
@@ -256,7 +257,7 @@ def _train(trainer: Trainer, log: CsvLog | None) -> None:
             note = ""
             last = position.step == args.steps
             if last or position.step % args.log_every == 0:
-                loss = hvd.allreduce(local_loss, name="loss").item()
+                loss = hvd.allreduce(local_loss.cpu(), name="loss").item()
                 window = step_times_s[-args.log_every :]
                 images_per_second = global_batch * len(window) / sum(window)
                 note = f"loss {loss:.4f}  {images_per_second:.1f} images/s"

@@ -39,7 +39,7 @@ class ImageNetTrainer:
         """
         self.args, self.hvd, self.program = args, hvd, program
         self.leads = hvd.rank() == 0
-        self.device = ranks.device(hvd, use_cuda=not args.no_cuda)
+        self.device = ranks.device(args, hvd)
         self.images = ClassFolder.read(args.train_dir)
         self.held_out = ClassFolder.read(args.val_dir, self.images.classes)
         self.rank_batch = args.batch_size * args.batches_per_allreduce

@@ -19,7 +19,8 @@ from training.progress import progress
 
 def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
     """Time training steps; rank 0 prints img/sec +- 1.96 sigma per rank and in total."""
-    device = ranks.device(hvd, use_cuda=not args.no_cuda)
+    with ranks.together(hvd, program):
+        device = ranks.device(args, hvd)
     torch.manual_seed(args.seed)
     layout = ranks.memory_format(args)
     model = resnet50().to(device)

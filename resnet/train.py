@@ -33,9 +33,11 @@ def parser() -> ranks.Parser:
     cli.add_argument(
         "--gradient-predivide-factor", type=ranks.above_zero, default=1.0, help="before the sum"
     )
-    cli.add_argument("--no-cuda", action="store_true", help="use the CPU in any case")
     ranks.add_precision_arguments(cli)
     ranks.add_exchange_arguments(cli)
+    cli.add_argument(
+        "--no-cuda", action="store_const", dest="device", const="cpu", help="as --device cpu"
+    )
 
     synthetic = cli.add_argument_group("on random data")
     synthetic.add_argument("--synthetic", action="store_true", help="time it on random data")
@@ -74,13 +76,15 @@ def parser() -> ranks.Parser:
 def main(arguments: Sequence[str]) -> int:
     """Train or time; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
+    advice = "lower --batch-size or --image-size"
     if args.synthetic:
-        benchmark(args, hvd, PROGRAM)
+        with ranks.alone(hvd, PROGRAM), ranks.enough_memory(advice):
+            benchmark(args, hvd, PROGRAM)
         return 0
     with ranks.together(hvd, PROGRAM):
         trainer = ImageNetTrainer(_checked(args), hvd, PROGRAM)
     trainer.start()
-    with ranks.alone(hvd, PROGRAM):
+    with ranks.alone(hvd, PROGRAM), ranks.enough_memory(advice):
         trainer.train()
     return 0
 

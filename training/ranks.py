@@ -21,7 +21,9 @@ import torch
 
 from hvd_ext.errors import HvdExtError, MismatchError, UsageError
 
+_NO_MEMORY = "can't allocate memory"
 EXCHANGES = ("hvd_ext", "horovod")
+DEVICES = ("auto", "cpu", "cuda")
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,7 +53,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 
 def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that every trainer has: who exchanges, and with how many threads."""
+    """Add the flags that every trainer has: who exchanges, and on what it computes."""
     parser.add_argument(
         "--exchange", choices=EXCHANGES, default="hvd_ext", help="whose DistributedOptimizer"
     )
@@ -61,6 +63,9 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="torch threads per rank; 0: the node's cores over its ranks",
+    )
+    parser.add_argument(
+        "--device", choices=DEVICES, default="auto", help="auto: a GPU where there is one"
     )
 
 
@@ -109,11 +114,23 @@ def start(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace,
     return args, hvd
 
 
-def device(hvd: ModuleType, *, use_cuda: bool = True) -> torch.device:
-    """This rank's accelerator, or the CPU where there is none."""
-    if use_cuda and torch.cuda.is_available():
-        return torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
-    return torch.device("cpu")
+def device(args: argparse.Namespace, hvd: ModuleType) -> torch.device:
+    """What this rank computes on: its own GPU, made torch's current one, or the CPU.
+
+    Raises:
+        UsageError: a GPU is asked for, and torch finds none.
+    """
+    found = args.device != "cpu" and torch.cuda.is_available()
+    if args.device == "cuda" and not found:
+        raise UsageError(
+            f"--device cuda: torch {torch.__version__} finds no GPU: give --device cpu, or "
+            "mend what `hvd-launch doctor` shows"
+        )
+    if not found:
+        return torch.device("cpu")
+    # hvd-launch may have given the ranks' own GPUs other numbers: asked for is what came of it.
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 @contextmanager
@@ -158,6 +175,27 @@ def alone(hvd: ModuleType, program: str) -> Iterator[None]:
         # No farewell: it would wake the other ranks to complain at length of this one's
         # leaving, before the launcher ends them.
         os._exit(error.exit_code)
+
+
+@contextmanager
+def enough_memory(advice: str) -> Iterator[None]:
+    """Turn running out of memory, the host's or a GPU's, into an error of one line.
+
+    Args:
+        advice: what to do about it.
+
+    Raises:
+        HvdExtError: the block ran out of memory.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = str(error).partition("\n")[0] or "Python found no memory"
+        # torch has a class of its own for GPUs alone.
+        if not (isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _NO_MEMORY in said):
+            raise
+        said = said.rpartition("DefaultCPUAllocator: ")[2]
+        raise HvdExtError(f"does not fit in memory: {said}; {advice}") from error
 
 
 def agree(hvd: ModuleType, program: str, value: object, what: str) -> None:

@@ -26,6 +26,7 @@ from training.progress import CsvLog, progress
 
 COLUMNS = ("step", "loss", "samples_per_second", "read_share")
 AXES = ("depth", "height", "width")
+_ADVICE = "share a sample among more ranks (--grid), or lower --batch-size"
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Trainer:
         self.checkpoint_path = args.output / "checkpoint.pt"
         self.step_number = self.samples_used = 0
         self.read_time_s = 0.0
+        self.device = ranks.device(args, hvd)
         space = int(np.prod(args.grid))
         if hvd.size() % space:
             raise UsageError(
@@ -119,7 +121,7 @@ class Trainer:
         self.grid = spatial.ProcessGrid(
             **dict(zip(AXES[-len(args.grid) :], args.grid, strict=True))
         )
-        self.model = spatial.convert(model, self.grid)
+        self.model = spatial.convert(model, self.grid).to(self.device)
         optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
         # Average over all ranks: the sum over a sample's blocks, the mean over samples.
         self.optimizer = hvd.DistributedOptimizer(
@@ -157,7 +159,7 @@ class Trainer:
         self.model.eval()
         total = torch.zeros((), dtype=torch.float64)
         for sample in range(self.grid.sample_group, self.args.held_out, self.groups):
-            total += self._loss([self.learnt_from + sample]).double()
+            total += self._loss([self.learnt_from + sample]).double().cpu()
         summed = self.hvd.allreduce(total, name="held_out", op=self.hvd.Average)
         return float(summed) * self.groups / self.args.held_out
 
@@ -181,8 +183,8 @@ class Trainer:
     def _loss(self, samples: list[int]) -> Tensor:
         began = time.perf_counter()
         # Any: torch's functions take partitioned tensors, which their types do not say.
-        inputs: Any = spatial.read(self.task.inputs, self.grid, samples)
-        targets: Any = spatial.read(self.task.targets, self.grid, samples)
+        inputs: Any = spatial.read(self.task.inputs, self.grid, samples).to(self.device)
+        targets: Any = spatial.read(self.task.targets, self.grid, samples).to(self.device)
         self.read_time_s += time.perf_counter() - began
         return nn.functional.mse_loss(self.model(inputs), targets)
 
@@ -226,6 +228,12 @@ def train(args: argparse.Namespace, hvd: ModuleType, trainer: Trainer) -> None:
             log = CsvLog(args.output / "log.csv", COLUMNS, resumed_at=trainer.step_number)
     with ranks.together(hvd, program):
         trainer.start()
+    with ranks.alone(hvd, program), ranks.enough_memory(_ADVICE):
+        _train(trainer, log)
+
+
+def _train(trainer: Trainer, log: CsvLog | None) -> None:
+    args, hvd, program = trainer.args, trainer.hvd, trainer.task.program
     global_batch = args.batch_size * trainer.groups
     step_times_s: list[float] = []
     loss = float("nan")
@@ -236,7 +244,7 @@ def train(args: argparse.Namespace, hvd: ModuleType, trainer: Trainer) -> None:
             step_times_s.append(time.perf_counter() - began)
             note, last = "", trainer.step_number == args.steps
             if last or trainer.step_number % args.log_every == 0:
-                loss = hvd.allreduce(local_loss, name="loss").item()
+                loss = hvd.allreduce(local_loss.cpu(), name="loss").item()
                 window = step_times_s[-args.log_every :]
                 rate = global_batch * len(window) / sum(window)
                 note = f"loss {loss:.4f}  {rate:.2f} samples/s"

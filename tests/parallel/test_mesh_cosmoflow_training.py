@@ -65,6 +65,35 @@ def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path)
     assert losses(files) == pytest.approx(losses(made), rel=1e-3)
 
 
+def test_what_does_not_fit_is_said_in_one_line(launch: Launch, tmp_path: Path) -> None:
+    program = tmp_path / "limited.py"
+    program.write_text(
+        "import resource, runpy, sys\n"
+        "import torch\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_module('mesh.train', run_name='__main__', alter_sys=True)\n"
+    )
+    sizes = ("--size", 1024, "--batch-size", 16, "--steps", 1, "--output", tmp_path / "none")
+    done = launch(2, (program, *MESH[1:], *sizes))
+    errors = [line for line in done.stdout.splitlines() if "mesh.train: error: " in line]
+    assert errors, done.stdout
+    assert "does not fit in memory: " in errors[0]
+    assert "share a sample among more ranks (--grid), or lower --batch-size" in errors[0]
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+
+
+def test_a_gpu_that_is_not_there_is_refused(launch: Launch, tmp_path: Path) -> None:
+    output = ("--steps", 1, "--output", tmp_path / "none")
+    done = launch(2, (*MESH, *output, "--device", "cuda"), env={"CUDA_VISIBLE_DEVICES": ""})
+    errors = [line for line in done.stdout.splitlines() if "mesh.train: error: " in line]
+    assert len(errors) == 1, done.stdout
+    assert "--device cuda: torch " in errors[0]
+    assert "finds no GPU: give --device cpu" in errors[0]
+    assert done.returncode == 2
+
+
 def test_a_grid_that_does_not_divide_the_ranks_is_refused_once_by_all(
     launch: Launch, tmp_path: Path
 ) -> None:
