@@ -130,7 +130,15 @@ setup(
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
         # Charts of hvprof's reports.
         "plot": ["matplotlib>=3.8"],
-        "dev": ["hypothesis", "mypy", "pytest>=8", "pytest-timeout", "pytest-xdist", "ruff"],
+        "dev": [
+            "hypothesis",
+            "mypy",
+            "psutil",
+            "pytest>=8",
+            "pytest-timeout",
+            "pytest-xdist",
+            "ruff",
+        ],
     },
     entry_points={
         "console_scripts": [

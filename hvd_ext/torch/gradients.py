@@ -175,6 +175,8 @@ class Gradients:
     def _place(self, arena: Arena, slots: Sequence[_Slot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
         self._arenas.append(arena)
+        if isinstance(arena, DeviceArena):
+            self._progress.submit(arena.enter_thread)
         memory = _as_tensor(arena)
         for index, bucket in enumerate(arena.plan.buckets):
             for place in bucket.slots:

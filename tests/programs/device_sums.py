@@ -40,6 +40,7 @@ def values(count: int, of_rank: int, number: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * of_rank + number)
     made = torch.randn(count, generator=generator)
     made *= torch.pow(10.0, torch.randint(-4, 3, (count,), generator=generator).float())
+    made[::7] *= 1e-39  # subnormal, where a kernel may be built to make them zero
     return made.to(getattr(torch, dtype))
 
 

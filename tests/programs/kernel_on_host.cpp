@@ -25,6 +25,10 @@ static unsigned __float_as_uint(float value) {
     return bits;
 }
 
+static float add(float a, float b) { return a + b; }
+
+static float times(float a, float b) { return a * b; }
+
 static float from_half(unsigned bits) {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
     double value = exponent == 31 ? (fraction ? NAN : INFINITY)

@@ -64,6 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "edsr": {*TRAINED, "hvprof"},
     "resnet": {*TRAINED, "hvprof"},
     "benchmarks": {*TRAINED, "hvprof", "hvd_launch", "horovod", "mpi4py", "hvd_ext.planned"},
+    # Ends what hangs, all of its processes.
+    "benchmarks.harness": {*FACTS, "numpy", "psutil"},
     "benchmarks.device_exchange": {*MPI, *SHOWN, "benchmarks", "torch", "horovod", "hvd_ext.arena"},
     "benchmarks.allreduce_sweep": {*MPI, *SHOWN, *FACTS, *PLANNED, "benchmarks", "torch"},
     # Times the models, and knows no trainer.
