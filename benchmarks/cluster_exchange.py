@@ -19,7 +19,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -27,11 +26,8 @@ from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
 from benchmarks.emulated_hosts import emulated_hosts
-from hvd_ext.errors import UsageError, run
+from hvd_ext.errors import run
 
-_EXAMPLE = (
-    "example: python -m benchmarks.cluster_exchange --hosts 2 --ranks-per-host 2 --gbit 2 --json F"
-)
 _SHORT_BYTES = [2**exponent for exponent in range(10, 17)]
 # A short message is timed by the dozen: a barrier's ranks part at times that differ by
 # more than one takes.
@@ -42,34 +38,20 @@ _PORT = 20077
 
 def main(arguments: Sequence[str]) -> int:
     """Build the hosts and launch the ranks, or be one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cluster_exchange",
-        description=__doc__.splitlines()[0],
-        epilog=_EXAMPLE,
-    )
-    parser.add_argument("--hosts", type=int, default=2, help="emulated hosts (2)")
-    parser.add_argument("--ranks-per-host", type=int, default=2, metavar="R", help="(2)")
-    parser.add_argument("--gbit", type=float, default=2, help="Gbit/s of a host's link (2)")
+    parser = harness.parser("cluster_exchange", __doc__, "--hosts 4 --gbit 2 --json F", rounds=10)
+    harness.add_hosts(parser)
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
-    parser.add_argument("--rounds", type=int, default=10, help="timed rounds (10)")
-    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
-    parser.add_argument("--worker", metavar="ADDRESSES", help=argparse.SUPPRESS)
+    parser.add_argument("--addresses", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
-        _work(options.worker.split(","), options)
+        _work(options.addresses.split(","), options)
         return 0
-    for name, least in (("hosts", 2), ("ranks_per_host", 1), ("rounds", 1)):
-        if getattr(options, name) < least:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} {getattr(options, name)}: give at least {least}")
-    if not options.gbit > 0:
-        raise UsageError(f"--gbit {options.gbit:g}: give a speed above 0")
     with emulated_hosts(options.hosts, options.gbit) as hosts:
         words = [f"--gbit={options.gbit}", f"--model={options.model}", f"--rounds={options.rounds}"]
         result = harness.launch(
             "benchmarks.cluster_exchange",
             options.hosts * options.ranks_per_host,
-            [",".join(hosts.addresses), *words],
+            [f"--addresses={','.join(hosts.addresses)}", *words],
             start=hosts.mpirun(options.ranks_per_host),
             variables=hosts.environment(),
         )

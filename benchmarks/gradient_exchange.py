@@ -16,11 +16,9 @@ as many bytes does just that, by as many processes at once.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -29,22 +27,14 @@ from rich.table import Table
 from benchmarks import gradients, harness, shapes
 from hvd_ext.errors import run
 
-_EXAMPLE = "example: python -m benchmarks.gradient_exchange --np 2 --model resnet50 --json F"
 _BUCKET_BYTES = 25 * 2**20
 
 
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gradient_exchange",
-        description=__doc__.splitlines()[0],
-        epilog=_EXAMPLE,
-    )
-    parser.add_argument("--np", type=int, default=2, help="ranks (2)")
+    parser = harness.parser("gradient_exchange", __doc__, "--model resnet50 --json F", rounds=30)
+    parser.add_argument("--np", type=harness.at_least(1), default=2, help="ranks (2)")
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
-    parser.add_argument("--rounds", type=int, default=30, help="timed rounds (30)")
-    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options.model, options.rounds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
+import math
 import os
 import platform
 import signal
@@ -27,6 +29,53 @@ _RESULT = "HVD_EXT_BENCHMARK_RESULT"
 
 class BenchmarkError(HvdExtError):
     """A benchmark could not be run to its end, or a result was wrong."""
+
+
+def parser(name: str, doc: str | None, example: str, rounds: int) -> argparse.ArgumentParser:
+    """A benchmark's command line, to which it adds its own flags.
+
+    Has --rounds and --json, and --worker, which `launch` gives to the ranks.
+
+    Args:
+        name: of the module.
+        doc: of the module; its first line is shown.
+        example: flags worth trying.
+        rounds: timed unless told otherwise.
+    """
+    made = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=(doc or "").partition("\n")[0],
+        epilog=f"example: python -m benchmarks.{name} {example}",
+    )
+    made.add_argument("--rounds", type=at_least(1), default=rounds, help=f"timed ones ({rounds})")
+    made.add_argument("--json", type=Path, metavar="F", help="write the result there")
+    made.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return made
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of benchmarks on emulated hosts."""
+    parser.add_argument("--hosts", type=at_least(2), default=2, help="emulated hosts (2)")
+    parser.add_argument("--ranks-per-host", type=at_least(1), default=2, metavar="R", help="(2)")
+    parser.add_argument("--gbit", type=_speed, default=2.0, help="Gbit/s of a host's link (2)")
+
+
+def _speed(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An argparse type: a whole number that is not below `least`."""
+
+    def whole_number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= {least}")
+        return int(text)
+
+    return whole_number
 
 
 def launch(

@@ -8,10 +8,8 @@ longer than one without is exposed; all else, copies into the arena included, is
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,21 +18,13 @@ from rich.table import Table
 from benchmarks import gradients, harness
 from hvd_ext.errors import run
 
-_EXAMPLE = "example: python -m benchmarks.overlap --json F"
 _WIDTH, _LAYERS, _SAMPLES = 1448, 12, 4
 
 
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.overlap",
-        description=__doc__.splitlines()[0],
-        epilog=_EXAMPLE,
-    )
-    parser.add_argument("--np", type=int, default=2, help="ranks (2)")
-    parser.add_argument("--rounds", type=int, default=40, help="timed steps of each (40)")
-    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser = harness.parser("overlap", __doc__, "--json F", rounds=40)
+    parser.add_argument("--np", type=harness.at_least(1), default=2, help="ranks (2)")
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options.rounds)

@@ -7,9 +7,7 @@ cycle (1 ms by default). hvd_ext is `plan_allreduce`, called again and again, an
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +17,6 @@ from benchmarks import gradients, harness
 from hvd_ext.errors import run
 from hvd_ext.units import format_bytes
 
-_EXAMPLE = "example: python -m benchmarks.small_tensors --json F"
 _SIZES = (4, 64, 1024, 4096, 16384, 65536)
 _JUDGED = 1024
 # Ranks part from a barrier at times that differ by more than a call takes.
@@ -28,15 +25,8 @@ _CALLS = {"horovod": 10, "mpi": 300, "planned": 300, "once": 300}
 
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.small_tensors",
-        description=__doc__.splitlines()[0],
-        epilog=_EXAMPLE,
-    )
-    parser.add_argument("--np", type=int, default=2, help="ranks (2)")
-    parser.add_argument("--rounds", type=int, default=40, help="timed rounds (40)")
-    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser = harness.parser("small_tensors", __doc__, "--json F", rounds=40)
+    parser.add_argument("--np", type=harness.at_least(1), default=2, help="ranks (2)")
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options.rounds)

@@ -33,7 +33,6 @@ from benchmarks import harness
 from hvd_ext.errors import run
 from hvd_ext.units import format_bytes
 
-_EXAMPLE = "example: python -m benchmarks.spatial_scaling --np 2 --json F"
 _MODULE = "benchmarks.spatial_scaling"
 # Freed tensors go back to the system at once, so that the peak is of what is held; by
 # default glibc keeps blocks of up to 32 MiB, which splitting makes of larger ones.
@@ -43,14 +42,11 @@ CASES = ("mesh", "cosmoflow", "convolutions")
 
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {_MODULE}", description=__doc__.splitlines()[0], epilog=_EXAMPLE
+    parser = harness.parser("spatial_scaling", __doc__, "--case mesh --json F", rounds=5)
+    parser.add_argument(
+        "--np", type=harness.at_least(1), default=2, help="ranks that share a sample (2)"
     )
-    parser.add_argument("--np", type=int, default=2, help="ranks that share a sample (2)")
     parser.add_argument("--case", choices=CASES, action="append", help="only this one")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds (5)")
-    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:

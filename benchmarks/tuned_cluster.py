@@ -21,36 +21,25 @@ from rich.console import Console
 
 from benchmarks import gradients, harness, shapes
 from benchmarks.emulated_hosts import Hosts, emulated_hosts
-from hvd_ext.errors import UsageError, run
+from hvd_ext.errors import run
 from hvd_launch.tune.statistics import gain
-
-_EXAMPLE = "example: python -m benchmarks.tuned_cluster --hosts 2 --ranks-per-host 2 --gbit 2"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Build the hosts, tune, and compare; or be a rank."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tuned_cluster",
-        description=__doc__.splitlines()[0],
-        epilog=_EXAMPLE,
-    )
-    parser.add_argument("--hosts", type=int, default=2, help="emulated hosts (2)")
-    parser.add_argument("--ranks-per-host", type=int, default=2, metavar="R", help="(2)")
-    parser.add_argument("--gbit", type=float, default=2, help="Gbit/s of a host's link (2)")
+    parser = harness.parser("tuned_cluster", __doc__, "--hosts 2 --gbit 2 --json F", rounds=5)
+    harness.add_hosts(parser)
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
-    parser.add_argument("--pairs", type=int, default=6, help="jobs of either side (6)")
-    parser.add_argument("--exchanges", type=int, default=5, help="timed in each job (5)")
+    parser.add_argument(
+        "--pairs", type=harness.at_least(2), default=6, help="jobs of either side (6)"
+    )
     parser.add_argument(
         "--output", type=Path, default=Path("runs/tuned_cluster"), help="folder of the tuning"
     )
-    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options, tuning = parser.parse_known_args(arguments)
     if options.worker:
         _work(options)
         return 0
-    if options.hosts < 2 or options.ranks_per_host < 1 or options.pairs < 2:
-        raise UsageError("give at least 2 --hosts, 1 --ranks-per-host and 2 --pairs")
     with emulated_hosts(options.hosts, options.gbit) as hosts:
         settings = _tune(hosts, options, tuning)
         result: dict[str, Any] = {"settings": settings, "ratio": None}
@@ -87,7 +76,7 @@ def _compare(
 ) -> dict[str, Any]:
     sides: dict[str, Mapping[str, str]] = {"default": {}, "tuned": settings}
     times: dict[str, list[float]] = {name: [] for name in sides}
-    words = [f"--model={options.model}", f"--exchanges={options.exchanges}"]
+    words = [f"--model={options.model}", f"--rounds={options.rounds}"]
     for number in range(options.pairs):
         for name in sides if number % 2 == 0 else reversed(sides):
             samples = harness.launch(
@@ -118,7 +107,7 @@ def _work(options: argparse.Namespace) -> None:
     contender = gradients.horovod(shapes.MODELS[options.model]())
     gradients.check("horovod", contender)
     gradients.timed(contender.exchange)
-    samples = [gradients.timed(contender.exchange) for _ in range(options.exchanges)]
+    samples = [gradients.timed(contender.exchange) for _ in range(options.rounds)]
     if hvd.rank() == 0:
         harness.report(samples)
     hvd.shutdown()
