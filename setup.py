@@ -56,7 +56,7 @@ class BuildLibraries(Command):
         shared = ["-shared", "-fPIC", "-pthread"]
         # The recorder is preloaded into programs without MPI too: it must not bring one.
         for (source, library), command in (
-            (WINDOW, [*cc, "-O3", *shared]),
+            (WINDOW, [*cc, "-O3", "-fwrapv", *shared]),
             (RECORDER, [*mpicc, "-O2", *shared, "-Wl,--as-needed"]),
         ):
             target = self.place(library)

@@ -33,6 +33,7 @@ from training.files import load_checkpoint, make_folder, save_checkpoint, write_
 from training.progress import CsvLog, progress
 
 PROGRAM = "edsr.train"
+_RESUMED = ("optimizer", "step", "samples", "seed", "rng")  # held by a checkpoint, besides weights
 COLUMNS = ("step", "loss", "lr", "images_per_second")
 EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --output runs/x2"
 
@@ -204,7 +205,7 @@ class Trainer:
         path = self.checkpoint_path if args.resume else args.load
         if path is None:
             return {}
-        checkpoint = load_checkpoint(path, KIND)
+        checkpoint = load_checkpoint(path, KIND, _RESUMED if args.resume else ())
         mine, found = self.model.architecture, read_architecture(checkpoint, path)
         weights = checkpoint.get("model", {})
         if args.resume:
@@ -229,7 +230,8 @@ class Trainer:
 def main(arguments: Sequence[str]) -> int:
     """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
-    with ranks.together(hvd, PROGRAM):
+    advice = "lower --batch-size, --patch or --features"
+    with ranks.together(hvd, PROGRAM), ranks.enough_memory(advice):
         trainer = Trainer(args, hvd)
     ranks.agree(hvd, PROGRAM, trainer.contents, f"the images in {args.data}")
     log = None
@@ -238,7 +240,7 @@ def main(arguments: Sequence[str]) -> int:
             make_folder(args.output)
             log = CsvLog(args.output / "log.csv", COLUMNS, resumed_at=trainer.position.step)
     trainer.start()
-    with ranks.alone(hvd, PROGRAM), ranks.enough_memory("lower --batch-size or --patch"):
+    with ranks.alone(hvd, PROGRAM), ranks.enough_memory(advice):
         _train(trainer, log)
     return 0
 
@@ -268,7 +270,9 @@ def _train(trainer: Trainer, log: CsvLog | None) -> None:
                 with region("checkpoint", kind="io"):
                     trainer.save()
             step()
-    if trainer.leads and step_times_s:
+    if trainer.leads and not step_times_s:
+        print(f"{PROGRAM}: nothing to do: {trainer.checkpoint_path} has all {args.steps} steps")
+    elif trainer.leads:
         _summarise(trainer, step_times_s, loss)
 
 

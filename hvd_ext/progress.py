@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from hvd_ext.errors import UsageError
+
 Work = Callable[[], object]
 
 
@@ -20,18 +22,28 @@ class Progress:
 
     def __init__(self) -> None:
         """Start the thread."""
+        self._closed = False
         self._work: queue.SimpleQueue[tuple[Work, Future[None]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="hvd_ext progress", daemon=True)
         self._thread.start()
 
     def submit(self, work: Work) -> Future[None]:
-        """Hand over a piece of work; the result raises what it raised."""
+        """Hand over a piece of work; the result raises what it raised.
+
+        Raises:
+            UsageError: the thread was ended.
+        """
+        if self._closed:
+            raise UsageError(
+                "an exchange after hvd.shutdown(): make the optimizer anew after hvd.init()"
+            )
         future: Future[None] = Future()
         self._work.put((work, future))
         return future
 
     def close(self) -> None:
         """End the thread after the work that was handed over."""
+        self._closed = True
         self._work.put(None)
 
     def _run(self) -> None:

@@ -38,7 +38,12 @@ def bucket_bytes() -> int | None:
         UsageError: not a size.
     """
     text = os.environ.get("HVD_EXT_BUCKET_BYTES")
-    return None if text is None else parse_bytes(text)
+    if text is None:
+        return None
+    most = parse_bytes(text)
+    if most < 1:
+        raise UsageError(f"HVD_EXT_BUCKET_BYTES={text!r}: give a size above 0, or unset it")
+    return most
 
 
 def device_arena() -> bool:

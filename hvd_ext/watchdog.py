@@ -59,7 +59,9 @@ class Watchdog:
     def close(self) -> None:
         """Stop watching."""
         self._closing.set()
-        self._thread.join()
+        # The collector may call this from any thread.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def _watch(self) -> None:
         while not self._closing.wait(_LOOK_EVERY_S):

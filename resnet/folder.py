@@ -123,6 +123,10 @@ def _stack(futures: list[Future[Sample]]) -> tuple[Tensor, Tensor]:
 def _open(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
+            if image.mode[0] in "IF":  # Pillow would make all above 255 white
+                raise UsageError(
+                    f"{path} has mode {image.mode}, not 8 bits a channel: convert it first"
+                )
             return image.convert("RGB")
     # Pillow's decoders raise SyntaxError and others for files that only begin well.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -25,6 +25,7 @@ from training.progress import CsvLog, progress
 
 KIND = "resnet"
 COLUMNS = ("epoch", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "img_per_s")
+_HELD = ("model", "optimizer", "epoch", "batch", "sums", "seed", "global_batch", "rng")
 DECAY_EPOCHS = (30, 60, 80)
 
 
@@ -236,7 +237,7 @@ class ImageNetTrainer:
                 break
         else:
             return None
-        checkpoint = load_checkpoint(path, KIND)
+        checkpoint = load_checkpoint(path, KIND, _HELD)
         asked = {"seed": self.args.seed}
         if checkpoint["batch"]:
             asked["global_batch"] = self.rank_batch * self.hvd.size()

@@ -67,8 +67,8 @@ def parser() -> ranks.Parser:
         "--base-lr", type=ranks.above_zero, default=0.0125, help="learning rate of one rank's batch"
     )
     folder.add_argument("--warmup-epochs", type=natural, default=5, help="epochs until it is full")
-    folder.add_argument("--momentum", type=float, default=0.9, help="of SGD")
-    folder.add_argument("--wd", type=float, default=5e-5, help="weight decay")
+    folder.add_argument("--momentum", type=ranks.not_negative, default=0.9, help="of SGD")
+    folder.add_argument("--wd", type=ranks.not_negative, default=5e-5, help="weight decay")
     folder.add_argument("--workers", type=positive, default=4, help="threads that load images")
     return cli
 
@@ -92,7 +92,14 @@ def main(arguments: Sequence[str]) -> int:
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
     if not (args.train_dir and args.val_dir):
         raise UsageError("nothing to train on: give --train-dir and --val-dir, or --synthetic")
-    if args.checkpoint_format.format(epoch=1) == args.checkpoint_format.format(epoch=2):
+    try:
+        names = {args.checkpoint_format.format(epoch=epoch) for epoch in (1, 2)}
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"--checkpoint-format {args.checkpoint_format!r}: only {{epoch}} is known, as in "
+            "checkpoint-{epoch}.pth.tar"
+        ) from error
+    if len(names) < 2:
         raise UsageError(f"--checkpoint-format {args.checkpoint_format!r} lacks {{epoch}}")
     return args
 

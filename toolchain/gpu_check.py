@@ -195,7 +195,7 @@ def make_environment(check: Check, wheels: Path | None) -> None:
         with settings.open("a") as file:
             file.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
     link_driver(venv)
-    flags = ("-O3", "-shared", "-fPIC", "-pthread")
+    flags = ("-O3", "-fwrapv", "-shared", "-fPIC", "-pthread")
     check.run("window", 60, "cc", *flags, ARENA / "window.c", "-o", ARENA / "libwindow.so")
     # The first import of both may have to read gigabytes.
     facts = check.run("facts", 240, check.python, "-c", FACTS)

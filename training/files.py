@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def whole(path: Path) -> Iterator[Path]:
     Raises:
         HvdExtError: it cannot be written; `path` is as it was before.
     """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    # One name, so that a process that is killed here leaves no more than one.
+    temporary = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         yield temporary
         temporary.replace(path)
@@ -66,24 +68,37 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
             raise OSError(str(error).splitlines()[0]) from error
 
 
-def load_checkpoint(path: Path, kind: str) -> dict[str, Any]:
+def load_checkpoint(path: Path, kind: str, needs: Sequence[str] = ()) -> dict[str, Any]:
     """Read a checkpoint onto the CPU, refusing anything that could run code.
 
+    Args:
+        path: the file.
+        kind: whose model it has to be of.
+        needs: what it has to hold.
+
     Raises:
-        UsageError: there is no such file, it is no checkpoint, it is cut off, or
-            it is of another model than `kind`.
+        UsageError: there is no such file, it is no checkpoint, it is damaged or cut off,
+            it lacks something, or it is of another model than `kind`.
     """
     if not path.is_file():
         raise UsageError(f"no checkpoint at {path}: pass a file written by {kind}.train")
     try:
+        # torch reads what is there, and does not look at the checksums.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged:
+            raise ValueError(damaged)
         state = torch.load(path, map_location="cpu", weights_only=True)
     # Bytes that are no pickle can fail in any way.
     except Exception as error:
         raise UsageError(
-            f"{path} is no checkpoint, or is cut off: pass a file written by {kind}.train"
+            f"{path} is no checkpoint, or is damaged or cut off: pass a file written by "
+            f"{kind}.train"
         ) from error
     found = state.get("kind") if isinstance(state, dict) else None
     if found != kind:
         what = f"a checkpoint of {found!r}" if found else f"no checkpoint of {kind}.train"
         raise UsageError(f"{path} is {what}, not of {kind!r}: pass a file written by {kind}.train")
+    if lacking := [name for name in needs if name not in state]:
+        raise UsageError(f"{path} lacks {', '.join(lacking)}: pass a file written by {kind}.train")
     return state

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hvd_ext.errors import HvdExtError
+from hvd_ext.errors import HvdExtError, UsageError
 from training.files import whole
 
 Advance = Callable[[int, str], None]
@@ -71,12 +71,21 @@ class CsvLog:
             columns: names of the columns; the first is the step.
             resumed_at: rows of the file up to this step are kept; later ones are
                 of steps that will be taken again.
+
+        Raises:
+            HvdExtError: the file is something else, or cannot be written.
         """
+        # A row that is cut short is of a process that was killed.
         kept: list[list[str]] = []
         if resumed_at and path.is_file():
-            with path.open(newline="") as stream:
-                rows = list(csv.reader(stream))[1:]
-            kept = [row for row in rows if len(row) == len(columns) and int(row[0]) <= resumed_at]
+            try:
+                with path.open(newline="") as stream:
+                    rows = [row for row in list(csv.reader(stream))[1:] if len(row) == len(columns)]
+                kept = [row for row in rows if int(row[0]) <= resumed_at]
+            except (ValueError, csv.Error) as error:
+                raise UsageError(
+                    f"{path} is no log of this program ({error}): move it away"
+                ) from error
         with whole(path) as temporary, temporary.open("w", newline="") as stream:
             csv.writer(stream).writerows([columns, *kept])
         self._path = path

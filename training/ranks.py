@@ -59,10 +59,10 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threads",
-        type=at_least(0),
+        type=at_least(0, most=4096),
         default=0,
         metavar="N",
-        help="torch threads per rank; 0: the node's cores over its ranks",
+        help="torch threads per rank; 0: OMP_NUM_THREADS, or the node's cores over its ranks",
     )
     parser.add_argument(
         "--device", choices=DEVICES, default="auto", help="auto: a GPU where there is one"
@@ -110,7 +110,10 @@ def start(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace,
             raise error
         raise AssertionError("unreachable") from error
     hvd = _initialised(args.exchange)
-    torch.set_num_threads(args.threads or max(1, (os.cpu_count() or 1) // hvd.local_size()))
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    elif "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(_threads(hvd))
     return args, hvd
 
 
@@ -216,8 +219,8 @@ def agree(hvd: ModuleType, program: str, value: object, what: str) -> None:
             raise MismatchError(f"{what} differ from those of rank 0: make them the same")
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """An argparse type: a whole number that is not below `least`."""
+def at_least(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """An argparse type: a whole number that is not below `least`, nor above `most`."""
 
     def whole_number(text: str) -> int:
         try:
@@ -226,6 +229,8 @@ def at_least(least: int) -> Callable[[str], int]:
             value = least - 1
         if value < least:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= {least}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{text!r} is more than {most}")
         return value
 
     return whole_number
@@ -240,6 +245,28 @@ def above_zero(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
+
+
+def not_negative(text: str) -> float:
+    """An argparse type: 0 or a finite number above it."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number >= 0")
+    return value
+
+
+def _threads(hvd: ModuleType) -> int:
+    """This rank's part of the cores that the ranks of its node may use; collective.
+
+    Each rank may have been given cores of its own, or all of them the same ones.
+    """
+    mine = (hvd.cross_rank(), os.sched_getaffinity(0))
+    everyones = hvd.allgather_object(mine, name="cores")
+    cores = set().union(*(cores for node, cores in everyones if node == mine[0]))
+    return max(1, len(cores) // int(hvd.local_size()))
 
 
 def _initialised(exchange: str) -> ModuleType:

@@ -26,6 +26,7 @@ from training.progress import CsvLog, progress
 
 COLUMNS = ("step", "loss", "samples_per_second", "read_share")
 AXES = ("depth", "height", "width")
+_HELD = ("arch", "model", "optimizer", "step", "samples", "seed")  # by a checkpoint
 _ADVICE = "share a sample among more ranks (--grid), or lower --batch-size"
 
 
@@ -203,7 +204,7 @@ class Trainer:
                     "or name another --output"
                 )
             return {}
-        checkpoint = load_checkpoint(path, self.task.kind)
+        checkpoint = load_checkpoint(path, self.task.kind, _HELD)
         mine, found = (
             (state["arch"], state["seed"])
             for state in ({"arch": self.task.architecture, "seed": self.args.seed}, checkpoint)
@@ -256,7 +257,9 @@ def _train(trainer: Trainer, log: CsvLog | None) -> None:
             if last or trainer.step_number % args.checkpoint_every == 0:
                 trainer.save()
     held_out_loss = trainer.held_out_loss() if args.held_out else float("nan")
-    if trainer.leads and step_times_s:
+    if trainer.leads and not step_times_s:
+        print(f"{program}: nothing to do: {trainer.checkpoint_path} has all {args.steps} steps")
+    elif trainer.leads:
         _summarise(trainer, step_times_s, loss, held_out_loss)
 
 

@@ -61,6 +61,7 @@ class HostArena:
         """
         self.plan = plan
         self._topology = topology
+        self._size = topology.world.size
         self._table = table
         self._window = on_every_rank(topology, lambda: Window(topology.node, plan.total_bytes))
         self.data = self._window.data
@@ -98,9 +99,10 @@ class HostArena:
             "allreduce",
             "hierarchical",
             bucket.message_bytes,
-            self._topology.world.size,
+            self._size,
             start_s,
-            exchange.wait_s,
+            # Patience calls in slices, of which the window knows the last.
+            max(0.0, time.monotonic() - start_s - exchange.transfer_s),
             exchange.transfer_s,
         )
         if self._lanes is None:

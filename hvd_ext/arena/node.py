@@ -46,6 +46,8 @@ class Patience:
         """Remember whom to wait for, and how long."""
         self._topology = topology
         self._limit_s = limit_s
+        # Asked for now: a thread may wait here still when MPI has ended.
+        self._of_node = topology.node_world_ranks()
 
     def __call__(self, wait: Callable[[float], T]) -> T:
         """Call `wait` with a time limit until it ends or the time allowed is over.
@@ -76,8 +78,7 @@ class Patience:
         return f"{names} ended before a gradient exchange that other ranks wait in"
 
     def _world_ranks(self, local_ranks: list[int]) -> list[int]:
-        of_node = self._topology.node_world_ranks()
-        return [of_node[rank] for rank in local_ranks]
+        return [self._of_node[rank] for rank in local_ranks]
 
 
 def _stall(sentence: str) -> StallError:

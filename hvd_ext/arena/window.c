@@ -235,7 +235,7 @@ DEFINE_ALL(float32, float, float, SAME, SAME, TIMES)
 DEFINE_ALL(float64, double, double, SAME, SAME, TIMES)
 DEFINE_ALL(float16, uint16_t, float, from_half, to_half, TIMES)
 DEFINE_ALL(bfloat16, uint16_t, float, from_bfloat, to_bfloat, TIMES)
-/* Whole numbers wrap around, as in MPI and numpy: unsigned, that is defined. */
+/* Whole numbers wrap around, as in MPI and numpy: compiled with -fwrapv, that is defined. */
 DEFINE_ALL(int64, int64_t, int64_t, SAME, SAME, SAME)
 DEFINE_ALL(int32, int32_t, int32_t, SAME, SAME, SAME)
 DEFINE_ALL(int8, int8_t, int8_t, SAME, SAME, SAME)

@@ -6,7 +6,7 @@ import horovod.torch
 import horovod.torch.optimizer
 
 from hvd_ext.torch.background import init
-from hvd_ext.torch.optimizer import DistributedOptimizer, shutdown
+from hvd_ext.torch.optimizer import DistributedOptimizer, join, shutdown
 
 
 def install() -> None:
@@ -17,5 +17,6 @@ def install() -> None:
     """
     horovod.torch.init = init
     horovod.torch.shutdown = shutdown
+    horovod.torch.join = join
     horovod.torch.DistributedOptimizer = DistributedOptimizer
     horovod.torch.optimizer.DistributedOptimizer = DistributedOptimizer

@@ -2,7 +2,8 @@
 
 Every gradient ends up in the arena's memory and `.grad` is a view of it. A gradient
 that autograd made elsewhere (because `.grad` was None) is copied in while it is still
-in the cache; one that was accumulated into the view is not copied at all.
+in the cache; one that was accumulated into the view is not copied at all. Whatever a
+program puts into `.grad`, the slots' own views stay where they are.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hvd_ext.arena.device import DeviceArena
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.plan import Bucket, ParameterSpec
 from hvd_ext.arena.window import WindowError
+from hvd_ext.errors import UsageError
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.progress import Progress, wait_for
 
@@ -32,7 +34,7 @@ Arena = HostArena | DeviceArena
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 # Starts the exchange of a sparse gradient; calling the result gives the reduced one.
 SparseExchange = Callable[[torch.Tensor, str], Callable[[], torch.Tensor]]
-# Steps until it is known when gradients are ready.
+# Steps until it is known when gradients are ready, and which of them are sparse.
 _FUSE_AFTER = 4
 
 log = logging.getLogger("hvd_ext")
@@ -51,14 +53,18 @@ class ArenaMaker(Protocol):
     def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[Arena, str]:
         """One that suits when gradients are ready, and the reason for its buckets."""
 
+    def named_by_any(self, indices: list[int]) -> list[int]:
+        """What any rank names, the same on every rank; collective."""
+
 
 @dataclass
 class _Slot:
     name: str
     parameter: torch.nn.Parameter
     view: torch.Tensor
-    bucket: int
+    bucket: int | None  # None: it is sparse, and not in the arena
     passes_left: int
+    version: int = 0  # of `.grad` when it was given to the exchange
     sparse: bool = False
     sparse_result: Callable[[], torch.Tensor] | None = None
     ready_s: float = math.inf  # after backward began
@@ -99,8 +105,10 @@ class Gradients:
         self._reduce_sparse = reduce_sparse
         self._progress = Progress()
         self._pending: deque[Future[None]] = deque()
-        weakref.finalize(self, self._progress.close)
         self._arenas: list[Arena] = []
+        # An optimizer that is dropped leaves no threads, which would outlive MPI.
+        weakref.finalize(self, _close, self._progress, self._arenas).atexit = False
+        self._memory: list[tuple[torch.Tensor, int]] = []  # of each arena, and its address
         self._slots: list[_Slot] = []
         self._buckets: list[tuple[Arena, int, Bucket]] = []
         self._unready: list[int] = []
@@ -135,11 +143,20 @@ class Gradients:
 
         Raises:
             StallError: ranks did not come to an exchange.
+            UsageError: a gradient was changed while it was exchanged, or hvd.shutdown()
+                was called.
         """
+        if any(memory.data_ptr() != address for memory, address in self._memory):
+            raise UsageError(
+                "the gradients' memory was moved, as model.share_memory() does: call that before "
+                "DistributedOptimizer()"
+            )
         for slot in self._slots:
             if slot.passes_left > 0:
                 slot.passes_left = 0
                 self._fill(slot)
+            else:
+                _see_untouched(slot)
         start_s = time.monotonic()
         for arena in self._arenas:
             arena.ready(len(arena.plan.buckets) - 1)
@@ -149,6 +166,8 @@ class Gradients:
             reducing.reduce(index)
         for arena in self._arenas:
             arena.finish()
+        if self._step < _FUSE_AFTER:
+            self._agree_on_sparse()
         waited_s = time.monotonic() - start_s
         for slot in self._slots:
             if slot.sparse_result is not None:
@@ -157,7 +176,7 @@ class Gradients:
         emit(CommEvent("exposed", "", message_bytes, self._size, start_s, 0.0, waited_s))
         self._reset()
         self._step += 1
-        if self._step == _FUSE_AFTER and self._make.may_fuse and self._slots:
+        if self._step == _FUSE_AFTER and self._make.may_fuse and self._buckets:
             self._fuse()
 
     def reset(self) -> None:
@@ -168,9 +187,7 @@ class Gradients:
 
     def close(self) -> None:
         """End the progress thread and the arenas' watchdogs."""
-        self._progress.close()
-        for arena in self._arenas:
-            arena.close()
+        _close(self._progress, self._arenas)
 
     def _place(self, arena: Arena, slots: Sequence[_Slot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
@@ -178,6 +195,7 @@ class Gradients:
         if isinstance(arena, DeviceArena):
             self._progress.submit(arena.enter_thread)
         memory = _as_tensor(arena)
+        self._memory.append((memory, memory.data_ptr()))
         for index, bucket in enumerate(arena.plan.buckets):
             for place in bucket.slots:
                 slot = slots[place.parameter]
@@ -191,19 +209,30 @@ class Gradients:
 
         What `.grad` refers to stays valid: gradients move as they are made again.
         """
-        measured = [slot.ready_s for slot in self._slots if slot.ready_s < math.inf]
+        dense = [slot for slot in self._slots if not slot.sparse]
+        measured = [slot.ready_s for slot in dense if slot.ready_s < math.inf]
         latest_s = max(measured, default=0.0)
-        ready_s = [min(slot.ready_s, latest_s) for slot in self._slots]
-        specs = specify([(slot.name, slot.parameter) for slot in self._slots])
+        ready_s = [min(slot.ready_s, latest_s) for slot in dense]
+        specs = specify([(slot.name, slot.parameter) for slot in dense])
+        arena: Arena | None = None
         try:
-            arena, self._why = self._make.fused(specs, ready_s)
+            if dense:
+                arena, self._why = self._make.fused(specs, ready_s)
+            else:
+                self._why = "none, because all gradients are sparse"
         except WindowError as error:
             self._why = f"as at first, because there is no memory for others: {error}"
             return
         for old in self._arenas:
             old.close()
-        self._arenas, self._buckets, self._unready = [], [], []
-        self._place(arena, self._slots)
+        self._arenas.clear()
+        self._memory.clear()
+        self._buckets, self._unready = [], []
+        for slot in self._slots:
+            slot.bucket = None
+            slot.view = slot.parameter.new_empty(0)  # of the old memory nothing is kept
+        if arena is not None:
+            self._place(arena, dense)
         log.info("hvd_ext: %s", self._why)
 
     def _watch(self, slot: _Slot) -> None:
@@ -221,6 +250,7 @@ class Gradients:
 
     def _ready(self, slot: _Slot) -> None:
         if slot.passes_left <= 0:
+            _note(slot)  # the complaint is this one, also if step() is called nevertheless
             raise AssertionError(
                 f"the gradient of {slot.name!r} was computed more than backward_passes_per_step = "
                 f"{self._passes_per_step} times before step(): raise backward_passes_per_step to "
@@ -236,6 +266,8 @@ class Gradients:
             self._begun_s = self._begun_s or now_s
             slot.ready_s = min(slot.ready_s, now_s - self._begun_s)
         self._fill(slot)
+        if slot.bucket is None:
+            return
         self._unready[slot.bucket] -= 1
         while self._next < len(self._buckets) and self._unready[self._next] == 0:
             self._submit_next()
@@ -243,9 +275,17 @@ class Gradients:
     def _adopt(self, slot: _Slot) -> None:
         """Bring a gradient that autograd made elsewhere into the arena."""
         grad = slot.parameter.grad
-        if grad is not None and grad is not slot.view and not grad.is_sparse:
-            slot.view.copy_(grad)
-            slot.parameter.grad = slot.view
+        if grad is None or grad.is_sparse or slot.sparse:
+            return
+        if grad.dtype != slot.view.dtype:
+            raise UsageError(
+                f"the gradient of {slot.name!r} is {grad.dtype}, and was {slot.view.dtype} when "
+                "DistributedOptimizer() was called: convert the model before that"
+            )
+        # A gradient with a graph (create_graph=True) would keep those of all steps alive.
+        if grad.data_ptr() != slot.view.data_ptr() or grad.grad_fn is not None:
+            slot.view.copy_(grad.detach())
+            slot.parameter.grad = slot.view.data
 
     def _fill(self, slot: _Slot) -> None:
         """Have the slot hold what this rank puts into the exchange."""
@@ -257,16 +297,36 @@ class Gradients:
         else:
             slot.view.zero_()
             if slot.parameter.requires_grad:
-                slot.parameter.grad = slot.view
+                slot.parameter.grad = slot.view.data
+        _note(slot)
 
     def _start_sparse(self, slot: _Slot) -> None:
-        # The arena's part of it stays zero, so that the bucket keeps its place in the
-        # order; the gradient itself goes by Horovod's allgather.
+        # The gradient goes by Horovod's allgather. As long as it has a part of the arena,
+        # that stays zero, so that the bucket keeps its place in the order.
+        if not slot.sparse and self._step >= _FUSE_AFTER:
+            raise UsageError(
+                f"the gradient of {slot.name!r} is sparse for the first time in step {self._step}, "
+                "where other ranks do not expect it: use the parameter in the first "
+                f"{_FUSE_AFTER} steps, or give DistributedOptimizer sparse_as_dense=True"
+            )
         slot.sparse = True
         grad = slot.parameter.grad
         if grad is None:
-            grad = torch.zeros_like(slot.parameter).to_sparse(1)
+            rows = slot.parameter.new_empty(0, *slot.parameter.shape[1:])
+            nowhere = torch.empty(1, 0, dtype=torch.int64, device=rows.device)
+            grad = torch.sparse_coo_tensor(
+                nowhere, rows, slot.parameter.shape, check_invariants=True
+            )
+        elif not grad.is_sparse:
+            grad = grad.to_sparse(1)
         slot.sparse_result = self._reduce_sparse(grad, slot.name)
+
+    def _agree_on_sparse(self) -> None:
+        """Take part in the exchange of what only other ranks knew to be sparse; collective."""
+        mine = [index for index, slot in enumerate(self._slots) if slot.sparse]
+        for index in self._make.named_by_any(mine):
+            if not self._slots[index].sparse:
+                self._start_sparse(self._slots[index])
 
     def _submit_next(self) -> None:
         arena, index, _ = self._buckets[self._next]
@@ -282,6 +342,31 @@ class Gradients:
         self._next = 0
         self._begun_s = None
         self.in_flight = False
+
+
+def _close(progress: Progress, arenas: Sequence[Arena]) -> None:
+    progress.close()
+    for arena in arenas:
+        arena.close()
+
+
+def _note(slot: _Slot) -> None:
+    """Remember the gradient as it is: from now on it is being exchanged."""
+    grad = slot.parameter.grad
+    slot.version = 0 if grad is None else grad._version
+
+
+def _see_untouched(slot: _Slot) -> None:
+    """See that nobody wrote to a gradient meanwhile: ranks would get different sums."""
+    grad = slot.parameter.grad
+    if grad is None or slot.sparse:
+        return
+    if grad.data_ptr() != slot.view.data_ptr() or grad._version != slot.version:
+        raise UsageError(
+            f"the gradient of {slot.name!r} was changed between backward() and step(), while it "
+            "was exchanged: call optimizer.synchronize() before, and then step() inside "
+            "`with optimizer.skip_synchronize():`"
+        )
 
 
 def _grad_strides(parameter: torch.Tensor) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import os
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from horovod.torch.optimizer import DistributedOptimizer as HorovodsOptimizer
 from hvd_ext import settings
 from hvd_ext.arena.device import DTYPES as DEVICE_DTYPES
 from hvd_ext.arena.plan import ITEM_BYTES
+from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.torch import runtime
 from hvd_ext.torch.gradients import Gradients
 
@@ -28,7 +29,7 @@ log = logging.getLogger("hvd_ext")
 # then fills in missing state by the step of the class it wraps.
 _HOROVODS_MODULE = "horovod.torch.optimizer"
 
-_horovods_shutdown = horovod.shutdown
+_horovods_shutdown, _horovods_join = horovod.shutdown, horovod.join
 _open_gradients: weakref.WeakSet[Gradients] = weakref.WeakSet()
 
 
@@ -147,7 +148,17 @@ def _distributed_class(base: Any) -> Any:
                     )
                 self.synchronize()
             self._synchronized = False
-            return super().step(closure)
+            result = super().step(closure)
+            if self._gradients and self._gradients.in_flight:
+                raise UsageError(
+                    "a closure that calls backward() makes gradients that no rank exchanges: call "
+                    "backward() before step(), as Horovod asks for, and pass no closure"
+                )
+            return result
+
+        # Or Optimizer.__setstate__ (by load_state_dict) would wrap it, and the hooks, which
+        # the step of the class below calls, would be called twice.
+        step.hooked = True  # type: ignore[attr-defined]
 
         def zero_grad(self, set_to_none: bool = True) -> None:
             if self._gradients and self._gradients.in_flight:
@@ -167,12 +178,16 @@ def _distributed_class(base: Any) -> Any:
         def add_param_group(self, param_group: dict[str, Any]) -> None:
             super().add_param_group(param_group)
             group = len(self.param_groups) - 1
+            if self._gradients and (reason := _unserved_memory(self.param_groups)):
+                raise UsageError(f"a group that cannot be exchanged: {reason}")
             pairs = [
                 (f"allreduce.noname.{group}.{i}", p)
                 for i, p in enumerate(self.param_groups[group]["params"])
             ]
             if self._gradients:
-                runtime.add(self._gradients, [(n, p) for n, p in pairs if p.requires_grad])
+                reason = runtime.add(self._gradients, [(n, p) for n, p in pairs if p.requires_grad])
+                if reason:
+                    raise HvdExtError(f"no memory for the gradients of a new group: {reason}")
             self._names.update({id(p): name for name, p in pairs})
 
     Distributed.__name__ = Distributed.__qualname__ = base.__name__
@@ -199,6 +214,20 @@ def _open(
         atexit.register(_close_all)
     _open_gradients.add(gradients)
     return gradients, None
+
+
+def join(device: int = -1) -> int:
+    """Horovod's join, where no optimizer exchanges its gradients in the arena.
+
+    Raises:
+        UsageError: one does: ranks take the same number of steps there.
+    """
+    if _open_gradients:
+        raise UsageError(
+            "hvd.join() does not serve hvd_ext's DistributedOptimizer, whose ranks take the same "
+            "number of steps: give every rank as many batches, or import horovod.torch"
+        )
+    return int(_horovods_join(device))
 
 
 def shutdown() -> None:
@@ -231,7 +260,12 @@ def _unserved(
         return "sparse_as_dense is asked for"
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         return "the job is elastic"
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return _unserved_memory(optimizer.param_groups) or runtime.unserved()
+
+
+def _unserved_memory(groups: Sequence[dict[str, Any]]) -> str | None:
+    """Say why the arena cannot hold these groups' gradients, or None if it can."""
+    parameters = [p for group in groups for p in group["params"]]
     devices = sorted({str(p.device) for p in parameters})
     if len(devices) > 1:
         return f"parameters are on {' and '.join(devices)}"
@@ -248,7 +282,7 @@ def _unserved(
     for p in parameters:
         if str(p.dtype).removeprefix("torch.") not in served:
             return f"parameters are {p.dtype}, not one of {', '.join(served)}"
-    return runtime.unserved()
+    return None
 
 
 def _pair_names(

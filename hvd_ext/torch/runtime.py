@@ -51,6 +51,8 @@ def unserved() -> str | None:
 
     if not MPI.Is_initialized() or MPI.Is_finalized():
         return "MPI is not running"
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return "MPI runs without MPI_THREAD_MULTIPLE (HOROVOD_MPI_THREADS_DISABLE?)"
     if MPI.COMM_WORLD.size != horovod.size():
         return "Horovod was started on some of MPI's ranks only"
     return None
@@ -120,6 +122,10 @@ class Arenas:
         # Rank 0's word counts, so that no rounding can have two ranks cut differently.
         fusion = world.bcast(fuse(specs, latest, cost))
         return self._make(lay_out(specs, fusion.groups)), fusion.reason
+
+    def named_by_any(self, indices: list[int]) -> list[int]:
+        """What any rank names, in ascending order; collective."""
+        return sorted(set().union(*self._topology.world.allgather(indices)))
 
     def _make(self, plan: Plan) -> Arena:
         if self._device.type == "cuda":

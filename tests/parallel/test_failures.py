@@ -32,6 +32,13 @@ def test_a_missing_rank_ends_the_job_by_name(launch, how):
     assert time.monotonic() - start < 60
 
 
+def test_a_programs_own_error_is_the_last_word(launch):
+    done = launch(2, ["tests/programs/missing_rank.py", "late"], timeout=60)
+    assert done.returncode == 1, done.stdout
+    assert "ValueError: loss is NaN" in done.stdout
+    assert "signal" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("what", "says"),
     [
@@ -60,9 +67,14 @@ def test_nothing_stays_behind_after_a_kill(launch):
     assert "missing_rank.py die" not in processes
 
 
-def test_a_bad_setting_is_one_line(launch):
-    done = launch(
-        2, ["tests/programs/missing_rank.py", "none"], env={"HVD_EXT_STALL_TIMEOUT_S": "soon"}
-    )
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("HVD_EXT_STALL_TIMEOUT_S", "soon", "give a number of seconds above 0"),
+        ("HVD_EXT_BUCKET_BYTES", "0", "give a size above 0, or unset it"),
+    ],
+)
+def test_a_bad_setting_is_one_line(launch, variable, value, says):
+    done = launch(2, ["tests/programs/missing_rank.py", "none"], env={variable: value})
     assert done.returncode != 0
-    assert "HVD_EXT_STALL_TIMEOUT_S='soon': give a number of seconds above 0" in done.stdout
+    assert f"{variable}={value!r}: {says}" in done.stdout

@@ -52,6 +52,13 @@ def test_contract(launch, np_):
     assert done.stdout.count("ok ") == np_
 
 
+@pytest.mark.parametrize(("np_", "ranks_per_node"), [(2, []), (3, []), (2, [1])])
+def test_hazards(launch, np_, ranks_per_node):
+    done = launch(np_, ["tests/programs/optimizer_hazards.py", *ranks_per_node])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == np_
+
+
 @pytest.mark.parametrize(("asked", "found"), [([], "yields"), (["0"], "spins")])
 def test_waiting_leaves_the_core_unless_the_user_says_otherwise(launch, asked, found):
     done = launch(1, ["tests/programs/gives_cores_away.py", *asked])

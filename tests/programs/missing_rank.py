@@ -1,7 +1,8 @@
 """The last rank fails the others. Argument: how.
 
 construct: it never makes its optimizer; step: it never comes to the third step;
-die: it is killed before the third step; leave: it ends, with success, before it.
+die: it is killed before the third step; leave: it ends, with success, before it; late:
+it comes later to the third step than another rank ends by an error of the program's own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ for step in range(5):
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "leave":
             os._exit(0)
+        if how == "late":
+            time.sleep(6)
     optimizer.zero_grad()
     model(torch.ones(1, 100)).sum().backward()
+    if how == "late" and step == 2 and hvd.rank() == 0:
+        raise ValueError("loss is NaN")
     optimizer.step()
 print("all steps done")

@@ -75,4 +75,5 @@ def of(arena, dtype, slot):
     return raw.view(dtype)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""What programs do to gradients and optimizers besides training: served, or refused by name.
+
+Whatever happens, ranks must never go on with different weights.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from mpi4py import MPI
+
+import hvd_ext.torch as hvd
+from hvd_ext import listen
+from hvd_ext.errors import UsageError
+
+STEPS = 6
+
+if len(sys.argv) > 1:
+    # Every so many ranks are a node by themselves, as far as hvd_ext is told.
+    from hvd_ext.torch import runtime
+    from tests.programs.two_nodes import pretend
+
+    pretended = pretend(int(sys.argv[1]))
+    runtime.the_topology = lambda timeout_s: pretended
+
+hvd.init()
+torch.set_num_threads(1)
+rank, size = hvd.rank(), hvd.size()
+
+
+def build(**arguments):
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(36, 2)]
+    model = torch.nn.Sequential(*layers)
+    inner = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, hvd.DistributedOptimizer(inner, model.named_parameters(), **arguments)
+
+
+def backward(model, seed=0, **arguments):
+    generator = torch.Generator().manual_seed(100 * seed + rank)
+    x = torch.randn(2, 3, 5, 5, generator=generator).to(model[0].weight.dtype)
+    model(x).square().sum().backward(**arguments)
+
+
+def assert_alike(model):
+    mine = torch.cat([p.detach().reshape(-1).double() for p in model.parameters()])
+    assert len(set(hvd.allgather_object(mine.numpy().tobytes()))) == 1
+
+
+def trained(between):
+    """The weights after some steps, `between` being done to the model before each but the first."""
+    model, optimizer = build()
+    for step in range(STEPS):
+        if step:
+            between(model)
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        backward(model, step)
+        optimizer.step()
+    assert_alike(model)
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def gradients_may_be_put_elsewhere():
+    def nothing(model):
+        pass
+
+    def assigned(model):
+        for p in model.parameters():
+            p.grad.data = p.grad.data.clone()
+
+    def half_and_back(model):
+        kept = [p.detach().clone() for p in model.parameters()]
+        model.bfloat16().float()
+        for p, old in zip(model.parameters(), kept, strict=True):
+            p.data.copy_(old)
+
+    def channels_last(model):
+        model.to(memory_format=torch.channels_last)
+
+    plain = trained(nothing)
+    for between in (assigned, half_and_back, channels_last):
+        torch.testing.assert_close(trained(between), plain, rtol=1e-5, atol=1e-7)
+
+
+def clipped_by_data_after_synchronize():
+    model, optimizer = build()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        backward(model, step)
+        optimizer.synchronize()
+        for p in model.parameters():
+            p.grad.data = p.grad.data.clamp(-1, 1)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    assert_alike(model)
+
+
+def changed_between_backward_and_step():
+    def clip(model):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+    def scale(model):
+        for p in model.parameters():
+            p.grad.mul_(0.5)
+
+    def replace(model):
+        for p in model.parameters():
+            p.grad = p.grad * 0.5
+
+    for change in (clip, scale, replace):
+        model, optimizer = build()
+        for step in range(2):
+            optimizer.zero_grad()
+            backward(model, step)
+            if step == 0:
+                optimizer.step()
+        change(model)
+        with pytest.raises(UsageError, match=r"changed between .* call optimizer.synchronize"):
+            optimizer.step()
+
+
+def another_dtype_is_refused():
+    model, optimizer = build()
+    backward(model)
+    optimizer.step()
+    model.double()
+    optimizer.zero_grad()
+    with pytest.raises(UsageError, match=r"is torch.float64, and was torch.float32"):
+        backward(model)
+
+
+def memory_that_was_moved_is_noticed():
+    model, optimizer = build()
+    backward(model)
+    optimizer.step()
+    model.share_memory()
+    with pytest.raises(UsageError, match="share_memory"):
+        optimizer.synchronize()
+
+
+def backward_in_a_closure_is_refused():
+    model, optimizer = build()
+    with pytest.raises(UsageError, match="closure"):
+        optimizer.step(lambda: backward(model))
+
+
+def graphs_are_not_kept():
+    model, optimizer = build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of create_graph in general
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            backward(model, step, create_graph=True)
+            assert all(p.grad.grad_fn is None for p in model.parameters())
+            optimizer.step()
+    assert_alike(model)
+
+
+def hooks_run_once_a_step():
+    model, optimizer = build()
+    calls = []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    optimizer.load_state_dict(optimizer.state_dict())
+    backward(model)
+    optimizer.step()
+    assert len(calls) == 1
+
+
+def a_group_that_cannot_be_exchanged():
+    _, optimizer = build()
+    late = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    with pytest.raises(UsageError, match="complex64"):
+        optimizer.add_param_group({"params": [late]})
+
+
+def join_is_refused():
+    _, optimizer = build()
+    with pytest.raises(UsageError, match="same number of steps"):
+        hvd.join()
+    del optimizer
+
+
+def sparse_where_other_ranks_have_none():
+    events = []
+    for bias in (True, False):
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(1000, 4, sparse=True)
+        head = torch.nn.Linear(4, 1) if bias else torch.nn.Identity()
+        parameters = [*table.parameters(), *head.parameters()]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.5))
+        expected = table.weight.detach().clone()
+        for step in range(8):
+            optimizer.zero_grad()
+            users = [r for r in range(size) if r == 0 or step > 1]
+            if rank in users:
+                # By row 3 goes 1 for each rank that uses it, and by row 5 + rank the head's.
+                (
+                    table(torch.tensor([3])).sum() + 0 * head(table(torch.tensor([5]))).sum()
+                ).backward()
+            elif bias:
+                (0 * head(torch.zeros(1, 4)).sum()).backward()
+            stop = listen(events.append)
+            optimizer.step()
+            stop()
+            expected[3] -= 0.5 * len(users) / size
+            assert torch.allclose(table.weight, expected)
+        if size > 1:
+            exchanged = [e.message_bytes for e in events if e.operation == "exposed"]
+            assert exchanged[0] >= 16_000 > 1000 > exchanged[-1]
+    # From then on nobody expects another one.
+    late = torch.nn.Embedding(10, 4, sparse=True)
+    other = torch.nn.Linear(4, 1)
+    parameters = [*late.parameters(), *other.parameters()]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.5))
+    for _ in range(5):
+        optimizer.zero_grad()
+        other(torch.ones(4)).sum().backward()
+        optimizer.step()
+    if size > 1:
+        optimizer.zero_grad()
+        with pytest.raises(UsageError, match="sparse for the first time in step 5"):
+            late(torch.tensor([1])).sum().backward()
+
+
+def waiting_is_told_from_transfer():
+    model, optimizer = build()
+    events = []
+    stop = listen(events.append)
+    if rank == 0:
+        time.sleep(1.3)
+    backward(model)
+    optimizer.step()
+    stop()
+    waited_s = sum(e.wait_s for e in events if e.operation == "allreduce")
+    # The arena waits in slices of half a second; between nodes MPI waits, and does not tell.
+    assert waited_s > 1 or rank == 0 or len(sys.argv) > 1
+
+
+def dropped_optimizers_leave_no_threads():
+    gc.collect()
+    hvd.barrier()
+    before = threading.active_count()
+    for _ in range(3):
+        model, optimizer = build()
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+        del model, optimizer
+        gc.collect()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() <= before, threading.enumerate()
+
+
+def main():
+    for check in [
+        gradients_may_be_put_elsewhere,
+        clipped_by_data_after_synchronize,
+        graphs_are_not_kept,
+        hooks_run_once_a_step,
+        a_group_that_cannot_be_exchanged,
+        join_is_refused,
+        sparse_where_other_ranks_have_none,
+        waiting_is_told_from_transfer,
+        dropped_optimizers_leave_no_threads,
+        # What these leave half done is not gone on with.
+        another_dtype_is_refused,
+        changed_between_backward_and_step,
+        memory_that_was_moved_is_noticed,
+        backward_in_a_closure_is_refused,
+    ]:
+        check()
+        MPI.COMM_WORLD.Barrier()
+    model, optimizer = build()
+    backward(model)
+    optimizer.step()
+    hvd.shutdown()
+    optimizer.zero_grad()
+    with pytest.raises(UsageError, match=r"after hvd.shutdown\(\)"):
+        backward(model)
+    print(f"ok {rank}")
+
+
+if __name__ == "__main__":
+    main()

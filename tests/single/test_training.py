@@ -1,0 +1,124 @@
+"""What the trainers share: files that are refused rather than half believed, and flags."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hvd_ext.errors import UsageError
+from resnet import train as resnet_train
+from resnet.folder import ClassFolder
+from training import ranks
+from training.files import load_checkpoint, save_checkpoint
+from training.progress import CsvLog
+
+torch = pytest.importorskip("torch")
+
+
+def test_a_checkpoint_with_one_wrong_bit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"kind": "a", "model": {"w": torch.ones(1000)}})
+    assert load_checkpoint(path, "a", ("model",))["model"]["w"].sum() == 1000
+    data = bytearray(path.read_bytes())
+    # Within the tensor's numbers, where no format would notice.
+    data[data.index(np.float32(1).tobytes() * 500) + 1000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="damaged or cut off"):
+        load_checkpoint(path, "a", ("model",))
+
+
+def test_a_checkpoint_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"kind": "a", "model": {}})
+    with pytest.raises(UsageError, match="lacks step, seed"):
+        load_checkpoint(path, "a", ("model", "step", "seed"))
+
+
+def test_a_save_that_is_killed_leaves_one_file_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            save_checkpoint(path, {"kind": "a", "ends": Ends()})
+        os.waitpid(child, 0)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+class Ends:
+    """Ends the process that pickles it."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("row", [b"x,1,2\n", b"\xff\xfe,0,1\n"])
+def test_a_log_of_something_else_is_not_gone_on_with(tmp_path: Path, row: bytes) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(b"step,loss,lr\n" + row)
+    with pytest.raises(UsageError, match="no log of this program"):
+        CsvLog(path, ("step", "loss", "lr"), resumed_at=3)
+    assert path.read_bytes().endswith(row)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (ranks.at_least(0), "1" * 20),
+        (ranks.at_least(0, most=4096), "5000"),
+        (ranks.at_least(1), "0"),
+        (ranks.not_negative, "-1"),
+        (ranks.not_negative, "inf"),
+        (ranks.not_negative, "nan"),
+        (ranks.above_zero, "0"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(kind, text) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=text):
+        kind(text)
+    assert ranks.not_negative("0") == 0.0
+    assert ranks.at_least(0)("7") == 7
+
+
+@pytest.mark.parametrize("pattern", ["{foo}", "{", "{epoch:zz}", "{0}", "same"])
+def test_names_of_checkpoints_that_cannot_be(pattern: str) -> None:
+    args = resnet_train.parser().parse_args(
+        ["--train-dir", "a", "--val-dir", "b", "--checkpoint-format", pattern]
+    )
+    with pytest.raises(UsageError, match="--checkpoint-format"):
+        resnet_train._checked(args)
+
+
+def test_sixteen_bits_a_channel_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    Image.fromarray(np.full((80, 80), 40_000, np.uint16)).save(folder / "deep.png")
+    with pytest.raises(UsageError, match="not 8 bits a channel"):
+        ClassFolder.read(tmp_path).validation_sample(0, 64)
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads"),
+    [
+        ([{0, 1}, {0, 1}], 1),  # all may use all
+        ([{0, 1}, {2, 3}], 2),  # each has its own
+        ([{0}, {0}, {0}], 1),  # more ranks than cores
+        ([{0, 1, 2, 3, 4, 5}] * 2, 3),
+    ],
+)
+def test_threads_follow_from_the_cores_that_the_nodes_ranks_may_use(
+    monkeypatch: pytest.MonkeyPatch, cores: list[set[int]], threads: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores[0])
+    hvd = SimpleNamespace(
+        cross_rank=lambda: 0,
+        local_size=lambda: len(cores),
+        # The other node's ranks do not count.
+        allgather_object=lambda mine, name: [*((0, own) for own in cores), (1, {7, 8, 9})],
+    )
+    assert ranks._threads(hvd) == threads
