@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 
 class HvdExtError(Exception):
@@ -40,18 +41,34 @@ def run(main: Callable[[Sequence[str]], int], program: str) -> None:
     An HvdExtError becomes one line on standard error and its `exit_code`; Ctrl-C
     becomes 130; a reader that closed the pipe (`| head`) is no error.
     """
-    try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
-    except HvdExtError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
-        code = 130
-    except BrokenPipeError:
-        # What is still buffered has nowhere to go; without this the interpreter
-        # would complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    code = 0
+    with reader_may_leave():
+        try:
+            code = main(sys.argv[1:])
+        except HvdExtError as error:
+            code = error.exit_code
+            print(f"{program}: error: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            code = 130
+            print(f"{program}: interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """What is written within ends, without an error, when its reader closed the pipe."""
+    try:
+        yield
+    except BrokenPipeError:
+        pass
+    except SystemExit as left:
+        # rich's Console exits with 1 on a closed pipe.
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+    finally:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            try:
+                stream.flush()
+            except BrokenPipeError:
+                # The interpreter would complain at exit of what is still buffered.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

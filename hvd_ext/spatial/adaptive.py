@@ -102,15 +102,15 @@ def adaptive_pool(
     ]
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
-        # A window is a box: what is pooled dim by dim is pooled.
-        for dim, (window, (begin, end), (first, _)) in enumerate(
-            zip(windows, outputs, inputs, strict=True), start=2
-        ):
+        # A window is a box: what is pooled dim by dim is pooled. The last dim comes first, and
+        # so, of equal maxima, the first one of the window.
+        along = list(enumerate(zip(windows, outputs, inputs, strict=True), start=2))
+        for dim, (window, (begin, end), (first, _)) in reversed(along):
             cells = []
             for cell in range(begin, end):
                 low, high = window.begins[cell], window.ends[cell]
                 part = block.narrow(dim, low - first, high - low)
-                cells.append(part.amax(dim) if largest else part.mean(dim))
+                cells.append(part.max(dim).values if largest else part.mean(dim))
             block = torch.stack(cells, dim)
         return block
 
@@ -144,7 +144,8 @@ def global_maximum(x: SpatialTensor) -> Tensor:
     values = gather(SpatialTensor(value.view(shape), x.grid, x.parts)).flatten(len(x.lead))
     places = gather(SpatialTensor(place.view(shape), x.grid, x.parts)).flatten(len(x.lead))
     best = values.amax(-1, keepdim=True)
-    far = torch.where(values == best, places, torch.iinfo(places.dtype).max)
+    # Where there is a NaN, that is the best, and equal to nothing.
+    far = torch.where((values == best) | values.isnan(), places, torch.iinfo(places.dtype).max)
     return values.gather(-1, far.argmin(-1, keepdim=True)).view(shape)
 
 

@@ -17,6 +17,7 @@ from hvd_ext.spatial.partition import Box
 from hvd_ext.spatial.refusal import Refusal
 from hvd_ext.spatial.tensor import (
     SpatialTensor,
+    check_dtype,
     global_shape,
     implements,
     result_dtype,
@@ -26,11 +27,18 @@ from hvd_ext.spatial.windowed import Shares, padding_of_shard, windowed
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 
 
-def per_dim(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
-    """One number for all dims, or one for each."""
-    if isinstance(value, int):
-        return (value,) * dims
-    return tuple(value) * dims if len(value) == 1 else tuple(value)
+def per_dim(value: int | Sequence[int], dims: int, least: int = 0) -> tuple[int, ...]:
+    """One number for all dims, or one for each.
+
+    Raises:
+        Refusal: one is below `least`.
+    """
+    values = (value,) if isinstance(value, int) else tuple(value)
+    if values and min(values) < least:
+        raise Refusal(
+            f"a window with {values}: its stride and dilation are at least 1, its padding 0"
+        )
+    return values * dims if len(values) == 1 else values
 
 
 def batched(x: Any, dims: int, what: str) -> SpatialTensor:
@@ -90,7 +98,8 @@ def convolve(
     """
     convolution = CONVOLUTIONS[dims]
     x = batched(x, dims, f"conv{dims}d")
-    stride, dilation = per_dim(stride, dims), per_dim(dilation, dims)
+    check_dtype(f"conv{dims}d", x, weight)
+    stride, dilation = per_dim(stride, dims, 1), per_dim(dilation, dims, 1)
     if not isinstance(padding, str):
         padding = per_dim(padding, dims)
     shape = global_shape(

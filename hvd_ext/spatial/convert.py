@@ -15,7 +15,7 @@ from torch import nn
 
 from hvd_ext.errors import UsageError
 from hvd_ext.spatial.grid import ProcessGrid
-from hvd_ext.spatial.refusal import layer
+from hvd_ext.spatial.refusal import Refusal, layer
 from hvd_ext.spatial.replicate import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
 
@@ -51,9 +51,9 @@ def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str]
                 + ", ".join(child for child, _ in model.named_children())
             )
     for name, module in modules.items():
-        _name_refusals(module, name or type(model).__name__)
         if name in gather_before:
             module.register_forward_pre_hook(_gather_arguments, with_kwargs=True)
+        _name_refusals(module, name or type(model).__name__)
 
     def scatter_arguments(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -62,7 +62,9 @@ def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str]
             whole = isinstance(value, torch.Tensor) and value.dim() > 2
             return scatter(value, grid) if whole else value
 
-        return tuple(map(split, args)), {key: split(value) for key, value in kwargs.items()}
+        found = tuple(map(split, args))
+        _check_hooks(module, found)
+        return found, {key: split(value) for key, value in kwargs.items()}
 
     model.register_forward_pre_hook(scatter_arguments, with_kwargs=True)
     # An attribute of its own: state_dict and parameters do not see it.
@@ -77,6 +79,7 @@ def _name_refusals(module: nn.Module, name: str) -> None:
     def enter(module: nn.Module, args: Any) -> None:
         entered.append(layer(name))
         entered[-1].__enter__()
+        _check_hooks(module, args)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         entered.pop().__exit__(None, None, None)
@@ -84,6 +87,15 @@ def _name_refusals(module: nn.Module, name: str) -> None:
     module.register_forward_pre_hook(enter)
     # Also after an error, or the next model's refusals would bear this name.
     module.register_forward_hook(leave, always_call=True)
+
+
+def _check_hooks(module: nn.Module, args: tuple[Any, ...]) -> None:
+    hooked = module._backward_hooks or module._backward_pre_hooks
+    if hooked and any(isinstance(value, SpatialTensor) for value in args):
+        raise Refusal(
+            "a backward hook of a module, which torch calls for ordinary tensors alone: use hooks "
+            "of parameters (register_post_accumulate_grad_hook) or of x.local"
+        )
 
 
 def _gather_arguments(

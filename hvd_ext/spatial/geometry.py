@@ -49,15 +49,6 @@ class Sliding:
         """Inputs from the first to the last tap, both included."""
         return self.dilation * (self.kernel - 1) + 1
 
-    def outputs(self, extent: int, padding_after: int, ceil_mode: bool = False) -> int:
-        """Number of outputs; not positive where the window does not fit."""
-        free = extent + self.padding + padding_after - self.span
-        count = (-(-free // self.stride) if ceil_mode else free // self.stride) + 1
-        # A window may hang over the end, but not start beyond it.
-        if ceil_mode and (count - 1) * self.stride >= extent + self.padding:
-            count -= 1
-        return count
-
     def reach(self, outputs: Interval) -> Interval:
         """The inputs that `outputs` need, unclipped."""
         begin = outputs[0] * self.stride - self.padding
@@ -97,10 +88,6 @@ class Transposed:
     def span(self) -> int:
         """Outputs from the first to the last tap, both included."""
         return self.dilation * (self.kernel - 1) + 1
-
-    def outputs(self, extent: int, output_padding: int) -> int:
-        """Number of outputs; `output_padding` more at the end of the whole sample."""
-        return (extent - 1) * self.stride - 2 * self.padding + self.span + output_padding
 
     def reach(self, outputs: Interval) -> Interval:
         """The inputs that may add to `outputs`, unclipped."""

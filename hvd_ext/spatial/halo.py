@@ -42,7 +42,6 @@ class Link:
         self.wait: Callable[[], None] | None = None
         self.arrivals: list[Tensor] = []
         self.lead: tuple[int, ...] = ()
-        self.like: Tensor | None = None
         self.adjoint: Link | None = None
 
     def again(self) -> Link:
@@ -89,7 +88,6 @@ def _lead(tensor: Tensor, dims: int) -> tuple[int, ...]:
 def _open(link: Link, boxes: Sequence[Box], local: Tensor) -> list[Tensor]:
     plan = link.routes
     link.lead = _lead(local, len(plan.shard))
-    link.like = local
     sends = [(peer, _pack(local, sent, plan.shard)) for peer, sent in plan.sends]
     receives = [(peer, _room(local, got, link.lead)) for peer, got in plan.receives]
     link.arrivals = [buffer for _, buffer in receives]
@@ -105,7 +103,7 @@ def _finish(link: Link) -> list[Tensor]:
         for buffer, (_, boxes) in zip(link.arrivals, link.routes.receives, strict=True)
         for piece in _unpack(buffer, boxes, link.lead)
     ]
-    link.wait, link.arrivals, link.like = None, [], None
+    link.wait, link.arrivals = None, []
     return pieces
 
 

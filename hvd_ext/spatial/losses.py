@@ -32,9 +32,10 @@ CELLWISE = (
 
 def _shard(value: Any, x: SpatialTensor) -> Any:
     if isinstance(value, SpatialTensor):
-        if value.extents != x.extents:
+        if value.extents != x.extents or value.grid is not x.grid:
             raise Refusal(
-                f"a loss between extents {x.extents} and {value.extents}: they must be the same"
+                f"a loss between tensors split as {x!r} and {value!r}: their split dims and their "
+                "grid must be the same"
             )
         return value.local
     return aligned(value, x) if isinstance(value, Tensor) else value
@@ -63,18 +64,23 @@ def _cellwise(function: Any) -> Any:
         _old_style(function, options)
         _check(function, reduction)
         x = first((input, target))
-        if tuple(input.shape) != tuple(target.shape):
-            raise Refusal(
-                f"{name_of(function)} of shapes {tuple(input.shape)} and {tuple(target.shape)}: "
-                "they must be the same"
-            )
+        # torch's only one that counts an element as much as it weighs.
+        weight = options.get("weight") if function is F.mse_loss else None
+        for other in (target, weight):
+            if other is not None and tuple(input.shape) != tuple(other.shape):
+                raise Refusal(
+                    f"{name_of(function)} of shapes {tuple(input.shape)} and "
+                    f"{tuple(other.shape)}: they must be the same"
+                )
         rest = [_shard(value, x) for value in args]
         named = {name: _shard(value, x) for name, value in options.items()}
         cells = function(_shard(input, x), _shard(target, x), *rest, reduction="none", **named)
         if reduction == "none":
             return x.like(cells)
         total = _total(x, cells)
-        total = total / math.prod(x.shape) if reduction == "mean" else total
+        if reduction == "mean":
+            counted = math.prod(x.shape) if weight is None else _total(x, named["weight"])
+            total = total / counted
         return total.to(cells.dtype)
 
     return handler

@@ -35,28 +35,30 @@ def batch_norm(
     process's samples in data-parallel training.
 
     Raises:
-        Refusal: one value per channel has no variance to train with.
+        Refusal: one value per channel has no variance to train with; or a parameter is not
+            one per channel.
     """
-    channels = x.shape[1]
-    count = x.shape.numel() // channels
-    if training and count == 1:
+    if training and x.shape[0] * math.prod(x.extents) == 1:
         raise Refusal(
             f"batch_norm of shape {tuple(x.shape)} in training: more than 1 value per channel is "
             "needed; use a larger batch or model.eval()"
         )
+    kinds = (x.dtype, torch.promote_types(x.dtype, torch.float32))
+    for given in (running_mean, running_var, weight, bias):
+        # torch would say so on ranks that have cells alone.
+        if given is not None and (given.shape != x.shape[1:2] or given.dtype not in kinds):
+            raise Refusal(
+                f"batch_norm of shape {tuple(x.shape)} in {x.dtype} with a parameter of shape "
+                f"{tuple(given.shape)} in {given.dtype}: one per channel, of the same dtype"
+            )
     weight = None if weight is None else enter(weight, x.grid.space)
     bias = None if bias is None else enter(bias, x.grid.space)
     if not training:
         if running_mean is None or running_var is None:
             raise Refusal("batch_norm: without running statistics it is always in training")
         return x.like(_apply(x.local, running_mean, running_var, weight, bias, eps))
-    local, mean, variance = _BatchNorm.apply(x, eps, x.local, weight, bias)
-    if running_mean is not None and running_var is not None:
-        with torch.no_grad():
-            unbiased = variance * (count / (count - 1))
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-    return x.like(local)
+    running = (running_mean, running_var, momentum)
+    return x.like(_BatchNorm.apply(x, eps, running, x.local, weight, bias))
 
 
 def _apply(
@@ -79,18 +81,21 @@ class _BatchNorm(Function):
         ctx: Any,
         x: SpatialTensor,
         eps: float,
+        running: tuple[Tensor | None, Tensor | None, float],
         local: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Tensor:
         mean, variance = _statistics(x, local)
+        # Here, where torch does it too: activation checkpointing, which recomputes no further
+        # than it must, then does it as often.
+        _update(*running, mean, variance, local.shape[0] * math.prod(x.extents))
         ctx.space, ctx.cells, ctx.eps = x.grid.space, math.prod(x.extents), eps
         ctx.save_for_backward(local, weight, bias, mean, variance)
-        ctx.mark_non_differentiable(mean, variance)
-        return _apply(local, mean, variance, weight, bias, eps), mean, variance
+        return _apply(local, mean, variance, weight, bias, eps)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         local, weight, bias, mean, variance = ctx.saved_tensors
         space, count = ctx.space, ctx.cells * local.shape[0]
         if torch.is_grad_enabled():
@@ -102,27 +107,32 @@ class _BatchNorm(Function):
             return (
                 None,
                 None,
+                None,
                 *(
                     next(found) if tensor is not None and tensor.requires_grad else None
                     for tensor in (local, weight, bias)
                 ),
             )
         scale = torch.ones_like(mean) if weight is None else weight
-        # The part that passes the statistics by, and the sums of gradient and of
-        # gradient times normalised input, in one go.
-        direct, by_input, by_one = torch.ops.aten.native_batch_norm_backward(
-            gradient.contiguous(memory_format=layout(local)),
-            local,
-            scale,
-            mean.to(scale.dtype),
-            variance.to(scale.dtype),
-            None,
-            None,
-            False,
-            ctx.eps,
-            [True, True, True],
-        )
-        if ctx.needs_input_grad[2]:
+        if local.numel():
+            # The part that passes the statistics by, and the sums of gradient and of
+            # gradient times normalised input, in one go.
+            direct, by_input, by_one = torch.ops.aten.native_batch_norm_backward(
+                gradient.contiguous(memory_format=layout(local)),
+                local,
+                scale,
+                mean.to(scale.dtype),
+                variance.to(scale.dtype),
+                None,
+                None,
+                False,
+                ctx.eps,
+                [True, True, True],
+            )
+        else:
+            # The kernel may divide by the number of cells.
+            direct, by_input, by_one = map(torch.zeros_like, (local, scale, scale))
+        if ctx.needs_input_grad[3]:
             sums = space.allreduce(torch.stack([by_input, by_one]).to(mean.dtype))
             inverse = torch.rsqrt(variance + ctx.eps)
             slope = -scale * inverse * inverse * sums[0] / count
@@ -133,10 +143,26 @@ class _BatchNorm(Function):
         return (
             None,
             None,
-            direct if ctx.needs_input_grad[2] else None,
-            by_input if ctx.needs_input_grad[3] else None,
-            by_one if ctx.needs_input_grad[4] else None,
+            None,
+            direct if ctx.needs_input_grad[3] else None,
+            by_input if ctx.needs_input_grad[4] else None,
+            by_one if ctx.needs_input_grad[5] else None,
         )
+
+
+def _update(
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    mean: Tensor,
+    variance: Tensor,
+    count: int,
+) -> None:
+    """Have running statistics follow those of `count` values per channel."""
+    if count and running_mean is not None and running_var is not None:
+        unbiased = variance * (count / (count - 1))
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
 
 
 def _statistics(x: SpatialTensor, local: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,12 +244,13 @@ def group_norm(
     batch, channels = x.lead
     if num_groups < 1 or channels % num_groups:
         raise Refusal(f"group_norm of {channels} channels in {num_groups} groups: it must divide")
-    if x.shape.numel() == batch * num_groups:
+    if x.shape.numel() == num_groups:
         raise Refusal(f"group_norm of shape {tuple(x.shape)}: more than 1 value per group needed")
     local = x.local.reshape(batch, num_groups, channels // num_groups, *x.local.shape[2:])
     count = channels // num_groups * math.prod(x.extents)
     normal = _normalise(local, range(2, local.ndim), count, x.grid.space, eps)
-    return x.like(_affine(normal.reshape(x.local.shape), weight, bias, x))
+    normal = _affine(normal.reshape(x.local.shape), weight, bias, x)
+    return x.like(normal.to(_autocast_dtype(x)))
 
 
 @implements(F.instance_norm)
@@ -242,11 +269,13 @@ def instance_norm(
         raise Refusal(
             "instance_norm with track_running_stats=True is not supported: use False, or batch_norm"
         )
+    if not use_input_stats:
+        raise Refusal("instance_norm with use_input_stats=False: there are no running statistics")
     count = math.prod(x.extents)
     if count == 1:
         raise Refusal(f"instance_norm of extents {x.extents}: more than 1 cell is needed")
     normal = _normalise(x.local, range(2, x.ndim), count, x.grid.space, eps)
-    return x.like(_affine(normal, weight, bias, x))
+    return x.like(_affine(normal, weight, bias, x).to(x.dtype))
 
 
 @implements(F.layer_norm)
@@ -269,7 +298,14 @@ def layer_norm(
     normal = _normalise(x.local, dims, count, x.grid.space, eps)
     if weight is not None:
         normal = normal * aligned(weight, x)
-    return x.like(normal if bias is None else normal + aligned(bias, x))
+    normal = normal if bias is None else normal + aligned(bias, x)
+    return x.like(normal.to(_autocast_dtype(x)))
+
+
+def _autocast_dtype(x: SpatialTensor) -> torch.dtype:
+    """What group and layer norm give: x's dtype, but on CUDA autocast makes it a wide one."""
+    wide = x.is_cuda and torch.is_autocast_enabled("cuda")
+    return torch.promote_types(x.dtype, torch.float32) if wide else x.dtype
 
 
 def _affine(normal: Tensor, weight: Tensor | None, bias: Tensor | None, x: SpatialTensor) -> Tensor:

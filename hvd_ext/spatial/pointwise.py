@@ -5,6 +5,7 @@ An explicit list. What is not on it may look at neighbours, and is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from hvd_ext.spatial.halo import enter
 from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.shape import unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, implements, name_of
 
 # By name, as functions of torch, torch.nn.functional and methods of Tensor.
@@ -25,7 +27,7 @@ ELEMENTWISE = (
     *("square", "reciprocal", "sin", "cos", "erf", "floor", "ceil", "round", "sign", "clamp"),
     *("clamp_", "clamp_min", "clamp_max", "clip", "pow", "isnan", "isinf", "isfinite"),
     *("logical_not", "nan_to_num", "clone", "detach", "contiguous", "zeros_like", "ones_like"),
-    *("float", "double", "half", "bfloat16", "long", "int", "bool", "type_as", "to", "cpu"),
+    *("float", "double", "half", "bfloat16", "long", "int", "bool", "cpu"),
     *("cuda", "requires_grad_", "__neg__", "__pos__", "__abs__", "__invert__"),
 )
 # Two operands, or three: each a partitioned tensor, a replicated one or a number.
@@ -39,6 +41,8 @@ BROADCAST = (
     *("__and__", "__or__", "__xor__", "masked_fill", "fmod", "remainder", "atan2", "hypot"),
 )
 
+IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
+
 
 def _functions(names: tuple[str, ...]) -> set[Any]:
     homes = (torch, F, Tensor)
@@ -47,11 +51,26 @@ def _functions(names: tuple[str, ...]) -> set[Any]:
 
 
 def _local(function: Any) -> Any:
-    def handler(*operands: Any, **options: Any) -> SpatialTensor:
-        x = first(operands)
+    name = function.__name__
+    in_place = name in IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+
+    def handler(*operands: Any, **options: Any) -> Any:
+        x = first((*operands, *options.values()))
+        changed = operands[0] if in_place and operands else options.get("out")
+        if isinstance(changed, Tensor):
+            raise Refusal(
+                f"{name_of(function)} into a replicated tensor of shape {tuple(changed.shape)}, of "
+                "which each rank would change its part alone: make a new tensor instead"
+            )
         values = [_operand(function, operand, x) for operand in operands]
         named = {name: _operand(function, value, x) for name, value in options.items()}
-        return x.like(function(*values, **named))
+        result = function(*values, **named)
+        if result is NotImplemented:
+            # What Python asks of operators: it knows what to do.
+            return result
+        if not isinstance(result, Tensor):
+            raise Refusal(f"{name_of(function)} of {x!r} alone: its result is no tensor like it")
+        return x.like(result)
 
     return handler
 
@@ -105,14 +124,27 @@ def prelu(x: SpatialTensor, weight: Tensor) -> SpatialTensor:
     return x.like(F.prelu(x.local, enter(weight, x.grid.space)))
 
 
+def _cast(function: Any) -> Any:
+    def handler(x: SpatialTensor | Tensor, *args: Any, **options: Any) -> SpatialTensor | Tensor:
+        # Of the other tensor only its dtype and device are asked, which its shard has too.
+        values = [value.local if isinstance(value, SpatialTensor) else value for value in args]
+        if isinstance(x, SpatialTensor):
+            return x.like(function(x.local, *values, **options))
+        cast: Tensor = function(x, *values, **options)
+        return cast
+
+    return handler
+
+
+for _function in (Tensor.to, Tensor.type_as):
+    implements(_function)(_cast(_function))
+
+
 def _over_channels(function: Any) -> Any:
     def handler(x: SpatialTensor, dim: int | None = None, *args: Any, **kw: Any) -> SpatialTensor:
-        if dim is None or dim % x.ndim >= len(x.lead):
-            raise Refusal(
-                f"{name_of(function)} over dim {dim} of {x!r}: that dim is split, or not "
-                f"named; dims 0 to {len(x.lead) - 1} are not split"
-            )
-        return x.like(function(x.local, dim, *args, **kw))
+        if dim is None:
+            raise Refusal(f"{name_of(function)} of {x!r} over a dim that is not named: name it")
+        return x.like(function(x.local, unsplit(x, dim, name_of(function)), *args, **kw))
 
     return handler
 
@@ -134,16 +166,7 @@ def dropout(
     group seed alike, and this rank's place: reproducible, and recomputed alike under
     activation checkpointing.
     """
-    if not 0 <= p <= 1:
-        raise Refusal(f"dropout with p={p}: a probability is between 0 and 1")
-    if not training or p == 0:
-        return x
-    seed = int(torch.randint(2**62, ()).item())
-    generator = torch.Generator(device=x.device).manual_seed(seed + x.grid.space.rank)
-    drawn = torch.rand(x.local.shape, generator=generator, device=x.device)
-    # p = 1 keeps nothing; what is kept is scaled up.
-    mask = (drawn >= p).to(x.dtype) / max(1 - p, torch.finfo(x.dtype).tiny)
-    return x.like(x.local * mask)
+    return _dropped(x, x.local.shape, x.grid.space.rank, p, training, inplace)
 
 
 @implements(F.dropout1d, F.dropout2d, F.dropout3d)
@@ -151,12 +174,20 @@ def dropout_channels(
     x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> SpatialTensor:
     """Whole channels are dropped, so all ranks of a space group draw the same mask."""
+    return _dropped(x, (*x.lead, *(1 for _ in x.extents)), 0, p, training, inplace)
+
+
+def _dropped(
+    x: SpatialTensor, shape: Sequence[int], place: int, p: float, training: bool, inplace: bool
+) -> SpatialTensor:
+    """Times a mask of `shape`, which ranks of the same `place` draw alike."""
     if not 0 <= p <= 1:
         raise Refusal(f"dropout with p={p}: a probability is between 0 and 1")
     if not training or p == 0:
         return x
     seed = int(torch.randint(2**62, ()).item())
-    generator = torch.Generator(device=x.device).manual_seed(seed)
-    drawn = torch.rand((*x.lead, *(1 for _ in x.extents)), generator=generator, device=x.device)
+    generator = torch.Generator(device=x.device).manual_seed(seed + place)
+    drawn = torch.rand(shape, generator=generator, device=x.device)
+    # p = 1 keeps nothing; what is kept is scaled up.
     mask = (drawn >= p).to(x.dtype) / max(1 - p, torch.finfo(x.dtype).tiny)
-    return x.like(x.local * mask)
+    return x.like(x.local.mul_(mask) if inplace else x.local * mask)

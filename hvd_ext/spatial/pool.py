@@ -13,6 +13,7 @@ from torch import Tensor
 from hvd_ext.spatial.conv import batched, per_dim
 from hvd_ext.spatial.geometry import Sliding, Whole, Window
 from hvd_ext.spatial.partition import Box, lengths
+from hvd_ext.spatial.refusal import Refusal
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.windowed import Shares, padding_of_shard, windowed
 
@@ -112,7 +113,7 @@ def max_pool(
             values: Tensor = MAX_POOLS[dims](block, kernel, step, own, spread, ceil_mode)
             return values
         flat = MAX_POOLS_WITH_INDICES[dims](block, kernel, step, own, spread, ceil_mode)[1]
-        return _global_index(flat, inputs, x.extents)
+        return _global_index(flat, inputs, x.extents, spread)
 
     if not indices:
         return windowed(x, windows, shape[2:], operation, fill)
@@ -124,13 +125,17 @@ def max_pool(
         return windowed(x, windows, shape[2:], operation, fill, empty=empty)
 
 
-def _global_index(flat: Tensor, inputs: Box, extents: Sequence[int]) -> Tensor:
+def _global_index(
+    flat: Tensor, inputs: Box, extents: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
     """Flat indices into a block as flat indices into the whole."""
     total, scale = torch.zeros_like(flat), 1
-    for (begin, _), size, extent in reversed(
-        list(zip(inputs, lengths(inputs), extents, strict=True))
+    for (begin, _), size, extent, step in reversed(
+        list(zip(inputs, lengths(inputs), extents, dilation, strict=True))
     ):
-        total += (flat % size + begin) * scale
+        place = flat % size + begin
+        # Where nothing beats the padding, torch names the first tap within the sample.
+        total += torch.where(place < 0, place % step, place) * scale
         flat = flat // size
         scale *= extent
     return total
@@ -148,7 +153,8 @@ def average_pool(
 ) -> SpatialTensor:
     """Average pooling over the last `dims` dims; arguments as torch's.
 
-    The window is summed up, then divided by what torch would divide by there.
+    The window is summed up, then divided by what torch would divide by there; in 16 bits it
+    is averaged, and corrected where torch would divide by something else.
 
     Args:
         dims: 1, 2 or 3.
@@ -164,6 +170,8 @@ def average_pool(
         Refusal: torch would not take these arguments for the whole either.
     """
     x = batched(x, dims, f"avg_pool{dims}d")
+    if not x.dtype.is_floating_point:
+        raise Refusal(f"avg_pool{dims}d of {x.dtype}: it takes floating-point numbers")
     kernel = per_dim(kernel_size, dims)
     step = kernel if stride is None or stride == [] else per_dim(stride, dims)
     pad = per_dim(padding, dims)
@@ -174,8 +182,11 @@ def average_pool(
     sliding = [Sliding(*numbers) for numbers in zip(kernel, step, pad, strict=True)]
     windows, own = _windows(x, sliding)
 
+    # The sum of many 16-bit numbers is none; their mean is.
+    divided = 1 if x.dtype.itemsize >= 4 else divisor_override or math.prod(kernel)
+
     def total(block: Tensor, zeros: Sequence[int]) -> Tensor:
-        return _sum_pool(dims, block, kernel, step, zeros, ceil_mode)
+        return _sum_pool(dims, block, kernel, step, zeros, ceil_mode, divided)
 
     shares = None
     zeros = padding_of_shard(x, windows, shape[2:], own)
@@ -187,14 +198,15 @@ def average_pool(
         x, windows, shape[2:], lambda block, outputs, inputs: total(block, own), shares=shares
     )
     if divisor_override is not None:
-        return totals.like(totals.local / divisor_override)
+        return totals.like(totals.local / (divisor_override / divided))
     counts = [
         _counts(window, interval, extent, count_include_pad)
         for window, interval, extent in zip(sliding, totals.box, x.extents, strict=True)
     ]
     if all(len(set(along)) == 1 for along in counts):
-        return totals.like(totals.local / math.prod(along[0] for along in counts))
-    return totals.like(totals.local / _outer(counts, totals.local))
+        return totals.like(totals.local / (math.prod(along[0] for along in counts) / divided))
+    averages = totals.local / (_outer(counts, totals.local) / divided)
+    return totals.like(averages.to(totals.dtype))
 
 
 def _windows(x: SpatialTensor, sliding: Sequence[Sliding]) -> tuple[list[Window], list[int]]:
@@ -216,12 +228,17 @@ def _sum_pool(
     step: Sequence[int],
     padding: Sequence[int],
     ceil_mode: bool,
+    divisor: int,
 ) -> Tensor:
     if dims == 1:
         # Only the other two can be told what to divide by.
-        rows = _sum_pool(2, block.unsqueeze(-2), (1, *kernel), (1, *step), (0, *padding), ceil_mode)
+        rows = _sum_pool(
+            2, block.unsqueeze(-2), (1, *kernel), (1, *step), (0, *padding), ceil_mode, divisor
+        )
         return rows.squeeze(-2)
-    total: Tensor = AVERAGE_POOLS[dims](block, kernel, step, padding, ceil_mode, divisor_override=1)
+    total: Tensor = AVERAGE_POOLS[dims](
+        block, kernel, step, padding, ceil_mode, divisor_override=divisor
+    )
     return total
 
 
@@ -237,7 +254,8 @@ def _counts(
 
 def _outer(counts: Sequence[Sequence[int]], like: Tensor) -> Tensor:
     """The product over dims, as a tensor that divides `like`."""
-    product = torch.ones((), dtype=like.dtype, device=like.device)
+    wide = torch.promote_types(like.dtype, torch.float32)
+    product = torch.ones((), dtype=wide, device=like.device)
     for along in counts:
-        product = product[..., None] * torch.tensor(along, dtype=like.dtype, device=like.device)
+        product = product[..., None] * torch.tensor(along, dtype=wide, device=like.device)
     return product

@@ -164,7 +164,10 @@ def _without_data(model: nn.Module) -> nn.Module:
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
     for buffer in model.buffers():
-        memo[id(buffer)] = buffer.detach().to("meta")
+        # Numbers are read: a batch norm's count of batches.
+        number = buffer.ndim == 0
+        kept = buffer.new_zeros((), device="cpu") if number and buffer.is_meta else buffer
+        memo[id(buffer)] = kept.detach().clone() if number else buffer.detach().to("meta")
     return copy.deepcopy(model, memo)
 
 

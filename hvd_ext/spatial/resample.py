@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from hvd_ext.spatial.conv import batched
 from hvd_ext.spatial.geometry import Listed, Sliding
 from hvd_ext.spatial.partition import Box
 from hvd_ext.spatial.refusal import Refusal
-from hvd_ext.spatial.tensor import SpatialTensor, implements
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.windowed import windowed
 
 LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
@@ -47,29 +46,32 @@ def interpolate(
         )
     if LINEAR.get(mode, dims) != dims:
         raise Refusal(f"interpolate with mode={mode!r} of {dims} split dims: it takes another many")
-    if (size is None) == (scale_factor is None):
-        raise Refusal("interpolate: give one of size and scale_factor")
-    scales: list[float | None] = [None] * dims
-    if size is not None:
-        sizes = (size,) * dims if isinstance(size, int) else tuple(size)
-    else:
-        factors = (
-            tuple(scale_factor) if isinstance(scale_factor, Sequence) else (scale_factor,) * dims
+    if align_corners is not None and mode not in LINEAR:
+        raise Refusal(
+            f"interpolate with mode={mode!r}, align_corners={align_corners}: leave it out"
         )
-        sizes = tuple(
-            math.floor(float(extent) * float(factor or 0))
-            for extent, factor in zip(x.extents, factors, strict=False)
-        )
-        if not recompute_scale_factor:
-            scales = [None if factor is None else float(factor) for factor in factors]
-    if len(sizes) != dims or min(*sizes, *x.extents) < 1:
+    if isinstance(scale_factor, Sequence):
+        scale_factor = tuple(scale_factor)
+    asked = size if size is None or isinstance(size, int) else tuple(size)
+    sizes = global_shape(
+        F.interpolate,
+        ((1, 1, *x.extents),),
+        (asked, scale_factor, "nearest", None, recompute_scale_factor),
+    )[2:]
+    if min(*sizes, *x.extents) < 1:
         raise Refusal(f"interpolate of extents {x.extents} to {sizes}: at least 1 cell per dim")
+    scales: Sequence[float | None] = (None,) * dims
+    if scale_factor is not None and not recompute_scale_factor:
+        scales = scale_factor if isinstance(scale_factor, tuple) else (scale_factor,) * dims
     if mode == "area":
         return adaptive_pool(dims, x, sizes, largest=False)
     if mode in LINEAR:
+        if not x.dtype.is_floating_point:
+            raise Refusal(f"interpolate with mode={mode!r} of {x.dtype}: only nearest takes it")
         return _linear(x, sizes, scales, bool(align_corners))
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     chosen = [
-        _nearest(extent, count, scale, mode)
+        _nearest(extent, count, scale, mode, dims > 1, wide)
         for extent, count, scale in zip(x.extents, sizes, scales, strict=True)
     ]
     windows = [Listed(cells, tuple(cell + 1 for cell in cells)) for cells in chosen]
@@ -86,14 +88,35 @@ def interpolate(
 
 
 @functools.lru_cache(maxsize=256)
-def _nearest(extent: int, count: int, scale: float | None, mode: str) -> tuple[int, ...]:
-    """The cell that each output copies: torch's own choice, rounding included."""
-    cells = torch.arange(extent, dtype=torch.float64).view(1, 1, extent)
-    if scale is None:
-        chosen = F.interpolate(cells, size=count, mode=mode)
-    else:
-        chosen = F.interpolate(cells, scale_factor=scale, mode=mode)
-    return tuple(int(cell) for cell in chosen.flatten().tolist())
+def _nearest(
+    extent: int, count: int, scale: float | None, mode: str, several: bool, wide: torch.dtype
+) -> tuple[int, ...]:
+    """The cell that each output copies: torch's own choice, rounding included.
+
+    Where `several` dims are interpolated torch has two kernels, and takes one by the
+    tensor's size, layout and the number of threads.
+
+    Raises:
+        Refusal: they choose differently.
+    """
+
+    def chosen(cells: Tensor) -> list[float]:
+        others = cells.ndim - 3
+        if scale is None:
+            made = F.interpolate(cells, size=(*(1,) * others, count), mode=mode)
+        else:
+            made = F.interpolate(cells, scale_factor=[*(1.0,) * others, scale], mode=mode)
+        found: list[float] = made.flatten().tolist()
+        return found
+
+    cells = torch.arange(extent, dtype=wide).view(1, 1, extent)
+    found = chosen(cells)
+    if several and chosen(cells.float().unsqueeze(2)) != found:
+        raise Refusal(
+            f"interpolate with mode={mode!r} of {extent} to {count} cells in {wide}: which of them "
+            "torch takes hangs on the tensor's size; give size, or a whole scale_factor"
+        )
+    return tuple(map(int, found))
 
 
 def _linear(

@@ -15,7 +15,7 @@ from hvd_ext.spatial.halo import leave, sum_over_space
 from hvd_ext.spatial.partition import Box, Interval, cuts
 from hvd_ext.spatial.refusal import Refusal
 from hvd_ext.spatial.replicate import gather
-from hvd_ext.spatial.tensor import SpatialTensor, implements, name_of
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements, name_of
 from hvd_ext.spatial.windowed import fetch, windowed
 
 
@@ -23,8 +23,10 @@ def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
     """`dim` counted from the front.
 
     Raises:
-        Refusal: it is split over ranks.
+        Refusal: it is split over ranks, or there is none.
     """
+    if not -x.ndim <= dim < x.ndim:
+        raise Refusal(f"{what} along dim {dim} of {x!r}: it has dims 0 to {x.ndim - 1}")
     place = dim % x.ndim
     if place >= len(x.lead):
         raise Refusal(
@@ -39,22 +41,31 @@ def cat(tensors: Sequence[SpatialTensor], dim: int = 0) -> SpatialTensor:
     """Concatenate along a dim that is not split: skip connections."""
     one = next(tensor for tensor in tensors if isinstance(tensor, SpatialTensor))
     for tensor in tensors:
-        if not isinstance(tensor, SpatialTensor) or tensor.extents != one.extents:
+        if (
+            not isinstance(tensor, SpatialTensor)
+            or tensor.extents != one.extents
+            or tensor.grid is not one.grid
+        ):
             raise Refusal(
                 f"cat of tensors of shapes {[tuple(t.shape) for t in tensors]}: all must be "
-                "split, and over the same extents"
+                "split, over the same extents and the same grid"
             )
     return one.like(torch.cat([t.local for t in tensors], unsplit(one, dim, "cat")))
 
 
 @implements(torch.stack)
-def stack(tensors: Sequence[SpatialTensor], dim: int = 0) -> SpatialTensor:
+def stack(tensors: Sequence[Any], dim: int = 0) -> SpatialTensor:
     """Stack along a new dim before those that are split."""
-    return cat([unsqueeze(tensor, dim) for tensor in tensors], dim)
+    spread: list[Any] = [torch.unsqueeze(tensor, dim) for tensor in tensors]
+    return cat(spread, dim)
 
 
 def _splitter(function: Any) -> Any:
-    def handler(x: SpatialTensor, parts: Any, dim: int = 0) -> tuple[SpatialTensor, ...]:
+    def handler(
+        x: SpatialTensor, parts: Any = None, dim: int = 0, **named: Any
+    ) -> tuple[SpatialTensor, ...]:
+        # Each of torch's calls it otherwise.
+        parts = next(iter(named.values()), parts)
         place = unsplit(x, dim, name_of(function))
         return tuple(x.like(part) for part in function(x.local, parts, place))
 
@@ -68,9 +79,12 @@ for _function in (torch.chunk, Tensor.chunk, torch.split, Tensor.split, torch.te
 @implements(Tensor.unsqueeze, torch.unsqueeze)
 def unsqueeze(x: SpatialTensor, dim: int) -> SpatialTensor:
     """A new dim before those that are split."""
-    place = dim % (x.ndim + 1)
-    if place > len(x.lead):
-        raise Refusal(f"unsqueeze at dim {dim} of {x!r}: dims from {len(x.lead)} on are split")
+    place = dim if dim >= 0 else dim + x.ndim + 1
+    if not 0 <= place <= len(x.lead):
+        raise Refusal(
+            f"unsqueeze at dim {dim} of {x!r}: there is room at 0 to {len(x.lead)}, before the "
+            "dims that are split"
+        )
     return x.like(x.local.unsqueeze(place))
 
 
@@ -88,8 +102,10 @@ def getitem(x: SpatialTensor, index: Any) -> SpatialTensor:
         at = given.index(Ellipsis)
         given = (*given[:at], *(slice(None),) * (x.ndim - len(given) + 1), *given[at + 1 :])
     rest = given[len(x.lead) :]
-    if not all(isinstance(item, int | slice) for item in given) or any(
-        item != slice(None) for item in rest
+    if (
+        len(given) > x.ndim
+        or not all(isinstance(item, int | slice) for item in given)
+        or any(item != slice(None) for item in rest)
     ):
         raise Refusal(
             f"x[{index}] of {x!r}: only numbers and slices, and only of the first "
@@ -107,30 +123,33 @@ def flatten(x: SpatialTensor, start_dim: int = 0, end_dim: int = -1) -> SpatialT
 
 
 @implements(Tensor.view, Tensor.reshape, torch.reshape)
-def reshape(x: SpatialTensor, *shape: Any) -> SpatialTensor | Tensor:
+def reshape(x: SpatialTensor, *sizes: Any, shape: Sequence[int] = ()) -> SpatialTensor | Tensor:
     """Another shape; if split dims do not stay as they are, gather first."""
-    asked = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
-    known = math.prod(size for size in asked if size != -1)
-    asked = tuple(x.numel() // known if size == -1 and known else size for size in asked)
+    given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    asked = global_shape(torch.reshape, (tuple(x.shape),), (given or tuple(shape),))
     dims = len(x.extents)
     if len(asked) > dims and asked[len(asked) - dims :] == x.extents:
         return x.like(x.local.reshape(*asked[: len(asked) - dims], *x.local.shape[-dims:]))
     return gather(x).reshape(asked)
 
 
-def _reduction(mean: bool) -> Any:
+def _reduction(function: Any, mean: bool) -> Any:
     def handler(
         x: SpatialTensor,
         dim: int | Sequence[int] | None = None,
         keepdim: bool = False,
-        **options: Any,
+        dtype: torch.dtype | None = None,
     ) -> SpatialTensor | Tensor:
-        asked = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
-        over = sorted({place % x.ndim for place in asked})
+        asked = (dim,) if isinstance(dim, int) else tuple(dim or range(x.ndim))
+        # Whatever the reduction is: torch's means take seconds to load on the meta device.
+        global_shape(torch.sum, (tuple(x.shape),), (asked, keepdim))
+        over = sorted(place % x.ndim for place in asked)
         split = [place for place in over if place >= len(x.lead)]
-        count = math.prod(x.shape[place] for place in over) if mean else 1
+        made = dtype or x.dtype
+        if mean and not (made.is_floating_point or made.is_complex):
+            raise Refusal(f"mean of {x!r} in {made}: ask for a floating-point dtype")
         if not split:
-            return x.like(x.local.sum(over, keepdim=keepdim, **options) / count)
+            return x.like(function(x.local, over, keepdim, dtype=dtype))
         if len(split) < len(x.extents):
             raise Refusal(
                 f"{'mean' if mean else 'sum'} over dims {over} of {x!r}: over all split dims or "
@@ -138,17 +157,17 @@ def _reduction(mean: bool) -> Any:
             )
         local = leave(x.local, x.grid.space)
         if not mean:
-            return sum_over_space(local.sum(over, keepdim=keepdim, **options), x.grid.space)
+            return sum_over_space(local.sum(over, keepdim, dtype=dtype), x.grid.space)
         # The sum of many 16-bit numbers is none; their mean is.
-        wide = torch.promote_types(x.dtype, torch.float32)
-        total = sum_over_space(local.sum(over, keepdim=keepdim, dtype=wide), x.grid.space)
-        return (total / count).to(options.get("dtype") or x.dtype)
+        wide = torch.promote_types(made, torch.float32)
+        total = sum_over_space(local.sum(over, keepdim, dtype=wide), x.grid.space)
+        return (total / math.prod(x.shape[place] for place in over)).to(made)
 
     return handler
 
 
-implements(torch.sum, Tensor.sum)(_reduction(mean=False))
-implements(torch.mean, Tensor.mean)(_reduction(mean=True))
+implements(torch.sum, Tensor.sum)(_reduction(torch.sum, mean=False))
+implements(torch.mean, Tensor.mean)(_reduction(torch.mean, mean=True))
 
 
 @implements(F.pad)
@@ -167,14 +186,10 @@ def pad(
         Refusal: the padding is wider than its mode allows.
     """
     dims = len(x.extents)
+    extents = global_shape(F.pad, (tuple(x.shape),), (tuple(pad), mode, value))[-dims:]
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)][::-1]
-    if len(pad) % 2 or len(pairs) > x.ndim:
-        raise Refusal(f"pad={tuple(pad)}: two numbers per dim, for at most {x.ndim} dims")
     pairs = [(0, 0)] * (x.ndim - len(pairs)) + pairs
     lead, split = pairs[: len(x.lead)], pairs[len(x.lead) :]
-    extents = tuple(
-        before + extent + after for extent, (before, after) in zip(x.extents, split, strict=True)
-    )
     if min(extents) < 1:
         raise Refusal(f"pad={tuple(pad)} of extents {x.extents}: nothing is left")
     if mode == "constant":
@@ -189,8 +204,6 @@ def pad(
         return padded.like(padded.local.clone()) if shared else padded
     if any(map(any, lead)):
         raise Refusal(f"pad={tuple(pad)}, mode={mode!r}: only split dims can be padded like this")
-    if mode not in ("reflect", "replicate", "circular"):
-        raise Refusal(f"pad with mode={mode!r}: constant, reflect, replicate or circular")
     sources = [
         _sources(mode, extent, before, after)
         for extent, (before, after) in zip(x.extents, split, strict=True)
@@ -204,11 +217,9 @@ def _as_it_is(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
 
 def _sources(mode: str, extent: int, before: int, after: int) -> list[int]:
     """The cell that each cell of a padded dim repeats."""
-    most = {"reflect": extent - 1, "circular": extent, "replicate": math.inf}[mode]
-    if before > most or after > most or extent == 0:
-        raise Refusal(
-            f"{mode} padding of ({before}, {after}) cells of an extent of {extent}: at most {most}"
-        )
+    if mode == "circular" and min(before, after) < 0:
+        # torch crops, and then repeats what is left.
+        raise Refusal(f"circular padding of ({before}, {after}) cells: crop first, then pad")
     places = range(-before, extent + after)
     if mode == "replicate":
         return [min(max(place, 0), extent - 1) for place in places]

@@ -38,6 +38,10 @@ def implements(*functions: Any) -> Callable[[F], F]:
     return register
 
 
+# NumPy's names, which torch takes too.
+_ALIASES = {"axis": "dim", "keepdims": "keepdim"}
+
+
 class _NoAttribute(Refusal, AttributeError):
     """What hasattr() understands."""
 
@@ -156,7 +160,13 @@ class SpatialTensor:
                 f"{name_of(function)} under torch.utils.checkpoint with use_reentrant=True, which "
                 "would lose the gradients of split tensors: use use_reentrant=False"
             )
-        return handler(*args, **(kwargs or {}))
+        named = {_ALIASES.get(name, name): value for name, value in (kwargs or {}).items()}
+        if "input" in named:
+            args = (named.pop("input"), *args)
+        try:
+            return handler(*args, **named)
+        except TypeError as error:
+            raise Refusal(f"{name_of(function)}: {_first_line(error)}") from error
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(Tensor, name, None)
@@ -238,13 +248,23 @@ def global_shape(
     tensors = [None if shape is None else torch.empty(shape, device="meta") for shape in shapes]
     try:
         return tuple(function(*tensors, *options).shape)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise Refusal(f"{name_of(function)}: {str(error).splitlines()[0]}") from None
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise Refusal(f"{name_of(function)}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
 
 
 def result_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype in which a convolution of `tensor` would come out, autocast included."""
     kind = tensor.device.type
-    if kind != "meta" and tensor.is_floating_point() and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
-    return tensor.dtype
+    if kind == "meta" or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor.dtype
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
+
+
+def check_dtype(what: str, x: SpatialTensor, weight: Tensor) -> None:
+    """Refuse a weight of another dtype, which torch would on ranks that have cells alone."""
+    if weight.dtype != x.dtype and result_dtype(weight) != result_dtype(x.local):
+        raise Refusal(f"{what} of {x.dtype} with a weight of {weight.dtype}: they must be the same")

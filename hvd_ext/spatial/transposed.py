@@ -18,7 +18,13 @@ from hvd_ext.spatial.conv import batched, per_dim
 from hvd_ext.spatial.geometry import Transposed
 from hvd_ext.spatial.halo import enter
 from hvd_ext.spatial.partition import Box, lengths
-from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements, result_dtype
+from hvd_ext.spatial.tensor import (
+    SpatialTensor,
+    check_dtype,
+    global_shape,
+    implements,
+    result_dtype,
+)
 from hvd_ext.spatial.windowed import windowed
 
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
@@ -71,8 +77,9 @@ def convolve_transposed(
     """
     function = TRANSPOSED[dims]
     x = batched(x, dims, f"conv_transpose{dims}d")
-    stride, padding = per_dim(stride, dims), per_dim(padding, dims)
-    dilation, output_padding = per_dim(dilation, dims), per_dim(output_padding, dims)
+    check_dtype(f"conv_transpose{dims}d", x, weight)
+    stride, padding = per_dim(stride, dims, 1), per_dim(padding, dims)
+    dilation, output_padding = per_dim(dilation, dims, 1), per_dim(output_padding, dims)
     shape = global_shape(
         function,
         (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape)),

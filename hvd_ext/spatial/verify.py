@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ class Verification:
     @property
     def passed(self) -> bool:
         """Whether the split model is the unsplit one to rounding."""
-        return self.differences[0].error <= self.tolerance
+        return all(difference.error <= self.tolerance for difference in self.differences)
 
     def __str__(self) -> str:
         worst = self.differences[0]
@@ -68,7 +69,7 @@ class Verification:
             f" compared, the worst is {worst.name} by {worst.error:.1e}"
         ]
         if not self.passed:
-            wrong = [d for d in self.differences if d.error > self.tolerance]
+            wrong = [d for d in self.differences if not d.error <= self.tolerance]
             lines += [f"  {d.name}: {d.error:.1e}" for d in wrong]
         return "\n".join(lines)
 
@@ -135,7 +136,7 @@ def verify(
         mine = [torch.stack(found[name]).mean(0)] if _is_gradient(name) else found[name]
         floor = _NOISE * steepest if _is_gradient(name) else 0.0
         differences.append(_difference(name, mine, tensor, floor))
-    differences.sort(key=lambda difference: -difference.error)
+    differences.sort(key=lambda d: math.inf if math.isnan(d.error) else d.error, reverse=True)
     return Verification(tuple(shape), grid, tuple(differences), tolerance)
 
 
@@ -163,5 +164,6 @@ def _is_gradient(name: str) -> bool:
 
 def _difference(name: str, mine: Iterable[Tensor], expected: Tensor, floor: float) -> Difference:
     scale = max(expected.abs().max().item() if expected.numel() else 0.0, floor) or 1.0
-    error = max((tensor - expected).abs().max().item() for tensor in mine if tensor.numel())
-    return Difference(name, error / scale)
+    # torch's maximum of numbers and a NaN is the NaN.
+    worst = [(tensor - expected).abs().max() for tensor in mine if tensor.numel()]
+    return Difference(name, torch.stack(worst).max().item() / scale if worst else 0.0)

@@ -19,8 +19,9 @@ from hvprof.comparison import Comparison, compare, render
 from hvprof.export import as_json, write_csv
 from hvprof.gate import check, parse_percent
 from hvprof.layers import LayerTable, load_layers, measure, parse_shape
+from hvprof.output import whole_file
 from hvprof.record import record
-from hvprof.recording import load
+from hvprof.recording import load, printable
 from hvprof.sides import labels_of, load_side
 from hvprof.split import split
 from hvprof.timeline import import_timeline
@@ -100,17 +101,18 @@ def _compare(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     comparison = _compared(options)
     outcome = check(comparison, parse_percent(options.max_regression))
-    if options.json:
-        _print_json(
-            {
-                "exit_code": outcome.exit_code,
-                "reason": outcome.reason,
-                "comparison": comparison.as_json(),
-            }
-        )
-    else:
-        render(comparison, _console())
-        _console().print(outcome.reason, markup=False, highlight=False)
+    with errors.reader_may_leave():
+        if options.json:
+            _print_json(
+                {
+                    "exit_code": outcome.exit_code,
+                    "reason": outcome.reason,
+                    "comparison": comparison.as_json(),
+                }
+            )
+        else:
+            render(comparison, _console())
+            _console().print(outcome.reason, markup=False, highlight=False)
     return outcome.exit_code
 
 
@@ -137,7 +139,7 @@ def _show_layers(table: LayerTable) -> None:
 def _compared(options: argparse.Namespace) -> Comparison:
     first, second = load_side(options.first), load_side(options.second)
     labels = options.labels or labels_of(options.first, options.second)
-    return compare(first, second, labels=(labels[0], labels[1]))
+    return compare(first, second, labels=(printable(labels[0]), printable(labels[1])))
 
 
 def _after_dashes(words: list[str]) -> list[str]:
@@ -145,7 +147,6 @@ def _after_dashes(words: list[str]) -> list[str]:
 
 
 def _console() -> Console:
-    # A line that the terminal wraps can be read; a figure that rich cut short cannot.
     return Console(width=max(Console().width, 120))
 
 
@@ -155,13 +156,8 @@ def _print_json(value: dict) -> None:
 
 
 def _write(path: Path, text: str) -> bool:
-    """Write a file that appears whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    with whole_file(path) as file:
+        file.write(text)
     print(f"hvprof: {path} written, {len(text) / 1e6:.1f} MB", file=sys.stderr)
     return True
 

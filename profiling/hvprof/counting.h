@@ -68,7 +68,7 @@ static int id_of(struct recorder *into, struct operation *operation)
 {
     int id = atomic_load_explicit(&operation->id, memory_order_relaxed);
     if (!id)
-        operation->id = id = name_id(into, operation->name);
+        operation->id = id = name_id(into, operation->name, NAMES);
     return id;
 }
 

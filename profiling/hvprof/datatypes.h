@@ -31,7 +31,7 @@ static struct datatype look_up_type(struct recorder *into, MPI_Datatype type)
         mpi.type_size(type, &bytes);
         snprintf(name, sizeof name, "derived %d B", bytes);
     }
-    return (struct datatype){name_id(into, name), control};
+    return (struct datatype){name_id(into, name, OPEN_NAMES), control};
 }
 
 static struct datatype datatype_of(struct recorder *into, MPI_Datatype type)

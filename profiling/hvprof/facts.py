@@ -83,6 +83,7 @@ def warnings(recording: Recording) -> list[str]:
     )
     unfinished = [rank.rank for rank in recording.ranks if rank.state == "unfinished"]
     dropped = sum(rank.dropped_calls for rank in recording.ranks)
+    unnamed = sum(rank.unnamed_calls for rank in recording.ranks)
     # A timeline is written by one rank for all.
     if missing and recording.source != "timeline":
         found.append(f"warning: no recording of {_ranks(missing)}")
@@ -92,6 +93,11 @@ def warnings(recording: Recording) -> list[str]:
         )
     if dropped:
         found.append(f"warning: {dropped} calls had no room in the histogram and are missing")
+    if unnamed:
+        found.append(
+            f'warning: {unnamed} calls and regions are counted as "other", their names had no'
+            " room: name regions alike in every step"
+        )
     return found
 
 

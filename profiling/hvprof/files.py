@@ -132,17 +132,31 @@ def _tables(fixed: Any) -> Tables:
     )
 
 
-def read_rank(path: Path) -> RankRecording:
-    """Read the file of one rank.
+def read_bytes(path: Path, most: int) -> bytes:
+    """The first `most` bytes of a file.
+
+    Raises:
+        UsageError: it cannot be read, or is a pipe or a device, which need not end.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} is no file: hvprof did not write it")
+        with path.open("rb") as file:
+            return file.read(min(most, path.stat().st_size))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_rank(path: Path) -> RankRecording | None:
+    """Read the file of one rank; None if it was killed before it had begun the file.
 
     Raises:
         UsageError: it is cut off, foreign, damaged, or of a newer version.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(FIXED.itemsize + MOST_CELLS * CELL.itemsize + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    data = read_bytes(path, FIXED.itemsize + MOST_CELLS * CELL.itemsize + 1)
+    # The recorder writes the magic last.
+    if data[: len(MAGIC)] == bytes(len(MAGIC)):
+        return None
     if not data.startswith(MAGIC[: len(data)]):
         raise UsageError(f"{path} is no recording of a rank: hvprof did not write it")
     version = int.from_bytes(data[8:12], "little")
@@ -197,6 +211,7 @@ def _read_2(path: Path, data: bytes) -> RankRecording:
         end_unix_s=head["end_unix_ns"] / 1e9 if head["end_unix_ns"] else None,
         recorder_cost_s=head["cost_ns"] / 1e9,
         dropped_calls=head["dropped_calls"],
+        unnamed_calls=table["calls"][table["key"] & np.uint64(0xFF) == 0].sum().item(),
         mpi_library=text_of(head["library"]),
         cells=tuple(cells),
         communicators=tables.communicators[1 : head["communicators"]],

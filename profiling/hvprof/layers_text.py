@@ -8,6 +8,7 @@ from rich.text import Text
 
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.layers import LayerTable
+from hvprof.report import print_table
 
 
 def render(table: LayerTable, console: Console) -> None:
@@ -41,7 +42,7 @@ def render(table: LayerTable, console: Console) -> None:
     sums = [sum(one.time_s(index) for one in table.layers) for index in range(len(table.batches))]
     total_bytes = sum(layer.gradient_bytes for layer in table.layers)
     shown.add_row("all", "", "", format_bytes(total_bytes), "", *map(format_seconds, sums), "")
-    console.print(shown)
+    print_table(shown, console)
     console.print(
         f"Median of {table.repeats}, {table.threads} threads. Matrix product: rows of one sample x "
         "inner x columns.\nSkinny: a sample costs more than twice as much in the smallest batch "

@@ -158,6 +158,7 @@ class RankRecording:
         end_unix_s: None for an unfinished rank.
         recorder_cost_s: what recording adds to a call, measured by the rank at its start.
         dropped_calls: calls for which the histogram had no cell left.
+        unnamed_calls: those, and regions, whose names found no room: they are "other".
         steps: the last 1024 of them; `step_count` is how many there were.
         all_steps: the sum over all steps; None where the program marks none.
         registration_cache: None where the library does not expose it.
@@ -190,6 +191,7 @@ class RankRecording:
     clock: str = ""
     clock_offsets: tuple[ClockOffset, ...] = ()
     start_clock_s: float = 0.0
+    unnamed_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ class Recording:
     `start_unix_s` and what follows it are None where `hvprof record` was cut short or
     did not start the job (HVPROF_DIR and LD_PRELOAD set by hand). `source` is "mpi", or
     "timeline" for what was imported from a Horovod timeline: only what rank 0 fused.
+    `rank_files` are what the ranks were read from.
     """
 
     directory: Path
@@ -210,6 +213,7 @@ class Recording:
     exit_code: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     source: str = "mpi"
+    rank_files: dict[int, Path] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -116,8 +116,8 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
     pthread_mutex_lock(&knowing);
     int communicator = shared_entry(into, size);
     pthread_mutex_unlock(&knowing);
-    struct kind kind = {.operation = name_id(into, operation),
-                        .algorithm = name_id(into, algorithm), .communicator = communicator,
+    struct kind kind = {.operation = name_id(into, operation, NAMES),
+                        .algorithm = name_id(into, algorithm, NAMES), .communicator = communicator,
                         .traffic = DATA, .source = SOURCE_HVD_EXT};
     uint64_t key = cell_key(kind, message_bytes);
     uint32_t sequence = exposed ? 0 : ++known[communicator].sequence;
@@ -135,8 +135,8 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
 static void write_region(struct recorder *into, const char *name, int kind, uint64_t begin_ns,
                          uint64_t end_ns)
 {
-    struct kind of = {.operation = name_id(into, name),
-                      .algorithm = name_id(into, KIND_NAMES[kind]), .traffic = REGION,
+    struct kind of = {.operation = name_id(into, name, OPEN_NAMES),
+                      .algorithm = name_id(into, KIND_NAMES[kind], NAMES), .traffic = REGION,
                       .source = SOURCE_PROGRAM};
     uint64_t key = cell_key(of, 0);
     uint32_t sequence = (uint32_t)count(into, key, 0, end_ns - begin_ns, 0);

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from hvd_ext.errors import HvdExtError, UsageError
+from hvprof.output import whole_file
 from hvprof.recording import META_NAME, RANK_FILES, TRACE_FILES
 
 LIBRARY = Path(__file__).resolve().with_name("libhvprof.so")
@@ -144,9 +145,8 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
 
 def write_meta(directory: Path, meta: dict[str, object]) -> None:
     """Write what a recording says of the whole job; the file appears whole."""
-    partial = directory / f".{META_NAME}.partial"
-    partial.write_text(json.dumps(meta, indent=2) + "\n")
-    partial.replace(directory / META_NAME)
+    with whole_file(directory / META_NAME) as file:
+        file.write(json.dumps(meta, indent=2) + "\n")
 
 
 def _versions() -> dict[str, str]:

@@ -21,6 +21,8 @@
 #include <unistd.h>
 
 enum { VERSION = 2, NAMES = 256, NAME_BYTES = 48, COMMUNICATORS = 128, STEPS = 1024 };
+/* Regions and datatypes, of which there may be any number, leave room for operations. */
+enum { OPEN_NAMES = NAMES - 64 };
 enum { CELLS = 4096, CELLS_AT_ONCE = 32, INDEX_BITS = 13, BLOCKS = 32, BUCKETS = 256 };
 enum traffic { DATA, CONTROL, TRANSPORT, REGION };
 enum source { SOURCE_MPI, SOURCE_HVD_EXT, SOURCE_PROGRAM };
@@ -143,8 +145,9 @@ static uint64_t cell_key(struct kind kind, uint64_t bytes)
            (uint64_t)kind.communicator << 36 | (uint64_t)1 << 63;
 }
 
-/* The number of a name, which is entered if it is new; OTHER when there is no room left. */
-static int name_id(struct recorder *into, const char *name)
+/* The number of a name, which is entered if it is new; OTHER when there is no room left
+ * among the first `places`. */
+static int name_id(struct recorder *into, const char *name, int places)
 {
     char(*names)[NAME_BYTES] = into->file->names;
     int id = NATIVE;
@@ -153,10 +156,11 @@ static int name_id(struct recorder *into, const char *name)
     pthread_mutex_lock(&into->changing);
     while (id < NAMES && names[id][0] && strncmp(names[id], name, NAME_BYTES - 1))
         id++;
-    if (id == NAMES)
-        id = OTHER;
-    else if (!names[id][0])
+    bool known = id < NAMES && names[id][0];
+    if (!known && id < places)
         strncpy(names[id], name, NAME_BYTES - 1);
+    else if (!known)
+        id = OTHER;
     pthread_mutex_unlock(&into->changing);
     return id;
 }

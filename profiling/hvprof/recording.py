@@ -45,12 +45,14 @@ TRACE_FILES = "rank-*.trace"
 
 _META_KINDS = (
     ("command", list),
-    ("start_unix_s", float),
-    ("duration_s", float),
+    ("start_unix_s", int | float),
+    ("duration_s", int | float),
     ("exit_code", int),
     ("versions", dict),
     ("source", str),
 )
+# Some 3000 years: what a calendar can show.
+_MOST_S = 1e11
 _RECORD = "hvprof record -o DIR -- COMMAND"
 
 
@@ -69,10 +71,18 @@ def load(directory: str | Path) -> Recording:
     if not paths:
         why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
         raise UsageError(f"{directory} holds no recording, {why}: make one with {_RECORD}")
-    ranks = sorted((read_rank(path) for path in paths), key=lambda rank: rank.rank)
+    found = [(rank, path) for path in paths if (rank := read_rank(path))]
+    if not found:
+        raise UsageError(f"{directory} holds no recording, its ranks were killed: record again")
+    ranks = sorted((rank for rank, _ in found), key=lambda rank: rank.rank)
     for before, after in pairwise(ranks):
         if before.rank == after.rank:
             raise UsageError(f"{directory} has two files of rank {after.rank}: keep one job's")
+        if before.size != after.size:
+            raise UsageError(
+                f"{directory} has rank {before.rank} of {before.size} and rank {after.rank} of"
+                f" {after.size}: keep one job's"
+            )
     return Recording(
         directory=directory,
         ranks=tuple(ranks),
@@ -86,6 +96,7 @@ def load(directory: str | Path) -> Recording:
             for name, version in (meta.get("versions") or {}).items()
         },
         source=printable(meta.get("source") or "mpi"),
+        rank_files={rank.rank: path for rank, path in found},
     )
 
 
@@ -97,8 +108,10 @@ def _read_meta(path: Path) -> dict:
         return {}
     except (ValueError, OSError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}; remove it to read the ranks alone") from None
-    if not isinstance(meta, dict) or any(
-        not isinstance(meta.get(key), (kind, type(None))) for key, kind in _META_KINDS
+    if (
+        not isinstance(meta, dict)
+        or any(not isinstance(meta.get(key), kind | None) for key, kind in _META_KINDS)
+        or any(not 0 <= (meta.get(key) or 0) < _MOST_S for key in ("start_unix_s", "duration_s"))
     ):
         raise UsageError(f"{path} is not hvprof's: remove it to read the ranks alone")
     return meta

@@ -78,7 +78,7 @@ def watch_exchange(optimizer: Any) -> None:
 
 class _Region:
     def __init__(self, recorder: ctypes.CDLL, name: str, kind: int) -> None:
-        self._recorder, self._name, self._kind = recorder, name.encode(), kind
+        self._recorder, self._name, self._kind = recorder, name.encode(errors="replace"), kind
 
     def __enter__(self) -> None:
         self._recorder.hvprof_region_begin(self._name, self._kind)

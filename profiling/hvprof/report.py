@@ -18,6 +18,7 @@ from hvprof.rows import Row, exposed, rows
 from hvprof.split import Split
 
 _MOST_LINES = 6
+_ANY_WIDTH = 10_000
 
 _TITLES = {
     "data": "Data: what the program exchanges",
@@ -42,7 +43,7 @@ def render(
         found = rows(recording, traffic)
         if found:
             console.print()
-            console.print(_table(title, found, recording.size))
+            print_table(_table(title, found, recording.size), console)
     console.print(
         "Times and calls are a rank's: total is the mean over the ranks, worst the rank with "
         "the most.\nKB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Of an i... "
@@ -56,6 +57,15 @@ def render(
     if advices:
         console.print()
         _advice(advices, console)
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table in its own width, whatever the console's.
+
+    A line that the terminal wraps can be read; a figure that rich cut short cannot.
+    """
+    table.width = console.measure(table, options=console.options.update_width(_ANY_WIDTH)).maximum
+    console.print(table, crop=False)
 
 
 def _header(recording: Recording) -> list[str]:

@@ -166,7 +166,7 @@ def _blocks(cells: list[Cell], ranks: int) -> tuple[float, ...]:
     """
     curves = []
     for cell in cells:
-        done = np.minimum(np.arange(len(cell.blocks_s) + 1) * cell.block_calls / cell.calls, 1)
+        done = np.minimum(np.arange(len(cell.blocks_s) + 1.0) * cell.block_calls / cell.calls, 1)
         if len(cell.blocks_s) >= 2 and done[-1] == 1:
             curves.append((done, np.concatenate([[0.0], np.cumsum(cell.blocks_s)])))
     total_s = sum(cell.time_s for cell in cells)

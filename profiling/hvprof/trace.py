@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
-from hvprof.files import SOURCES, TRAFFIC, VERSION, Tables, read_tables
+from hvprof.files import SOURCES, TRAFFIC, VERSION, Tables, read_bytes, read_tables
 from hvprof.model import RankRecording, Recording
+from hvprof.output import whole_file
 
 EVENT = np.dtype(
     [
@@ -65,9 +66,7 @@ def load_trace(recording: Recording) -> Trace | None:
         UsageError: a rank's trace is missing, cut off, foreign or of a newer version.
     """
     shifts = _Shifts(recording)
-    ranks = tuple(
-        _load(recording.directory, rank, shifts) for rank in recording.ranks if rank.trace_capacity
-    )
+    ranks = tuple(_load(recording, rank, shifts) for rank in recording.ranks if rank.trace_capacity)
     return Trace(ranks) if ranks else None
 
 
@@ -85,21 +84,14 @@ def write_chrome(recording: Recording, path: Path) -> int:
         raise UsageError(
             f"{recording.directory} has no trace: record one with hvprof record --trace 100000"
         )
-    partial = path.with_name(f".{path.name}.partial")
-    count = 0
-    try:
-        with partial.open("w") as file:
-            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-            lines = (json.dumps(event) for event in _chrome_events(trace))
-            file.write(next(lines))
-            for line in lines:
-                file.write(f",\n{line}")
-            file.write("\n]}\n")
-        partial.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
-    count = sum(len(rank.events) for rank in trace.ranks)
-    return count
+    with whole_file(path) as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        lines = (json.dumps(event) for event in _chrome_events(trace))
+        file.write(next(lines))
+        for line in lines:
+            file.write(f",\n{line}")
+        file.write("\n]}\n")
+    return sum(len(rank.events) for rank in trace.ranks)
 
 
 def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
@@ -158,19 +150,16 @@ def _chrome_event(rank: RankTrace, event: tuple[int, ...], start_ns: int) -> dic
     }
 
 
-def _load(directory: Path, rank: RankRecording, shifts: _Shifts) -> RankTrace:
-    path = directory / f"rank-{rank.rank:05d}.trace"
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}; record again") from error
+def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTrace:
+    path = recording.directory / f"rank-{rank.rank:05d}.trace"
+    want = (rank.trace_capacity + 1) * EVENT.itemsize
+    data = read_bytes(path, want + 1)
     if not data.startswith(_MAGIC[: len(data)]):
         raise UsageError(f"{path} is no trace of a rank: hvprof did not write it")
     version, of_rank = np.frombuffer(data[8:16].ljust(8, b"\0"), "<u4").tolist()
     if len(data) >= 16 and version > VERSION:
         raise UsageError(f"{path} has format {version}, this hvprof reads {VERSION}: update it")
-    if len(data) != (rank.trace_capacity + 1) * EVENT.itemsize:
-        want = (rank.trace_capacity + 1) * EVENT.itemsize
+    if len(data) != want:
         raise UsageError(f"{path} is cut off: {len(data)} of {want} bytes; record again")
     if version < VERSION or of_rank != rank.rank:
         raise UsageError(f"{path} is damaged: format {version}, rank {of_rank}; record again")
@@ -178,7 +167,7 @@ def _load(directory: Path, rank: RankRecording, shifts: _Shifts) -> RankTrace:
     # 0: never written, or a rank was killed while it wrote.
     events = events[events["number"] > 0]
     events = events[np.argsort(events["number"])]
-    tables = read_tables(directory / f"rank-{rank.rank:05d}.hvprof")
+    tables = read_tables(recording.rank_files[rank.rank])
     traffic = events["key"] >> np.uint64(24) & np.uint64(15)
     if (
         (events["key"] >> np.uint64(36) & np.uint64(0xFF) >= len(tables.communicators)).any()

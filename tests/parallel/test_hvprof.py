@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import hvprof
+from hvprof.facts import warnings
 from hvprof.timeline import import_timeline
 from hvprof.trace import load_trace, write_chrome
 from hvprof.waits import waiting
@@ -125,6 +126,26 @@ def test_regions_keep_apart_what_is_easily_mixed_up(tmp_path: Path) -> None:
     time_s = next(cell.time_s for cell in rank.cells if cell.operation == "allreduce")
     assert time_s <= last.exposed_s + 1e-6
     assert last.exposed_s <= last.time_s
+
+
+def test_any_number_of_names_leaves_room_for_operations(tmp_path: Path) -> None:
+    program = (
+        "import hvprof, numpy; from mpi4py import MPI\n"
+        "for name in ('caf\\udce9', *map(str, range(300))):\n"
+        "    with hvprof.region(name): pass\n"
+        "MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, numpy.ones(1000))\n"
+    )
+    done = run([*RECORD, "-o", tmp_path / "run", "--", *mpirun(1), *PYTHON, "-c", program])
+    assert done.returncode == 0, done.stderr
+    recording = hvprof.load(tmp_path / "run")
+    (rank,) = recording.ranks
+    assert totals(rank) == {"allreduce": (1, 8000)}
+    regions = {region.name: region.calls for region in rank.regions}
+    assert regions["caf?"] == regions["150"] == 1
+    assert regions["other"] == rank.unnamed_calls > 100
+    assert (
+        f'{rank.unnamed_calls} calls and regions are counted as "other"' in warnings(recording)[0]
+    )
 
 
 def test_a_killed_rank_is_still_read(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_checkpoint_gives_its_model_back(checkpoint: Path) -> None:
 def test_a_checkpoint_that_is_cut_off_is_refused(checkpoint: Path, keep: float) -> None:
     content = checkpoint.read_bytes()
     checkpoint.write_bytes(content[: int(keep * len(content)) if keep < 1 else int(keep)])
-    with pytest.raises(UsageError, match="is no checkpoint, or is cut off"):
+    with pytest.raises(UsageError, match="is no checkpoint, or is damaged or cut off"):
         load_model(checkpoint)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_recordings import write_job
+
 ROOT = Path(__file__).resolve().parents[2]
 HVPROF = [sys.executable, "-m", "hvprof"]
 ENVIRONMENT = {
@@ -90,6 +92,25 @@ def test_an_unwritable_place(tmp_path: Path) -> None:
     done = hvprof("record", "-o", tmp_path / "file" / "run", "--", "true")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_left_changes_no_exit_code(tmp_path: Path) -> None:
+    fast, slow = (
+        write_job(tmp_path / name, 2, speed=speed) for name, speed in (("fast", 1), ("slow", 2))
+    )
+    limit = ["--max-regression", "5"]
+    for code, *arguments in (
+        (0, "report", fast),
+        (0, "check", fast, fast, *limit),
+        (1, "check", fast, slow, *limit, "--json"),
+    ):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [*HVPROF, *map(str, arguments)], env=ENVIRONMENT, stdout=write, stderr=subprocess.PIPE
+        )
+        os.close(write)
+        assert (done.returncode, done.stderr) == (code, b""), arguments
 
 
 def test_errors_of_report_and_compare_are_one_line(tmp_path: Path) -> None:

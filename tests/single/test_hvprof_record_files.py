@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import hvprof
 from hvd_ext.errors import UsageError
 from hvprof.bins import BINS, BUCKETS, bin_edges, bin_index, bucket_edges_s, bucket_index
-from hvprof.files import FIXED
+from hvprof.files import CELL, FIXED
 from hvprof.model import (
     Cell,
     ClockOffset,
@@ -195,6 +196,29 @@ def test_a_damaged_trace_is_one_clear_line(damage, said: str, tmp_path: Path) ->
             reading(recording)
         assert "\n" not in str(raised.value)
     assert not (tmp_path / "x.json").exists()
+
+
+def test_a_trace_without_an_end_is_not_read(tmp_path: Path) -> None:
+    put_event(tmp_path, 0, [call(1, 10, 20)])
+    os.truncate(tmp_path / "rank-00000.trace", 2**42)
+    with pytest.raises(UsageError, match="is cut off"):
+        load_trace(hvprof.load(tmp_path))
+
+
+def test_a_rank_file_may_have_another_name(tmp_path: Path) -> None:
+    put_event(tmp_path, 0, [call(1, 10, 20)])
+    (tmp_path / "rank-00000.hvprof").rename(tmp_path / "rank-zero.hvprof")
+    trace = load_trace(hvprof.load(tmp_path))
+    assert trace is not None
+    assert trace.ranks[0].tables.names[2] == "allreduce"
+
+
+def test_blocks_of_any_length_are_read(tmp_path: Path) -> None:
+    path = write_rank(tmp_path, rank())
+    data = bytearray(path.read_bytes())
+    data[FIXED.itemsize + CELL.fields["block_shift"][1]] = 63
+    path.write_bytes(data)
+    assert hvprof.rows(hvprof.load(tmp_path), "data")
 
 
 def test_a_trace_that_is_gone_is_named(tmp_path: Path) -> None:

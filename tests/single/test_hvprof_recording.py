@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -203,7 +204,9 @@ def test_lost_and_unfinished_ranks_are_named(tmp_path: Path) -> None:
     assert "3 of 4 ranks" in text
     assert "no recording of rank 2" in text
     assert "ranks 0, 1, 3 did not finish" in text
-    (tmp_path / "a" / "rank-00003.hvprof").write_bytes(rank_file(3, [], size=2**31 - 1))
+    for rank in (0, 1, 3):
+        content = rank_file(rank, [], size=2**31 - 1)
+        (directory / f"rank-{rank:05d}.hvprof").write_bytes(content)
     assert "no recording of ranks 2, 4, 5," in shown(hvprof.load(directory))
 
 
@@ -239,12 +242,30 @@ def test_a_hostile_rank_file_is_one_clear_line(content: bytes, said: str, tmp_pa
     assert "rank-00000.hvprof" in str(raised.value)
 
 
-@pytest.mark.parametrize("meta", ["", "[1]", '{"command": 5}', '{"duration_s": "x"}', "\x00"])
+@pytest.mark.parametrize(
+    "meta",
+    [
+        "",
+        "[1]",
+        '{"command": 5}',
+        '{"duration_s": "x"}',
+        '{"duration_s": NaN}',
+        '{"start_unix_s": 1e300}',
+        '{"start_unix_s": Infinity}',
+        "\x00",
+    ],
+)
 def test_hostile_meta_data_is_one_clear_line(meta: str, tmp_path: Path) -> None:
     write(tmp_path, [[cell("bcast", 8, 1, 1)]])
     (tmp_path / "meta.json").write_text(meta)
     with pytest.raises(UsageError, match=r"meta\.json"):
         hvprof.load(tmp_path)
+
+
+def test_whole_seconds_are_numbers(tmp_path: Path) -> None:
+    write(tmp_path, [[cell("bcast", 8, 1, 1)]])
+    (tmp_path / "meta.json").write_text('{"start_unix_s": 1, "duration_s": 2}')
+    assert "2.0 s" in shown(hvprof.load(tmp_path))
 
 
 def test_a_directory_without_a_recording(tmp_path: Path) -> None:
@@ -261,6 +282,28 @@ def test_two_files_of_one_rank(tmp_path: Path) -> None:
     write(tmp_path, [[], []])
     (tmp_path / "rank-00001.hvprof").write_bytes(rank_file(0, []))
     with pytest.raises(UsageError, match="two files of rank 0"):
+        hvprof.load(tmp_path)
+
+
+def test_ranks_of_two_jobs(tmp_path: Path) -> None:
+    write(tmp_path, [[], []])
+    (tmp_path / "rank-00002.hvprof").write_bytes(rank_file(2, [], size=3))
+    with pytest.raises(UsageError, match="rank 1 of 2 and rank 2 of 3: keep one job's"):
+        hvprof.load(tmp_path)
+
+
+def test_a_rank_that_was_killed_at_its_start_is_missing(tmp_path: Path) -> None:
+    write(tmp_path, [[cell("bcast", 8, 1, 1)]] * 2)
+    (tmp_path / "rank-00001.hvprof").write_bytes(bytes(100_000))
+    assert "no recording of rank 1" in shown(hvprof.load(tmp_path))
+    (tmp_path / "rank-00000.hvprof").write_bytes(bytes(100_000))
+    with pytest.raises(UsageError, match="holds no recording, its ranks were killed"):
+        hvprof.load(tmp_path)
+
+
+def test_a_pipe_is_no_recording(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-00000.hvprof")
+    with pytest.raises(UsageError, match=r"rank-00000\.hvprof is no file"):
         hvprof.load(tmp_path)
 
 

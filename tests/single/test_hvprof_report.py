@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -182,6 +183,44 @@ def test_files_that_cannot_be_written_or_read(tmp_path: Path) -> None:
         main(["report", str(tmp_path / "run"), "--layers", str(tmp_path / "layers.json")])
     with pytest.raises(UsageError, match="trace"):
         main(["report", str(tmp_path / "run"), "--trace", str(tmp_path / "t.json")])
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    write_job(tmp_path / "run", 1)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["timeout", "20", "cat", pipe], stdout=subprocess.PIPE, text=True)
+    main(["report", str(tmp_path / "run"), "--html", str(pipe)])
+    assert pipe.is_fifo()
+    assert reader.communicate()[0].rstrip().endswith("</html>")
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    write_job(tmp_path / "run", 1)
+    (tmp_path / "pages").mkdir()
+    link = tmp_path / "a.html"
+    link.symlink_to("pages/1.html")
+    for _ in range(2):
+        main(["report", str(tmp_path / "run"), "--html", str(link)])
+        assert link.is_symlink()
+        assert [page.name for page in (tmp_path / "pages").iterdir()] == ["1.html"]
+
+
+def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(write_job(tmp_path / "caf\udce9" / "run\udce9", 2))
+    page, labels = str(tmp_path / "a.html"), ["--labels", "a\udce9", "b"]
+    main(["report", run, "--html", page])
+    main(["compare", run, run, *labels, "--html", page])
+    main(["compare", run, run, *labels])
+    capsys.readouterr().out.encode()
+
+
+def test_no_figure_is_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["report", str(write_job(tmp_path / "run", 2, name="a" * 47))])
+    out = capsys.readouterr().out
+    assert f"{'a' * 47}  <1 KB" in out or f"{'a' * 47}  1-128 KB" in out
+    assert "busbw" in out
+    assert "…" not in out
 
 
 def test_a_recording_without_steps_or_collectives(tmp_path: Path) -> None:

@@ -142,6 +142,55 @@ def test_verify_finds_a_layer_that_is_wrong() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+class Unsound(nn.Module):
+    """Not a number on one rank: its gradient, or its buffer."""
+
+    def __init__(self, in_gradient: bool) -> None:
+        super().__init__()
+        self.in_gradient = in_gradient
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("number", torch.ones(1))
+        self.register_buffer("nothing", torch.ones(0))
+
+    def forward(self, x: Any) -> Any:
+        scale = self.scale
+        if isinstance(x, SpatialTensor) and x.box[-1][0] > 0:
+            if self.in_gradient:
+                scale = scale + (scale - scale.detach()).sqrt() * 0
+            else:
+                self.number.fill_(torch.nan)
+        return x * scale
+
+
+@pytest.mark.parametrize(
+    ("in_gradient", "name"), [(True, "gradient of scale"), (False, "buffer number")]
+)
+def test_verify_passes_nothing_that_is_not_a_number(in_gradient: bool, name: str) -> None:
+    report = spatial.verify(Unsound(in_gradient), (1, 1, 4, 4), GridShape(width=2))
+    assert not report.passed
+    assert f"the worst is {name} by nan" in str(report)
+
+
+def test_backward_hooks_are_no_silent_loss() -> None:
+    def work(comm: Communicator) -> int:
+        heard = []
+        for name in ("1", ""):
+            model = spatial.convert(network(), grid_of(comm))
+            hooked = model.get_submodule(name)
+            handle = hooked.register_full_backward_hook(lambda *given: heard.append(given))
+            with pytest.raises(spatial.Refusal, match=f"layer '{name or 'Sequential'}': .* hook"):
+                model(torch.zeros(1, 2, 9, 9).double())
+            handle.remove()
+            model(torch.zeros(1, 2, 9, 9).double())
+        # Behind a gather tensors are ordinary ones.
+        model = spatial.convert(network(), grid_of(comm), gather_before=["2"])
+        model[2].register_full_backward_hook(lambda *given: heard.append(given))
+        model(torch.zeros(1, 2, 9, 9).double()).sum().backward()
+        return len(heard)
+
+    assert emulator.run(2, work) == [1, 1]
+
+
 class Watched:
     """An array that notes what is asked of it, as an h5py.Dataset is asked."""
 

@@ -291,6 +291,100 @@ def test_means_of_16_bits_do_not_overflow() -> None:
     assert on_grid((1, 2, 2), rank) == [[100.0, 100.0, 100.0]] * 4
 
 
+MAP = torch.tensor([[2.0, 1, 2, 0, 2, 1, 2], [1, 2, 2, 0, 2, 2, 0]]).repeat(1, 1, 3, 1)
+HALF = torch.full((1, 2, 40, 30), 300.0, dtype=torch.float16)
+EMPTY = torch.zeros(0, 4, 5, 9)
+LONG = torch.arange(64.0).view(1, 1, 64)
+AFFINE = torch.tensor([1.0, 2, 3, 4])
+WEIGHT = torch.arange(12.0).view(2, 2, 1, 3)
+NANS = torch.tensor([[1.0, 2, 3, 4], [1, 2, 3, float("nan")]]).view(1, 2, 1, 4)
+AGREE: dict[str, tuple[Callable[[Any], Any], Tensor]] = {
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2.3), LONG),
+    "nearest-exact": (lambda x: F.interpolate(x, scale_factor=2.3, mode="nearest-exact"), LONG),
+    "nearest, 2-D": (lambda x: F.interpolate(x, scale_factor=(3, 2.3)), LONG.view(1, 1, 2, 32)),
+    "ties": (lambda x: F.adaptive_max_pool2d(x, (2, 3)), MAP),
+    "NaN": (lambda x: F.adaptive_max_pool2d(x, 1), NANS),
+    "lowest": (
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[1],
+        torch.full((1, 1, 6, 7), -torch.inf),
+    ),
+    "mean of channels": (lambda x: x.mean(1), HALF.view(1, 240, 5, 2)),
+    "average pool": (lambda x: F.avg_pool2d(x, 20, 10), HALF),
+    "average pool, 1-D": (lambda x: F.avg_pool1d(x, 400, 200), HALF.view(1, 2, 1200)),
+    "mse of weights": (lambda x: F.mse_loss(x, x * 2, weight=MAP), MAP + 1),
+    "empty batch norm": (lambda x: F.batch_norm(x, None, None, AFFINE, training=True), EMPTY),
+    "empty group norm": (lambda x: F.group_norm(x, 2), EMPTY),
+    "one value of a group": (lambda x: F.group_norm(x, 2), torch.ones(3, 2, 1, 1)),
+    "16-bit group norm": (lambda x: F.group_norm(x, 2, AFFINE), torch.ones(1, 4, 5, 6).bfloat16()),
+    "16-bit layer norm": (
+        lambda x: F.layer_norm(x, (4, 5), torch.ones(4, 5), torch.ones(4, 5)),
+        torch.ones(1, 2, 4, 5).bfloat16(),
+    ),
+    "input": (
+        lambda x: F.conv2d(input=torch.clamp(input=x, min=1.0), weight=WEIGHT),
+        MAP.expand(1, 2, 6, 7),
+    ),
+    "parts": (lambda x: torch.chunk(x, chunks=2, dim=1)[1] + x.split(split_size=1, dim=1)[0], NANS),
+    "axis": (
+        lambda x: torch.reshape(torch.mean(input=x, axis=1, keepdims=True), shape=(-1, 6, 7)),
+        MAP,
+    ),
+    "another's type": (lambda x: torch.ones(1, 2, 1, 1).type_as(x) * x, NANS.double()),
+    "no tensor": (lambda x: x * float((x == None) or (x in [None]) or (x != None)), NANS),  # noqa: E711
+}
+
+
+@pytest.mark.parametrize("what", AGREE)
+def test_small_print_of_torch(what: str) -> None:
+    operation, x = AGREE[what]
+
+    def results(leaf: Tensor, x: Any) -> list[Tensor]:
+        y = operation(x)
+        if not y.requires_grad:
+            return [gather(y) if isinstance(y, SpatialTensor) else y]
+        y.sum().backward()
+        whole = leaf.grad
+        if isinstance(x, SpatialTensor):
+            whole = gather(x.like(leaf.grad))
+        return [gather(y) if isinstance(y, SpatialTensor) else y, whole]
+
+    def rank(grid: ProcessGrid) -> list[Tensor]:
+        leaf = scatter(x, grid).local.requires_grad_()
+        return results(leaf, SpatialTensor(leaf, grid, x.shape[2:]))
+
+    leaf = x.clone().requires_grad_()
+    expected = results(leaf, leaf)
+    for found in on_grid((1, 1, 3), rank):
+        for mine, true in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, true, equal_nan=True)
+
+
+def test_dropout_in_place() -> None:
+    def rank(grid: ProcessGrid) -> None:
+        for drop in (F.dropout, F.dropout1d):
+            x = scatter(torch.ones(1, 2, 5), grid)
+            drop(x, 1.0, inplace=True)
+            assert not x.gather().any()
+
+    on_grid((1, 1, 2), rank)
+
+
+@pytest.mark.parametrize("behind", [nn.Identity(), nn.ReLU()])
+def test_running_statistics_under_checkpointing(behind: nn.Module) -> None:
+    """Recomputed as often as torch recomputes them, which stops early."""
+    x = normal(2, 2, 6)
+
+    def statistics(y: Any) -> Tensor:
+        norm = nn.BatchNorm1d(2).double()
+        model = nn.Sequential(norm, behind)
+        checkpoint(model, y, use_reentrant=False).sum().backward()
+        return norm.running_var
+
+    expected = statistics(x.clone().requires_grad_())
+    for found in on_grid((1, 1, 2), lambda grid: statistics(scatter(x, grid))):
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("amounts", [(0, 0), (-1, 0)])
 def test_what_was_padded_is_a_tensor_of_its_own(amounts: tuple[int, int]) -> None:
     def rank(grid: ProcessGrid) -> Tensor:

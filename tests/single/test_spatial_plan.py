@@ -105,6 +105,13 @@ def test_it_takes_a_grid_or_a_number() -> None:
             spatial.plan(nn.Conv2d(1, 1, 1), (1, 1, 4, 4), speeds=SPEEDS, **arguments)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_numbers_that_a_model_reads_are_there(device: str) -> None:
+    model = nn.BatchNorm2d(2, momentum=None, device=device)
+    spatial.plan(model, (1, 2, 4, 4), GridShape(width=2), speeds=SPEEDS)
+    assert model.num_batches_tracked.is_meta or model.num_batches_tracked == 0
+
+
 def test_speeds_are_measured() -> None:
     speeds = spatial.measure()
     assert 1e7 < speeds.flops_per_s < 1e15
