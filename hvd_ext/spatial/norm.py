@@ -249,7 +249,12 @@ def group_norm(
     local = x.local.reshape(batch, num_groups, channels // num_groups, *x.local.shape[2:])
     count = channels // num_groups * math.prod(x.extents)
     normal = _normalise(local, range(2, local.ndim), count, x.grid.space, eps)
-    normal = _affine(normal.reshape(x.local.shape), weight, bias, x)
+    normal = normal.reshape(x.local.shape)
+    kept = layout(normal)
+    if batch == 1 and kept != torch.contiguous_format:
+        # The stride that reshape gives to one sample misleads torch's batch norm in backward.
+        normal = normal.clone(memory_format=kept)
+    normal = _affine(normal, weight, bias, x)
     return x.like(normal.to(_autocast_dtype(x)))
 
 

@@ -71,7 +71,7 @@ def interpolate(
         return _linear(x, sizes, scales, bool(align_corners))
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     chosen = [
-        _nearest(extent, count, scale, mode, dims > 1, wide)
+        _nearest(extent, count, scale, mode, wide)
         for extent, count, scale in zip(x.extents, sizes, scales, strict=True)
     ]
     windows = [Listed(cells, tuple(cell + 1 for cell in cells)) for cells in chosen]
@@ -89,12 +89,12 @@ def interpolate(
 
 @functools.lru_cache(maxsize=256)
 def _nearest(
-    extent: int, count: int, scale: float | None, mode: str, several: bool, wide: torch.dtype
+    extent: int, count: int, scale: float | None, mode: str, wide: torch.dtype
 ) -> tuple[int, ...]:
     """The cell that each output copies: torch's own choice, rounding included.
 
-    Where `several` dims are interpolated torch has two kernels, and takes one by the
-    tensor's size, layout and the number of threads.
+    torch has two kernels, and takes one by dims, size, layout and number of threads; in 1-D
+    one forward, the other backward.
 
     Raises:
         Refusal: they choose differently.
@@ -111,7 +111,7 @@ def _nearest(
 
     cells = torch.arange(extent, dtype=wide).view(1, 1, extent)
     found = chosen(cells)
-    if several and chosen(cells.float().unsqueeze(2)) != found:
+    if chosen(cells.float().unsqueeze(2)) != found:
         raise Refusal(
             f"interpolate with mode={mode!r} of {extent} to {count} cells in {wide}: which of them "
             "torch takes hangs on the tensor's size; give size, or a whole scale_factor"

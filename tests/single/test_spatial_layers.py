@@ -315,6 +315,10 @@ AGREE: dict[str, tuple[Callable[[Any], Any], Tensor]] = {
     "empty batch norm": (lambda x: F.batch_norm(x, None, None, AFFINE, training=True), EMPTY),
     "empty group norm": (lambda x: F.group_norm(x, 2), EMPTY),
     "one value of a group": (lambda x: F.group_norm(x, 2), torch.ones(3, 2, 1, 1)),
+    "channels_last": (
+        lambda x: F.batch_norm(F.group_norm(x, 2), AFFINE, AFFINE) * MAP.sum(1),
+        torch.arange(168.0).sin().view(1, 4, 6, 7).to(memory_format=torch.channels_last),
+    ),
     "16-bit group norm": (lambda x: F.group_norm(x, 2, AFFINE), torch.ones(1, 4, 5, 6).bfloat16()),
     "16-bit layer norm": (
         lambda x: F.layer_norm(x, (4, 5), torch.ones(4, 5), torch.ones(4, 5)),
