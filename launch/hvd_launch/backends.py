@@ -155,6 +155,8 @@ def through_ucx(name: str) -> tuple[Setting, ...]:
         return openmpi.through_ucx()
     if name in ("mpich", "mvapich"):
         return hydra.through_ucx(name)
+    if name == "intelmpi":
+        return intel.through_ucx()
     raise UsageError(f"{BACKENDS[name].title} cannot be told to use UCX: leave out --ucx")
 
 

@@ -12,6 +12,7 @@ from hvd_ext.errors import UsageError
 from hvd_launch.backends import BACKENDS
 from hvd_launch.evidence import NOTE, OK, WRONG, Finding
 from hvd_launch.findings import examine
+from hvd_launch.job import check_size
 from hvd_launch.machine import cores
 from hvd_launch.probes import look
 
@@ -43,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     """Look, and print what was found."""
     del command
-    if options.np < 1:
-        raise UsageError(f"-np {options.np}: a job has at least 1 rank")
+    check_size(options.np)
     log = ""
     if options.log is not None:
         try:

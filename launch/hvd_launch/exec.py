@@ -55,7 +55,10 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         # Imported here: a rank that needs no report starts without it.
         from hvd_launch.rank_output import run_reporting
 
-        return run_reporting(program, command, environ, here.rank)
+        # Open MPI 4's daemon reads both streams in pieces (stdout is a terminal), and reads at
+        # least a packet of 4096 bytes at once: ORTE_IOF_BASE_MSG_MAX.
+        packets = (options.backend, here.family) == ("openmpi4", "openmpi")
+        return run_reporting(program, command, environ, here.rank, packets)
     sys.stderr.flush()
     try:
         os.execve(program, command, environ)
@@ -81,12 +84,12 @@ def rank_environment(
     """
     devices = visibility.pool(environ, gpu_count)
     if len(devices) <= 1 and strategy == "auto":
-        return dict(environ)
+        return _with(environ, here, visibility.view(strategy, devices, here.local_rank))
     family = backend or here.family
     knows = strategy in ("auto", "split") and _library_reads_list(environ)
     reason = "as asked"
     if strategy == "auto":
-        strategy, reason = visibility.choose(family, environ, knows)
+        strategy, reason = visibility.choose(family, devices, environ, knows)
     seen = visibility.view(strategy, devices, here.local_rank, family)
     notes = [f"visibility {seen.strategy} ({reason}): {_list(seen.variables)}", *seen.notes]
     if strategy == "split" and seen.strategy == "split" and not knows:
@@ -95,8 +98,13 @@ def rank_environment(
     if here.rank == 0:
         for note in notes:
             sys.stderr.write(f"hvd-launch: {note}\n")
+    return _with(environ, here, seen)
+
+
+def _with(environ: Mapping[str, str], here: Place, seen: visibility.View) -> dict[str, str]:
+    """The environment with what a rank sees, and which of it is its own."""
     result = {**environ, **seen.variables}
-    if seen.strategy != "none" and seen.own != here.local_rank:
+    if seen.own is not None and seen.own != here.local_rank:
         result[visibility.OWN] = f"{here.local_rank}:{seen.own}:{seen.strategy}"
         path = [str(_OWN_DEVICE), *filter(None, [environ.get("PYTHONPATH")])]
         result["PYTHONPATH"] = os.pathsep.join(path)

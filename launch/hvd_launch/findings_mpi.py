@@ -149,7 +149,7 @@ def _horovod(seen: Evidence) -> Iterator[Finding]:
             "horovodrun 0.28.1 gives Open MPI 5 an option that it no longer has (-bind-to): use "
             "hvd-launch run, or horovodrun --mpi --binding-args='--bind-to none --map-by slot'",
         )
-    elif seen.backend and seen.backend != "openmpi4":
+    elif seen.backend and seen.backend not in ("openmpi4", "intelmpi"):
         yield Finding(
             "horovodrun", NOTE, "horovodrun 0.28.1 does not recognise this MPI: use hvd-launch run"
         )

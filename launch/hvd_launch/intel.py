@@ -75,3 +75,16 @@ def devices(preset: str) -> tuple[Setting, ...]:
         ),
         *ucx.libfabric_cache(preset),
     )
+
+
+def through_ucx() -> tuple[Setting, ...]:
+    """Sends through UCX."""
+    return (
+        Setting(
+            "I_MPI_OFI_PROVIDER",
+            "mlx",
+            "the best that libfabric finds",
+            "libfabric sends through UCX, which this provider of Intel's stands for",
+            f"{_REFERENCE.format('OFI-capable network fabrics control')}; not run",
+        ),
+    )

@@ -11,12 +11,14 @@ from hvd_ext.errors import UsageError
 # What a rank on another host has to find as it was where the job was started.
 _EXPORTED = re.compile(
     r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV"
-    r"|(PYTHON|OMP_|MKL_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_|CUDA_|NCCL_|GLOO_|UCX_|FI_"
-    r"|MV2_|MVP_|MPICH_|MPIR_CVAR_|I_MPI_(?!HYDRA|INFO)).*"
+    r"|(PYTHON|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_|CUDA_"
+    r"|NCCL_|GLOO_|UCX_|FI_|MV2_|MVP_|MPICH_|MPIR_CVAR_|I_MPI_(?!HYDRA|INFO)).*"
 )
 # Which devices a rank sees is its own host's matter, not the launching host's.
 _KEPT_BACK = re.compile(r".*VISIBLE_DEVICES|MV2_COMM_WORLD_.*")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+# A launcher takes what does not fit into an int for another number.
+_MOST_RANKS = 9_999_999
 _SLOTS = re.compile(r"[0-9]{1,6}")
 
 
@@ -52,6 +54,17 @@ class Job:
     def oversubscribed(self) -> bool:
         """There are more ranks than slots."""
         return self.size > self.slots
+
+
+def check_size(size: int) -> int:
+    """The number of ranks, if a job can have it.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not 1 <= size <= _MOST_RANKS:
+        raise UsageError(f"-np {size}: a job has at least 1 rank, and at most {_MOST_RANKS}")
+    return size
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:

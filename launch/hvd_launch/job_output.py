@@ -7,7 +7,7 @@ import signal
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
-from hvd_launch.rank_output import MARK
+from hvd_launch.rank_output import MARK, OUTPUT_MARK
 
 # Of each stream: what a rank prints must not push its traceback out.
 LAST_LINES = 20
@@ -51,6 +51,11 @@ class JobOutput:
         self._held: list[bytes] = []
         self._reported: Failure | None = None
         self._aborted: Failure | None = None
+
+    @property
+    def reported(self) -> Failure | None:
+        """The first rank whose failure was seen by its own `exec --report`."""
+        return self._reported
 
     @property
     def failure(self) -> Failure | None:
@@ -100,9 +105,18 @@ class JobOutput:
         return [line for stream in (OUTPUT, ERRORS) for line in self._last.get((rank, stream), ())]
 
 
+def arrived(line: bytes, stream: int) -> tuple[bytes, int]:
+    """A line as the rank wrote it, and where: standard output's may take the other's way."""
+    if _RANK.match(line) or OUTPUT_MARK not in line:
+        return line, stream
+    return line.replace(OUTPUT_MARK, b"", 1), OUTPUT
+
+
 def _signal_code(how: str) -> int | None:
     """128 and the signal's number, as shells have it."""
     name = how.rpartition(" ")[2]
+    if name.isdecimal():  # a real-time signal
+        return 128 + int(name)
     return 128 + signal.Signals[name] if name in signal.Signals.__members__ else None
 
 

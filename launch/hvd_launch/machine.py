@@ -113,6 +113,14 @@ def rank_command(
     return plan(backend, job, base)
 
 
+def module(name: str) -> tuple[str, ...]:
+    """The command that runs a module of ours, whatever lies in the working folder.
+
+    `python -m` would take a select.py there for Python's own.
+    """
+    return (sys.executable, str(Path(__file__).with_name("start.py")), name)
+
+
 def machine_slots(environ: Mapping[str, str]) -> int:
     """Ranks that fit without sharing cores: in the allocation, else on this machine."""
     allocated = slurm.slots(environ) if slurm.allocated(environ) else None

@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from hvd_launch.backends import Backend
 from hvd_launch.evidence import Evidence
 
 _TIMEOUT_S = 60
-_PROBE = ("-m", "hvd_launch.probe")
+_PROBE = machine.module("hvd_launch.probe")
 
 
 def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) -> Evidence:
@@ -34,9 +33,9 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     say("mpirun")
     mpirun, found = _mpirun(backend)
     say("mpi4py")
-    mpi4py = _json([sys.executable, *_PROBE, "mpi4py"])
+    mpi4py = _json([*_PROBE, "mpi4py"])
     say("Horovod")
-    horovod = _json([sys.executable, *_PROBE, "horovod"])
+    horovod = _json([*_PROBE, "horovod"])
     told: list[Mapping[str, Any]] = []
     output = log
     if found is not None and "error" not in mpi4py:
@@ -107,7 +106,7 @@ def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
 
 def _trial(found: Backend, ranks: int) -> tuple[list[Mapping[str, Any]], str]:
     """Run ranks that tell of themselves: what they told, and what else was printed."""
-    launch = machine.rank_command(found, ranks, [sys.executable, *_PROBE, "rank"])
+    launch = machine.rank_command(found, ranks, [*_PROBE, "rank"])
     done = _run(launch.argv, launch.environ)
     told: list[Mapping[str, Any]] = []
     rest: list[str] = []

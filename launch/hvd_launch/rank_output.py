@@ -7,9 +7,11 @@ when a program writes a line in pieces. None of them tells in every case which r
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,10 @@ from hvd_ext.errors import HvdExtError
 
 # Before a report's text; no program's line starts so by chance.
 MARK = b"\x1ehvd-launch "
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# Before a line of standard output that takes standard error's way.
+OUTPUT_MARK = b"\x1eo"
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FORWARDED = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG = 1
 _LOOK_MS = 200
 # A line is written at once, so that no other rank's falls into it: as long as a pipe lets it.
@@ -31,9 +36,13 @@ class Lines:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._returned = False
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that this piece completes, without their ends."""
+        if self._returned:
+            piece = piece.removeprefix(b"\n")
+        self._returned = piece.endswith(b"\r")
         lines = (self._rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()
         whole: list[bytes] = []
@@ -55,9 +64,20 @@ def _parts(line: bytes) -> list[bytes]:
 
 
 def run_reporting(
-    program: str, command: Sequence[str], environ: Mapping[str, str], rank: int
+    program: str,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    rank: int,
+    packets: bool = False,
 ) -> int:
     """Run a rank's program and return its exit code; a signal that ended it ends this too.
+
+    Args:
+        program: its path.
+        command: its words.
+        environ: its environment.
+        rank: its rank.
+        packets: the launcher mixes what it reads of several ranks, but leaves a packet whole.
 
     Raises:
         HvdExtError: the program cannot be started.
@@ -67,7 +87,7 @@ def run_reporting(
 
     def forward(number: int, frame: FrameType | None) -> None:
         nonlocal ended_from_outside
-        ended_from_outside = True
+        ended_from_outside |= number in _ENDS
         if child is not None:
             child.send_signal(number)
 
@@ -90,7 +110,7 @@ def run_reporting(
         )
     except OSError as error:
         raise HvdExtError(f"{program} cannot be started: {error.strerror}") from error
-    _relay(child, rank)
+    _relay(child, rank, packets and _in_packets())
     code = child.wait()
     if code != 0 and not ended_from_outside:
         _write(2, MARK + f"rank {rank} {_ending(code)}\n".encode())
@@ -104,11 +124,27 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _relay(child: subprocess.Popen[bytes], rank: int) -> None:
+def _in_packets() -> bool:
+    """Have each write to standard error read as one (pipe(7), O_DIRECT), where that can be."""
+    if not stat.S_ISFIFO(os.fstat(2).st_mode):
+        return False
+    try:
+        fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_DIRECT)
+    except OSError:
+        return False
+    return True
+
+
+def _relay(child: subprocess.Popen[bytes], rank: int, packets: bool) -> None:
     assert child.stdout is not None
     assert child.stderr is not None
-    streams = {child.stdout.fileno(): (1, Lines()), child.stderr.fileno(): (2, Lines())}
     prefix = f"[{rank}] ".encode()
+    streams = {
+        child.stdout.fileno(): (2, OUTPUT_MARK + prefix, Lines())
+        if packets
+        else (1, prefix, Lines()),
+        child.stderr.fileno(): (2, prefix, Lines()),
+    }
     poll = select.poll()
     for stream in streams:
         poll.register(stream, select.POLLIN)
@@ -118,10 +154,10 @@ def _relay(child: subprocess.Popen[bytes], rank: int) -> None:
         if not ready and child.poll() is not None:
             return
         for stream, _ in ready:
-            target, lines = streams[stream]
+            target, start, lines = streams[stream]
             piece = os.read(stream, 1 << 16)
             for line in lines.feed(piece) if piece else lines.end():
-                _write(target, prefix + line + b"\n")
+                _write(target, start + line + b"\n")
             if not piece:
                 poll.unregister(stream)
                 del streams[stream]

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# rank, local_rank, local_size, and whose they are. srun's come last: a batch script has them
-# too, and hands them to an mpirun's ranks.
+# rank, local_rank, and whose they are. srun's come last: a batch script has them too, and hands
+# them to an mpirun's ranks.
 _FAMILIES = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "openmpi"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", "mvapich2"),
-    ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "mpich"),
-    ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", ""),
-    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE", ""),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "openmpi"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "mvapich2"),
+    ("PMI_RANK", "MPI_LOCALRANKID", "mpich"),
+    ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", ""),
+    # Not run: jsrun, Cray's PALS, Flux.
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK", ""),
+    ("PALS_RANKID", "PALS_LOCAL_RANKID", ""),
+    ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", ""),
+    ("SLURM_PROCID", "SLURM_LOCALID", ""),
 )
 
 
@@ -23,25 +27,21 @@ class Place:
     Attributes:
         rank: among all.
         local_rank: among those of its node.
-        local_size: how many the node has; None if the launcher does not say.
         family: "openmpi", "mvapich2", "mpich" or "intelmpi", where the variables tell.
     """
 
     rank: int
     local_rank: int
-    local_size: int | None
     family: str
 
 
 def place(environ: Mapping[str, str]) -> Place | None:
     """This process's place; None if no launcher started it."""
-    for rank, local_rank, local_size, family in _FAMILIES:
+    for rank, local_rank, family in _FAMILIES:
         if environ.get(rank, "").isdecimal() and environ.get(local_rank, "").isdecimal():
-            size = environ.get(local_size, "")
             return Place(
                 int(environ[rank]),
                 int(environ[local_rank]),
-                int(size) if size.isdecimal() else None,
                 "intelmpi" if family == "mpich" and "I_MPI_ROOT" in environ else family,
             )
     return None

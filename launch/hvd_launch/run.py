@@ -15,7 +15,7 @@ from pathlib import Path
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_launch import backends, machine, slurm, visibility
 from hvd_launch.backends import BACKENDS, LAUNCHERS, Backend, Launch
-from hvd_launch.job import Host, parse_hostfile, parse_hosts
+from hvd_launch.job import Host, check_size, parse_hostfile, parse_hosts
 from hvd_launch.settings import PRESETS, Setting, assignment
 from hvd_launch.supervise import run_job
 
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     machine.check_hosts(hosts, os.environ)
     if options.profile is not None:
         _record(options.profile)
-    _tell(size, hosts, settings)
+    _tell(size, hosts, settings, kept)
     return run_job(launch, reporting=not options.bare)
 
 
@@ -113,9 +113,7 @@ def _size(options: argparse.Namespace) -> int:
         size = slurm.tasks(os.environ) if slurm.allocated(os.environ) else None
     if size is None:
         raise UsageError("no number of ranks: give -np N, or ask Slurm for tasks (--ntasks)")
-    if size < 1:
-        raise UsageError(f"-np {size}: a job has at least 1 rank")
-    return size
+    return check_size(size)
 
 
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...]:
@@ -162,7 +160,7 @@ def _reporting(
     options: argparse.Namespace, backend: Backend, command: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The command, under `hvd-launch exec`."""
-    program = (sys.executable, "-m", "hvd_launch", "exec", "--report")
+    program = (*machine.module("hvd_launch"), "exec", "--report")
     choice = ("--backend", backend.name, "--visibility", options.visibility)
     return (*program, *choice, "--", *command)
 
@@ -180,21 +178,24 @@ def _record(directory: Path) -> None:
             skip = True
         elif not word.startswith("--profile="):
             kept.append(word)
-    again = (sys.executable, "-m", "hvd_launch", *kept, *own[end:])
+    again = (*machine.module("hvd_launch"), *kept, *own[end:])
     os.execv(sys.executable, [*_recorder(directory), *again])
 
 
 def _recorder(directory: Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "hvprof", "record", "-o", str(directory), "--")
+    return (*machine.module("hvprof"), "record", "-o", str(directory), "--")
 
 
-def _tell(size: int, hosts: tuple[Host, ...], settings: tuple[Setting, ...]) -> None:
+def _tell(
+    size: int, hosts: tuple[Host, ...], settings: tuple[Setting, ...], kept: tuple[Setting, ...]
+) -> None:
     slots = sum(host.slots for host in hosts) or machine.machine_slots(os.environ)
     if size > slots:
         print(f"hvd-launch: note: {size} ranks share {slots} slots", file=sys.stderr)
-    if settings:
-        names = " ".join(setting.name for setting in settings)
-        print(f"hvd-launch: sets {names} (--dry-run tells why)", file=sys.stderr)
+    for does, what in (("sets", settings), ("keeps your", kept)):
+        if what:
+            names = " ".join(setting.name for setting in what)
+            print(f"hvd-launch: {does} {names} (--dry-run tells why)", file=sys.stderr)
     sys.stderr.flush()
 
 

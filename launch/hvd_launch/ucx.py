@@ -58,7 +58,7 @@ def libfabric_cache(preset: str) -> tuple[Setting, ...]:
         Setting(
             "FI_MR_CACHE_MONITOR",
             "memhooks" if on else "disabled",
-            "userfaultfd where the kernel has it, else memhooks",
+            "memhooks",
             "libfabric keeps memory registered, and learns of its release by hooks"
             if on
             else "libfabric registers memory for each large message anew",

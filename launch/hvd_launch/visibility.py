@@ -31,13 +31,13 @@ class View:
     Attributes:
         strategy: a key of STRATEGIES; "none" where there is nothing to choose.
         variables: to be set in the rank.
-        own: ordinal of the rank's own GPU among those that its program sees.
+        own: ordinal of the rank's own GPU among those that its program sees; None without one.
         notes: what a person should know, one line each.
     """
 
     strategy: str
     variables: Mapping[str, str] = field(default_factory=dict)
-    own: int = 0
+    own: int | None = 0
     notes: tuple[str, ...] = ()
 
 
@@ -61,14 +61,19 @@ def pool(environ: Mapping[str, str], gpus: int) -> tuple[str, ...]:
     return devices
 
 
-def choose(family: str, environ: Mapping[str, str], library_knows_list: bool) -> tuple[str, str]:
+def choose(
+    family: str, devices: Sequence[str], environ: Mapping[str, str], library_knows_list: bool
+) -> tuple[str, str]:
     """The strategy that suits an MPI library, and why.
 
     Args:
         family: "openmpi", "mvapich2", "mvapich2-gdr", "mpich", "mvapich", "intelmpi" or "".
+        devices: of `pool`.
         environ: the rank's environment.
         library_knows_list: the MPI library reads MV2_VISIBLE_DEVICES.
     """
+    if any(device.startswith("MIG") for device in devices):
+        return "pin", "a CUDA program sees the first MIG device of its list, no other"
     if library_knows_list:
         return "split", f"the MPI library reads {LIBRARY_LIST}"
     if family.startswith("openmpi"):
@@ -78,6 +83,8 @@ def choose(family: str, environ: Mapping[str, str], library_knows_list: bool) ->
     if family.startswith("mvapich2"):
         return "all", "MVAPICH2 compares device ordinals, which must differ"
     if family in ("mpich", "mvapich"):
+        if not all(device.isdecimal() for device in devices):
+            return "pin", f"MPICH reads the GPUs of {LIST} as numbers, which UUIDs are not"
         return "rotate", "MPICH uses IPC only with GPUs in its own list, and numbers them globally"
     return "all", "true ordinals are right for every MPI library"
 
@@ -93,7 +100,8 @@ def view(strategy: str, devices: Sequence[str], local_rank: int, family: str = "
     """
     if len(devices) <= 1:
         reason = "no GPU" if not devices else f"GPU {devices[0]} alone, as the scheduler gave it"
-        return View("none", notes=(f"the rank has {reason}: its list is left as it is",))
+        note = f"the rank has {reason}: its list is left as it is"
+        return View("none", own=0 if devices else None, notes=(note,))
     own = local_rank % len(devices)
     notes = []
     if local_rank >= len(devices):

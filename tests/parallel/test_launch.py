@@ -65,6 +65,26 @@ for number in range(20):
     time.sleep(0.001)
     os.write(1, b"of rank %d\\n" % rank)
 """
+# Every byte but those that end a line, long lines, and no end at last, all ranks at once.
+WILD = """
+import os
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+block = bytes(byte for byte in range(256) if byte not in b"\\r\\n")
+for number in range(200):
+    os.write(1, b"%d %d " % (comm.rank, number) + block + b"\\n")
+    os.write(2, b"error of %d: %d\\n" % (comm.rank, number))
+    if number % 20 == 0:
+        os.write(1, b"long" * 5000 + b"\\n")
+        comm.Barrier()
+os.write(1, b"no end")
+"""
+HANDLES = """
+import os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(4))
+open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
+while True: signal.pause()
+"""
 HOST = """
 import os, socket
 from mpi4py import MPI
@@ -92,6 +112,16 @@ def environment(library: Path, **extra: str) -> dict[str, str]:
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'launch'}{os.pathsep}{ROOT / 'profiling'}",
         **extra,
     }
+
+
+def start(*arguments: str, library: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        hvd_launch(*arguments),
+        env=environment(library),
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def run(library: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -123,6 +153,62 @@ def test_a_line_written_in_pieces_is_whole(library: Path) -> None:
     done = run(library, "run", "-np", "2", "--", str(library / "python"), "-c", PIECES)
     expected = [f"[{rank}] line {line} of rank {rank}" for rank in (0, 1) for line in range(20)]
     assert sorted(done.stdout.splitlines()) == sorted(expected)
+
+
+def test_lines_of_ranks_that_print_at_once_are_whole_and_in_order(library: Path) -> None:
+    command = hvd_launch("run", "-np", "4", "--", str(library / "python"), "-c", WILD)
+    done = subprocess.run(
+        command, env=environment(library), capture_output=True, timeout=100, check=True
+    )
+    block = bytes(byte for byte in range(256) if byte not in b"\r\n")
+    for rank in range(4):
+        told, said = b"", b""
+        for number in range(200):
+            told += b"%d %d " % (rank, number) + block
+            told += b"long" * 5000 if number % 20 == 0 else b""
+            said += b"error of %d: %d" % (rank, number)
+        for stream, expected in ((done.stdout, told + b"no end"), (done.stderr, said)):
+            start = b"[%d] " % rank
+            lines = [line for line in stream.split(b"\n") if line.startswith(start)]
+            assert b"".join(line.removeprefix(start) for line in lines) == expected
+
+
+def test_what_is_kept_is_told(library: Path) -> None:
+    variables = {"OMPI_MCA_pml": "ob1", "MPIR_CVAR_CH4_NETMOD": "ofi"}
+    done = run(library, "run", "--ucx", "-np", "1", "--", "true", **variables)
+    assert done.returncode == 0, done.stderr
+    kept = "MPIR_CVAR_CH4_NETMOD" if library.parent.name == "mpich5" else "OMPI_MCA_pml"
+    assert f"hvd-launch: keeps your {kept} (" in done.stderr
+
+
+def test_nothing_in_the_working_folder_is_in_the_way(library: Path, tmp_path: Path) -> None:
+    for name in ("select", "signal", "token", "json", "hvd_ext"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken for another')")
+    done = subprocess.run(
+        [str(HERE / "hvd-launch"), "run", "-np", "2", "--", "/bin/echo", "ok"],
+        cwd=tmp_path,
+        env=environment(library),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert sorted(done.stdout.splitlines()) == ["[0] ok", "[1] ok"], done.stderr
+
+
+def test_a_signal_of_the_ranks_own_reaches_them_and_hides_no_failure(
+    library: Path, tmp_path: Path
+) -> None:
+    ranks = (str(library / "python"), "-c", HANDLES, str(tmp_path))
+    job = start("run", "-np", "2", "--", *ranks, library=library)
+    try:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+        job.send_signal(signal.SIGUSR1)
+        _, told = job.communicate(timeout=30)
+    finally:
+        job.kill()
+    assert job.returncode == 4
+    assert "exited with code 4" in told
 
 
 def test_through_ucx(library: Path) -> None:
@@ -205,13 +291,7 @@ def test_an_interrupted_job_leaves_no_process(
     library: Path, tmp_path: Path, how: signal.Signals, program: str
 ) -> None:
     ranks = (str(library / "python"), "-c", program, str(tmp_path))
-    job = subprocess.Popen(
-        hvd_launch("run", "-np", "2", "--", *ranks),
-        env=environment(library),
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    job = start("run", "-np", "2", "--", *ranks, library=library)
     try:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
         family = psutil.Process(job.pid).children(recursive=True)
@@ -224,6 +304,55 @@ def test_an_interrupted_job_leaves_no_process(
         assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     finally:
         job.kill()
+
+
+def test_a_job_that_is_asked_twice_leaves_no_shared_memory(tmp_path: Path) -> None:
+    program = f"from mpi4py import MPI; MPI.COMM_WORLD.barrier(); {STUBBORN}"
+    ranks = (sys.executable, "-c", program, str(tmp_path))
+    job = start("run", "-np", "2", "--", *ranks, library=HERE)
+    try:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+        maps = [psutil.Process(int(path.name)).memory_maps() for path in tmp_path.iterdir()]
+        shared = {Path(one.path) for each in maps for one in each if "/dev/shm/" in one.path}
+        job.send_signal(signal.SIGINT)
+        job.send_signal(signal.SIGTERM)
+        job.communicate(timeout=30)
+    finally:
+        job.kill()
+    assert shared
+    assert not [path for path in shared if path.exists()]
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGUSR1, 138), (signal.SIGKILL, -9)],
+)
+def test_a_recorded_job_hears_every_signal(how: signal.Signals, code: int, tmp_path: Path) -> None:
+    ranks, recording = tmp_path / "ranks", str(tmp_path / "recording")
+    ranks.mkdir()
+    program = f"from mpi4py import MPI; {WAIT}"
+    job = start(
+        "run",
+        "-np",
+        "2",
+        "--profile",
+        recording,
+        "--",
+        sys.executable,
+        "-c",
+        program,
+        str(ranks),
+        library=HERE,
+    )
+    try:
+        wait_for(lambda: len(list(ranks.iterdir())) == 2)
+        family = psutil.Process(job.pid).children(recursive=True)
+        job.send_signal(how)
+        job.wait(30)
+    finally:
+        job.kill()
+    assert job.returncode == code
+    wait_for(lambda: not any(alive(process.pid) for process in family))
 
 
 def test_a_killed_hvd_launch_leaves_no_process(library: Path, tmp_path: Path) -> None:

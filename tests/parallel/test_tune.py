@@ -31,11 +31,11 @@ LIBRARIES = {
 ALLREDUCE = ["allreduce", "-np", "2", "--least", "64KiB", "--most", "128KiB"]
 ALLREDUCE += ["--no-table", "--rounds", "2", "--pairs", "2", "--json"]
 # A site whose setting is so bad, a message for each element, that there is much to gain.
-POOR = {
-    "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
-    "OMPI_MCA_coll_tuned_allreduce_algorithm": "5",
-    "OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize": "4",
-}
+POOR = """
+coll_tuned_use_dynamic_rules = 1
+coll_tuned_allreduce_algorithm = 5
+coll_tuned_allreduce_algorithm_segmentsize = 4
+"""
 # Prints what a training would, and is twice as fast as with Horovod's defaults only where
 # the fusion threshold is 16 MiB; with autotune it is as slow as with the defaults.
 TRAINING = """
@@ -107,8 +107,10 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: in
     library = LIBRARIES["environment"]
     if backend(library).name != "openmpi4":
         pytest.skip("the MPI in use is not Open MPI 4")
-    journal = tmp_path / "allreduce.jsonl"
-    process = start(library, *ALLREDUCE, "-o", tmp_path, **POOR)
+    journal, site = tmp_path / "allreduce.jsonl", tmp_path / "site.conf"
+    site.write_text(POOR)
+    poor = {"OMPI_MCA_mca_base_param_files": str(site)}
+    process = start(library, *ALLREDUCE, "-o", tmp_path, **poor)
     try:
         deadline = time.monotonic() + 60
         while len(whole_jobs(journal)) < 4:
@@ -121,18 +123,14 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: in
     finally:
         process.kill()
     assert "Traceback" not in err
-    if how != signal.SIGKILL:
-        assert process.returncode == 128 + how
-        assert not psutil.wait_procs(ranks, timeout=15)[1]
-    for rank in ranks:  # what an uncatchable signal leaves ends with its pipe, but not at once
-        if rank.is_running():
-            rank.kill()
+    assert process.returncode == (-how if how == signal.SIGKILL else 128 + how)
+    assert not psutil.wait_procs(ranks, timeout=15)[1]
     before = whole_jobs(journal)
     with journal.open("a") as file:
         file.write('{"torn')
     if how != signal.SIGKILL:
         return
-    out, _ = tune(library, *ALLREDUCE, "-o", tmp_path, **POOR)
+    out, _ = tune(library, *ALLREDUCE, "-o", tmp_path, **poor)
     after = whole_jobs(journal)
     assert after[: len(before)] == before
     assert len(set(after)) == len(after), "a job was run twice"
@@ -143,7 +141,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: in
     }
     assert result["dropped"] == {}
     # All is known: a third run starts no job.
-    again, _ = tune(library, *ALLREDUCE, "-o", tmp_path, **POOR)
+    again, _ = tune(library, *ALLREDUCE, "-o", tmp_path, **poor)
     assert json.loads(again) == result
     assert whole_jobs(journal) == after
     # On a machine that does other things, too, there may be no gain beyond doubt.
@@ -152,7 +150,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: in
         assert not rules.exists()
         assert not (tmp_path / "settings.sh").exists()
         return
-    assert native_forms.read_openmpi_rules(rules.read_text())[2][0] == (0, "0 0")
+    assert "2 # ranks" in rules.read_text().splitlines()
     shell = f". {tmp_path / 'settings.sh'} && env"
     sourced = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
     settings = dict(line.partition("=")[::2] for line in sourced.stdout.splitlines())

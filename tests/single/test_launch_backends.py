@@ -210,6 +210,7 @@ def test_mvapich2_gdr_leaves_out_what_does_not_go_with_a_preload() -> None:
 
 def test_ucx_where_the_library_has_it() -> None:
     assert any(s.name == "OMPI_MCA_pml" for s in backends.through_ucx("openmpi5"))
+    assert [s.value for s in backends.through_ucx("intelmpi")] == ["mlx"]
     with pytest.raises(UsageError, match="leave out --ucx"):
         backends.through_ucx("mvapich2")
 

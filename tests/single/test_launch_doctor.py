@@ -128,6 +128,8 @@ def test_what_horovodrun_cannot_start_is_told() -> None:
         seen = replace(SOUND, mpirun={"path": "/m", "name": name, "version": version})
         told = {finding.topic: finding for finding in examine(seen)}
         assert word in told["horovodrun"].evidence
+    intel = replace(SOUND, mpirun={"path": "/m", "name": "intelmpi", "version": (2021, 13)})
+    assert "horovodrun" not in {finding.topic for finding in examine(intel)}
 
 
 # As NVIDIA's and UCX's documentation show it; not run on a GPU here.

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_launch.job_output import ERRORS, LAST_LINES, OUTPUT, Failure, JobOutput
-from hvd_launch.rank_output import MARK, Lines
+from hvd_launch.job_output import ERRORS, LAST_LINES, OUTPUT, Failure, JobOutput, arrived
+from hvd_launch.rank_output import MARK, OUTPUT_MARK, Lines
+
+ROOT = Path(__file__).resolve().parents[2]
+# A job without ranks: its launcher is a Python that runs the argument.
+SUPERVISE = """
+import os, sys
+from hvd_launch.backends import Launch
+from hvd_launch.supervise import run_job
+sys.exit(run_job(Launch((sys.executable, "-uc", sys.argv[1]), dict(os.environ)), True))
+"""
 
 
 @given(st.lists(st.binary(max_size=9000), max_size=6))
@@ -24,6 +41,9 @@ def test_empty_lines_and_progress_bars() -> None:
     assert lines.feed(b"a\n\n10%\r20%\r\n") == [b"a", b"", b"10%", b"20%"]
     assert lines.feed(b"no end") == []
     assert lines.end() == [b"no end"]
+    assert lines.feed(b"20%\r") == [b"20%"]
+    assert lines.feed(b"\n") == []
+    assert lines.feed(b"\n") == [b""]
 
 
 def feed(*lines: bytes) -> tuple[JobOutput, bytes]:
@@ -73,7 +93,7 @@ def test_what_a_rank_prints_does_not_push_its_traceback_out() -> None:
     ("report", "failure"),
     [
         (b"rank 2 was killed by SIGSEGV", Failure(2, "was killed by SIGSEGV", 139)),
-        (b"rank 2 was killed by signal 64", Failure(2, "was killed by signal 64", None)),
+        (b"rank 2 was killed by signal 64", Failure(2, "was killed by signal 64", 192)),
         (b"rank x exited with code 3", None),
         (b"rank 2 exited with code ", None),
         (b"", None),
@@ -113,3 +133,60 @@ def test_no_line_upsets_it(line: bytes) -> None:
     output = JobOutput()
     output.line(line + b"\n", OUTPUT)
     output.line(MARK + line, ERRORS)
+
+
+def test_a_line_is_told_from_the_stream_that_it_came_by() -> None:
+    assert arrived(OUTPUT_MARK + b"[1] a\n", ERRORS) == (b"[1] a\n", OUTPUT)
+    for line in (b"[1] " + OUTPUT_MARK + b"\n", b"[1] a\n", b"mpirun says so\n"):
+        assert arrived(line, ERRORS) == (line, ERRORS)
+
+
+def supervise(code: str, **how: Any) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'launch'}"}
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
+    return subprocess.Popen([sys.executable, "-c", SUPERVISE, code], env=env, **how)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(("ends", "code"), [("", 1), ("raise SystemExit(3)", 3)])
+def test_a_full_disk_ends_no_job_and_is_no_success(ends: str, code: int, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    program = f"for n in range(30_000): print('[0] line', n)\nopen({str(done)!r}, 'x')\n{ends}"
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        job = supervise(program, stdout=full)
+        _, told = job.communicate(timeout=60)
+    assert job.returncode == code
+    assert done.exists()
+    assert told.count(b"standard output cannot be written: No space left on device") == 1
+
+
+def test_a_pipe_that_does_not_block_gets_every_line() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    job = supervise("for n in range(30_000): print('[0] line', n)", stdout=writing)
+    while select.select([], [writing], [], 0)[1]:
+        assert job.poll() is None
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read().splitlines() == [b"[0] line %d" % n for n in range(30_000)]
+    assert job.wait(60) == 0
+
+
+def test_a_job_that_went_well_did_not_abort_whatever_it_prints() -> None:
+    said = b"[0] Abort(1) on node 0 (rank 0 in comm 0): application called MPI_Abort(comm=0, 7)\n"
+    job = supervise(f"import os; os.write(2, {said!r})")
+    assert job.communicate(timeout=60) == (b"", said)
+    assert job.returncode == 0
+
+
+def test_what_nohup_ignores_ends_no_job() -> None:
+    job = supervise(
+        "print('ready'); input()",
+        stdin=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == b"ready\n"
+    job.send_signal(signal.SIGHUP)
+    job.communicate(b"\n", timeout=60)
+    assert job.returncode == 0

@@ -27,6 +27,7 @@ def environment(**variables: str) -> dict[str, str]:
         (["run", "--", "true"], "no number of ranks"),
         (["run", "-np", "0", "--", "true"], "-np 0"),
         (["run", "-np", "-1", "--", "true"], "-np -1"),
+        (["run", "-np", "99999999999999999999", "--", "true"], "at most 9999999"),
         (["run", "-np", "two", "--", "true"], "'two'"),
         (["run", "-np", "2", "--", "no-such-program"], "'no-such-program' is no command"),
         (["run", "-np", "2", "--", ""], "'' is no command"),

@@ -25,7 +25,6 @@ from hvd_launch.tune.native_forms import (
     intel_rules,
     mpich_selection,
     openmpi_rules,
-    read_openmpi_rules,
     ruled,
 )
 from hvd_launch.tune.rank import MARK
@@ -78,12 +77,12 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(pairs: int) -> N
 def test_a_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "a.jsonl"
     journal = Journal(path, {"ranks": 2})
-    journal.append({"kind": "run", "rate": 1.5})
+    journal.append({"kind": "run", "rate": 1.5, "by_wall_time": False})
     with path.open("a") as file:
         file.write('{"kind": "ru')
     again = Journal(path, {"ranks": 2})
-    assert again.find(kind="run") == [{"kind": "run", "rate": 1.5}]
-    again.append({"kind": "run", "rate": 2.5})
+    assert [entry["rate"] for entry in again.find(kind="run")] == [1.5]
+    again.append({"kind": "run", "rate": 2.5, "by_wall_time": False})
     assert len(Journal(path, {"ranks": 2}).find(kind="run")) == 2
 
 
@@ -101,6 +100,46 @@ def test_a_journal_of_something_else_is_refused_or_moved_aside(tmp_path: Path) -
     assert Journal(path, {"ranks": 4}).entries == []
 
 
+TIME = {"kind": "time", "candidate": "ring", "round": 0, "attempt": 0, "message_bytes": 8}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "5", "{}", '{"subject": 5}', "[" * 100_000, '{"kind": []}', '{"kind": "job"}']
+    + ['{"kind": "run", "rate": 0, "by_wall_time": false}', '{"kind": "facts", "phase": "facts"}']
+    + [json.dumps({**TIME, "us": us}) for us in ([], [0.0], [1, "a"], 5, [None], [math.nan])],
+)
+def test_a_journal_that_holds_something_else_is_one_line(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for text in (f"{line}\n", f'{{"subject": {{}}}}\n{line}\n'):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="move it away"):
+            Journal(path, {})
+        assert path.read_text() == text
+
+
+def read_openmpi_rules(text: str) -> dict[int, list[tuple[int, str]]]:
+    """Rules by communicator size, as coll/tuned reads them: numbers, and # to the line's end."""
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    columns = 5 if lines[:1] == ["rule-file-version-2"] else 4
+    try:
+        numbers = list(map(int, " ".join(lines[columns == 5 :]).split()))
+        collectives, collective, sizes = (numbers.pop(0) for _ in range(3))
+        found = {}
+        for _ in range(sizes):
+            size, count = numbers.pop(0), numbers.pop(0)
+            rules = [tuple(numbers.pop(0) for _ in range(columns)) for _ in range(count)]
+            found[size] = [(rule[0], f"{rule[1]} {rule[3]}") for rule in rules]
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"no rules of Open MPI's: {error}") from error
+    starts = [[least for least, _ in rules] for rules in found.values()]
+    if numbers or (collectives, collective) != (1, 2) or list(found) != sorted(found):
+        raise ValueError("no rules of Open MPI's for allreduce alone, by ascending size")
+    if any(start[:1] != [0] or start != sorted(set(start)) for start in starts):
+        raise ValueError("rules of Open MPI's must begin at 0 bytes and ascend")
+    return found
+
+
 @given(RULES, st.integers(2, 10**6), st.sampled_from([4, 5]))
 def test_open_mpis_rules_read_back_as_they_were_meant(rules, size, columns) -> None:
     text = openmpi_rules(rules, size, columns)
@@ -112,7 +151,7 @@ def test_open_mpis_rules_read_back_as_they_were_meant(rules, size, columns) -> N
 
 @pytest.mark.parametrize("text", ["", "1\n2\n1\n4\n1\n8 3 0 0\n", "1\n2\n1\n4\n2\n0 3 0 0\n", "x"])
 def test_rules_that_open_mpi_would_not_take_are_refused(text: str) -> None:
-    with pytest.raises(HvdExtError, match=r"rules of Open MPI's"):
+    with pytest.raises(ValueError, match=r"rules of Open MPI's"):
         read_openmpi_rules(text)
 
 
@@ -326,6 +365,14 @@ def test_a_gain_is_written_and_what_is_done_is_not_done_again(tmp_path, monkeypa
     jobs = simulated.jobs
     assert tuned(tmp_path, simulated, monkeypatch) == result
     assert simulated.jobs == jobs
+
+
+@pytest.mark.parametrize("name", ["allreduce_algorithm", "dynamic_rules_filename"])
+def test_what_is_set_is_not_tuned_over(name: str, tmp_path: Path, monkeypatch) -> None:
+    variable = f"OMPI_MCA_coll_tuned_{name}"
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(UsageError, match=f"unset {variable}"):
+        tuned(tmp_path, Simulated(SLOW), monkeypatch)
 
 
 def test_without_a_gain_nothing_is_written_and_nothing_old_stays(tmp_path, monkeypatch) -> None:

@@ -14,10 +14,10 @@ OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
 OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")
 
 
-def tune(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def tune(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hvd_launch", "tune", *arguments]
     root = Path(__file__).resolve().parents[2]
-    env = {"PYTHONPATH": f"{root}:{root / 'launch'}", "PATH": "/usr/bin:/bin"}
+    env = {"PYTHONPATH": f"{root}:{root / 'launch'}", "PATH": "/usr/bin:/bin", **variables}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
@@ -40,6 +40,9 @@ def tune(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ("fusion -np 2 -- no-such-program", "'no-such-program' is no command"),
         ("fusion -np 2 --trials 3 -- true", "at least 6"),
         ("fusion -np 2 --seconds 0 -- true", "above 0"),
+        ("fusion -np 2 --seconds inf -- true", "above 0"),
+        ("fusion -np 2 -o /proc/x -- true", "/proc/x"),
+        ("allreduce -np 99999999999999999999", "at most"),
         ("fusion -np 2 --rate speed -- true", "in a group"),
         ("fusion", "-np"),
         ("", "KIND"),
@@ -54,6 +57,14 @@ def test_a_request_that_cannot_be_meant(arguments: str, complaint: str, tmp_path
     assert complaint in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_fusion_is_not_tuned_over_what_is_set(tmp_path: Path) -> None:
+    for name in ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_AUTOTUNE"):
+        done = tune("fusion", "-np", "1", "--", "true", cwd=tmp_path, **{name: "1"})
+        assert done.returncode == 2, done.stderr
+        assert f"unset {name}" in done.stderr.splitlines()[-1]
+        assert not list(tmp_path.iterdir())
 
 
 def test_help_ends_with_an_example(tmp_path: Path) -> None:

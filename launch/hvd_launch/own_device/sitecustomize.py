@@ -18,20 +18,21 @@ _VARIABLE = "HVD_LAUNCH_OWN_DEVICE"
 _HERE = str(Path(__file__).resolve().parent)
 
 
-def own_device(wanted: object, local_rank: int, own: int) -> object:
+def own_device(wanted: object, local_rank: int, own: int, count: int) -> object:
     """The device that a call of set_device means.
 
     Args:
         wanted: what the script asked for: an ordinal, "cuda:1", or a torch.device.
         local_rank: of this rank.
         own: ordinal of its own GPU among those it sees.
+        count: how many it sees; where ranks share GPUs, scripts ask for local_rank % count.
     """
     if isinstance(wanted, str):
         index: object = wanted.removeprefix("cuda:")
     else:
         index = getattr(wanted, "index", wanted)
-    named = isinstance(index, (int, str)) and str(index) == str(local_rank)
-    return own if named else wanted
+    meant = {str(rank) for rank in {local_rank, local_rank % max(1, count)} - {own}}
+    return own if isinstance(index, (int, str)) and str(index) in meant else wanted
 
 
 def wrap(cuda: ModuleType, local_rank: int, own: int, strategy: str) -> None:
@@ -40,12 +41,12 @@ def wrap(cuda: ModuleType, local_rank: int, own: int, strategy: str) -> None:
     said: list[bool] = []
 
     def set_device(device: object) -> None:
-        mine = own_device(device, local_rank, own)
-        if mine is not device and local_rank != own and not said:
+        mine = own_device(device, local_rank, own, cuda.device_count())
+        if mine is not device and not said:
             said.append(True)
             print(
                 f"hvd-launch: torch.cuda.set_device({device}) is taken for the rank's own GPU, "
-                f"which is cuda:{own} here (--visibility {strategy}); write "
+                f"which is cuda:{own} here (visibility {strategy}); write "
                 f'device="cuda", not "cuda:{device}", elsewhere',
                 file=sys.stderr,
                 flush=True,

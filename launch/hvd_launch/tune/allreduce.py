@@ -12,7 +12,6 @@ import json
 import math
 import shutil
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from hvd_ext.allreduce.table import load
 from hvd_ext.errors import HvdExtError
+from hvd_launch.machine import module
 from hvd_launch.settings import Setting, render
 from hvd_launch.tune import jobs, native_forms
 from hvd_launch.tune.candidates import DEFAULT, Candidate, Library, library
@@ -65,7 +65,7 @@ class Request:
             "what": "allreduce",
             "library": library_name,
             "ranks": self.place.size,
-            "hosts": [f"{host.name}:{host.slots}" for host in self.place.hosts],
+            "hosts": self.place.names,
             "sizes": list(self.sizes),
         }
 
@@ -108,15 +108,19 @@ class Tuning:
 
         Raises:
             HvdExtError: the library as it is cannot be measured.
+            UsageError: the environment forces what is to be measured.
         """
         request = self._request
         facts = self._facts()
         found = library(request.place.backend, len(facts["ranks_per_node"]))
+        form = self._form(found, ((0, DEFAULT),), facts)
+        forced = [setting for candidate in found.candidates for setting in candidate.settings]
+        jobs.check_unset((*forced, *(form.settings if form else ())))
         self._total = 1 + request.rounds * len(found.candidates) + 2 * request.pairs
         self._total += (2 * request.pairs + 1) * request.with_table
         dropped = self._measure(found)
         times = self._times("measure")
-        plan = choose(times, found, self._form(found, ((0, DEFAULT),), facts) is not None)
+        plan = choose(times, found, form is not None)
         native = self._try_native(found, plan, facts)
         if native is None or not native.overall.gained:
             self._remove(*native_forms.FILES)
@@ -198,7 +202,7 @@ class Tuning:
         if not (path.exists() and self._journal.find(kind="job", phase=phase, ok=True)):
             path.unlink(missing_ok=True)
             sizes = self._request.sizes
-            command = [sys.executable, "-m", "hvd_ext.allreduce.measure", "-o", str(path)]
+            command = [*module("hvd_ext.allreduce.measure"), "-o", str(path)]
             command += ["--least", str(sizes[0]), "--most", str(sizes[-1])]
             self._advance("hvd_ext's algorithms", self._done, self._total)
             outcome = jobs.run(
@@ -271,7 +275,7 @@ class Tuning:
             return None
         names = [_cvar(setting) for setting in candidate.settings]
         task = {"sizes": list(sizes), "limits_us": self._limits(sizes), "read": names}
-        command = [sys.executable, "-m", "hvd_launch.tune.rank", json.dumps(task | (more or {}))]
+        command = [*module("hvd_launch.tune.rank"), json.dumps(task | (more or {}))]
         attempt = len(done)
         seen: list[Entry] = []
 
@@ -302,13 +306,10 @@ class Tuning:
 
     def _times(self, phase: str) -> dict[str, dict[int, dict[int, float]]]:
         """By candidate, size and round, in us: the median of a job's samples; whole jobs only."""
-        whole = {
-            (entry["candidate"], entry["round"], entry["attempt"])
-            for entry in self._journal.find(kind="job", phase=phase, ok=True)
-        }
+        whole = {_attempt(entry) for entry in self._journal.find(kind="job", phase=phase, ok=True)}
         times: dict[str, dict[int, dict[int, float]]] = {}
         for entry in self._journal.find(kind="time", phase=phase):
-            if (entry["candidate"], entry["round"], entry["attempt"]) in whole:
+            if _attempt(entry) in whole:
                 by_size = times.setdefault(entry["candidate"], {})
                 by_round = by_size.setdefault(entry["message_bytes"], {})
                 by_round[entry["round"]] = statistics.median(entry["us"])
@@ -345,6 +346,11 @@ def settings_text(verdict: Verdict, facts: dict[str, Any], size: int) -> str:
 def _digest(what: object) -> str:
     """Tells measurements of one choice from those of another."""
     return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
+
+
+def _attempt(entry: Entry) -> tuple[Any, ...]:
+    """Which job an entry is of."""
+    return tuple(entry.get(name) for name in ("candidate", "round", "attempt"))
 
 
 def _cvar(setting: Setting) -> str:

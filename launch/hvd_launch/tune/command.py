@@ -12,8 +12,9 @@ from pathlib import Path
 
 from hvd_ext.errors import UsageError
 from hvd_ext.units import parse_bytes
-from hvd_launch.job import parse_hosts
+from hvd_launch.job import check_size, parse_hosts
 from hvd_launch.machine import check_hosts, find_backend
+from hvd_launch.supervise import handle
 from hvd_launch.tune.files import write
 from hvd_launch.tune.jobs import Place
 from hvd_launch.tune.journal import Journal
@@ -93,10 +94,8 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     """Tune; 0, whether anything was gained or not."""
     # A scheduler that stops this ends the running job, as Ctrl-C does.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
-    if options.np < 1:
-        raise UsageError(f"-np {options.np}: a job has at least 1 rank")
+    handle((signal.SIGTERM, signal.SIGHUP), _stop)
+    check_size(options.np)
     if options.pairs < 2:
         raise UsageError(f"--pairs {options.pairs}: an interval takes at least 2")
     if options.output.exists() and not options.output.is_dir():

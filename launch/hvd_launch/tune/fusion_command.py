@@ -13,12 +13,15 @@ from hvd_ext.errors import UsageError
 from hvd_launch.settings import render
 from hvd_launch.tune import fusion_report
 from hvd_launch.tune.files import write
-from hvd_launch.tune.fusion import DEFAULT, DESIGN
+from hvd_launch.tune.fusion import AUTOTUNE, DEFAULT, DESIGN
 from hvd_launch.tune.fusion_runs import Found, Runs, Search, subject
-from hvd_launch.tune.jobs import Place
+from hvd_launch.tune.jobs import Place, check_unset
 from hvd_launch.tune.journal import Journal
 from hvd_launch.tune.progress import progress
 from hvd_launch.tune.rate import Reader
+
+# Longer waits overflow in the system's calls.
+_MOST_SECONDS = 1_000_000
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> int:
@@ -31,13 +34,15 @@ def run(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> 
         raise UsageError(f"{command[0]!r} is no command here: check its spelling, and PATH")
     if options.trials < len(DESIGN):
         raise UsageError(f"--trials {options.trials}: the model takes at least {len(DESIGN)}")
-    if not options.seconds > 0:
-        raise UsageError(f"--seconds {options.seconds:g}: give a time above 0")
+    if not 0 < options.seconds <= _MOST_SECONDS:
+        raise UsageError(
+            f"--seconds {options.seconds:g}: give a time above 0, at most {_MOST_SECONDS}"
+        )
+    check_unset(setting for point in (DEFAULT, AUTOTUNE) for setting in point.settings())
     reader = Reader(options.rate)
     search = Search(place, command, reader, options.seconds, options.trials, options.pairs)
     version = ".".join(map(str, place.backend.version))
-    hosts = [f"{host.name}:{host.slots}" for host in place.hosts]
-    about = subject(search, f"{place.backend.name} {version}", hosts)
+    about = subject(search, f"{place.backend.name} {version}")
     folder: Path = options.output
     journal = Journal(folder / "fusion.jsonl", about, options.fresh)
     with progress("tune fusion") as advance:

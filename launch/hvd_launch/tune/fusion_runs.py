@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,12 +160,12 @@ class Runs:
         return bool(whole) and bool(whole[0]["by_wall_time"])
 
 
-def subject(search: Search, library: str, hosts: Sequence[str]) -> dict[str, Any]:
+def subject(search: Search, library: str) -> dict[str, Any]:
     """What measurements must have in common to be put together."""
     return {
         "what": "fusion",
         "library": library,
         "ranks": search.place.size,
-        "hosts": list(hosts),
+        "hosts": search.place.names,
         "command": list(search.command),
     }

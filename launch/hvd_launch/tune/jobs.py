@@ -6,16 +6,20 @@ import contextlib
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hvd_ext.errors import UsageError
+from hvd_launch import slurm
 from hvd_launch.backends import Backend
 from hvd_launch.job import Host
 from hvd_launch.machine import rank_command
 from hvd_launch.settings import Setting
+from hvd_launch.supervise import end_with_parent
 
 _LAST_LINES = 12
 # A launcher that is told to stop needs a moment to stop the ranks on other hosts.
@@ -29,6 +33,13 @@ class Place:
     backend: Backend
     size: int
     hosts: tuple[Host, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts and their slots; this machine, unless hosts or a scheduler's are meant."""
+        if self.hosts or slurm.allocated(os.environ):
+            return [f"{host.name}:{host.slots}" for host in self.hosts]
+        return [socket.gethostname()]
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,18 @@ class Outcome:
         """Why it failed, in one line; its last lines follow."""
         how = "was not done in time" if self.code is None else f"ended with code {self.code}"
         return "\n".join([f"{how} after {self.wall_s:.0f} s; it said last:", *self.last])
+
+
+def check_unset(settings: Iterable[Setting]) -> None:
+    """Raise a UsageError where the environment has a variable that is to be tuned.
+
+    It would be in force in the jobs that leave it to the library.
+    """
+    for name in sorted({setting.name for setting in settings}):
+        if name in os.environ:
+            raise UsageError(
+                f"{name}={os.environ[name]!r} is set, which tune measures itself: unset {name}"
+            )
 
 
 def run(
@@ -74,6 +97,7 @@ def run(
         stderr=subprocess.STDOUT,
         # Ctrl-C is for this process, which then ends the job.
         start_new_session=True,
+        preexec_fn=end_with_parent,
     )
     try:
         ended = _follow(process, start_s + timeout_s, last, read)

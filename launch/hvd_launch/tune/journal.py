@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import HvdExtError, UsageError
 
 Entry = dict[str, Any]
+_NUMBER = (int, float)
+_ATTEMPT, _MAYBE = ("candidate", "round", "attempt"), (str, int, NoneType)
+# What a resumed run relies on, by the kind of entry.
+_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "facts": {"phase": str, "library": str, "size": int, "ranks_per_node": list},
+    "selection": {"part": str},
+    "time": {"candidate": str, "round": int, "attempt": int, "message_bytes": int, "us": list},
+    "job": {"phase": str, "ok": bool, "wall_s": _NUMBER, **dict.fromkeys(_ATTEMPT, _MAYBE)},
+    "start": {},
+    "reading": {},
+    "run": {"rate": (*_NUMBER, NoneType), "by_wall_time": bool},
+}
 
 
 class Journal:
@@ -30,22 +44,33 @@ class Journal:
             fresh: move what is there aside, and begin anew.
 
         Raises:
-            UsageError: it holds measurements of something else, or is no such file.
+            UsageError: it holds measurements of something else, is no such file, or cannot be
+                one.
         """
         self.path = path
         self.entries: list[Entry] = []
-        if fresh and path.exists():
-            path.rename(_free_name(path))
-        if path.exists():
-            self._read(dict(subject))
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            self._write({"subject": dict(subject)})
+        try:
+            if fresh and path.exists():
+                path.rename(_free_name(path))
+            if path.exists():
+                self._read(dict(subject))
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+                self._write({"subject": dict(subject)})
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}: name another folder with -o") from error
 
     def append(self, entry: Entry) -> None:
-        """Add an entry; it is on disk when this returns."""
-        self._write(entry)
+        """Add an entry; it is on disk when this returns.
+
+        Raises:
+            HvdExtError: it cannot be.
+        """
+        try:
+            self._write(entry)
+        except OSError as error:
+            raise HvdExtError(f"{self.path}: {error.strerror}") from error
         self.entries.append(entry)
 
     def find(self, **wanted: Any) -> list[Entry]:
@@ -62,8 +87,8 @@ class Journal:
         whole = data[: data.rfind(b"\n") + 1]
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
-            found = lines[0]["subject"] if lines else subject
-        except (ValueError, KeyError, TypeError) as error:
+            found = dict(lines[0]["subject"]) if lines else subject
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(f"{self.path}: holds no measurements: move it away") from error
         differing = sorted(
             name for name in {*found, *subject} if found.get(name) != subject.get(name)
@@ -74,6 +99,9 @@ class Journal:
                 f"{self.path}: was measured with {name} {found.get(name)!r}, not "
                 f"{subject.get(name)!r}: name another folder with -o, or begin anew with --fresh"
             )
+        for number, entry in enumerate(lines[1:], 2):
+            if not _sound(entry):
+                raise UsageError(f"{self.path}, line {number}: is no measurement: move it away")
         if len(whole) != len(data):
             os.truncate(self.path, len(whole))
         self.entries = lines[1:]
@@ -85,6 +113,19 @@ class Journal:
             file.write(json.dumps(entry) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _sound(entry: object) -> bool:
+    """Whether an entry holds what one of its kind has to, and its times and rate are above 0."""
+    if not isinstance(entry, dict):
+        return False
+    kind = str(entry.get("kind"))
+    fields = _FIELDS.get(kind)
+    if fields is None or not all(isinstance(entry.get(n), types) for n, types in fields.items()):
+        return False
+    rates = [] if entry.get("rate") is None else [entry["rate"]]
+    numbers = entry["us"] or [0] if kind == "time" else rates
+    return all(isinstance(number, _NUMBER) and 0 < number < math.inf for number in numbers)
 
 
 def _free_name(path: Path) -> Path:

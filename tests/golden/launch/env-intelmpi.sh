@@ -12,7 +12,7 @@ export I_MPI_OFFLOAD_MODE=cuda
 # default: not documented where we could read it (seen in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=0
 # libfabric registers memory for each large message anew
-# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+# default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=disabled
 
 # mpi-reg: the registration cache, without CUDA IPC
@@ -29,7 +29,7 @@ export I_MPI_OFFLOAD_MODE=cuda
 # default: not documented where we could read it (seen in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=0
 # libfabric keeps memory registered, and learns of its release by hooks
-# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+# default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks
 
 # mpi-opt: CUDA IPC and the registration cache
@@ -46,5 +46,5 @@ export I_MPI_OFFLOAD_MODE=cuda
 # default: not documented where we could read it (seen in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=1
 # libfabric keeps memory registered, and learns of its release by hooks
-# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+# default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks

@@ -9,7 +9,7 @@ export MVP_CH4_IPC_GPU_P2P_THRESHOLD=2147483647
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=n
 # libfabric registers memory for each large message anew
-# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+# default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=disabled
 
 # mpi-reg: the registration cache, without CUDA IPC
@@ -23,7 +23,7 @@ export MVP_CH4_IPC_GPU_P2P_THRESHOLD=2147483647
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=try
 # libfabric keeps memory registered, and learns of its release by hooks
-# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+# default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks
 
 # mpi-opt: CUDA IPC and the registration cache
@@ -37,5 +37,5 @@ export MVP_CH4_IPC_GPU_P2P_THRESHOLD=16384
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=try
 # libfabric keeps memory registered, and learns of its release by hooks
-# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+# default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks

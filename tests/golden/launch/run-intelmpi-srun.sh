@@ -12,6 +12,6 @@ export I_MPI_OFFLOAD_MODE=cuda
 # default: not documented where we could read it (seen in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=1
 # libfabric keeps memory registered, and learns of its release by hooks
-# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+# default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks
 srun --mpi=pmi2 --ntasks=8 --nodes=2 --ntasks-per-node=4 --nodelist=node1,node2 --overlap --cpu-bind=none --kill-on-bad-exit=1 --quit-on-interrupt --export=ALL python train.py

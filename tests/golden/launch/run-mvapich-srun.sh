@@ -9,6 +9,6 @@ export MVP_CH4_IPC_GPU_P2P_THRESHOLD=16384
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=try
 # libfabric keeps memory registered, and learns of its release by hooks
-# default: userfaultfd where the kernel has it, else memhooks (libfabric's fi_mr(3))
+# default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks
 srun --mpi=pmi2 --ntasks=8 --nodes=2 --ntasks-per-node=4 --nodelist=node1,node2 --overlap --cpu-bind=none --kill-on-bad-exit=1 --quit-on-interrupt --export=ALL python train.py
