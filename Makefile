@@ -27,7 +27,7 @@ demo: env  ## train twice, with Horovod and with hvd_ext, and show what was gain
 
 test: env mpis  ## run every test that this machine can run
 	$(PY) -m pytest -q -n 2 --dist loadfile tests/single
-	$(PY) -m pytest --durations=20 $(wildcard tests/parallel tests/cluster tests/gpu)
+	$(PY) -m pytest -n 2 --dist loadfile --durations=25 $(wildcard tests/parallel tests/cluster tests/gpu)
 
 sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py -k "int_counts or flat"
