@@ -45,6 +45,14 @@ def run(main: Callable[[Sequence[str]], int], program: str) -> None:
     with reader_may_leave():
         try:
             code = main(sys.argv[1:])
+            if sys.stdout:  # None: the program was started with it closed
+                sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # Of files the programs say more: this is what they are printed to, a full disk.
+            code = 1
+            print(f"{program}: error: {error}", file=sys.stderr)
         except HvdExtError as error:
             code = error.exit_code
             print(f"{program}: error: {error}", file=sys.stderr)
@@ -69,6 +77,6 @@ def reader_may_leave() -> Iterator[None]:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             try:
                 stream.flush()
-            except BrokenPipeError:
+            except OSError:
                 # The interpreter would complain at exit of what is still buffered.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

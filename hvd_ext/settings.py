@@ -40,9 +40,14 @@ def bucket_bytes() -> int | None:
     text = os.environ.get("HVD_EXT_BUCKET_BYTES")
     if text is None:
         return None
-    most = parse_bytes(text)
+    try:
+        most = parse_bytes(text)
+    except UsageError:
+        most = 0
     if most < 1:
-        raise UsageError(f"HVD_EXT_BUCKET_BYTES={text!r}: give a size above 0, or unset it")
+        raise UsageError(
+            f"HVD_EXT_BUCKET_BYTES={text!r}: give a size above 0, such as 4MiB, or unset it"
+        )
     return most
 
 

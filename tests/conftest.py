@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from benchmarks import harness
+
+# How long an example takes is the machine's matter.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent

@@ -100,6 +100,8 @@ def merge(new: Sequence[Row], old: Sequence[Row]) -> tuple[Row, ...]:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure on all ranks, and have rank 0 write and print."""
+    # For --help, which needs no launcher: see hvd_ext/torch/background.py.
+    os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD

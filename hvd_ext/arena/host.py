@@ -60,12 +60,13 @@ class HostArena:
             WindowError: on every rank, if those of any node cannot share memory.
         """
         self.plan = plan
-        self._topology = topology
-        self._size = topology.world.size
+        # Asked for now: the job's end, and with it MPI's, may come at any time.
+        self._size, self._ranks = topology.world.size, topology.node.size
+        self._nodes = topology.cross.size
         self._table = table
         self._window = on_every_rank(topology, lambda: Window(topology.node, plan.total_bytes))
         self.data = self._window.data
-        self._local = topology.cross.size == 1
+        self._local = self._nodes == 1
         self._patiently = Patience(topology, timeout_s if self._local else _NO_LIMIT_S)
         self._exchanges = [self._window.plan(b, scale, self._local) for b in plan.buckets]
         self._lanes: Lanes | None = None
@@ -138,13 +139,13 @@ class HostArena:
 
     def explain(self) -> str:
         """Say how the largest bucket is reduced, and why."""
-        ranks = self._topology.node.size
+        ranks = self._ranks
         largest = max((bucket.message_bytes for bucket in self.plan.buckets), default=0)
         text = f"within a node: {ranks} ranks, each its share straight from its peers' memory"
         if self._local:
             return text
         share_bytes = -(-largest // ranks)
-        between = self._table.explain(self._topology.cross.size, 1, "host", share_bytes)
+        between = self._table.explain(self._nodes, 1, "host", share_bytes)
         return f"{text}\nbetween nodes, the longest share: {between}"
 
     def close(self) -> None:

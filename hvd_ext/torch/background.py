@@ -34,6 +34,9 @@ def init(*arguments: Any, **named: Any) -> Any:
     global _thread_id
     # Read as Open MPI starts, in Horovod's init; others do not know it.
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    # Or a script that is started without a launcher would look for Open MPI's daemon, in vain
+    # where that is not on the path it was built with.
+    os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
     before = _threads()
     result = _horovods_init(*arguments, **named)
     started = _threads() - before

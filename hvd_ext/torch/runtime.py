@@ -49,8 +49,10 @@ def unserved() -> str | None:
         return "Horovod runs on Gloo, not MPI"
     from mpi4py import MPI
 
-    if not MPI.Is_initialized() or MPI.Is_finalized():
+    if not MPI.Is_initialized():
         return "MPI is not running"
+    if MPI.Is_finalized():
+        raise HvdExtError("MPI has ended, as another rank has: look for its last lines above")
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         return "MPI runs without MPI_THREAD_MULTIPLE (HOROVOD_MPI_THREADS_DISABLE?)"
     if MPI.COMM_WORLD.size != horovod.size():

@@ -71,7 +71,8 @@ def test_nothing_stays_behind_after_a_kill(launch):
     ("variable", "value", "says"),
     [
         ("HVD_EXT_STALL_TIMEOUT_S", "soon", "give a number of seconds above 0"),
-        ("HVD_EXT_BUCKET_BYTES", "0", "give a size above 0, or unset it"),
+        ("HVD_EXT_BUCKET_BYTES", "0", "give a size above 0"),
+        ("HVD_EXT_BUCKET_BYTES", "banana", "give a size above 0"),
     ],
 )
 def test_a_bad_setting_is_one_line(launch, variable, value, says):
