@@ -14,7 +14,7 @@ from setuptools import Command, Distribution, find_packages, setup
 from setuptools.command.build import build
 
 # Loaded with ctypes or LD_PRELOAD: plain shared libraries, no Python extensions.
-WINDOW = ("hvd_ext/arena/window.c", "hvd_ext/arena/libwindow.so")
+WINDOW = ("hvd_ext/shm/window.c", "hvd_ext/shm/libwindow.so")
 RECORDER = ("profiling/hvprof/pmpi.c", "hvprof/libhvprof.so")
 ROOTS = {"hvd_ext": "hvd_ext", "hvprof": "profiling/hvprof", "hvd_launch": "launch/hvd_launch"}
 
@@ -109,12 +109,11 @@ setup(
     package_dir=ROOTS,
     packages=[
         *find_packages(include=["hvd_ext", "hvd_ext.*"]),
-        "hvprof",
-        "hvd_launch",
+        *find_packages("profiling"),
+        *find_packages("launch"),
         "hvd_launch.own_device",
-        "hvd_launch.tune",
     ],
-    package_data={"hvd_ext.arena": ["*.cu"], "hvprof": ["templates/*.j2"]},
+    package_data={"hvd_ext.arena.cuda": ["*.cu"], "hvprof": ["templates/*.j2"]},
     install_requires=[
         "jinja2>=3.1",  # the profiler's pages
         "mpi4py>=4.0",  # communicators and ranks
@@ -128,7 +127,7 @@ setup(
         "torch": ["torch>=2.1", "horovod==0.28.1"],
         # The bundled trainers: reading images, and the photographs of the demo.
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
-        # Charts of hvprof's reports.
+        # Pictures of benchmarks.
         "plot": ["matplotlib>=3.8"],
         "dev": [
             "hypothesis",

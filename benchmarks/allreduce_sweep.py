@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes, format_seconds, parse_bytes
 
 _EXAMPLE = "example: python -m benchmarks.allreduce_sweep --np 2 --json F"
@@ -147,7 +148,7 @@ def _plot(result: dict[str, Any], path: Path) -> None:
 def _work(least: int, most: int) -> None:
     from mpi4py import MPI
 
-    from hvd_ext.topology import discover
+    from hvd_ext.job.topology import discover
 
     world = MPI.COMM_WORLD
     topology = discover(world, 60.0)
@@ -176,9 +177,9 @@ def _work(least: int, most: int) -> None:
 def _measure(topology: Any, gloo: Any, message_bytes: int) -> dict[str, Any]:
     from mpi4py import MPI
 
+    from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
     from hvd_ext.allreduce.operations import OPERATIONS
-    from hvd_ext.allreduce.registry import ALGORITHMS, prepare
-    from hvd_ext.planned import Planned
+    from hvd_ext.allreduce.persistent import Planned
 
     world = topology.world
     count = message_bytes // 4

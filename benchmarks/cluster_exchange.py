@@ -26,7 +26,7 @@ from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
 from benchmarks.emulated_hosts import emulated_hosts
-from hvd_ext.errors import run
+from hvd_ext.cli import run
 
 _SHORT_BYTES = [2**exponent for exponent in range(10, 17)]
 # A short message is timed by the dozen: a barrier's ranks part at times that differ by

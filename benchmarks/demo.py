@@ -28,7 +28,8 @@ from rich.table import Table
 
 import hvprof.comparison
 from benchmarks import harness, picture
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 
 _EXAMPLE = "example: python -m benchmarks.demo --output runs/demo"
 _BIN = Path(sys.executable).parent

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
-from hvd_ext.errors import run
+from hvd_ext.cli import run
 
 _PEERS = ("horovod", "gloo", "mpi")
 _GLOO_BUCKET_BYTES = 25 * 2**20
@@ -186,9 +186,9 @@ def _hvd_ext(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Con
     from mpi4py import MPI
     from torch.utils.dlpack import from_dlpack
 
-    from hvd_ext.arena.device import BUCKET_BYTES, DeviceArena
-    from hvd_ext.arena.plan import ParameterSpec, plan_buckets
-    from hvd_ext.topology import discover
+    from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
+    from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+    from hvd_ext.job.topology import discover
 
     specs = [
         ParameterSpec(str(index), (math.prod(shape),), (1,), "float32")

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
-from hvd_ext.errors import run
+from hvd_ext.cli import run
 
 _BUCKET_BYTES = 25 * 2**20
 

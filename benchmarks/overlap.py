@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness
-from hvd_ext.errors import run
+from hvd_ext.cli import run
 
 _WIDTH, _LAYERS, _SAMPLES = 1448, 12, 4
 

@@ -32,7 +32,7 @@ from rich.table import Table
 
 from benchmarks.harness import BenchmarkError, summary, write_json
 from benchmarks.shapes import resnet50
-from hvd_ext import errors
+from hvd_ext import cli
 from hvprof.record import LIBRARY
 from hvprof.recording import load
 
@@ -259,4 +259,4 @@ def _print(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    errors.run(main, "profiler_overhead")
+    cli.run(main, "profiler_overhead")

@@ -2,7 +2,8 @@
 
 Horovod is `allreduce_`, which negotiates each tensor in its background thread's next
 cycle (1 ms by default). hvd_ext is `plan_allreduce`, called again and again, and
-`hvd_ext.planned.allreduce`, which is not planned; MPI is mpi4py's call on the same memory.
+`hvd_ext.allreduce.persistent.allreduce`, which is not planned; MPI is mpi4py's call on the
+same memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness
-from hvd_ext.errors import run
+from hvd_ext.cli import run
 from hvd_ext.units import format_bytes
 
 _SIZES = (4, 64, 1024, 4096, 16384, 65536)
@@ -61,7 +62,7 @@ def _work(rounds: int) -> None:
     from mpi4py import MPI
 
     import hvd_ext.torch as hvd
-    from hvd_ext.planned import allreduce
+    from hvd_ext.allreduce.persistent import allreduce
     from hvd_ext.torch.runtime import the_topology
 
     torch.set_num_threads(1)

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import harness
-from hvd_ext.errors import run
+from hvd_ext.cli import run
 from hvd_ext.units import format_bytes
 
 _MODULE = "benchmarks.spatial_scaling"

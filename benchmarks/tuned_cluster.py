@@ -21,7 +21,7 @@ from rich.console import Console
 
 from benchmarks import gradients, harness, shapes
 from benchmarks.emulated_hosts import Hosts, emulated_hosts
-from hvd_ext.errors import run
+from hvd_ext.cli import run
 from hvd_launch.tune.statistics import gain
 
 

@@ -10,7 +10,8 @@ import torch
 from cosmoflow.data import Universes
 from cosmoflow.model import CHANNELS, KIND, PARAMETERS, WIDTHS, CosmoFlow
 from hvd_ext import spatial
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 from training import ranks, volumes
 
 PROGRAM = "cosmoflow.train"

@@ -19,7 +19,8 @@ from rich.table import Table
 from edsr.images import Pixels, find_images, load_rgb, resize_bicubic, shrink
 from edsr.model import EDSR, load_model
 from edsr.tiles import upscale_pixels
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 from training import ranks
 from training.progress import progress
 

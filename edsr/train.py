@@ -26,7 +26,8 @@ from edsr.model import (
     read_architecture,
     write_architecture,
 )
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 from hvprof import region, step, watch_exchange
 from training import ranks
 from training.files import load_checkpoint, make_folder, save_checkpoint, write_json

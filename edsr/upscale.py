@@ -11,7 +11,8 @@ from PIL import Image
 from edsr.images import check_format, open_image, save_image
 from edsr.model import load_model
 from edsr.tiles import tile_corners, upscale_pixels
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 from training import ranks
 from training.progress import progress
 

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 
 _EXAMPLE = "example: horovodrun -np 2 python -m hvd_ext train.py --epochs 3"
 

@@ -10,7 +10,8 @@ from math import prod
 import torch
 
 from hvd_ext import spatial
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 from mesh.data import Meshes
 from mesh.model import CHANNELS, KIND, OUTPUTS, PRESETS, MeshModel, write_architecture
 from training import ranks, volumes

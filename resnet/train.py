@@ -9,7 +9,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 from resnet.imagenet import ImageNetTrainer
 from resnet.synthetic import benchmark
 from training import ranks

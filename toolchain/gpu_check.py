@@ -27,7 +27,8 @@ from typing import Any
 import psutil
 from make_env import HOROVOD_BUILD, ROOT, ROOTS
 
-ARENA = ROOT / "hvd_ext" / "arena"
+ARENA = ROOT / "hvd_ext" / "arena" / "cuda"
+SHM = ROOT / "hvd_ext" / "shm"
 JSON = re.compile(r"\{")
 NO_MEMORY = "does not fit in memory"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
@@ -196,7 +197,7 @@ def make_environment(check: Check, wheels: Path | None) -> None:
             file.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
     link_driver(venv)
     flags = ("-O3", "-fwrapv", "-shared", "-fPIC", "-pthread")
-    check.run("window", 60, "cc", *flags, ARENA / "window.c", "-o", ARENA / "libwindow.so")
+    check.run("window", 60, "cc", *flags, SHM / "window.c", "-o", SHM / "libwindow.so")
     # The first import of both may have to read gigabytes.
     facts = check.run("facts", 240, check.python, "-c", FACTS)
     check.results["machine"] = json.loads(next(filter(JSON.match, facts.splitlines())))

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
 from hvd_ext.allreduce.cost import FORMULAS, Measurement, fit, leave_one_out
 from hvd_ext.allreduce.operations import OPERATIONS, Array
-from hvd_ext.allreduce.registry import ALGORITHMS, prepare
+from hvd_ext.allreduce.persistent import Planned
 from hvd_ext.allreduce.table import Choices, Row, Table, dump, load
-from hvd_ext.errors import HvdExtError, UsageError, run
-from hvd_ext.planned import Planned
-from hvd_ext.topology import Topology, discover
+from hvd_ext.cli import run
+from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.job.topology import Topology, discover
 from hvd_ext.units import format_bytes, format_seconds, parse_bytes
 
 if TYPE_CHECKING:

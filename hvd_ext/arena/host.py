@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hvd_ext.arena.lanes import Lanes
-from hvd_ext.arena.node import Patience, on_every_rank
-from hvd_ext.arena.window import Window
+from hvd_ext.arena.inter_node import Lanes
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.watchdog import Watchdog
+from hvd_ext.job.stalls import Patience, on_every_rank
+from hvd_ext.job.watchdog import Watchdog
+from hvd_ext.shm.window import Window
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.table import Table
-    from hvd_ext.arena.plan import Plan
-    from hvd_ext.topology import Topology
+    from hvd_ext.arena.layout import Plan
+    from hvd_ext.job.topology import Topology
 
 _NO_LIMIT_S = 1e9
 

@@ -17,11 +17,11 @@ import torch
 from horovod.torch.optimizer import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_ext import settings
-from hvd_ext.arena.device import DTYPES as DEVICE_DTYPES
-from hvd_ext.arena.plan import ITEM_BYTES
+from hvd_ext.arena.cuda.arena import DTYPES as DEVICE_DTYPES
+from hvd_ext.arena.layout import ITEM_BYTES
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.torch import runtime
-from hvd_ext.torch.gradients import Gradients
+from hvd_ext.torch.reducer import Gradients
 
 log = logging.getLogger("hvd_ext")
 

@@ -8,8 +8,8 @@ import horovod.torch as horovod
 import torch
 
 from hvd_ext import settings
+from hvd_ext.allreduce.persistent import Planned
 from hvd_ext.errors import UsageError
-from hvd_ext.planned import Planned
 from hvd_ext.torch import runtime
 
 if TYPE_CHECKING:

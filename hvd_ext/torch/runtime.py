@@ -13,11 +13,11 @@ import torch
 
 from hvd_ext import settings
 from hvd_ext.allreduce.table import BUILT_IN, Table, load
-from hvd_ext.arena.device import BUCKET_BYTES, DeviceArena
-from hvd_ext.arena.fusion import fuse
+from hvd_ext.arena.bucket_cost import measure_bucket
+from hvd_ext.arena.buckets import fuse
+from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.measure import measure_bucket
-from hvd_ext.arena.plan import (
+from hvd_ext.arena.layout import (
     ParameterSpec,
     Plan,
     digest,
@@ -25,12 +25,12 @@ from hvd_ext.arena.plan import (
     lay_out,
     plan_buckets,
 )
-from hvd_ext.arena.window import WindowError
 from hvd_ext.errors import HvdExtError, MismatchError
-from hvd_ext.rollcall import roll_call
-from hvd_ext.topology import Topology, discover
+from hvd_ext.job.monitored_barrier import roll_call
+from hvd_ext.job.topology import Topology, discover
+from hvd_ext.shm.window import WindowError
 from hvd_ext.torch.background import yield_to_training
-from hvd_ext.torch.gradients import Arena, Gradients, NamedParameters
+from hvd_ext.torch.reducer import Arena, Gradients, NamedParameters
 from hvd_ext.units import MIB, format_bytes
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import importlib
 from collections.abc import Sequence
 from types import ModuleType
 
-from hvd_ext.errors import UsageError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import UsageError
 
 # A module each, with HELP, EXAMPLE, add_arguments(parser) and run(options, command).
 SUBCOMMANDS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hvd_ext import errors
+from hvd_ext import cli
 from hvd_ext.errors import UsageError
 from hvprof import report
 from hvprof.advice import advise
@@ -36,7 +36,7 @@ _SIDES = (
 
 def entry() -> None:
     """The console script `hvprof`."""
-    errors.run(main, "hvprof")
+    cli.run(main, "hvprof")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,7 +101,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     comparison = _compared(options)
     outcome = check(comparison, parse_percent(options.max_regression))
-    with errors.reader_may_leave():
+    with cli.ignore_broken_pipe():
         if options.json:
             _print_json(
                 {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_ext.allreduce.registry import ALGORITHMS
+from hvd_ext.allreduce.algorithms import ALGORITHMS
 
 
 @pytest.mark.parametrize("np", [1, 2, 3, 4])

@@ -11,11 +11,11 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
+from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
 from hvd_ext.allreduce.operations import OPERATIONS
-from hvd_ext.allreduce.registry import ALGORITHMS, prepare
+from hvd_ext.allreduce.persistent import Planned
 from hvd_ext.allreduce.segments import SEGMENT_BYTES
-from hvd_ext.planned import Planned
-from hvd_ext.topology import discover
+from hvd_ext.job.topology import discover
 
 comm = MPI.COMM_WORLD
 size, rank = comm.size, comm.rank

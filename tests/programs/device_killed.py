@@ -8,9 +8,9 @@ import signal
 import torch
 from mpi4py import MPI
 
-from hvd_ext.arena.device import DeviceArena
-from hvd_ext.arena.plan import ParameterSpec, plan_buckets
-from hvd_ext.topology import discover
+from hvd_ext.arena.cuda.arena import DeviceArena
+from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.job.topology import discover
 
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 device = rank % torch.cuda.device_count()

@@ -22,10 +22,10 @@ if len(sys.argv) > 2:
 
 import torch  # noqa: E402
 
-from hvd_ext.arena.device import DeviceArena  # noqa: E402
-from hvd_ext.arena.plan import ParameterSpec, plan_buckets  # noqa: E402
-from hvd_ext.progress import Progress  # noqa: E402
-from hvd_ext.topology import discover  # noqa: E402
+from hvd_ext.arena.cuda.arena import DeviceArena  # noqa: E402
+from hvd_ext.arena.layout import ParameterSpec, plan_buckets  # noqa: E402
+from hvd_ext.job.progress_thread import Progress  # noqa: E402
+from hvd_ext.job.topology import discover  # noqa: E402
 
 COUNTS = [0, 1, 2, 7, 8, 31, 32, 33, 4095, 4097, 100_003, 3_000_000]
 ROUNDS = 6

@@ -8,8 +8,8 @@ from mpi4py import MPI
 
 from hvd_ext.allreduce.table import BUILT_IN
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.plan import ParameterSpec, plan_buckets
-from hvd_ext.topology import discover
+from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.job.topology import discover
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import hvd_ext.torch as hvd
 from hvd_ext import listen
-from hvd_ext.topology import discover
+from hvd_ext.job.topology import discover
 
 hosts, ranks_per_host = map(int, sys.argv[1:])
 hvd.init()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hvd_ext.arena.window import PIECE_BYTES, WindowError
+from hvd_ext.allreduce.persistent import Planned
 from hvd_ext.errors import UsageError
-from hvd_ext.planned import Planned
-from hvd_ext.topology import discover
+from hvd_ext.job.topology import discover
+from hvd_ext.shm.window import PIECE_BYTES, WindowError
 
 topology = discover(MPI.COMM_WORLD, 30)
 rank, size = topology.world.rank, topology.world.size

@@ -13,10 +13,10 @@ import numpy as np
 import psutil
 from mpi4py import MPI
 
+from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
 from hvd_ext.allreduce.operations import OPERATIONS
-from hvd_ext.allreduce.registry import ALGORITHMS, prepare
-from hvd_ext.planned import Planned
-from hvd_ext.topology import discover
+from hvd_ext.allreduce.persistent import Planned
+from hvd_ext.job.topology import discover
 
 CALLS = int(sys.argv[1])
 ALLOWED_BYTES = 8 << 20

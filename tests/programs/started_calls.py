@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import hvd_ext.torch as hvd
+from hvd_ext.allreduce.persistent import Planned, allreduce
 from hvd_ext.errors import UsageError
-from hvd_ext.planned import Planned, allreduce
 from hvd_ext.torch import runtime
 
 hvd.init()

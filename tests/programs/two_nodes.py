@@ -16,9 +16,9 @@ from mpi4py import MPI
 
 from hvd_ext.allreduce.table import Row, Table
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.plan import ITEM_BYTES, ParameterSpec, plan_buckets
-from hvd_ext.arena.window import WindowError
-from hvd_ext.topology import Topology
+from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, plan_buckets
+from hvd_ext.job.topology import Topology
+from hvd_ext.shm.window import WindowError
 
 COUNTS = [0, 1, 5, 16, 17, 1000, 4097, 70_001]
 

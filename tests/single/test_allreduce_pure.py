@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.allreduce import double_tree, tree
+from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
 from hvd_ext.allreduce.folding import core_size
 from hvd_ext.allreduce.half import narrow, widen
 from hvd_ext.allreduce.operations import OPERATIONS
-from hvd_ext.allreduce.registry import ALGORITHMS, prepare
 from hvd_ext.allreduce.segments import scratch
 from hvd_ext.errors import UsageError
 

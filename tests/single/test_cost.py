@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.cost import (
     FORMULAS,
     Measurement,
@@ -19,7 +20,6 @@ from hvd_ext.allreduce.cost import (
     leave_one_out,
     work,
 )
-from hvd_ext.allreduce.registry import ALGORITHMS
 from hvd_ext.errors import UsageError
 
 SIZES = [4**i for i in range(1, 14)]

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.arena.device import DTYPES, vectors
-from hvd_ext.arena.plan import ITEM_BYTES, ParameterSpec, plan_buckets
+from hvd_ext.arena.cuda.arena import DTYPES, vectors
+from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, plan_buckets
 
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
-ARENA = ROOT / "hvd_ext" / "arena"
+ARENA = ROOT / "hvd_ext" / "arena" / "cuda"
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 RANKS, BUCKET_BYTES = 3, 1 << 16
 SCALE = 1 / 3

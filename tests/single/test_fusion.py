@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.arena.fusion import BucketCost, fuse
-from hvd_ext.arena.plan import ITEM_BYTES, ParameterSpec, lay_out, line_up
+from hvd_ext.arena.buckets import BucketCost, fuse
+from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, lay_out, line_up
 
 MIB = 1 << 20
 

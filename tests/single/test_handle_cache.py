@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext import listen
-from hvd_ext.arena.handles import HandleCache
+from hvd_ext.arena.cuda.handle_cache import HandleCache
 
 
 def map_file(path: Path) -> mmap.mmap:

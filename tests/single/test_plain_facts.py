@@ -79,7 +79,7 @@ def test_listeners_hear_until_they_stop():
 )
 def test_errors_become_one_line_and_a_code(body, code, says):
     program = (
-        "from hvd_ext.errors import *\nfrom hvd_ext.errors import run\n"
+        "from hvd_ext.errors import *\nfrom hvd_ext.cli import run\n"
         f"def main(arguments):\n    {body}\nrun(main, 'prog')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

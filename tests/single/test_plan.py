@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.arena.plan import (
+from hvd_ext.arena.layout import (
     ITEM_BYTES,
     LINE_BYTES,
     ParameterSpec,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.measure import Spread, choices, faster, merge
-from hvd_ext.allreduce.registry import ALGORITHMS
 from hvd_ext.allreduce.table import ALGORITHMS as NAMES
 from hvd_ext.allreduce.table import BUILT_IN, DTYPE_CLASSES, MEMORY_KINDS, Row, Table, dump, load
 from hvd_ext.errors import UsageError

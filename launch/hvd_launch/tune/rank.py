@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.allreduce.table import load
-from hvd_ext.errors import HvdExtError, run
+from hvd_ext.cli import run
+from hvd_ext.errors import HvdExtError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -90,8 +91,8 @@ def _planner(
 
     if table is None:
         return lambda buffer: lambda: world.Allreduce(MPI.IN_PLACE, buffer)
-    from hvd_ext.planned import Planned
-    from hvd_ext.topology import discover
+    from hvd_ext.allreduce.persistent import Planned
+    from hvd_ext.job.topology import discover
 
     topology = discover(world, _TIMEOUT_S)
     read = load(Path(table))

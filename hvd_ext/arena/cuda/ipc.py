@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hvd_ext.arena.handles import HandleCache
-from hvd_ext.arena.window import WindowError
+from hvd_ext.arena.cuda.handle_cache import HandleCache
+from hvd_ext.shm.window import WindowError
 
 # A handle opens the whole block that memory lies in: ours shall lie there alone.
 _BLOCK_BYTES = 2 << 20

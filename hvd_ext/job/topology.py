@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvd_ext.errors import HvdExtError
-from hvd_ext.rollcall import roll_call
+from hvd_ext.job.monitored_barrier import roll_call
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from hvd_ext.errors import StallError
 
 if TYPE_CHECKING:
-    from hvd_ext.topology import Topology
+    from hvd_ext.job.topology import Topology
 
 _ASK_TAG, _ANSWER_TAG = 1, 2
 _LOOK_EVERY_S = 0.5
@@ -39,7 +39,7 @@ class Watchdog:
         self._topology = topology
         self._timeout_s = timeout_s
         self._comm = topology.world.Dup()
-        self._comm.Set_name("hvd_ext.watchdog")
+        self._comm.Set_name("hvd_ext.job.watchdog")
         self._entered = 0
         self._since: float | None = None
         self._closing = threading.Event()

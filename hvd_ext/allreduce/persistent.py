@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.allreduce import native
+from hvd_ext.allreduce.algorithms import check_dtype, dtype_class_of, prepare
 from hvd_ext.allreduce.operations import Array, operation
-from hvd_ext.allreduce.registry import check_dtype, dtype_class_of, prepare
 from hvd_ext.allreduce.table import BUILT_IN, DTYPE_CLASSES, Table
-from hvd_ext.arena.plan import ITEM_BYTES, Bucket, line_up
-from hvd_ext.arena.window import Window, WindowError, outside_bytes
+from hvd_ext.arena.layout import ITEM_BYTES, Bucket, line_up
 from hvd_ext.errors import StallError, UsageError
 from hvd_ext.events import CommEvent, emit, listening
-from hvd_ext.progress import Progress
+from hvd_ext.job.progress_thread import Progress
+from hvd_ext.job.watchdog import end_job, stall_sentence
 from hvd_ext.settings import stall_timeout_s
-from hvd_ext.watchdog import end_job, stall_sentence
+from hvd_ext.shm.window import Window, WindowError, outside_bytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from hvd_ext.topology import Topology
+    from hvd_ext.job.topology import Topology
 
 log = logging.getLogger("hvd_ext")
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from hvd_ext.arena.window import WindowError
 from hvd_ext.errors import StallError
+from hvd_ext.job.watchdog import end_job, stall_sentence
 from hvd_ext.settings import WARN_AFTER_S
-from hvd_ext.watchdog import end_job, stall_sentence
+from hvd_ext.shm.window import WindowError
 
 if TYPE_CHECKING:
-    from hvd_ext.topology import Topology
+    from hvd_ext.job.topology import Topology
 
 log = logging.getLogger("hvd_ext")
 T = TypeVar("T")

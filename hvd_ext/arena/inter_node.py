@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvd_ext.allreduce.algorithms import prepare
 from hvd_ext.allreduce.operations import OPERATIONS, Array
-from hvd_ext.allreduce.registry import prepare
-from hvd_ext.progress import Progress, Work, wait_for
+from hvd_ext.job.progress_thread import Progress, Work, wait_for
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.table import Table
-    from hvd_ext.arena.plan import Bucket
-    from hvd_ext.topology import Topology
+    from hvd_ext.arena.layout import Bucket
+    from hvd_ext.job.topology import Topology
 
 _LANES = 2
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_ext.arena.plan import ITEM_BYTES, Bucket, line_up, share
+from hvd_ext.arena.layout import ITEM_BYTES, Bucket, line_up, share
 from hvd_ext.errors import HvdExtError
 
 if TYPE_CHECKING:

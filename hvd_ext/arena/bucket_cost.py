@@ -6,15 +6,15 @@ import functools
 import time
 from typing import TYPE_CHECKING
 
-from hvd_ext.arena.fusion import BucketCost
+from hvd_ext.arena.buckets import BucketCost
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.plan import ParameterSpec, lay_out
-from hvd_ext.progress import Progress
+from hvd_ext.arena.layout import ParameterSpec, lay_out
+from hvd_ext.job.progress_thread import Progress
 from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.table import Table
-    from hvd_ext.topology import Topology
+    from hvd_ext.job.topology import Topology
 
 _ROUNDS, _WARM_UP = 6, 1
 _SHORT = 16  # elements

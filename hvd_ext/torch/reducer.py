@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from hvd_ext.arena.device import DeviceArena
+from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.plan import Bucket, ParameterSpec
-from hvd_ext.arena.window import WindowError
+from hvd_ext.arena.layout import Bucket, ParameterSpec
 from hvd_ext.errors import UsageError
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.progress import Progress, wait_for
+from hvd_ext.job.progress_thread import Progress, wait_for
+from hvd_ext.shm.window import WindowError
 
 Arena = HostArena | DeviceArena
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]

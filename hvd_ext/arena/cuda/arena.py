@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.arena.ipc import Exported, Handles, Opened, or_refuse
-from hvd_ext.arena.node import Patience, on_every_rank
-from hvd_ext.arena.plan import ITEM_BYTES, Bucket, Plan, share
-from hvd_ext.arena.window import Window, WindowError
+from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_refuse
+from hvd_ext.arena.layout import ITEM_BYTES, Bucket, Plan, share
+from hvd_ext.job.stalls import Patience, on_every_rank
+from hvd_ext.shm.window import Window, WindowError
 from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
-    from hvd_ext.topology import Topology
+    from hvd_ext.job.topology import Topology
 
 BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
 DTYPES = ("float32", "float16", "bfloat16")  # those of reduce.cu

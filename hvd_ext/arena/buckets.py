@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_ext.arena.plan import ITEM_BYTES, ParameterSpec, line_up
+from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, line_up
 from hvd_ext.units import MIB, format_bytes, format_seconds
 
 # What fewer buckets may add to the time after backward, of which each takes some itself.

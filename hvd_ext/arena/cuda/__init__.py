@@ -1,0 +1,1 @@
+"""The gradient arena in device memory, over CUDA IPC."""

@@ -1,0 +1,210 @@
+"""What command lines share: exit codes, argument types, and a progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.files import check_writable
+from hvd_ext.units import parse_bytes
+
+
+def run(main: Callable[[Sequence[str]], int], program: str) -> None:
+    """Run `main(arguments)` as the process's only work and exit with its code.
+
+    An HvdExtError becomes one line on standard error and its `exit_code`; Ctrl-C
+    becomes 130; a reader that closed the pipe (`| head`) is not an error.
+    """
+    code = 0
+    with ignore_broken_pipe():
+        try:
+            code = main(sys.argv[1:])
+            if sys.stdout:  # None: the program was started with it closed
+                sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # Writing files raises HvdExtError: this is standard output, on a full disk.
+            code = 1
+            print(f"{program}: error: {error}", file=sys.stderr)
+        except HvdExtError as error:
+            code = error.exit_code
+            print(f"{program}: error: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            code = 130
+            print(f"{program}: interrupted", file=sys.stderr)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def ignore_broken_pipe() -> Iterator[None]:
+    """End the block without an error when the reader of its output closed the pipe."""
+    try:
+        yield
+    except BrokenPipeError:
+        pass
+    except SystemExit as left:
+        # rich's Console exits with 1 on a closed pipe.
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+    finally:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            try:
+                stream.flush()
+            except OSError:
+                # The interpreter would complain at exit of what is still buffered.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def exit_on_sigterm() -> None:
+    """Have SIGTERM and SIGHUP raise SystemExit, so that what this process started is ended."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        # A second one while jobs are being ended would leave some of them.
+        for again in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(again, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, leave)
+
+
+def at_least(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """An argparse type: a whole number from `least` to `most`."""
+
+    def whole_number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= {least}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{text!r} is more than {most}")
+        return value
+
+    return whole_number
+
+
+def above_zero(text: str) -> float:
+    """An argparse type: a finite number above 0."""
+    value = _number(text)
+    if value is None or value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """An argparse type: 0 or a finite number above it."""
+    value = _number(text)
+    if value is None or value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number >= 0")
+    return value
+
+
+def size_bytes(text: str) -> int:
+    """An argparse type: a size such as "4 MiB", in bytes."""
+    try:
+        return parse_bytes(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def output_file(text: str) -> Path:
+    """An argparse type: a path that can be written, tried before the work and not after."""
+    try:
+        return check_writable(Path(text))
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+class Advance(Protocol):
+    """Says how far the work is."""
+
+    def __call__(self, completed: int, note: str = "", total: int | None = None) -> None:
+        """Say how many pieces are done, of a new total perhaps, and what is under way."""
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int | None = None, *, shown: bool = True) -> Iterator[Advance]:
+    """Show progress on standard error: a bar on a terminal, a line for each note elsewhere.
+
+    Args:
+        title: what is under way.
+        total: pieces of work, if known.
+        shown: False on the ranks that stay silent.
+    """
+    if not shown:
+        yield lambda completed, note="", total=None: None
+    elif not sys.stderr.isatty():
+        yield _lines(title, total)
+    else:
+        with _bar(title, total) as advance:
+            yield advance
+
+
+def _lines(title: str, total: int | None) -> Advance:
+    start_s = time.monotonic()
+    known = total
+
+    def advance(completed: int, note: str = "", total: int | None = None) -> None:
+        nonlocal known
+        known = known if total is None else total
+        if note:
+            elapsed_s = time.monotonic() - start_s
+            of = "" if known is None else f"/{known}"
+            line = f"{title} {completed}{of}  {note}  [{elapsed_s:.0f} s]"
+            print(line, file=sys.stderr, flush=True)
+
+    return advance
+
+
+@contextlib.contextmanager
+def _bar(title: str, total: int | None) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(title, total=total, note="")
+
+        def advance(completed: int, note: str = "", total: int | None = None) -> None:
+            bars.update(task, completed=completed)
+            if total is not None:
+                bars.update(task, total=total)
+            if note:
+                bars.update(task, note=note)
+
+        yield advance

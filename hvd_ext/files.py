@@ -1,0 +1,88 @@
+"""Files that appear whole or not at all, and paths that are checked before the work begins."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError, UsageError
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path, which replaces `path` if the block succeeds.
+
+    A symbolic link stays one; what is not a regular file (a pipe, a device) is written
+    in place.
+
+    Raises:
+        HvdExtError: it cannot be written; `path` is as it was before.
+    """
+    in_place = path.exists() and not path.is_file()
+    target = path if in_place else Path(os.path.realpath(path))
+    # One name, so that a process that is killed here leaves one file at most; the suffix
+    # stays, because some writers choose the format by it.
+    temporary = path if in_place else target.with_name(f".{target.stem}.part{target.suffix}")
+    try:
+        yield temporary
+        if not in_place:
+            temporary.replace(target)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise HvdExtError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if not in_place:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text, whole or not at all.
+
+    Raises:
+        HvdExtError: it cannot be written.
+    """
+    with atomic_path(path) as temporary:
+        # A name from a command line may hold bytes that are not text.
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as indented JSON, whole or not at all.
+
+    Raises:
+        HvdExtError: it cannot be written.
+    """
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {path}: {error.strerror}") from error
+
+
+def check_writable(path: Path) -> Path:
+    """Return `path` if a file can be written there; to be asked before long work, not after.
+
+    Raises:
+        UsageError: its folder does not exist or cannot be written to, or it is a folder.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {folder}; make it first")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"cannot write {path}: permission denied; name another folder")
+    return path

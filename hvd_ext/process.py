@@ -1,0 +1,148 @@
+"""Child processes: they end when they should, and nothing of them is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+TIMED_OUT = 124  # the code that timeout(1) gives
+_PR_SET_PDEATHSIG = 1
+# What ranks get to print where they are before they are killed.
+_LAST_WORDS_S = 2.0
+_GRACE_S = 3.0
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent ends, however it ends.
+
+    As a `preexec_fn` it is called in the child, just before the program starts.
+    """
+    _libc().prctl(_PR_SET_PDEATHSIG, number)
+
+
+def dying_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+    """A `preexec_fn` that has the child get a signal when this process ends.
+
+    libc is loaded now: between fork and exec only what is loaded already is safe to use.
+    """
+    _libc()
+    return functools.partial(die_with_parent, number)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def allow_singleton_mpi() -> None:
+    """Let MPI start in a process that no launcher started; to be called before it starts.
+
+    Open MPI would look for its daemon, in vain where that is not on the path it was built
+    with. Other libraries do not know the variable.
+    """
+    os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and those that they have; zombies left out."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _processes():
+        children.setdefault(parent, []).append(child)
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """Each process and its parent."""
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                stat = (path / "stat").read_text(errors="replace")
+            except OSError:  # gone by now
+                continue
+            # The name, in brackets, may hold anything.
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                yield int(path.name), int(parent)
+
+
+def end_tree(process: subprocess.Popen[str]) -> None:
+    """End a process that still runs, and all that it has started.
+
+    It gets SIGTERM first: a launcher then ends its ranks, on other hosts too, and tidies
+    /dev/shm. What is left after that is killed.
+    """
+    if process.poll() is not None:
+        return
+    family = [process.pid, *descendants(process.pid)]
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_to_end(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    timeout_s: float,
+    folder: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a launcher; both its streams are in `stdout`. Nothing of it outlives this call.
+
+    What is not done in time is killed, with exit code TIMED_OUT; Python programs in it
+    print first at which line they are. An exception here (Ctrl-C) ends the job too.
+
+    Args:
+        command: the launcher's words.
+        environment: its environment.
+        timeout_s: how long it may take.
+        folder: where it runs; by default here.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**environment, "PYTHONFAULTHANDLER": "1"},
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=dying_with_parent(),
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(command, process.returncode, output)
+    except subprocess.TimeoutExpired:
+        _ask_where(process)
+    finally:
+        # A launcher's ranks are in process groups of their own.
+        end_tree(process)
+    output, _ = process.communicate()
+    return subprocess.CompletedProcess(command, TIMED_OUT, output)
+
+
+def _ask_where(process: subprocess.Popen[str]) -> None:
+    """Have the Python programs of a job print their stacks; the launcher passes them on."""
+    family = descendants(process.pid)
+    for pid in family:
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text()
+            if name.startswith("python") and not descendants(pid):
+                os.kill(pid, signal.SIGABRT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_LAST_WORDS_S)
