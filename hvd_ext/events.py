@@ -1,8 +1,9 @@
-"""What hvd_ext tells the world about each exchange it makes.
+"""What hvd_ext tells the world: each exchange it makes, and regions of the program's time.
 
 Listeners are plain callables in this process. A recorder that was preloaded into
-the process (a library exporting the C function `hvprof_exchange`) is told as well, so
-that a recording needs no change to the program and no import.
+the process (a library exporting the C functions `hvprof_exchange`, `hvprof_region_begin`
+and `hvprof_region_end`) is told as well, so that a recording needs no change to the
+program and no import.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, Literal
+
+from hvd_ext.errors import UsageError
+
+Kind = Literal["compute", "communication", "io", "other"]
+# The order is that of the recorder's enum region_kind.
+KINDS: tuple[Kind, ...] = ("compute", "communication", "io", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +98,48 @@ def _recorder() -> Callable[..., None] | None:
         ctypes.c_double,
     ]
     return function
+
+
+_NO_REGION: AbstractContextManager[None] = nullcontext()
+
+
+def region(name: str, kind: Kind = "compute") -> AbstractContextManager[None]:
+    """A context whose time is recorded under a name; it does nothing where nothing records.
+
+    Regions may be nested; each moment of a step counts for the innermost one.
+
+    Args:
+        name: at most 47 bytes of it are kept.
+        kind: "compute"; "communication" while the thread is blocked on it; "io"; or "other".
+
+    Raises:
+        UsageError: an unknown kind.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"invalid kind of region {kind!r}: use one of {', '.join(KINDS)}")
+    library = _regions()
+    return _NO_REGION if library is None else _Region(library, name, KINDS.index(kind))
+
+
+class _Region:
+    def __init__(self, library: ctypes.CDLL, name: str, kind: int) -> None:
+        self._library, self._name, self._kind = library, name.encode(errors="replace"), kind
+
+    def __enter__(self) -> None:
+        self._library.hvprof_region_begin(self._name, self._kind)
+
+    def __exit__(self, *_: object) -> None:
+        self._library.hvprof_region_end()
+
+
+@functools.cache
+def _regions() -> Any:
+    """The recorder that was preloaded into this process, or None."""
+    try:
+        library = ctypes.CDLL(None)
+        library.hvprof_region_begin.argtypes = [ctypes.c_char_p, ctypes.c_int]
+        library.hvprof_region_end.argtypes = []
+    except (AttributeError, OSError):
+        return None
+    library.hvprof_region_begin.restype = library.hvprof_region_end.restype = None
+    return library

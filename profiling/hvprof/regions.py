@@ -16,35 +16,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
-from hvd_ext.errors import UsageError
-
-Kind = Literal["compute", "communication", "io", "other"]
-# The order is that of enum region_kind in ledger.h.
-KINDS: tuple[Kind, ...] = ("compute", "communication", "io", "other")
-
-_NOTHING: AbstractContextManager[None] = nullcontext()
-
-
-def region(name: str, kind: Kind = "compute") -> AbstractContextManager[None]:
-    """A context whose time is recorded under a name.
-
-    Regions may lie in each other; of a step's time, each moment goes to the innermost one.
-
-    Args:
-        name: at most 47 bytes of it are kept.
-        kind: "compute"; "communication" while the thread stands still for it; "io"; or
-            "other".
-
-    Raises:
-        UsageError: an unknown kind.
-    """
-    if kind not in KINDS:
-        raise UsageError(f"a region's kind is {kind!r}: use one of {', '.join(KINDS)}")
-    recorder = _recorder()
-    return _NOTHING if recorder is None else _Region(recorder, name, KINDS.index(kind))
+from hvd_ext.events import region as region
 
 
 def step() -> None:
@@ -76,27 +50,13 @@ def watch_exchange(optimizer: Any) -> None:
     optimizer.synchronize = watched
 
 
-class _Region:
-    def __init__(self, recorder: ctypes.CDLL, name: str, kind: int) -> None:
-        self._recorder, self._name, self._kind = recorder, name.encode(errors="replace"), kind
-
-    def __enter__(self) -> None:
-        self._recorder.hvprof_region_begin(self._name, self._kind)
-
-    def __exit__(self, *_: object) -> None:
-        self._recorder.hvprof_region_end()
-
-
 @functools.cache
 def _recorder() -> Any:
     """The recorder that was preloaded into this process, or None."""
     try:
         library = ctypes.CDLL(None)
-        library.hvprof_region_begin.argtypes = [ctypes.c_char_p, ctypes.c_int]
-        library.hvprof_region_end.argtypes = []
         library.hvprof_step.argtypes = []
     except (AttributeError, OSError):
         return None
-    for function in (library.hvprof_region_begin, library.hvprof_region_end, library.hvprof_step):
-        function.restype = None
+    library.hvprof_step.restype = None
     return library
