@@ -111,7 +111,7 @@ setup(
         *find_packages(include=["hvd_ext", "hvd_ext.*"]),
         *find_packages("profiling"),
         *find_packages("launch"),
-        "hvd_launch.own_device",
+        "hvd_launch.rank.set_device_shim",
     ],
     package_data={"hvd_ext.arena.cuda": ["*.cu"], "hvprof": ["templates/*.j2"]},
     install_requires=[

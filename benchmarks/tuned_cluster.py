@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks import gradients, harness, shapes
 from benchmarks.emulated_hosts import Hosts, emulated_hosts
 from hvd_ext.cli import run
-from hvd_launch.tune.statistics import gain
+from hvd_launch.tune.common.statistics import gain
 
 
 def main(arguments: Sequence[str]) -> int:

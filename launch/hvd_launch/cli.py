@@ -12,10 +12,10 @@ from hvd_ext.errors import UsageError
 
 # A module each, with HELP, EXAMPLE, add_arguments(parser) and run(options, command).
 SUBCOMMANDS = {
-    "run": "hvd_launch.run",
-    "exec": "hvd_launch.exec",
+    "run": "hvd_launch.run.command",
+    "exec": "hvd_launch.rank.exec",
     "env": "hvd_launch.env",
-    "doctor": "hvd_launch.doctor",
+    "doctor": "hvd_launch.doctor.command",
     "completion": "hvd_launch.completion",
     "tune": "hvd_launch.tune.command",
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from hvd_launch import backends
-from hvd_launch.backends import BACKENDS
+from hvd_launch.backends import libraries as backends
+from hvd_launch.backends.libraries import BACKENDS
 from hvd_launch.machine import find_backend
 from hvd_launch.settings import FORMATS, PRESETS, render
 

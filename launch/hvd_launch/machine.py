@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_launch import slurm
-from hvd_launch.backends import (
+from hvd_launch.backends import slurm
+from hvd_launch.backends.libraries import (
     BACKENDS,
     PROGRAMS,
     Backend,
@@ -118,7 +118,7 @@ def module(name: str) -> tuple[str, ...]:
 
     `python -m` would take a select.py there for Python's own.
     """
-    return (sys.executable, str(Path(__file__).with_name("start.py")), name)
+    return (sys.executable, str(Path(__file__).with_name("run_module.py")), name)
 
 
 def machine_slots(environ: Mapping[str, str]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_launch.findings_node import CACHE_LINE
+from hvd_launch.doctor.rules_node import CACHE_LINE
 from tests.parallel.test_launch import HERE, LIBRARIES, environment
 
 Told = dict[str, dict[str, str]]

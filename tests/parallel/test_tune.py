@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from hvd_ext.allreduce.table import BUILT_IN, dump
-from hvd_launch.tune import native_forms
-from hvd_launch.tune.candidates import library as candidates_of
-from hvd_launch.tune.rank import MARK
+from hvd_launch.tune.allreduce import native_forms
+from hvd_launch.tune.allreduce.candidates import library as candidates_of
+from hvd_launch.tune.allreduce.rank import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = {
@@ -167,7 +167,7 @@ def backend(library: Path) -> Any:
         text=True,
         check=True,
     )
-    from hvd_launch.backends import Backend
+    from hvd_launch.backends.libraries import Backend
 
     return eval(done.stdout, {"Backend": Backend})
 
@@ -175,7 +175,7 @@ def backend(library: Path) -> Any:
 def ranks(library: Path, variables: dict[str, str], **task: Any) -> tuple[int, list[Any], str]:
     """Exit code, entries and output of a measuring job of two ranks with these variables."""
     command = [str(library / "python"), "-m", "hvd_launch", "run", "-np", "2", "--"]
-    command += [str(library / "python"), "-m", "hvd_launch.tune.rank", json.dumps(task)]
+    command += [str(library / "python"), "-m", "hvd_launch.tune.allreduce.rank", json.dumps(task)]
     done = subprocess.run(
         command,
         env=environment(library, **variables),

@@ -56,9 +56,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Draws its screen, when it has one to draw.
     "hvd_launch.doctor": {"hvd_ext.errors", "hvd_launch", "rich"},
     # Runs in processes of its own, to see what these load.
-    "hvd_launch.probe": {"mpi4py", "horovod"},
+    "hvd_launch.doctor.child": {"mpi4py", "horovod"},
     "hvd_launch.tune": {"hvd_launch", *FACTS, "hvd_ext.allreduce.table", *SHOWN},
-    "hvd_launch.tune.rank": {*MPI, "hvd_ext.job", "hvd_ext.allreduce"},
+    "hvd_launch.tune.allreduce.rank": {*MPI, "hvd_ext.job", "hvd_ext.allreduce"},
     "training": {*TRAINED, "horovod"},
     "training.volumes": {*TRAINED, "hvd_ext.spatial"},
     "mesh": {*TRAINED, "hvd_ext.spatial"},

@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_launch import backends, slurm
-from hvd_launch.backends import BACKENDS, PROGRAMS, Backend, plan, recognise, recognise_library
+from hvd_launch.backends import libraries as backends
+from hvd_launch.backends import slurm
+from hvd_launch.backends.libraries import (
+    BACKENDS,
+    PROGRAMS,
+    Backend,
+    plan,
+    recognise,
+    recognise_library,
+)
 from hvd_launch.job import Host, Job, parse_hosts
-from hvd_launch.run import script
+from hvd_launch.run.command import script
 from hvd_launch.settings import PRESETS, render
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "launch"

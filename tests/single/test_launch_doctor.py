@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from hvd_launch.evidence import WRONG, Evidence, Finding
-from hvd_launch.findings import examine
-from hvd_launch.findings_node import CACHE_LINE
-from hvd_launch.probes import gpu_names, peers_without_access, ucx_transports
+from hvd_launch.doctor.collect import gpu_names, peers_without_access, ucx_transports
+from hvd_launch.doctor.model import WRONG, Evidence, Finding
+from hvd_launch.doctor.rules import examine
+from hvd_launch.doctor.rules_node import CACHE_LINE
 
 OMPI = "Open MPI v4.1.8, package: Open MPI a@b Distribution, ident: 4.1.8"
 GIB = 2**30

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_launch.job_output import ERRORS, LAST_LINES, OUTPUT, Failure, JobOutput, arrived
-from hvd_launch.rank_output import MARK, OUTPUT_MARK, Lines
+from hvd_launch.rank.relay import MARK, OUTPUT_MARK, Lines
+from hvd_launch.run.output import ERRORS, LAST_LINES, OUTPUT, Failure, JobOutput, arrived
 
 ROOT = Path(__file__).resolve().parents[2]
 # A job without ranks: its launcher is a Python that runs the argument.
 SUPERVISE = """
 import os, sys
-from hvd_launch.backends import Launch
-from hvd_launch.supervise import run_job
+from hvd_launch.backends.libraries import Launch
+from hvd_launch.run.supervise import run_job
 sys.exit(run_job(Launch((sys.executable, "-uc", sys.argv[1]), dict(os.environ)), True))
 """
 

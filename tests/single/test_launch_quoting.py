@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
-from hvd_launch.backends import Backend, plan
+from hvd_launch.backends.libraries import Backend, plan
 from hvd_launch.job import Host, Job
-from hvd_launch.run import script
+from hvd_launch.run.command import script
 from hvd_launch.settings import Setting, render
 
 SHELL = "/bin/sh"

@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
-from hvd_launch import visibility
-from hvd_launch.exec import rank_environment
 from hvd_launch.machine import gpus
-from hvd_launch.rank_variables import Place, place
-from hvd_launch.visibility import STRATEGIES, pool, view
+from hvd_launch.rank import visibility
+from hvd_launch.rank.environment import Place, place
+from hvd_launch.rank.exec import rank_environment
+from hvd_launch.rank.visibility import STRATEGIES, pool, view
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN_DEVICE = ROOT / "launch" / "hvd_launch" / "own_device"
+SHIM = ROOT / "launch" / "hvd_launch" / "rank" / "set_device_shim"
 
 
 def shim() -> ModuleType:
-    """own_device/sitecustomize.py, under a name that starts nothing."""
-    spec = importlib.util.spec_from_file_location("shim", OWN_DEVICE / "sitecustomize.py")
+    """set_device_shim/sitecustomize.py, under a name that starts nothing."""
+    spec = importlib.util.spec_from_file_location("shim", SHIM / "sitecustomize.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

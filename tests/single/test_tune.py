@@ -14,21 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_launch.backends import Backend
-from hvd_launch.tune import allreduce
-from hvd_launch.tune.allreduce import Result
-from hvd_launch.tune.candidates import DEFAULT, library
-from hvd_launch.tune.choice import choose, hopeless
-from hvd_launch.tune.jobs import Outcome, Place
-from hvd_launch.tune.journal import Journal
-from hvd_launch.tune.native_forms import (
+from hvd_launch.backends.libraries import Backend
+from hvd_launch.tune.allreduce import tuning as allreduce
+from hvd_launch.tune.allreduce.candidates import DEFAULT, library
+from hvd_launch.tune.allreduce.choice import choose, hopeless
+from hvd_launch.tune.allreduce.native_forms import (
     intel_rules,
     mpich_selection,
     openmpi_rules,
     ruled,
 )
-from hvd_launch.tune.rank import MARK
-from hvd_launch.tune.statistics import gain
+from hvd_launch.tune.allreduce.rank import MARK
+from hvd_launch.tune.allreduce.tuning import Result
+from hvd_launch.tune.common.jobs import Outcome, Place
+from hvd_launch.tune.common.journal import Journal
+from hvd_launch.tune.common.statistics import gain
 
 OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
 OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_launch.backends import Backend
+from hvd_launch.backends.libraries import Backend
 
 OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
 OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")

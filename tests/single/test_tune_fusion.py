@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
-from hvd_launch.backends import Backend
-from hvd_launch.tune import fusion
-from hvd_launch.tune.fusion import AUTOTUNE, CYCLES_MS, THRESHOLDS_MIB, Point
-from hvd_launch.tune.rate import Reader, throughput
+from hvd_launch.backends.libraries import Backend
+from hvd_launch.tune.fusion import model as fusion
+from hvd_launch.tune.fusion.model import AUTOTUNE, CYCLES_MS, THRESHOLDS_MIB, Point
+from hvd_launch.tune.fusion.rate import Reader, throughput
 
 OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
 OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")

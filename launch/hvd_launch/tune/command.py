@@ -14,11 +14,11 @@ from hvd_ext.errors import UsageError
 from hvd_ext.units import parse_bytes
 from hvd_launch.job import check_size, parse_hosts
 from hvd_launch.machine import check_hosts, find_backend
-from hvd_launch.supervise import handle
-from hvd_launch.tune.files import write
-from hvd_launch.tune.jobs import Place
-from hvd_launch.tune.journal import Journal
-from hvd_launch.tune.progress import progress
+from hvd_launch.run.supervise import handle
+from hvd_launch.tune.common.files import write
+from hvd_launch.tune.common.jobs import Place
+from hvd_launch.tune.common.journal import Journal
+from hvd_launch.tune.common.progress import progress
 
 HELP = "find the best settings by measuring: tune allreduce, tune fusion"
 EXAMPLE = "hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning"
@@ -119,7 +119,8 @@ def _stop(number: int, _: object) -> None:
 def _allreduce(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> int:
     from rich.console import Console
 
-    from hvd_launch.tune import allreduce, allreduce_report
+    from hvd_launch.tune.allreduce import report as allreduce_report
+    from hvd_launch.tune.allreduce import tuning as allreduce
 
     if command:
         raise UsageError("tune allreduce runs no command: leave out -- and what follows")
@@ -152,7 +153,7 @@ def _allreduce(options: argparse.Namespace, command: tuple[str, ...], place: Pla
 
 
 def _fusion(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> int:
-    from hvd_launch.tune import fusion_command
+    from hvd_launch.tune.fusion import command as fusion_command
 
     return fusion_command.run(options, command, place)
 

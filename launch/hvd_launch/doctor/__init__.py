@@ -1,0 +1,1 @@
+"""hvd-launch doctor: looks at a machine, and judges what it saw."""

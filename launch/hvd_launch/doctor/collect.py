@@ -1,0 +1,169 @@
+"""Looks at a machine for `hvd-launch doctor`: every look is a process of its own, with an end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hvd_ext.errors import HvdExtError
+from hvd_launch import machine
+from hvd_launch.backends.libraries import Backend
+from hvd_launch.doctor.model import Evidence
+
+_TIMEOUT_S = 60
+_PROBE = machine.module("hvd_launch.doctor.child")
+
+
+def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) -> Evidence:
+    """Look at everything.
+
+    Args:
+        ranks: how many the trial job has.
+        backend: the MPI library, if it is not to be found out.
+        log: text of a training job's log, to be read as the trial's output is.
+        say: told what is being looked at.
+    """
+    say("mpirun")
+    mpirun, found = _mpirun(backend)
+    say("mpi4py")
+    mpi4py = _json([*_PROBE, "mpi4py"])
+    say("Horovod")
+    horovod = _json([*_PROBE, "horovod"])
+    told: list[Mapping[str, Any]] = []
+    output = log
+    if found is not None and "error" not in mpi4py:
+        say(f"a job of {ranks} ranks")
+        told, printed = _trial(found, ranks)
+        output += printed
+    say("devices")
+    shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None
+    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    name = mpirun.get("name", "")
+    return Evidence(
+        mpirun=mpirun,
+        mpi4py=mpi4py,
+        horovod=horovod,
+        ranks=tuple(told),
+        asked=ranks,
+        output=output,
+        gpus=gpu_names(_text(["nvidia-smi", "-L"])),
+        peers=peers_without_access(_text(["nvidia-smi", "topo", "-p2p", "r"])),
+        environ=dict(os.environ),
+        cores=machine.cores(),
+        shm_bytes=shm.f_frsize * shm.f_blocks if shm else 0,
+        memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
+        infiniband=_names(Path("/sys/class/infiniband")),
+        transports=ucx_transports(_text(["ucx_info", "-d"])),
+        components=_components(str(mpirun["path"])) if name.startswith("openmpi") else (),
+    )
+
+
+def gpu_names(text: str) -> tuple[str, ...]:
+    """Names of the GPUs from `nvidia-smi -L`: "GPU 0: NVIDIA A100 (UUID: GPU-...)"."""
+    return tuple(re.findall(r"^GPU \d+: (.+?) \(UUID: ", text, re.MULTILINE))
+
+
+def peers_without_access(text: str) -> tuple[tuple[int, int], ...]:
+    """Pairs that `nvidia-smi topo -p2p r` does not call OK; X stands for the GPU itself."""
+    pairs = []
+    for line in text.splitlines():
+        words = line.split()
+        if words and re.fullmatch(r"GPU\d+", words[0]) and len(words) > 1:
+            if re.fullmatch(r"GPU\d+", words[1]):
+                continue  # the head of the table
+            first = int(words[0][3:])
+            pairs += [
+                (first, second)
+                for second, word in enumerate(words[1:])
+                if second > first and word not in ("OK", "X")
+            ]
+    return tuple(pairs)
+
+
+def ucx_transports(text: str) -> tuple[str, ...] | None:
+    """Transports from `ucx_info -d`; None if it printed nothing."""
+    names = re.findall(r"^#\s+Transport: (\S+)", text, re.MULTILINE)
+    return tuple(dict.fromkeys(names)) if text else None
+
+
+def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
+    try:
+        found = machine.find_backend(name)
+    except HvdExtError as error:
+        return {"error": str(error)}, None
+    if "/" not in found.program:
+        return {"error": f"no {found.program} of {name} on PATH"}, None
+    told = {"path": found.program, "name": found.name, "version": found.version}
+    return told, found
+
+
+def _trial(found: Backend, ranks: int) -> tuple[list[Mapping[str, Any]], str]:
+    """Run ranks that tell of themselves: what they told, and what else was printed."""
+    launch = machine.rank_command(found, ranks, [*_PROBE, "rank"])
+    done = _run(launch.argv, launch.environ)
+    told: list[Mapping[str, Any]] = []
+    rest: list[str] = []
+    for line in done.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if isinstance(value, dict) and "threads" in value:
+            told.append(value)
+        else:
+            rest.append(line)
+    return told, "\n".join(rest)
+
+
+def _components(mpirun: str) -> tuple[str, ...]:
+    beside = Path(mpirun).with_name("ompi_info")
+    text = _text([str(beside)]) if beside.exists() else ""
+    return tuple(" ".join(pair) for pair in re.findall(r"MCA (pml|coll): (\S+) ", text))
+
+
+def _json(command: Sequence[str]) -> dict[str, Any]:
+    """What a probe tells: its last line is JSON."""
+    printed = _run(command, os.environ).strip().splitlines()
+    try:
+        value = json.loads(printed[-1]) if printed else {}
+    except ValueError:
+        value = {}
+    if isinstance(value, dict) and value:
+        return value
+    return {"error": printed[-1][:200] if printed else "the probe ended without a word"}
+
+
+def _text(command: Sequence[str]) -> str:
+    """What a tool prints, or "" where it is not there or fails."""
+    return _run(command, os.environ, fail="") if shutil.which(command[0]) else ""
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str], fail: str | None = None) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return fail if fail is not None else f"{command[0]} was not done after {_TIMEOUT_S} s"
+    except OSError as error:
+        return fail if fail is not None else f"{command[0]}: {error.strerror}"
+    return done.stdout if done.returncode == 0 or fail is None else fail
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()

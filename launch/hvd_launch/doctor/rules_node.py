@@ -1,0 +1,212 @@
+"""What is right and wrong with a node: GPUs, caches, allocator, UCX, limits, cores. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hvd_launch.doctor.model import NOTE, OK, WRONG, Evidence, Finding
+
+CACHE_LINE = "Continuing without InfiniBand registration cache support"
+_GIB = 2**30
+_MIB = 2**20
+# What an arena of ResNet-50's gradients takes; a container has 64 MiB unless told otherwise.
+_LEAST_SHM_BYTES = 256 * _MIB
+
+
+def _devices(seen: Evidence) -> Iterator[Finding]:
+    aware = {rank.get("cuda_aware") for rank in seen.ranks}
+    known = "takes GPU buffers" if True in aware else "does not say whether it takes GPU buffers"
+    if not seen.gpus:
+        yield Finding("GPUs", NOTE, "none on this machine")
+        if aware:
+            known = "takes no GPU buffers" if False in aware else known
+            yield Finding("CUDA awareness", NOTE, f"the MPI library {known}")
+        return
+    kinds = ", ".join(f"{seen.gpus.count(name)} x {name}" for name in dict.fromkeys(seen.gpus))
+    if seen.peers:
+        pairs = ", ".join(f"{a}-{b}" for a, b in seen.peers[:4])
+        yield Finding(
+            "GPUs",
+            WRONG,
+            f"{kinds}; no peer access between {pairs}" + (" ..." if len(seen.peers) > 4 else ""),
+            "CUDA IPC between these goes through the host",
+            "turn off ACS in the machine's BIOS, or give jobs the GPUs of one PCIe switch",
+        )
+    else:
+        yield Finding("GPUs", OK, kinds + ("; all have peer access" if len(seen.gpus) > 1 else ""))
+    if False in aware:
+        yield Finding(
+            "CUDA awareness",
+            WRONG,
+            "the MPI library says that it takes no GPU buffers",
+            "a GPU buffer given to MPI crashes, or every one is staged through the host",
+            "use an MPI library built with CUDA (Open MPI: --with-cuda; MVAPICH2-GDR)",
+        )
+    elif aware:
+        yield Finding("CUDA awareness", OK if True in aware else NOTE, f"the MPI library {known}")
+    if seen.backend.startswith("openmpi") and "coll ucc" not in seen.components:
+        yield Finding(
+            "GPU allreduce",
+            NOTE,
+            "Open MPI without UCC stages an allreduce of GPU buffers in the host (coll/cuda), "
+            "whatever CUDA IPC is set to",
+        )
+
+
+def _visibility(seen: Evidence) -> Iterator[Finding]:
+    text = seen.environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None or not seen.gpus:
+        return
+    devices = [word for word in text.split(",") if word]
+    if any(not word.strip().isdecimal() for word in devices) and seen.backend in (
+        "mpich",
+        "mvapich",
+    ):
+        yield Finding(
+            "visibility",
+            WRONG,
+            f"CUDA_VISIBLE_DEVICES={text}: MPICH reads numbers only",
+            "MPICH takes every such name for GPU 0",
+            "list GPUs by number",
+        )
+    elif len(devices) == 1 and len(seen.gpus) > 1:
+        yield Finding(
+            "visibility",
+            WRONG,
+            f"CUDA_VISIBLE_DEVICES={text} is set where jobs are started",
+            "all ranks of this machine share one GPU",
+            "unset CUDA_VISIBLE_DEVICES; hvd-launch run gives each rank its own",
+        )
+    else:
+        yield Finding("visibility", OK, f"CUDA_VISIBLE_DEVICES={text}")
+
+
+def _registration_cache(seen: Evidence) -> Iterator[Finding]:
+    if CACHE_LINE in seen.output:
+        yield Finding(
+            "registration cache",
+            WRONG,
+            f'the library printed "{CACHE_LINE}"',
+            "every large message is registered with the network card anew (paper: 5 % of the "
+            "throughput of EDSR)",
+            "keep other allocators out of LD_PRELOAD (tcmalloc, jemalloc), and start through "
+            "the library's own libraries: LD_PRELOAD=$MV2_PATH/lib/libmpi.so",
+        )
+        return
+    switches = {
+        "openmpi4": {"OMPI_MCA_mpi_leave_pinned": "0", "UCX_RCACHE_ENABLE": "n"},
+        "openmpi5": {"OMPI_MCA_mpi_leave_pinned": "0", "UCX_RCACHE_ENABLE": "n"},
+        "mpich": {"UCX_RCACHE_ENABLE": "n", "FI_MR_CACHE_MONITOR": "disabled"},
+        "mvapich": {"UCX_RCACHE_ENABLE": "n", "FI_MR_CACHE_MONITOR": "disabled"},
+        "mvapich2": {"MV2_USE_LAZY_MEM_UNREGISTER": "0"},
+        "mvapich2-gdr": {"MV2_USE_LAZY_MEM_UNREGISTER": "0"},
+        "intelmpi": {"FI_MR_CACHE_MONITOR": "disabled"},
+    }.get(seen.backend, {})
+    off = [f"{name}={value}" for name, value in switches.items() if seen.environ.get(name) == value]
+    if off:
+        yield Finding(
+            "registration cache",
+            WRONG,
+            f"off: {' '.join(off)}",
+            "every large message is registered with the network card anew",
+            f"unset {' '.join(word.partition('=')[0] for word in off)}",
+        )
+    elif seen.infiniband:
+        yield Finding("registration cache", OK, "on, as the library's default is")
+    else:
+        yield Finding("registration cache", NOTE, "no InfiniBand here: nothing to register")
+
+
+def _allocator(seen: Evidence) -> Iterator[Finding]:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        value = seen.environ.get(name, "")
+        if "expandable_segments:true" in value.replace(" ", "").lower():
+            yield Finding(
+                "expandable_segments",
+                WRONG,
+                f"{name}={value}",
+                "such memory has no legacy IPC handle: CUDA IPC is off, silently (0.3 instead "
+                "of 200 GB/s: openucx/ucx#11548)",
+                f"export {name}=expandable_segments:False",
+            )
+
+
+def _limits(seen: Evidence) -> Iterator[Finding]:
+    if seen.shm_bytes < _LEAST_SHM_BYTES:
+        yield Finding(
+            "/dev/shm",
+            WRONG,
+            f"{seen.shm_bytes / _MIB:.0f} MiB",
+            "ranks of a node cannot share gradients, and data loaders die with SIGBUS",
+            "docker run --shm-size=8g (or --ipc=host); else mount -o remount,size=8g /dev/shm",
+        )
+    else:
+        yield Finding("/dev/shm", OK, f"{seen.shm_bytes / _GIB:.1f} GiB")
+    limits = {rank["memlock"] for rank in seen.ranks} or {seen.memlock_bytes}
+    bounded = [limit for limit in limits if limit is not None]
+    text = f"{min(bounded) / _MIB:.0f} MiB" if bounded else "unlimited"
+    if bounded and seen.infiniband:
+        yield Finding(
+            "memlock",
+            WRONG,
+            f"a rank may lock {text}, and there is InfiniBand",
+            "memory cannot stay registered with the network card: slow, or an error",
+            "'* soft memlock unlimited' and the same with hard, in /etc/security/limits.conf",
+        )
+    else:
+        yield Finding("memlock", OK, text if not bounded else f"{text}; no InfiniBand needs more")
+
+
+def _cores(seen: Evidence) -> Iterator[Finding]:
+    if seen.asked > seen.cores:
+        yield Finding(
+            "cores",
+            WRONG,
+            f"{seen.asked} ranks on {seen.cores} cores",
+            "waiting ranks take the cores that computing ranks need",
+            f"start at most {seen.cores} ranks here",
+        )
+        return
+    threads = seen.environ.get("OMP_NUM_THREADS")
+    if threads is None and seen.asked > 1 and seen.cores > 1:
+        share = max(1, seen.cores // seen.asked)
+        yield Finding(
+            "cores",
+            NOTE,
+            f"{seen.cores} cores for {seen.asked} ranks, and OMP_NUM_THREADS is not set: each "
+            f"rank starts {seen.cores} threads; export OMP_NUM_THREADS={share}",
+        )
+    else:
+        yield Finding("cores", OK, f"{seen.cores} for {seen.asked} ranks")
+
+
+def _ucx(seen: Evidence) -> Iterator[Finding]:
+    chosen = seen.environ.get("UCX_TLS", "")
+    names = [word.strip() for word in chosen.split(",") if word.strip()]
+    cuda = any(name.startswith("cuda") or name == "all" for name in names)
+    if seen.gpus and names and not chosen.startswith("^") and not cuda:
+        yield Finding(
+            "UCX",
+            WRONG,
+            f"UCX_TLS={chosen} does not hold cuda",
+            "UCX takes GPU memory for the host's, and crashes or stages it",
+            f"export UCX_TLS={chosen},cuda",
+        )
+    elif seen.transports is not None:
+        listed = ", ".join(seen.transports) or "none"
+        yield Finding("UCX", OK, f"transports: {listed}")
+    elif "pml ucx" in seen.components:
+        yield Finding("UCX", OK, "built into Open MPI; hvd-launch run --ucx uses it")
+    else:
+        yield Finding("UCX", NOTE, "ucx_info is not on PATH: its transports are not known")
+
+
+RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    _devices,
+    _visibility,
+    _registration_cache,
+    _allocator,
+    _ucx,
+    _limits,
+    _cores,
+)

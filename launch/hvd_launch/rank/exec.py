@@ -1,0 +1,140 @@
+"""`hvd-launch exec`: inside a rank, sets what it sees of the GPUs, then runs its program."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError, UsageError
+from hvd_launch.backends.libraries import BACKENDS
+from hvd_launch.machine import gpus
+from hvd_launch.rank import visibility
+from hvd_launch.rank.environment import Place, place
+
+HELP = "inside a rank: choose the GPUs it sees, then run a command"
+EXAMPLE = "horovodrun -np 4 hvd-launch exec -- python train.py"
+_SET_DEVICE_SHIM = Path(__file__).resolve().parent / "set_device_shim"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.description = (
+        "Run COMMAND in the place of this process, which a launcher has started as a rank, with "
+        "CUDA_VISIBLE_DEVICES set before the program starts: later it has no effect."
+    )
+    parser.add_argument(
+        "--visibility",
+        choices=("auto", *visibility.STRATEGIES),
+        default="auto",
+        help="; ".join(f"{name}: {text}" for name, text in visibility.STRATEGIES.items())
+        + "; auto: what suits the MPI library (default)",
+    )
+    parser.add_argument("--backend", choices=sorted(BACKENDS), help="the MPI library, if known")
+    # For `hvd-launch run`, which reads what this makes of the rank's output.
+    parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
+    """Run the command in this process's place; with --report, as its child."""
+    here = place(os.environ)
+    if here is None:
+        raise UsageError(
+            "no launcher started this process, so it has no rank: put hvd-launch exec between "
+            "mpirun, srun or horovodrun and the program"
+        )
+    program = shutil.which(command[0])
+    if program is None:
+        raise UsageError(f"{command[0]!r} is no command on this host: check its spelling, and PATH")
+    environ = rank_environment(os.environ, here, options.visibility, options.backend, gpus())
+    if options.report:
+        # Imported here: a rank that needs no report starts without it.
+        from hvd_launch.rank.relay import run_reporting
+
+        # Open MPI 4's daemon reads both streams in pieces (stdout is a terminal), and reads at
+        # least a packet of 4096 bytes at once: ORTE_IOF_BASE_MSG_MAX.
+        packets = (options.backend, here.family) == ("openmpi4", "openmpi")
+        return run_reporting(program, command, environ, here.rank, packets)
+    sys.stderr.flush()
+    try:
+        os.execve(program, command, environ)
+    except OSError as error:
+        raise HvdExtError(f"{program} cannot be started: {error.strerror}") from error
+
+
+def rank_environment(
+    environ: Mapping[str, str],
+    here: Place,
+    strategy: str,
+    backend: str | None,
+    gpu_count: int,
+) -> dict[str, str]:
+    """The environment of a rank's program; notes go to standard error, those of rank 0 alone.
+
+    Args:
+        environ: this process's.
+        here: its place in the job.
+        strategy: a key of STRATEGIES, or "auto".
+        backend: the MPI library, a key of BACKENDS; None: as the launcher's variables tell.
+        gpu_count: GPUs of this machine.
+    """
+    devices = visibility.pool(environ, gpu_count)
+    if len(devices) <= 1 and strategy == "auto":
+        return _with(environ, here, visibility.view(strategy, devices, here.local_rank))
+    family = backend or here.family
+    knows = strategy in ("auto", "split") and _library_reads_list(environ)
+    reason = "as asked"
+    if strategy == "auto":
+        strategy, reason = visibility.choose(family, devices, environ, knows)
+    seen = visibility.view(strategy, devices, here.local_rank, family)
+    notes = [f"visibility {seen.strategy} ({reason}): {_list(seen.variables)}", *seen.notes]
+    if strategy == "split" and seen.strategy == "split" and not knows:
+        library = BACKENDS[family].title if family in BACKENDS else "the MPI library"
+        notes.append(visibility.split_warning(library))
+    if here.rank == 0:
+        for note in notes:
+            sys.stderr.write(f"hvd-launch: {note}\n")
+    return _with(environ, here, seen)
+
+
+def _with(environ: Mapping[str, str], here: Place, seen: visibility.View) -> dict[str, str]:
+    """The environment with what a rank sees, and which of it is its own."""
+    result = {**environ, **seen.variables}
+    if seen.own is not None and seen.own != here.local_rank:
+        result[visibility.OWN] = f"{here.local_rank}:{seen.own}:{seen.strategy}"
+        path = [str(_SET_DEVICE_SHIM), *filter(None, [environ.get("PYTHONPATH")])]
+        result["PYTHONPATH"] = os.pathsep.join(path)
+    return result
+
+
+def _list(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in variables.items()) or "nothing is set"
+
+
+@functools.cache
+def _strings(library: Path, word: bytes) -> bool:
+    try:
+        return word in library.read_bytes()
+    except OSError:
+        return False
+
+
+def _library_reads_list(environ: Mapping[str, str]) -> bool:
+    """Whether the MPI library that a program would load knows MV2_VISIBLE_DEVICES.
+
+    The variable is in the paper that introduced it, and in no public source or guide: so it
+    is looked for in the library itself.
+    """
+    folders = [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    mpirun = shutil.which("mpirun", path=environ.get("PATH"))
+    if mpirun is not None:
+        folders += [Path(mpirun).resolve().parent.parent / lib for lib in ("lib", "lib64")]
+    for folder in folders:
+        library = folder / "libmpi.so"
+        if library.exists():
+            return _strings(library, visibility.LIBRARY_LIST.encode())
+    return False

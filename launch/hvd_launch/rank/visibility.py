@@ -1,0 +1,137 @@
+"""Which GPUs a rank's program and its MPI library see. Pure.
+
+PyTorch's usual advice, CUDA_VISIBLE_DEVICES = local rank, hides the peers' GPUs from the
+MPI library too. Whether that costs CUDA IPC depends on the library: MVAPICH2 and Open MPI's
+smcuda compare device ordinals, MPICH needs the peer's GPU in its list, UCX needs neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hvd_ext.errors import UsageError
+
+STRATEGIES = {
+    "pin": "the rank sees its own GPU alone",
+    "rotate": "it sees all, its own first",
+    "all": "it sees all, in their order, and the program takes its own",
+    "split": "the program sees its own, MVAPICH2 sees all (MV2_VISIBLE_DEVICES)",
+}
+LIST = "CUDA_VISIBLE_DEVICES"
+LIBRARY_LIST = "MV2_VISIBLE_DEVICES"
+# Read by set_device_shim/sitecustomize.py.
+OWN = "HVD_LAUNCH_OWN_DEVICE"
+
+
+@dataclass(frozen=True)
+class View:
+    """What a rank is to see.
+
+    Attributes:
+        strategy: a key of STRATEGIES; "none" where there is nothing to choose.
+        variables: to be set in the rank.
+        own: ordinal of the rank's own GPU among those that its program sees; None without one.
+        notes: what a person should know, one line each.
+    """
+
+    strategy: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    own: int | None = 0
+    notes: tuple[str, ...] = ()
+
+
+def pool(environ: Mapping[str, str], gpus: int) -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES lists them.
+
+    Args:
+        environ: what the scheduler or a person has restricted already.
+        gpus: how many the machine has.
+
+    Raises:
+        UsageError: the list names a GPU twice.
+    """
+    if LIST not in environ:
+        return tuple(map(str, range(gpus)))
+    devices = tuple(word.strip() for word in environ[LIST].split(",") if word.strip())
+    # CUDA ignores what follows an ordinal that it does not know.
+    devices = devices[: devices.index("-1")] if "-1" in devices else devices
+    if len(set(devices)) != len(devices):
+        raise UsageError(f"{LIST}={environ[LIST]!r} names a GPU twice: list each once")
+    return devices
+
+
+def choose(
+    family: str, devices: Sequence[str], environ: Mapping[str, str], library_knows_list: bool
+) -> tuple[str, str]:
+    """The strategy that suits an MPI library, and why.
+
+    Args:
+        family: "openmpi", "mvapich2", "mvapich2-gdr", "mpich", "mvapich", "intelmpi" or "".
+        devices: of `pool`.
+        environ: the rank's environment.
+        library_knows_list: the MPI library reads MV2_VISIBLE_DEVICES.
+    """
+    if any(device.startswith("MIG") for device in devices):
+        return "pin", "a CUDA program sees the first MIG device of its list, no other"
+    if library_knows_list:
+        return "split", f"the MPI library reads {LIBRARY_LIST}"
+    if family.startswith("openmpi"):
+        if "ucx" in environ.get("OMPI_MCA_pml", ""):
+            return "pin", "UCX opens IPC handles of GPUs that the rank does not see"
+        return "all", "Open MPI's smcuda compares device ordinals, which must differ"
+    if family.startswith("mvapich2"):
+        return "all", "MVAPICH2 compares device ordinals, which must differ"
+    if family in ("mpich", "mvapich"):
+        if not all(device.isdecimal() for device in devices):
+            return "pin", f"MPICH reads the GPUs of {LIST} as numbers, which UUIDs are not"
+        return "rotate", "MPICH uses IPC only with GPUs in its own list, and numbers them globally"
+    return "all", "true ordinals are right for every MPI library"
+
+
+def view(strategy: str, devices: Sequence[str], local_rank: int, family: str = "") -> View:
+    """What a rank sees under a strategy.
+
+    Args:
+        strategy: a key of STRATEGIES.
+        devices: of `pool`.
+        local_rank: of this rank.
+        family: as in `choose`.
+    """
+    if len(devices) <= 1:
+        reason = "no GPU" if not devices else f"GPU {devices[0]} alone, as the scheduler gave it"
+        note = f"the rank has {reason}: its list is left as it is"
+        return View("none", own=0 if devices else None, notes=(note,))
+    own = local_rank % len(devices)
+    notes = []
+    if local_rank >= len(devices):
+        notes.append(
+            f"local rank {local_rank} shares GPU {devices[own]}: there are {len(devices)} GPUs"
+        )
+    every = ",".join(devices)
+    if strategy == "all":
+        notes.append(
+            "the program has to call torch.cuda.set_device(hvd.local_rank()) before it uses "
+            "CUDA: until then device 0 is its device, and holds 0.5 to 1 GB for it"
+        )
+        return View("all", {LIST: every}, own, tuple(notes))
+    if strategy == "rotate":
+        if family.startswith("mvapich2"):
+            notes.append(
+                "MVAPICH2 with MV2_CUDA_DYNAMIC_INIT=0 takes the device numbered local rank: "
+                "after a rotation that is not the rank's own; use --visibility all"
+            )
+        turned = (*devices[own:], *devices[:own])
+        return View("rotate", {LIST: ",".join(turned)}, 0, tuple(notes))
+    variables = {LIST: devices[own]}
+    if strategy == "split":
+        variables[LIBRARY_LIST] = every
+    return View(strategy, variables, 0, tuple(notes))
+
+
+def split_warning(library: str) -> str:
+    """What to say where MV2_VISIBLE_DEVICES will be read by nobody."""
+    return (
+        f"{library} does not read {LIBRARY_LIST}: split is no more than pin here, and CUDA IPC "
+        "between ranks may be off; use --visibility all, or leave the choice to auto"
+    )

@@ -1,0 +1,238 @@
+"""`hvd-launch run`: starts a job with the settings that suit the machine's MPI."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError, UsageError
+from hvd_launch import machine
+from hvd_launch.backends import libraries as backends
+from hvd_launch.backends import slurm
+from hvd_launch.backends.libraries import BACKENDS, LAUNCHERS, Backend, Launch
+from hvd_launch.job import Host, check_size, parse_hostfile, parse_hosts
+from hvd_launch.rank import visibility
+from hvd_launch.run.supervise import run_job
+from hvd_launch.settings import PRESETS, Setting, assignment
+
+HELP = "run a command at N ranks"
+EXAMPLE = "hvd-launch run -np 8 -H node1:4,node2:4 -- python train.py"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.description = (
+        "Run COMMAND at N ranks with this machine's MPI: Open MPI 4 or 5, MPICH, MVAPICH, "
+        "MVAPICH2, Intel MPI, or srun in a Slurm allocation. Lines are prefixed by their rank. "
+        "The exit code is that of the first rank that failed, whose last lines are shown."
+    )
+    parser.add_argument(
+        "-np", type=int, metavar="N", help="number of ranks (default: the Slurm allocation's tasks)"
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
+    where.add_argument("--hostfile", type=Path, metavar="F", help="the same, a host a line")
+    parser.add_argument(
+        "--backend", choices=sorted(BACKENDS), help="the MPI library (default: found)"
+    )
+    parser.add_argument(
+        "--launcher", choices=LAUNCHERS, help="what starts the ranks (default: found)"
+    )
+    parser.add_argument(
+        "--preset",
+        choices=sorted(PRESETS),
+        default="mpi-opt",
+        help="; ".join(f"{name}: {text}" for name, text in PRESETS.items())
+        + " (default: mpi-opt; on machines with GPUs)",
+    )
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="GPUs of each host (default: those of this one)"
+    )
+    parser.add_argument(
+        "--visibility",
+        choices=("auto", *visibility.STRATEGIES),
+        default="auto",
+        help="which GPUs a rank sees: see hvd-launch exec --help",
+    )
+    parser.add_argument("--ucx", action="store_true", help="send through UCX")
+    parser.add_argument("--table", type=Path, metavar="F", help="hvd_ext's table of algorithms")
+    parser.add_argument("--profile", type=Path, metavar="DIR", help="record the job with hvprof")
+    parser.add_argument(
+        "--bare",
+        action="store_true",
+        help="start COMMAND itself: lines without their rank, no report, no visibility",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the command and why, run nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
+
+
+def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
+    """Start the job, or print how it would be started."""
+    size = _size(options)
+    hosts = _hosts(options)
+    if options.json and not options.dry_run:
+        raise UsageError("--json says how --dry-run prints: give both")
+    if options.gpus is not None and options.gpus < 0:
+        raise UsageError(f"--gpus {options.gpus}: a host has 0 GPUs or more")
+    if command[0].startswith("-") or (not options.dry_run and shutil.which(command[0]) is None):
+        raise UsageError(f"{command[0]!r} is no command here: check its spelling, and PATH")
+    backend = machine.find_backend(options.backend, options.launcher)
+    settings, kept = _settings(options, backend, os.environ)
+    ranks = command if options.bare else _reporting(options, backend, command)
+    launch = machine.rank_command(backend, size, ranks, hosts, settings)
+    if options.dry_run:
+        if options.profile is not None:
+            launch = replace(launch, argv=(*_recorder(options.profile), *launch.argv))
+        print(
+            _json(backend, launch, settings)
+            if options.json
+            else script(backend, launch, settings, kept)
+        )
+        return 0
+    if "/" not in backend.program:
+        raise HvdExtError(
+            f"no {backend.program} of {BACKENDS[backend.name].title} on PATH: load its module; "
+            "--dry-run prints the command for another machine"
+        )
+    machine.check_hosts(hosts, os.environ)
+    if options.profile is not None:
+        _record(options.profile)
+    _tell(size, hosts, settings, kept)
+    return run_job(launch, reporting=not options.bare)
+
+
+def _size(options: argparse.Namespace) -> int:
+    size: int | None = options.np
+    if size is None:
+        size = slurm.tasks(os.environ) if slurm.allocated(os.environ) else None
+    if size is None:
+        raise UsageError("no number of ranks: give -np N, or ask Slurm for tasks (--ntasks)")
+    return check_size(size)
+
+
+def _hosts(options: argparse.Namespace) -> tuple[Host, ...]:
+    if options.hostfile is None:
+        return parse_hosts(options.hosts) if options.hosts is not None else ()
+    path: Path = options.hostfile
+    try:
+        return parse_hostfile(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise UsageError(f"--hostfile {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--hostfile {path}: it is no text ({error.reason})") from error
+
+
+def _settings(
+    options: argparse.Namespace, backend: Backend, environ: Mapping[str, str]
+) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
+    """What is set, and what would be if the environment had not other values already."""
+    wanted = list(backends.always(backend.name))
+    gpus = machine.gpus() if options.gpus is None else options.gpus
+    if gpus:
+        wanted += backends.devices(backend.name, options.preset, environ)
+    if options.ucx:
+        wanted += backends.through_ucx(backend.name)
+    kept = tuple(s for s in wanted if environ.get(s.name, s.value) != s.value)
+    settings = [s for s in wanted if s not in kept]
+    if options.table is not None:
+        from hvd_ext.allreduce.table import load
+
+        load(options.table)
+        settings.append(
+            Setting(
+                "HVD_EXT_TABLE",
+                str(options.table.resolve()),
+                "unset: a table that suits most machines",
+                "hvd_ext chooses allreduce algorithms by this table",
+                "docs/allreduce.md",
+            )
+        )
+    return tuple(settings), kept
+
+
+def _reporting(
+    options: argparse.Namespace, backend: Backend, command: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The command, under `hvd-launch exec`."""
+    program = (*machine.module("hvd_launch"), "exec", "--report")
+    choice = ("--backend", backend.name, "--visibility", options.visibility)
+    return (*program, *choice, "--", *command)
+
+
+def _record(directory: Path) -> None:
+    """Start over in this process's place, under hvprof."""
+    own = sys.argv[1:]
+    end = own.index("--")
+    kept: list[str] = []
+    skip = False
+    for word in own[:end]:
+        if skip:
+            skip = False
+        elif word == "--profile":
+            skip = True
+        elif not word.startswith("--profile="):
+            kept.append(word)
+    again = (*machine.module("hvd_launch"), *kept, *own[end:])
+    os.execv(sys.executable, [*_recorder(directory), *again])
+
+
+def _recorder(directory: Path) -> tuple[str, ...]:
+    return (*machine.module("hvprof"), "record", "-o", str(directory), "--")
+
+
+def _tell(
+    size: int, hosts: tuple[Host, ...], settings: tuple[Setting, ...], kept: tuple[Setting, ...]
+) -> None:
+    slots = sum(host.slots for host in hosts) or machine.machine_slots(os.environ)
+    if size > slots:
+        print(f"hvd-launch: note: {size} ranks share {slots} slots", file=sys.stderr)
+    for does, what in (("sets", settings), ("keeps your", kept)):
+        if what:
+            names = " ".join(setting.name for setting in what)
+            print(f"hvd-launch: {does} {names} (--dry-run tells why)", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def script(
+    backend: Backend,
+    launch: Launch,
+    settings: tuple[Setting, ...],
+    kept: tuple[Setting, ...],
+) -> str:
+    """A shell script that does what `run` would do.
+
+    Args:
+        backend: the library and its launcher.
+        launch: the command.
+        settings: what is set, each with its reason.
+        kept: what is not, since the environment has another value.
+    """
+    lines = [f"# {backend.title}"]
+    for s in settings:
+        lines += [f"# {s.why}", f"# default: {s.default} ({s.source})"]
+        lines += [f"export {assignment(s.name, s.value)}"]
+    for s in kept:
+        # As JSON: a comment must not end where a value has a newline.
+        yours = json.dumps(launch.environ[s.name])
+        lines.append(f"# {s.name} is yours: {yours}; it would be {json.dumps(s.value)}: {s.why}")
+    return "\n".join([*lines, shlex.join(launch.argv)])
+
+
+def _json(backend: Backend, launch: Launch, settings: tuple[Setting, ...]) -> str:
+    return json.dumps(
+        {
+            "backend": asdict(backend),
+            "argv": launch.argv,
+            "settings": [asdict(setting) for setting in settings],
+        },
+        indent=2,
+    )

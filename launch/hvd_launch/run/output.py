@@ -1,0 +1,129 @@
+"""What a job prints, line by line: each rank's last lines, and which rank failed first. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+from hvd_launch.rank.relay import MARK, OUTPUT_MARK
+
+# Of each stream: what a rank prints must not push its traceback out.
+LAST_LINES = 20
+OUTPUT, ERRORS = 1, 2
+_RANK = re.compile(rb"\[(\d{1,7})\] ")
+_REPORT = re.compile(rb"rank (\d{1,7}) (exited with code (\d{1,3})|was killed by .{1,20})$")
+# A rank that aborts is killed before it can report. These are the libraries' own words,
+# Open MPI's, MPICH's and srun's, with the rank first, and then perhaps the code.
+_ABORTS = (
+    re.compile(rb"MPI_ABORT was invoked on rank (\d+)()"),
+    re.compile(rb"Abort\(-?\d+\) on node \d+ \(rank (\d+) in comm 0\): .*MPI_Abort\(.*, (\d+)\)"),
+    re.compile(rb"application called MPI_Abort\(MPI_COMM_WORLD, \d+\) - process (\d+)()"),
+    re.compile(rb"^srun: error: \S+: tasks? (\d+): Exited with exit code (\d+)"),
+    re.compile(rb"MPI process \(rank: (\d+), pid: \d+\) exited with status (\d+)"),
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first rank that failed.
+
+    Attributes:
+        rank: which.
+        how: "exited with code 3", "was killed by SIGSEGV", "called MPI_Abort".
+        code: its exit code, where it has one.
+    """
+
+    rank: int
+    how: str
+    code: int | None
+
+
+class JobOutput:
+    """Reads a job's lines as they come."""
+
+    def __init__(self) -> None:
+        self._last: defaultdict[tuple[int, int], deque[bytes]] = defaultdict(
+            lambda: deque(maxlen=LAST_LINES)
+        )
+        self._shown: deque[int] = deque(maxlen=2 * LAST_LINES)
+        self._held: list[bytes] = []
+        self._reported: Failure | None = None
+        self._aborted: Failure | None = None
+
+    @property
+    def reported(self) -> Failure | None:
+        """The first rank whose failure was seen by its own `exec --report`."""
+        return self._reported
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first rank that failed, as far as is known."""
+        return self._reported or self._aborted
+
+    def line(self, line: bytes, stream: int) -> bytes:
+        """Take a line in, and return what of it a person should see.
+
+        Args:
+            line: with its end.
+            stream: OUTPUT or ERRORS.
+        """
+        # Open MPI 5 ends what it says of an abort with a NUL.
+        line = line.lstrip(b"\0")
+        shown, mark, text = line.partition(MARK)
+        if mark:
+            report = _REPORT.match(text.rstrip(b"\n"))
+            if report is not None and self._reported is None:
+                how = report.group(2).decode(errors="replace")
+                code = int(report.group(3)) if report.group(3) else _signal_code(how)
+                self._reported = Failure(int(report.group(1)), how, code)
+            return shown
+        rank = _RANK.match(line)
+        if rank:
+            self._last[int(rank.group(1)), stream].append(line)
+            self._shown.append(int(rank.group(1)))
+        elif self.failure is not None:
+            self._held.append(line)
+            return b""
+        if self._aborted is None:
+            self._aborted = _abort(line)
+        return line
+
+    @property
+    def held(self) -> list[bytes]:
+        """The launcher's own lines since a rank failed: they come after that rank's."""
+        return list(self._held)
+
+    def just_shown(self, rank: int) -> bool:
+        """The last lines of a rank are the last that were shown: they need no repetition."""
+        count = len(self.last_lines(rank))
+        return list(self._shown)[len(self._shown) - count :] == [rank] * count
+
+    def last_lines(self, rank: int) -> list[bytes]:
+        """The last lines of a rank, oldest first: what it printed, then its errors."""
+        return [line for stream in (OUTPUT, ERRORS) for line in self._last.get((rank, stream), ())]
+
+
+def arrived(line: bytes, stream: int) -> tuple[bytes, int]:
+    """A line as the rank wrote it, and where: standard output's may take the other's way."""
+    if _RANK.match(line) or OUTPUT_MARK not in line:
+        return line, stream
+    return line.replace(OUTPUT_MARK, b"", 1), OUTPUT
+
+
+def _signal_code(how: str) -> int | None:
+    """128 and the signal's number, as shells have it."""
+    name = how.rpartition(" ")[2]
+    if name.isdecimal():  # a real-time signal
+        return 128 + int(name)
+    return 128 + signal.Signals[name] if name in signal.Signals.__members__ else None
+
+
+def _abort(line: bytes) -> Failure | None:
+    for pattern in _ABORTS:
+        if match := pattern.search(line):
+            how = f"exited with code {int(match.group(2))}" if b"srun" in line else ""
+            code = int(match.group(2)) if match.group(2) else None
+            return Failure(int(match.group(1)), how or "called MPI_Abort", code)
+    return None

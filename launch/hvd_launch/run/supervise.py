@@ -1,0 +1,235 @@
+"""Runs a launcher to its end: passes its output on, its signals down, and leaves no process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+from hvd_ext.errors import HvdExtError
+from hvd_launch.backends.libraries import Launch
+from hvd_launch.run.output import OUTPUT, Failure, JobOutput, arrived
+
+# A launcher that was asked to end gets this long for each step: its own way, SIGTERM, SIGKILL.
+_PATIENCE_S = 5.0
+_LOOK_S = 0.1
+# Ends the job; the others are the ranks' own, and are only handed on.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class _Supervisor:
+    """One job. Orphans of its launcher become this process's children, so none is lost."""
+
+    def __init__(self, launch: Launch, reporting: bool) -> None:
+        self._output = JobOutput()
+        self._signalled: list[tuple[int, float]] = []
+        self._reader_gone = False
+        self._lost: set[int] = set()
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        stream = subprocess.PIPE if reporting else None
+        try:
+            self._process = subprocess.Popen(
+                launch.argv,
+                env=launch.environ,
+                stdout=stream,
+                stderr=stream,
+                # Ctrl-C is this process's, which sends it on: once, not twice.
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        except OSError as error:
+            raise HvdExtError(f"{launch.argv[0]} cannot be started: {error.strerror}") from error
+        self._readers = [
+            threading.Thread(target=self._pass_on, args=pair, daemon=True)
+            for pair in ((self._process.stdout, 1), (self._process.stderr, 2))
+            if pair[0] is not None
+        ]
+
+    def run(self) -> int:
+        """Wait for the job's end; returns its exit code."""
+        handle(_ENDS, self._on_signal)
+        handle(_HANDED_ON, lambda number, _: self._process.send_signal(number))
+        for reader in self._readers:
+            reader.start()
+        while True:
+            try:
+                code = self._process.wait(_LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                self._insist()
+        _sweep()
+        for reader in self._readers:
+            reader.join(_PATIENCE_S)
+        return self._conclude(code)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signalled.append((number, time.monotonic()))
+        if len(self._signalled) == 1:
+            self._process.send_signal(number)
+
+    def _insist(self) -> None:
+        """Go on to SIGTERM and SIGKILL with a job that stays; at once if asked twice.
+
+        The launcher is killed last, or at the third time: it tidies up after ranks (/dev/shm).
+        """
+        if self._reader_gone and not self._signalled:
+            self._on_signal(signal.SIGTERM, None)
+        if not self._signalled:
+            return
+        waited_s, asked = time.monotonic() - self._signalled[0][1], len(self._signalled)
+        if waited_s > 2 * _PATIENCE_S or asked > 1:
+            for pid in descendants(os.getpid()):
+                if pid != self._process.pid or waited_s > 3 * _PATIENCE_S or asked > 2:
+                    _kill(pid, signal.SIGKILL)
+        elif waited_s > _PATIENCE_S:
+            self._process.terminate()
+
+    def _pass_on(self, source: BinaryIO, stream: int) -> None:
+        for raw in source:
+            line, target = arrived(raw, stream)
+            shown = self._output.line(line, target)
+            try:
+                if target not in self._lost:
+                    _write(target, shown)
+            except BrokenPipeError:
+                # Nobody reads any more (`| head`): the job has no reason to go on.
+                self._reader_gone = True
+                self._lost.add(target)
+            except OSError as error:
+                # A full disk is no reason to end a training. Its lines are still to be read.
+                self._lost.add(target)
+                name = "output" if target == OUTPUT else "error"
+                _say(f"standard {name} cannot be written: {error.strerror}; the job goes on")
+
+    def _conclude(self, code: int) -> int:
+        code = code if code >= 0 else 128 - code
+        if self._reader_gone:
+            return 0
+        if self._signalled:
+            number = self._signalled[0][0]
+            _say(f"{signal.Signals(number).name}: the job was ended on all its ranks")
+            return 128 + number
+        # Of a job that went well the words of a library are a rank's own.
+        failure = self._output.failure if code != 0 else self._output.reported
+        if failure is not None and (code != 0 or failure.code):
+            self._show(failure)
+            code = failure.code or code
+        elif code != 0 and self._readers:
+            _say(f"the job ended with code {code}; its launcher does not tell which rank failed")
+        _tell(self._output.held)
+        return code or int(bool(self._lost))
+
+    def _show(self, failure: Failure) -> None:
+        lines = self._output.last_lines(failure.rank)
+        said = "Its last lines:" if lines else "It printed nothing."
+        if lines and self._output.just_shown(failure.rank):
+            said, lines = "Its last lines are those above.", []
+        _say(f"rank {failure.rank} {failure.how}. {said}")
+        _tell(lines)
+
+
+def run_job(launch: Launch, reporting: bool) -> int:
+    """Run a job and return its exit code: that of the rank which failed first.
+
+    Args:
+        launch: what to start.
+        reporting: the ranks run under `hvd-launch exec --report`, whose lines are read.
+
+    Raises:
+        HvdExtError: the launcher cannot be started.
+    """
+    return _Supervisor(launch, reporting).run()
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and those that they have; zombies left out."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _processes():
+        children.setdefault(parent, []).append(child)
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """Each process and its parent."""
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                stat = (path / "stat").read_text(errors="replace")
+            except OSError:  # gone by now
+                continue
+            # The name, in brackets, may hold anything.
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                yield int(path.name), int(parent)
+
+
+def _sweep() -> None:
+    """End what the launcher left behind: it gets a moment to end by itself."""
+    end = time.monotonic() + _PATIENCE_S
+    number = None
+    while left := descendants(os.getpid()):
+        now = time.monotonic()
+        if now > end - _PATIENCE_S / 2:
+            number = signal.SIGKILL if now > end else signal.SIGTERM
+        for pid in left:
+            if number is not None:
+                _kill(pid, number)
+        time.sleep(_LOOK_S / 5)
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _write(target: int, data: bytes) -> None:
+    """Write all of it, also to a pipe that does not block."""
+    while data:
+        try:
+            data = data[os.write(target, data) :]
+        except BlockingIOError:
+            select.select([], [target], [])
+
+
+def _tell(lines: Iterable[bytes]) -> None:
+    # Where nobody can be told, the exit code still tells.
+    with contextlib.suppress(OSError):
+        for line in lines:
+            _write(2, line)
+
+
+def _say(text: str) -> None:
+    _tell([f"hvd-launch: {text}\n".encode()])
+
+
+def handle(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
+) -> None:
+    """Have signals handled, but for those that are ignored from the start (nohup)."""
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def end_with_parent() -> None:
+    """In the launcher before it starts: if this process is killed, the job ends too."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""hvd-launch tune allreduce: the best of the algorithms at hand, by message size."""

@@ -1,0 +1,130 @@
+"""From measured times to the settings that promise most. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hvd_launch.tune.allreduce.candidates import DEFAULT, Library
+from hvd_launch.tune.common.statistics import Interval, from_logs, gain
+
+# us by candidate, then by message_bytes, then by round.
+Times = Mapping[str, Mapping[int, Mapping[int, float]]]
+# What takes so many times as long as the best is measured once.
+HOPELESS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to try against the library as it is.
+
+    Attributes:
+        choices: (least message_bytes, candidate), ascending from 0.
+        expected: speed over that of the library as it is, geometric mean over the sizes.
+    """
+
+    choices: tuple[tuple[int, str], ...]
+    expected: float
+
+    @property
+    def single(self) -> str | None:
+        """The one candidate that takes all sizes, if there is one."""
+        return self.choices[0][1] if len(self.choices) == 1 else None
+
+
+def compare(times: Times, base: str, name: str, message_bytes: int) -> Interval | None:
+    """The gain of a candidate at one size, by the rounds in which both were measured."""
+    before = times.get(base, {}).get(message_bytes, {})
+    after = times.get(name, {}).get(message_bytes, {})
+    rounds = sorted(before.keys() & after.keys())
+    if len(rounds) < 2:
+        return None
+    return gain([before[r] for r in rounds], [after[r] for r in rounds])
+
+
+def choose(times: Times, library: Library, mixed: bool) -> Plan:
+    """The plan that promises most; the library as it is where nothing promises a gain.
+
+    Args:
+        times: what was measured.
+        library: the candidates.
+        mixed: a size may take another candidate than the next one does.
+    """
+    sizes = sorted(times[DEFAULT])
+    plans = [Plan(((0, DEFAULT),), 1.0)]
+    for candidate in library.candidates[1:]:
+        if mixed and candidate.rule is not None:
+            continue  # rules for each size say as much, and leave the shortest messages alone
+        expected = _expected(times, dict.fromkeys(sizes, candidate.name))
+        if expected is not None and expected.gained:
+            plans.append(Plan(((0, candidate.name),), expected.estimate))
+    if mixed:
+        by_size = _by_size(times, library, sizes)
+        expected = _expected(times, by_size)
+        if expected is not None and set(by_size.values()) != {library.base}:
+            plans.append(Plan(_merged(by_size, library.base), expected.estimate))
+    return max(plans, key=lambda plan: plan.expected)
+
+
+def hopeless(times: Times, name: str, message_bytes: int) -> bool:
+    """Whether a candidate was so slow at a size that it need not be measured again."""
+    mine = times.get(name, {}).get(message_bytes, {})
+    others = [us for by_size in times.values() for us in by_size.get(message_bytes, {}).values()]
+    return bool(mine) and min(mine.values()) > HOPELESS * min(others)
+
+
+def _by_size(times: Times, library: Library, sizes: list[int]) -> dict[int, str]:
+    """For each size the fastest of those that beat the base there and beside it.
+
+    What wins at one size alone has had luck.
+    """
+    names = [candidate.name for candidate in library.candidates if candidate.rule is not None]
+    gains = {
+        size: {
+            name: found
+            for name in names
+            if (found := compare(times, library.base, name, size)) is not None
+        }
+        for size in sizes
+    }
+    chosen = {}
+    for index, size in enumerate(sizes):
+        beside = sizes[max(0, index - 1) : index] + sizes[index + 1 : index + 2]
+        lasting = {
+            name: found.estimate
+            for name, found in gains[size].items()
+            if found.gained
+            and (
+                not beside or any(name in gains[s] and gains[s][name].estimate > 1 for s in beside)
+            )
+        }
+        chosen[size] = max(lasting, key=lasting.__getitem__, default=library.base)
+    return chosen
+
+
+def _expected(times: Times, by_size: Mapping[int, str]) -> Interval | None:
+    """Speed over the default's, by round; None where a size was given up."""
+    before = [times[DEFAULT][size] for size in by_size]
+    after = [times.get(name, {}).get(size, {}) for size, name in by_size.items()]
+    rounds = sorted(set.intersection(*(set(by_round) for by_round in (*before, *after))))
+    if len(rounds) < 2:
+        return None
+    return from_logs(
+        [
+            statistics.fmean(
+                math.log(b[number] / a[number]) for b, a in zip(before, after, strict=True)
+            )
+            for number in rounds
+        ]
+    )
+
+
+def _merged(by_size: Mapping[int, str], base: str) -> tuple[tuple[int, str], ...]:
+    """Neighbours that choose alike as one; what is shorter than all measured takes the base."""
+    merged = [(0, base)]
+    for size, name in sorted(by_size.items()):
+        if merged[-1][1] != name:
+            merged.append((size, name))
+    return tuple(merged)

@@ -1,0 +1,382 @@
+"""`hvd-launch tune allreduce`: measure, choose, write down, and measure what was chosen.
+
+A job measures one candidate at all sizes. Candidates take turns, round by round, so that
+what disturbs one disturbs all. What was chosen is then run in turns with the library as it
+is, in jobs of their own; only that second measurement decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvd_ext.allreduce.table import load
+from hvd_ext.errors import HvdExtError
+from hvd_launch.machine import module
+from hvd_launch.settings import Setting, render
+from hvd_launch.tune.allreduce import native_forms
+from hvd_launch.tune.allreduce.candidates import DEFAULT, Candidate, Library, library
+from hvd_launch.tune.allreduce.choice import Plan, Times, choose, hopeless
+from hvd_launch.tune.allreduce.rank import MARK
+from hvd_launch.tune.common import jobs
+from hvd_launch.tune.common.files import write
+from hvd_launch.tune.common.journal import Entry, Journal
+from hvd_launch.tune.common.progress import Advance
+from hvd_launch.tune.common.statistics import Interval, from_logs
+
+_FIRST_TIMEOUT_S = 600.0
+# A forced algorithm may be slow, or hang.
+_TIMEOUT_FACTOR, _TIMEOUT_LEAST_S = 10, 60.0
+_TABLE_TIMEOUT_S = 3600.0
+# What ends a size's samples, in times of what the library takes as it is.
+_IN_VAIN = 4.0
+TUNED, TABLE = "tuned", "tuned with hvd_ext's table"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to tune.
+
+    Attributes:
+        place: where jobs run.
+        sizes: message_bytes, ascending.
+        rounds: jobs of each candidate.
+        pairs: jobs of either side, when the choice is measured.
+        folder: where results go.
+        with_table: measure hvd_ext's algorithms, too.
+    """
+
+    place: jobs.Place
+    sizes: tuple[int, ...]
+    rounds: int
+    pairs: int
+    folder: Path
+    with_table: bool
+
+    def subject(self, library_name: str) -> dict[str, Any]:
+        """What measurements must have in common to be put together."""
+        return {
+            "what": "allreduce",
+            "library": library_name,
+            "ranks": self.place.size,
+            "hosts": self.place.names,
+            "sizes": list(self.sizes),
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a choice when it was measured against what it is to replace."""
+
+    plan: Plan
+    settings: tuple[Setting, ...]
+    overall: Interval
+    by_size: dict[int, Interval]
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found; None where nothing promised a gain, and so nothing was tried."""
+
+    facts: dict[str, Any]
+    library: Library
+    times: Times
+    native: Verdict | None
+    table: Verdict | None
+    dropped: dict[str, str]
+
+
+class Tuning:
+    """One run of `tune allreduce`, or the rest of one."""
+
+    def __init__(self, request: Request, journal: Journal, advance: Advance) -> None:
+        self._request = request
+        self._journal = journal
+        self._advance = advance
+        self._done = 0
+        self._total = 1
+
+    def run(self) -> Result:
+        """Do all that the journal does not hold yet.
+
+        Raises:
+            HvdExtError: the library as it is cannot be measured.
+            UsageError: the environment forces what is to be measured.
+        """
+        request = self._request
+        facts = self._facts()
+        found = library(request.place.backend, len(facts["ranks_per_node"]))
+        form = self._form(found, ((0, DEFAULT),), facts)
+        forced = [setting for candidate in found.candidates for setting in candidate.settings]
+        jobs.check_unset((*forced, *(form.settings if form else ())))
+        self._total = 1 + request.rounds * len(found.candidates) + 2 * request.pairs
+        self._total += (2 * request.pairs + 1) * request.with_table
+        dropped = self._measure(found)
+        times = self._times("measure")
+        plan = choose(times, found, form is not None)
+        native = self._try_native(found, plan, facts)
+        if native is None or not native.overall.gained:
+            self._remove(*native_forms.FILES)
+        kept = native.settings if native is not None and native.overall.gained else ()
+        table = self._try_table(kept, dropped) if request.with_table else None
+        if table is None or not table.overall.gained:
+            self._remove("table.json")
+        return Result(facts, found, times, native, table, dropped)
+
+    def _facts(self) -> dict[str, Any]:
+        """What the library says of itself, and of where the ranks are."""
+        self._job("facts", Candidate(DEFAULT, ()), 0, (), {"selection": True})
+        entries = self._journal.entries
+        told = [n for n, e in enumerate(entries) if (e["kind"], e["phase"]) == ("facts", "facts")]
+        failed = self._journal.find(kind="job", phase="facts", ok=False)
+        if not told:
+            raise HvdExtError(f"no rank could measure: the job {failed[-1]['reason']}")
+        # A job that was interrupted may have told some parts before.
+        last = entries[told[-1] :]
+        facts = {name: last[0][name] for name in ("library", "size", "ranks_per_node")}
+        text = "".join(entry["part"] for entry in last if entry["kind"] == "selection")
+        facts["selection"] = json.loads(text) if text else None
+        if len(set(facts["ranks_per_node"])) > 1:
+            raise HvdExtError(
+                f"nodes have {facts['ranks_per_node']} ranks: tune with as many on each"
+            )
+        return facts
+
+    def _measure(self, found: Library) -> dict[str, str]:
+        dropped: dict[str, str] = {}
+        for number in range(self._request.rounds):
+            for candidate in found.candidates:
+                if candidate.name in dropped:
+                    self._done += 1
+                    continue
+                times = self._times("measure")
+                sizes = [
+                    size
+                    for size in self._request.sizes
+                    if candidate.name == DEFAULT or not hopeless(times, candidate.name, size)
+                ]
+                reason = self._job("measure", candidate, number, sizes)
+                if reason is not None and candidate.name == DEFAULT:
+                    raise HvdExtError(f"the library as it is could not be measured: {reason}")
+                if reason is not None:
+                    dropped[candidate.name] = reason
+        return dropped
+
+    def _form(
+        self, found: Library, choices: Sequence[tuple[int, str]], facts: dict[str, Any]
+    ) -> native_forms.NativeForm | None:
+        place = self._request.place
+        folder = self._request.folder.resolve()
+        return native_forms.ruled(
+            place.backend, found, choices, place.size, folder, facts["selection"]
+        )
+
+    def _try_native(self, found: Library, plan: Plan, facts: dict[str, Any]) -> Verdict | None:
+        """Write the plan in the library's own form, and run with it and without."""
+        if plan.single == DEFAULT:
+            return None
+        files: tuple[Path, ...] = ()
+        if plan.single is not None:
+            settings = found[plan.single].settings
+        else:
+            form = self._form(found, plan.choices, facts)
+            assert form is not None
+            settings = form.settings
+            if form.file is not None:
+                files = (self._request.folder / form.file,)
+                write(files[0], form.text)
+        sides = (Candidate(DEFAULT, ()), Candidate(TUNED, settings))
+        return self._verdict(f"verify {_digest(plan)}", plan, sides, files)
+
+    def _try_table(self, settings: tuple[Setting, ...], dropped: dict[str, str]) -> Verdict | None:
+        """Measure hvd_ext's algorithms with these settings, and run with the table and without."""
+        path = self._request.folder.resolve() / "table.measured.json"
+        phase = f"table {_digest(settings)}"
+        if not (path.exists() and self._journal.find(kind="job", phase=phase, ok=True)):
+            path.unlink(missing_ok=True)
+            sizes = self._request.sizes
+            command = [*module("hvd_ext.allreduce.measure"), "-o", str(path)]
+            command += ["--least", str(sizes[0]), "--most", str(sizes[-1])]
+            self._advance("hvd_ext's algorithms", self._done, self._total)
+            outcome = jobs.run(
+                self._request.place, command, settings, _TABLE_TIMEOUT_S, lambda line: None
+            )
+            ok = outcome.code == 0 and path.exists()
+            self._journal.append(
+                {"kind": "job", "phase": phase, "ok": ok, "wall_s": round(outcome.wall_s, 2)}
+            )
+            if not ok:
+                dropped["hvd_ext.allreduce.measure"] = outcome.reason
+                return None
+        self._done += 1
+        rows = [row for row in load(path).rows if row.memory == "host"]
+        plan = Plan(rows[0].choices if rows else ((0, "native"),), 1.0)
+        if plan.choices == ((0, "native"),):
+            return None
+        sides = (Candidate(TUNED, settings), Candidate(TABLE, settings))
+        table = self._request.folder / "table.json"
+        phase = f"verify {phase} {_digest(path.read_text())}"
+        verdict = self._verdict(phase, plan, sides, (table,), path)
+        if verdict.overall.gained:
+            shutil.copyfile(path, table)
+        return verdict
+
+    def _verdict(
+        self,
+        phase: str,
+        plan: Plan,
+        sides: tuple[Candidate, Candidate],
+        files: tuple[Path, ...],
+        table: Path | None = None,
+    ) -> Verdict:
+        """Run both sides in turns, each as often first, and compare."""
+        for number in range(self._request.pairs):
+            for side in sides if number % 2 == 0 else sides[::-1]:
+                read = {"table": str(table.resolve())} if table and side is sides[1] else {}
+                reason = self._job(phase, side, number, self._request.sizes, read)
+                if reason is not None:
+                    raise HvdExtError(f"{side.name} {reason}")
+        times = self._times(phase)
+        before, after = (times[side.name] for side in sides)
+        rounds = range(self._request.pairs)
+        logs = {
+            size: from_ratio([before[size][r] for r in rounds], [after[size][r] for r in rounds])
+            for size in self._request.sizes
+        }
+        overall = from_logs([statistics.fmean(logs[size][r] for size in logs) for r in rounds])
+        by_size = {size: from_logs(values) for size, values in logs.items()}
+        return Verdict(plan, sides[1].settings, overall, by_size, files)
+
+    def _remove(self, *names: str) -> None:
+        for name in names:
+            (self._request.folder / name).unlink(missing_ok=True)
+
+    def _job(
+        self,
+        phase: str,
+        candidate: Candidate,
+        number: int,
+        sizes: Sequence[int],
+        more: dict[str, Any] | None = None,
+    ) -> str | None:
+        """Run one job, unless the journal has it; returns why it failed."""
+        key = {"phase": phase, "candidate": candidate.name, "round": number}
+        done = self._journal.find(kind="job", **key)
+        self._advance(f"{phase.split()[0]} {candidate.name}", self._done, self._total)
+        self._done += 1
+        if done and done[-1]["ok"]:
+            return None
+        names = [_cvar(setting) for setting in candidate.settings]
+        task = {"sizes": list(sizes), "limits_us": self._limits(sizes), "read": names}
+        command = [*module("hvd_launch.tune.allreduce.rank"), json.dumps(task | (more or {}))]
+        attempt = len(done)
+        seen: list[Entry] = []
+
+        def read(line: str) -> None:
+            _, mark, text = line.partition(MARK)
+            if mark:
+                entry = {**json.loads(text), **key, "attempt": attempt}
+                seen.append(entry)
+                self._journal.append(entry)
+
+        outcome = jobs.run(
+            self._request.place, command, candidate.settings, self._timeout_s(), read
+        )
+        reason = None if outcome.code == 0 else outcome.reason
+        if reason is None:
+            reason = _not_taken(candidate.settings, seen)
+        self._journal.append(
+            {
+                "kind": "job",
+                **key,
+                "attempt": attempt,
+                "ok": reason is None,
+                "wall_s": round(outcome.wall_s, 2),
+                **({"reason": reason} if reason else {}),
+            }
+        )
+        return reason
+
+    def _times(self, phase: str) -> dict[str, dict[int, dict[int, float]]]:
+        """By candidate, size and round, in us: the median of a job's samples; whole jobs only."""
+        whole = {_attempt(entry) for entry in self._journal.find(kind="job", phase=phase, ok=True)}
+        times: dict[str, dict[int, dict[int, float]]] = {}
+        for entry in self._journal.find(kind="time", phase=phase):
+            if _attempt(entry) in whole:
+                by_size = times.setdefault(entry["candidate"], {})
+                by_round = by_size.setdefault(entry["message_bytes"], {})
+                by_round[entry["round"]] = statistics.median(entry["us"])
+        return times
+
+    def _limits(self, sizes: Sequence[int]) -> list[float]:
+        measured = self._times("measure").get(DEFAULT, {})
+        return [
+            _IN_VAIN * max(measured[size].values()) if size in measured else 1e12 for size in sizes
+        ]
+
+    def _timeout_s(self) -> float:
+        whole = self._journal.find(kind="job", phase="measure", candidate=DEFAULT, ok=True)
+        if not whole:
+            return _FIRST_TIMEOUT_S
+        return max(_TIMEOUT_LEAST_S, _TIMEOUT_FACTOR * max(entry["wall_s"] for entry in whole))
+
+
+def from_ratio(before: Iterable[float], after: Iterable[float]) -> list[float]:
+    """Logarithms of before / after, pair by pair."""
+    return [math.log(b / a) for b, a in zip(before, after, strict=True)]
+
+
+def settings_text(verdict: Verdict, facts: dict[str, Any], size: int) -> str:
+    """What to source before a job: the variables, with their reasons."""
+    nodes = len(facts["ranks_per_node"])
+    title = (
+        f"measured for {size} ranks on {nodes} {'nodes' if nodes > 1 else 'node'}, "
+        f"{facts['library']}: allreduce {verdict.overall} times as fast"
+    )
+    return render(verdict.settings, "sh", title) + "\n"
+
+
+def _digest(what: object) -> str:
+    """Tells measurements of one choice from those of another."""
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
+
+
+def _attempt(entry: Entry) -> tuple[Any, ...]:
+    """Which job an entry is of."""
+    return tuple(entry.get(name) for name in ("candidate", "round", "attempt"))
+
+
+def _cvar(setting: Setting) -> str:
+    """The library's own name of the variable."""
+    return setting.name.removeprefix("OMPI_MCA_")
+
+
+def _not_taken(settings: Sequence[Setting], entries: Iterable[Entry]) -> str | None:
+    """Which variable the library says it has at another value, if any.
+
+    A variable that the library does not tell counts as taken. MPICH tells numbers only: of a
+    text it gives the default, and of a name the number.
+    """
+    facts = [entry for entry in entries if entry["kind"] == "facts"]
+    told: dict[str, int | str | None] = facts[0]["variables"] if facts else {}
+    for setting in settings:
+        value = told.get(_cvar(setting))
+        if value is None:
+            taken = True
+        elif isinstance(value, str):
+            taken = value == setting.value or setting.name.startswith("MPIR_")
+        elif setting.value.isdecimal():
+            taken = value == int(setting.value)
+        else:
+            taken = (value == 0) == (setting.value == "auto")
+        if not taken:
+            return f"had {setting.name} at {value!r}, not at {setting.value!r}"
+    return None

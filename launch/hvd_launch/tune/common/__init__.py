@@ -1,0 +1,1 @@
+"""What both kinds of tuning share: jobs, the journal, and how sure a gain is."""
