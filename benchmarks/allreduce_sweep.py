@@ -29,9 +29,9 @@ from benchmarks import harness
 from hvd_ext.cli import run
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes, format_seconds, parse_bytes
+from testbed import ranks, timing
 
 _EXAMPLE = "example: python -m benchmarks.allreduce_sweep --np 2 --json F"
-_ROOT = Path(__file__).resolve().parents[1]
 _PEERS = ("mpi", "gloo")
 _LONG_FROM = 16 << 10
 # A sample of a short message is many calls, so that neither the clock nor the ranks'
@@ -65,19 +65,17 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     # Not resolved: an environment's python is a link, and what lies beside it counts.
     python = str(Path(options.python).absolute())
-    paths = [str(_ROOT), str(_ROOT / "launch"), os.environ.get("PYTHONPATH", "")]
-    result = harness.launch(
+    result = ranks.launch(
         "benchmarks.allreduce_sweep",
         options.np,
         ["--least", str(least), "--most", str(most)],
         timeout_s=3600,
-        start=[python, "-m", "hvd_launch", "run", "-np", str(options.np), "--"],
-        variables={"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        start=ranks.hvd_launch(options.np, python),
         python=python,
     )
     _print(result)
     if options.json:
-        harness.write_json(options.json, result)
+        harness.write_result(options.json, result)
     if options.plot:
         _plot(result, options.plot)
     return 0
@@ -160,7 +158,7 @@ def _work(least: int, most: int) -> None:
     if world.rank == 0:
         ratios = [row["ratio_vs_best_peer"] for row in sizes]
         long = [r["ratio_vs_best_peer"] for r in sizes if r["message_bytes"] >= _LONG_FROM]
-        harness.report(
+        ranks.report(
             {
                 "size": world.size,
                 "mpi": MPI.Get_library_version().split(",")[0].splitlines()[0].strip(),
@@ -219,7 +217,7 @@ def _measure(topology: Any, gloo: Any, message_bytes: int) -> dict[str, Any]:
         "ratio_vs_best_peer": best_s / statistics.median(samples["arena"]),
         "ratio_vs_best_peer_outside_arena": best_s / statistics.median(samples["outside"]),
         "time_us": {
-            name: harness.summary([1e6 * t for t in times]) for name, times in samples.items()
+            name: timing.summary([1e6 * t for t in times]) for name, times in samples.items()
         },
     }
 

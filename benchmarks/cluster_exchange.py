@@ -1,6 +1,6 @@
 """How long does the exchange of a model's gradients take between hosts with slow links?
 
-The hosts are emulated (benchmarks/emulated_hosts.py). Horovod with its defaults, the MPI
+The hosts are emulated (testbed/emulated_hosts.py). Horovod with its defaults, the MPI
 library's own allreduce of one buffer, and hvd_ext's DistributedOptimizer exchange
 ResNet-50's gradients in turns; their results are checked before anything is timed. So
 are short messages, by a planned call against the MPI library's own.
@@ -25,8 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
-from benchmarks.emulated_hosts import emulated_hosts
 from hvd_ext.cli import run
+from testbed import ranks, timing
+from testbed.emulated_hosts import emulated_hosts
 
 _SHORT_BYTES = [2**exponent for exponent in range(10, 17)]
 # A short message is timed by the dozen: a barrier's ranks part at times that differ by
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     with emulated_hosts(options.hosts, options.gbit) as hosts:
         words = [f"--gbit={options.gbit}", f"--model={options.model}", f"--rounds={options.rounds}"]
-        result = harness.launch(
+        result = ranks.launch(
             "benchmarks.cluster_exchange",
             options.hosts * options.ranks_per_host,
             [f"--addresses={','.join(hosts.addresses)}", *words],
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     _print(result)
     if options.json:
-        harness.write_json(options.json, result)
+        harness.write_result(options.json, result)
     return 0
 
 
@@ -123,7 +124,7 @@ def _work(addresses: Sequence[str], options: argparse.Namespace) -> None:
     share = limit_s / statistics.median(samples["hvd_ext"])
     short = [_short(message_bytes, 4 * options.rounds) for message_bytes in _SHORT_BYTES]
     if hvd.rank() == 0:
-        harness.report(
+        ranks.report(
             {
                 "model": options.model,
                 "hosts": len(addresses),
@@ -133,8 +134,8 @@ def _work(addresses: Sequence[str], options: argparse.Namespace) -> None:
                 "measured_gbit": measured_gbit,
                 "wire_limit_ms": 1e3 * limit_s,
                 "time_ms": {name: _summary(times, 1e3) for name, times in samples.items()},
-                "ratio_vs_horovod": harness.ratio(samples["horovod"], samples["hvd_ext"]),
-                "ratio_vs_mpi": harness.ratio(samples["mpi"], samples["hvd_ext"]),
+                "ratio_vs_horovod": timing.ratio(samples["horovod"], samples["hvd_ext"]),
+                "ratio_vs_mpi": timing.ratio(samples["mpi"], samples["hvd_ext"]),
                 "share_of_wire_limit": share,
                 "share_of_measured_wire_limit": share * options.gbit / measured_gbit,
                 "short_messages": short,
@@ -151,7 +152,7 @@ def _short(message_bytes: int, rounds: int) -> dict[str, Any]:
     return {
         "message_bytes": message_bytes,
         **{f"{name}_us": _summary(times, 1e6) for name, times in samples.items()},
-        "ratio_vs_mpi": harness.ratio(samples["mpi"], samples["hvd_ext"]),
+        "ratio_vs_mpi": timing.ratio(samples["mpi"], samples["hvd_ext"]),
     }
 
 
@@ -170,12 +171,12 @@ def _interleaved(
         return run_all
 
     contenders = {name: repeated(contender.exchange) for name, contender in compared.items()}
-    samples = harness.interleave(contenders, rounds, gradients.timed, warm_up=2)
+    samples = timing.interleave(contenders, rounds, gradients.timed, warm_up=2)
     return {name: [time_s / calls for time_s in times] for name, times in samples.items()}
 
 
 def _summary(times_s: Sequence[float], units_per_s: float) -> dict[str, float]:
-    return harness.summary([units_per_s * time_s for time_s in times_s])
+    return timing.summary([units_per_s * time_s for time_s in times_s])
 
 
 def _stream(addresses: Sequence[str], host: int, local_rank: int) -> float:

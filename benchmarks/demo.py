@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     began = time.monotonic()
     summary = _Demo(options.output.resolve(), options.steps).run()
     summary["seconds"] = round(time.monotonic() - began, 1)
-    harness.write_json(options.output / "summary.json", summary)
+    harness.write_result(options.output / "summary.json", summary)
     _print(summary, options.output)
     return 0
 
@@ -170,7 +170,7 @@ class _Demo:
         text = self.output / f"comparison_{model}.txt"
         with text.open("w") as stream:
             hvprof.comparison.render(comparison, Console(file=stream, width=100))
-        harness.write_json(text.with_suffix(".json"), comparison.as_json())
+        harness.write_result(text.with_suffix(".json"), comparison.as_json())
         return {
             "images_per_second": {
                 exchange: self._result(model, exchange)["images_per_second"]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, run
+from testbed import ranks, timing
 
 _PEERS = ("horovod", "gloo", "mpi")
 _GLOO_BUCKET_BYTES = 25 * 2**20
@@ -37,24 +37,24 @@ def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
     parser = harness.parser("device_exchange", __doc__, "--model resnet50 --json F", rounds=30)
     parser.add_argument(
-        "--np", type=harness.at_least(1), default=2, help="processes on this machine's GPUs (2)"
+        "--np", type=at_least(1), default=2, help="processes on this machine's GPUs (2)"
     )
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options.model, options.rounds)
         return 0
-    result = harness.launch(
+    result = ranks.launch(
         "benchmarks.device_exchange",
         options.np,
         ["--model", options.model, "--rounds", str(options.rounds)],
         # Needs no Horovod, as the benchmark does not.
-        start=[sys.executable, "-m", "hvd_launch", "run", "-np", str(options.np), "--"],
+        start=ranks.hvd_launch(options.np),
         timeout_s=120,
     )
     _print(result)
     if options.json:
-        harness.write_json(options.json, result)
+        harness.write_result(options.json, result)
     return 0
 
 
@@ -134,15 +134,15 @@ def _work(model: str, rounds: int) -> None:
         torch.cuda.synchronize()
         return float(MPI.COMM_WORLD.allreduce(time.perf_counter() - start_s, op=MPI.MAX))
 
-    samples = harness.interleave(contenders, rounds, timed)
+    samples = timing.interleave(contenders, rounds, timed)
     ratios = {
-        f"ratio_vs_{name}": harness.ratio(samples[name], samples["hvd_ext"])
+        f"ratio_vs_{name}": timing.ratio(samples[name], samples["hvd_ext"])
         for name in _PEERS
         if name in samples
     }
-    time_ms = {name: harness.summary([1e3 * t for t in times]) for name, times in samples.items()}
+    time_ms = {name: timing.summary([1e3 * t for t in times]) for name, times in samples.items()}
     if rank == 0:
-        harness.report(
+        ranks.report(
             {
                 "model": model,
                 "size": size,
@@ -153,7 +153,7 @@ def _work(model: str, rounds: int) -> None:
                 "time_ms": time_ms,
                 **ratios,
                 "ratio_vs_best_peer": min(ratios.values()),
-                "share_of_copy_bandwidth": harness.ratio(samples["copy"], samples["hvd_ext"]),
+                "share_of_copy_bandwidth": timing.ratio(samples["copy"], samples["hvd_ext"]),
                 "copy_gb_s": 2 * message_bytes / time_ms["copy"]["median"] / 1e6,
                 "left_out": left_out,
                 "mpi": MPI.Get_library_version().split(",")[0],

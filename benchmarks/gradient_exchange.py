@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, run
+from testbed import ranks, timing
 
 _BUCKET_BYTES = 25 * 2**20
 
@@ -33,20 +34,20 @@ _BUCKET_BYTES = 25 * 2**20
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
     parser = harness.parser("gradient_exchange", __doc__, "--model resnet50 --json F", rounds=30)
-    parser.add_argument("--np", type=harness.at_least(1), default=2, help="ranks (2)")
+    parser.add_argument("--np", type=at_least(1), default=2, help="ranks (2)")
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options.model, options.rounds)
         return 0
-    result = harness.launch(
+    result = ranks.launch(
         "benchmarks.gradient_exchange",
         options.np,
         ["--model", options.model, "--rounds", str(options.rounds)],
     )
     _print(result)
     if options.json:
-        harness.write_json(options.json, result)
+        harness.write_result(options.json, result)
     return 0
 
 
@@ -123,21 +124,21 @@ def _work(model: str, rounds: int) -> None:
         exchange()
         return gradients.timed(exchange)
 
-    samples = harness.interleave(contenders, rounds, timed)
+    samples = timing.interleave(contenders, rounds, timed)
     if rank == 0:
-        harness.report(
+        ranks.report(
             {
                 "model": model,
                 "size": size,
                 "tensors": len(model_shapes),
                 "message_bytes": message_bytes,
                 "time_ms": {
-                    name: harness.summary([1e3 * t for t in times])
+                    name: timing.summary([1e3 * t for t in times])
                     for name, times in samples.items()
                 },
-                "ratio_vs_horovod": harness.ratio(samples["horovod"], samples["hvd_ext"]),
-                "ratio_vs_gloo": harness.ratio(samples["gloo"], samples["hvd_ext"]),
-                "share_of_copy_bandwidth": harness.ratio(samples["copy"], samples["hvd_ext"]),
+                "ratio_vs_horovod": timing.ratio(samples["horovod"], samples["hvd_ext"]),
+                "ratio_vs_gloo": timing.ratio(samples["gloo"], samples["hvd_ext"]),
+                "share_of_copy_bandwidth": timing.ratio(samples["copy"], samples["hvd_ext"]),
                 "mpi": MPI.Get_library_version().split(",")[0],
                 "horovods_thread": "lowest priority for hvd_ext's exchange and the copy"
                 if follows

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, run
+from testbed import ranks, timing
 
 _WIDTH, _LAYERS, _SAMPLES = 1448, 12, 4
 
@@ -24,15 +25,15 @@ _WIDTH, _LAYERS, _SAMPLES = 1448, 12, 4
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
     parser = harness.parser("overlap", __doc__, "--json F", rounds=40)
-    parser.add_argument("--np", type=harness.at_least(1), default=2, help="ranks (2)")
+    parser.add_argument("--np", type=at_least(1), default=2, help="ranks (2)")
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options.rounds)
         return 0
-    result = harness.launch("benchmarks.overlap", options.np, ["--rounds", str(options.rounds)])
+    result = ranks.launch("benchmarks.overlap", options.np, ["--rounds", str(options.rounds)])
     _print(result)
     if options.json:
-        harness.write_json(options.json, result)
+        harness.write_result(options.json, result)
     return 0
 
 
@@ -103,18 +104,18 @@ def _work(rounds: int) -> None:
             name: gradients.with_thread_at(0 if name == "horovod" else 19, step)
             for name, step in steps.items()
         }
-    samples = harness.interleave(steps, rounds, gradients.timed)
+    samples = timing.interleave(steps, rounds, gradients.timed)
     alone_s = statistics.median(samples["none"])
     exposed = {
         name: 1e3 * (statistics.median(samples[name]) - alone_s) for name in ("horovod", "hvd_ext")
     }
     if hvd.rank() == 0:
-        harness.report(
+        ranks.report(
             {
                 "size": hvd.size(),
                 "message_bytes": sum(4 * p.numel() for p in models["none"].parameters()),
                 "step_ms": {
-                    name: harness.summary([1e3 * t for t in times])
+                    name: timing.summary([1e3 * t for t in times])
                     for name, times in samples.items()
                 },
                 "exposed_ms": exposed,

@@ -30,11 +30,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import BenchmarkError, summary, write_json
+from benchmarks.harness import BenchmarkError, write_result
 from benchmarks.shapes import resnet50
 from hvd_ext import cli
 from hvprof.record import LIBRARY
 from hvprof.recording import load
+from testbed.timing import summary
 
 # Arguments: rounds, then the number of floats of each message of a round.
 _LOOP = """
@@ -131,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
     }
     _print(result)
     if options.json:
-        write_json(options.json, result)
+        write_result(options.json, result)
     return 0
 
 

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, run
 from hvd_ext.units import format_bytes
+from testbed import ranks, timing
 
 _SIZES = (4, 64, 1024, 4096, 16384, 65536)
 _JUDGED = 1024
@@ -27,17 +28,15 @@ _CALLS = {"horovod": 10, "mpi": 300, "planned": 300, "once": 300}
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
     parser = harness.parser("small_tensors", __doc__, "--json F", rounds=40)
-    parser.add_argument("--np", type=harness.at_least(1), default=2, help="ranks (2)")
+    parser.add_argument("--np", type=at_least(1), default=2, help="ranks (2)")
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options.rounds)
         return 0
-    result = harness.launch(
-        "benchmarks.small_tensors", options.np, ["--rounds", str(options.rounds)]
-    )
+    result = ranks.launch("benchmarks.small_tensors", options.np, ["--rounds", str(options.rounds)])
     _print(result)
     if options.json:
-        harness.write_json(options.json, result)
+        harness.write_result(options.json, result)
     return 0
 
 
@@ -98,17 +97,17 @@ def _work(rounds: int) -> None:
                 name: gradients.with_thread_at(0 if name == "horovod" else 19, call)
                 for name, call in repeated.items()
             }
-        samples = harness.interleave(repeated, rounds, gradients.timed)
+        samples = timing.interleave(repeated, rounds, gradients.timed)
         times_us = {n: [1e6 * t / _CALLS[n] for t in times] for n, times in samples.items()}
         sizes.append(
             {
                 "message_bytes": message_bytes,
-                "ratio_vs_horovod": harness.ratio(times_us["horovod"], times_us["planned"]),
-                "time_us": {n: harness.summary(times) for n, times in times_us.items()},
+                "ratio_vs_horovod": timing.ratio(times_us["horovod"], times_us["planned"]),
+                "time_us": {n: timing.summary(times) for n, times in times_us.items()},
             }
         )
     if hvd.rank() == 0:
-        harness.report(
+        ranks.report(
             {
                 "size": hvd.size(),
                 "sizes": sizes,

@@ -30,8 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import harness
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, run
 from hvd_ext.units import format_bytes
+from testbed import ranks, timing
 
 _MODULE = "benchmarks.spatial_scaling"
 # Freed tensors go back to the system at once, so that the peak is of what is held; by
@@ -43,9 +44,7 @@ CASES = ("mesh", "cosmoflow", "convolutions")
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
     parser = harness.parser("spatial_scaling", __doc__, "--case mesh --json F", rounds=5)
-    parser.add_argument(
-        "--np", type=harness.at_least(1), default=2, help="ranks that share a sample (2)"
-    )
+    parser.add_argument("--np", type=at_least(1), default=2, help="ranks that share a sample (2)")
     parser.add_argument("--case", choices=CASES, action="append", help="only this one")
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     results = [_case(name, options.np, options.rounds) for name in options.case or CASES]
     _print(results)
     if options.json:
-        harness.write_json(options.json, {"size": options.np, "cases": results})
+        harness.write_result(options.json, {"size": options.np, "cases": results})
     return 0
 
 
@@ -65,16 +64,16 @@ def harness_report(result: Any) -> None:
     import hvd_ext.torch as hvd
 
     if hvd.rank() == 0:
-        harness.report(result)
+        ranks.report(result)
     hvd.shutdown()
 
 
 def _case(name: str, size: int, rounds: int) -> dict[str, Any]:
     arguments = ["--case", name, "--rounds", str(rounds)]
-    timed = harness.launch(_MODULE, size, arguments, timeout_s=3000)
+    timed = ranks.launch(_MODULE, size, arguments, timeout_s=3000)
     alone, shared = (
-        harness.launch(_MODULE, ranks, [*arguments, "--memory"], timeout_s=600, variables=_MALLOC)
-        for ranks in (1, size)
+        ranks.launch(_MODULE, number, [*arguments, "--memory"], timeout_s=600, variables=_MALLOC)
+        for number in (1, size)
     )
     samples = timed.pop("samples_s")
     split = samples["split"]
@@ -82,19 +81,19 @@ def _case(name: str, size: int, rounds: int) -> dict[str, Any]:
         "name": name,
         "ranks": size,
         **timed,
-        "time_s": {way: harness.summary(times) for way, times in samples.items()},
-        "efficiency": harness.ratio(samples["alone"], split) / size,
+        "time_s": {way: timing.summary(times) for way, times in samples.items()},
+        "efficiency": timing.ratio(samples["alone"], split) / size,
         "efficiency_spread": sorted(
             one / two / size for one, two in zip(samples["alone"], split, strict=True)
         ),
-        "efficiency_busy": harness.ratio(samples["busy"], split) / size,
-        "ratio_vs_no_overlap": harness.ratio(samples["no_overlap"], split),
+        "efficiency_busy": timing.ratio(samples["busy"], split) / size,
+        "ratio_vs_no_overlap": timing.ratio(samples["no_overlap"], split),
         "peak_memory_bytes": {"alone": alone["peak"], "split": shared["peak"]},
         "peak_memory_ratio": shared["peak"] / alone["peak"],
         "peak_memory_ratio_with_parameters": shared["whole_peak"] / alone["whole_peak"],
     }
     if "dtensor" in samples:
-        result["ratio_vs_dtensor"] = harness.ratio(samples["dtensor"], split)
+        result["ratio_vs_dtensor"] = timing.ratio(samples["dtensor"], split)
     return result
 
 
@@ -294,7 +293,7 @@ def _times(name: str, rounds: int) -> dict[str, Any]:
         _meet(comm)
         return float(comm.allreduce(took_s, MPI.MAX))
 
-    samples = harness.interleave(steps, rounds, timed, warm_up=1)
+    samples = timing.interleave(steps, rounds, timed, warm_up=1)
     result: dict[str, Any] = {"samples_s": samples}
     if said:
         result["dtensor_said"] = said

@@ -1,6 +1,6 @@
 """Does `hvd-launch tune allreduce` make a stock Horovod job's exchange between hosts faster?
 
-On emulated hosts (benchmarks/emulated_hosts.py): tunes the MPI library, which has nothing
+On emulated hosts (testbed/emulated_hosts.py): tunes the MPI library, which has nothing
 to do with any model, then exchanges ResNet-50's gradients by Horovod with its defaults, in
 jobs with the library as it is and with what was found, in turns.
 """
@@ -20,9 +20,10 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import gradients, harness, shapes
-from benchmarks.emulated_hosts import Hosts, emulated_hosts
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, run
 from hvd_launch.tune.common.statistics import gain
+from testbed import ranks
+from testbed.emulated_hosts import Hosts, emulated_hosts
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,9 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = harness.parser("tuned_cluster", __doc__, "--hosts 2 --gbit 2 --json F", rounds=5)
     harness.add_hosts(parser)
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
-    parser.add_argument(
-        "--pairs", type=harness.at_least(2), default=6, help="jobs of either side (6)"
-    )
+    parser.add_argument("--pairs", type=at_least(2), default=6, help="jobs of either side (6)")
     parser.add_argument(
         "--output", type=Path, default=Path("runs/tuned_cluster"), help="folder of the tuning"
     )
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
             result |= _compare(hosts, options, settings)
     result |= {name: getattr(options, name) for name in ("hosts", "ranks_per_host", "gbit")}
     if options.json:
-        harness.write_json(options.json, result)
+        harness.write_result(options.json, result)
     return 0
 
 
@@ -79,7 +78,7 @@ def _compare(
     words = [f"--model={options.model}", f"--rounds={options.rounds}"]
     for number in range(options.pairs):
         for name in sides if number % 2 == 0 else reversed(sides):
-            samples = harness.launch(
+            samples = ranks.launch(
                 "benchmarks.tuned_cluster",
                 options.hosts * options.ranks_per_host,
                 words,
@@ -109,7 +108,7 @@ def _work(options: argparse.Namespace) -> None:
     gradients.timed(contender.exchange)
     samples = [gradients.timed(contender.exchange) for _ in range(options.rounds)]
     if hvd.rank() == 0:
-        harness.report(samples)
+        ranks.report(samples)
     hvd.shutdown()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from benchmarks import harness
+from hvd_ext import process
+from testbed import ranks
 
 # How long an example takes is the machine's matter.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = ranks.ROOT
 BIN = Path(sys.executable).parent
 
 Launch = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -25,22 +25,16 @@ Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def rank_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The environment of a test's ranks: this checkout, this Python's MPI, one thread each."""
-    return os.environ | {
-        "OMP_NUM_THREADS": "1",
-        # horovodrun cannot be told that ranks share cores; waiting ranks must let go of them.
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "profiling", ROOT / "launch"))),
-        **extra,
-    }
+    # horovodrun cannot be told that ranks share cores; waiting ranks must yield them.
+    return ranks.environment({"OMPI_MCA_mpi_yield_when_idle": "1", **extra})
 
 
 def run_to_end(
     command: Sequence[str], env: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; both its streams are in `stdout`. Nothing of it outlives the call."""
-    done = harness.run_to_end(command, env, timeout, ROOT)
-    if done.returncode == harness.TIMED_OUT:
+    done = process.run_to_end(command, env, timeout, ROOT)
+    if done.returncode == process.TIMED_OUT:
         pytest.fail(f"{command} was not done after {timeout} s:\n{done.stdout}")
     return done
 
@@ -61,10 +55,7 @@ def launch() -> Launch:
         launcher: str = "hvd-launch",
     ) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, *map(str, args)]
-        start = {
-            "hvd-launch": [sys.executable, "-m", "hvd_launch", "run", "-np", str(np), "--"],
-            "horovodrun": [str(BIN / "horovodrun"), "-np", str(np), "-H", f"localhost:{np}"],
-        }[launcher]
-        return run_to_end([*start, *program], rank_environment(env or {}), timeout)
+        start = {"hvd-launch": ranks.hvd_launch, "horovodrun": ranks.horovodrun}[launcher]
+        return run_to_end([*start(np), *program], rank_environment(env or {}), timeout)
 
     return launch

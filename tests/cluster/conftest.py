@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emulated_hosts import EmulationError, Hosts, emulated_hosts
+from testbed.emulated_hosts import EmulationError, Hosts, emulated_hosts
 from tests.conftest import BIN, rank_environment, run_to_end
 
 Build = Callable[[int], AbstractContextManager[Hosts]]

@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from benchmarks.emulated_hosts import EmulationError, emulated_hosts
+from testbed.emulated_hosts import EmulationError, emulated_hosts
 from tests.cluster.conftest import namespaces_of, wait_until_empty
 from tests.conftest import ROOT
 
 STAY = """
 import time
-from benchmarks.emulated_hosts import emulated_hosts
+from testbed.emulated_hosts import emulated_hosts
 with emulated_hosts(2, 1) as hosts:
     print(*hosts.pids, flush=True)
     time.sleep(60)

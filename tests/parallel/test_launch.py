@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.emulated_hosts import INTERFACE, EmulationError, emulated_hosts
+from testbed.emulated_hosts import INTERFACE, EmulationError, emulated_hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(sys.executable).parent
@@ -441,7 +441,7 @@ def test_a_job_on_two_emulated_hosts(name: str) -> None:
         pytest.skip(f"no {library}: run `make mpis`")
     try:
         with emulated_hosts(2, gbit=1) as hosts:
-            agent = str(ROOT / "benchmarks" / "enter_host.sh")
+            agent = str(ROOT / "testbed" / "enter_host.sh")
             variables = {
                 **hosts.environment(),
                 "OMPI_MCA_plm_rsh_agent": agent,

@@ -16,7 +16,7 @@ SOURCES = {
     "hvprof": ROOT / "profiling" / "hvprof",
     "hvd_launch": ROOT / "launch" / "hvd_launch",
     **{name: ROOT / name for name in ("training", "edsr", "resnet", "benchmarks")},
-    **{name: ROOT / name for name in ("mesh", "cosmoflow")},
+    **{name: ROOT / name for name in ("mesh", "cosmoflow", "testbed")},
 }
 
 FACTS = {
@@ -65,21 +65,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cosmoflow": {*TRAINED, "hvd_ext.spatial"},
     "edsr": {*TRAINED, "hvprof"},
     "resnet": {*TRAINED, "hvprof"},
-    "benchmarks": {*TRAINED, "hvprof", "hvd_launch", "horovod", "mpi4py", "hvd_ext.allreduce"},
-    # Ends what hangs, all of its processes.
-    "benchmarks.harness": {*FACTS, "numpy", "psutil"},
+    # What tests and benchmarks share.
+    "testbed": {*FACTS, "numpy"},
+    "benchmarks": {
+        *(*TRAINED, "testbed", "hvprof", "hvd_launch", "horovod", "mpi4py", "hvd_ext.allreduce"),
+    },
     "benchmarks.device_exchange": {
-        *(*MPI, *SHOWN, "benchmarks", "torch", "horovod"),
+        *(*MPI, *SHOWN, "benchmarks", "testbed", "torch", "horovod"),
         *("hvd_ext.job", "hvd_ext.arena"),
     },
     "benchmarks.allreduce_sweep": {
-        *(*MPI, *SHOWN, "benchmarks", "torch"),
+        *(*MPI, *SHOWN, "benchmarks", "testbed", "torch"),
         *("hvd_ext.job", "hvd_ext.allreduce"),
     },
     # Times the models, and knows no trainer.
     "benchmarks.spatial_scaling": {
         *TRAINED,
-        *("benchmarks", "hvd_ext.spatial", "mpi4py", "mesh.model", "cosmoflow.model"),
+        *("benchmarks", "testbed", "hvd_ext.spatial", "mpi4py", "mesh.model", "cosmoflow.model"),
     },
 }
 

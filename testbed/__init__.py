@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: ranks, emulated hosts, timed comparisons."""
