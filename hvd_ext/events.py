@@ -1,9 +1,9 @@
-"""What hvd_ext tells the world: each exchange it makes, and regions of the program's time.
+"""What hvd_ext tells the world: its exchanges, regions of the program's time, cache look-ups.
 
-Listeners are plain callables in this process. A recorder that was preloaded into
-the process (a library exporting the C functions `hvprof_exchange`, `hvprof_region_begin`
-and `hvprof_region_end`) is told as well, so that a recording needs no change to the
-program and no import.
+Exchanges are passed to listeners, plain callables in this process. A recorder that was
+preloaded into the process (a library exporting the C functions `hvprof_exchange`,
+`hvprof_region_begin`, `hvprof_region_end` and `hvprof_cache`) is told everything, so a
+recording needs no change to the program and no import.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from hvd_ext.errors import UsageError
 
+Operation = Literal["allreduce", "halo"]
 Kind = Literal["compute", "communication", "io", "other"]
 # The order is that of the recorder's enum region_kind.
 KINDS: tuple[Kind, ...] = ("compute", "communication", "io", "other")
@@ -27,8 +28,7 @@ class CommEvent:
     """One exchange, seen from this rank.
 
     Attributes:
-        operation: "allreduce"; or "exposed", once a step: how long the training
-            thread stood still for the exchanges of that step (in transfer_s).
+        operation: "allreduce", or "halo" for the boundaries of a spatially split layer.
         algorithm: what carried it: "hierarchical", "ring", "native", ...
         message_bytes: payload of this rank.
         size: number of ranks that took part.
@@ -37,7 +37,7 @@ class CommEvent:
         transfer_s: time spent moving and reducing, after all had arrived.
     """
 
-    operation: str
+    operation: Operation
     algorithm: str
     message_bytes: int
     size: int
@@ -66,9 +66,9 @@ def listening() -> bool:
 
 def emit(event: CommEvent) -> None:
     """Hand an event to the preloaded recorder, if any, and to every listener."""
-    record = _recorder()
-    if record is not None:
-        record(
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.hvprof_exchange(
             event.operation.encode(),
             event.algorithm.encode(),
             event.message_bytes,
@@ -81,23 +81,16 @@ def emit(event: CommEvent) -> None:
         listener(event)
 
 
-@functools.cache
-def _recorder() -> Callable[..., None] | None:
-    try:
-        function = ctypes.CDLL(None).hvprof_exchange
-    except (AttributeError, OSError):
-        return None
-    function.restype = None
-    function.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_char_p,
-        ctypes.c_uint64,
-        ctypes.c_int,
-        ctypes.c_double,
-        ctypes.c_double,
-        ctypes.c_double,
-    ]
-    return function
+def cache_lookup(cache: str, *, hit: bool) -> None:
+    """Count a look-up in a cache of registered memory; only a recorder is told.
+
+    Args:
+        cache: its name in a recording, at most 63 bytes; one cache a process is counted.
+        hit: whether what was looked for was there.
+    """
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.hvprof_cache(cache.encode(), hit)
 
 
 _NO_REGION: AbstractContextManager[None] = nullcontext()
@@ -106,7 +99,8 @@ _NO_REGION: AbstractContextManager[None] = nullcontext()
 def region(name: str, kind: Kind = "compute") -> AbstractContextManager[None]:
     """A context whose time is recorded under a name; it does nothing where nothing records.
 
-    Regions may be nested; each moment of a step counts for the innermost one.
+    Regions may be nested; each moment of a step counts for the innermost one. One of kind
+    "communication" within another of that kind is part of it, and not recorded apart.
 
     Args:
         name: at most 47 bytes of it are kept.
@@ -117,29 +111,35 @@ def region(name: str, kind: Kind = "compute") -> AbstractContextManager[None]:
     """
     if kind not in KINDS:
         raise UsageError(f"invalid kind of region {kind!r}: use one of {', '.join(KINDS)}")
-    library = _regions()
-    return _NO_REGION if library is None else _Region(library, name, KINDS.index(kind))
+    recorder = _recorder()
+    return _NO_REGION if recorder is None else _Region(recorder, name, KINDS.index(kind))
 
 
 class _Region:
-    def __init__(self, library: ctypes.CDLL, name: str, kind: int) -> None:
-        self._library, self._name, self._kind = library, name.encode(errors="replace"), kind
+    def __init__(self, recorder: ctypes.CDLL, name: str, kind: int) -> None:
+        self._recorder, self._name, self._kind = recorder, name.encode(errors="replace"), kind
 
     def __enter__(self) -> None:
-        self._library.hvprof_region_begin(self._name, self._kind)
+        self._recorder.hvprof_region_begin(self._name, self._kind)
 
     def __exit__(self, *_: object) -> None:
-        self._library.hvprof_region_end()
+        self._recorder.hvprof_region_end()
 
 
 @functools.cache
-def _regions() -> Any:
+def _recorder() -> Any:
     """The recorder that was preloaded into this process, or None."""
+    text, number, count = ctypes.c_char_p, ctypes.c_double, ctypes.c_uint64
     try:
         library = ctypes.CDLL(None)
-        library.hvprof_region_begin.argtypes = [ctypes.c_char_p, ctypes.c_int]
-        library.hvprof_region_end.argtypes = []
+        for name, argtypes in (
+            ("exchange", [text, text, count, ctypes.c_int, number, number, number]),
+            ("region_begin", [text, ctypes.c_int]),
+            ("region_end", []),
+            ("cache", [text, ctypes.c_int]),
+        ):
+            function = getattr(library, f"hvprof_{name}")
+            function.argtypes, function.restype = argtypes, None
     except (AttributeError, OSError):
         return None
-    library.hvprof_region_begin.restype = library.hvprof_region_end.restype = None
     return library

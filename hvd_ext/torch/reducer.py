@@ -26,7 +26,7 @@ from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Bucket, ParameterSpec
 from hvd_ext.errors import UsageError
-from hvd_ext.events import CommEvent, emit
+from hvd_ext.events import region
 from hvd_ext.job.progress_thread import Progress, wait_for
 from hvd_ext.shm.window import WindowError
 
@@ -157,23 +157,20 @@ class Gradients:
                 self._fill(slot)
             else:
                 _see_untouched(slot)
-        start_s = time.monotonic()
-        for arena in self._arenas:
-            arena.ready(len(arena.plan.buckets) - 1)
-        # What is left is done here: this thread has nothing else to do, and a core.
-        wait_for(self._pending)
-        for reducing, index, _ in self._buckets[self._next :]:
-            reducing.reduce(index)
-        for arena in self._arenas:
-            arena.finish()
-        if self._step < _FUSE_AFTER:
-            self._agree_on_sparse()
-        waited_s = time.monotonic() - start_s
+        with region("exposed", kind="communication"):
+            for arena in self._arenas:
+                arena.ready(len(arena.plan.buckets) - 1)
+            # What is left is done here: this thread has nothing else to do, and a core.
+            wait_for(self._pending)
+            for reducing, index, _ in self._buckets[self._next :]:
+                reducing.reduce(index)
+            for arena in self._arenas:
+                arena.finish()
+            if self._step < _FUSE_AFTER:
+                self._agree_on_sparse()
         for slot in self._slots:
             if slot.sparse_result is not None:
                 slot.parameter.grad = slot.sparse_result()
-        message_bytes = sum(bucket.message_bytes for _, _, bucket in self._buckets)
-        emit(CommEvent("exposed", "", message_bytes, self._size, start_s, 0.0, waited_s))
         self._reset()
         self._step += 1
         if self._step == _FUSE_AFTER and self._make.may_fuse and self._buckets:

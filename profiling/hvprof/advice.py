@@ -241,7 +241,9 @@ def _slow_rows(case: _Case) -> Iterator[Advice]:
 
 def _registration(case: _Case) -> Iterator[Advice]:
     caches = [rank.registration_cache for rank in case.recording.ranks]
-    known = [cache for cache in caches if cache and cache.hits + cache.misses]
+    # The settings below are the MPI library's: they do nothing for hvd_ext's own handles.
+    of_mpi = [cache for cache in caches if cache and cache.source.startswith("MPI_T")]
+    known = [cache for cache in of_mpi if cache.hits + cache.misses]
     hits, lookups = sum(c.hits for c in known), sum(c.hits + c.misses for c in known)
     if not known or hits >= 0.9 * lookups:
         return

@@ -53,21 +53,14 @@ def recorder_cost(recording: Recording) -> str:
 def registration(recording: Recording) -> str:
     """Hit rate of the registration cache: never 0 % where it cannot be read.
 
-    Where the MPI library has none to show, that of hvd_ext's handles of device memory.
+    It is the MPI library's where that exposes one, else that of hvd_ext's CUDA IPC handles.
     """
     known = [rank.registration_cache for rank in recording.ranks if rank.registration_cache]
-    cells = [cell for rank in recording.ranks for cell in rank.cells]
-    of_handles = [cell for cell in cells if cell.operation == "handle_cache"]
-    if known:
-        source = known[0].source
-        hits = sum(cache.hits for cache in known)
-        lookups = hits + sum(cache.misses for cache in known)
-    elif of_handles:
-        source = "hvd_ext, CUDA IPC handles"
-        hits = sum(cell.calls for cell in of_handles if cell.algorithm == "hit")
-        lookups = sum(cell.calls for cell in of_handles)
-    else:
+    if not known:
         return "not exposed"
+    source = known[0].source
+    hits = sum(cache.hits for cache in known)
+    lookups = hits + sum(cache.misses for cache in known)
     if not lookups:
         return f"not used ({source})"
     return f"{100 * hits / lookups:.1f} % of {lookups} ({source})"

@@ -11,7 +11,7 @@ from hvprof.comparison import Comparison
 from hvprof.evidence import FASTER, SLOWER
 from hvprof.figure import BAD, CONTROL, DATA, GOOD, WAIT, Figure, grouped, ranks_title
 from hvprof.recording import Recording
-from hvprof.rows import EXPOSED, SIZE_ROWS, Row, rows, size_row
+from hvprof.rows import SIZE_ROWS, Row, rows, size_row
 from hvprof.split import Split
 from hvprof.svg import Axis, Curve, Series
 
@@ -62,10 +62,11 @@ def ranks(recording: Recording) -> Iterator[Figure]:
     """The heat map: what each rank spent where."""
     sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for rank in recording.ranks:
+        for region in rank.regions:
+            if region.kind == "communication":
+                sums["blocked"][rank.rank] += region.time_s
         for cell in rank.cells:
-            if cell.operation == EXPOSED:
-                sums["stood still"][rank.rank] += cell.time_s
-            elif cell.traffic == "data":
+            if cell.traffic == "data":
                 label = f"{cell.operation} {SIZE_ROWS[size_row(cell.low_bytes)][0]}"
                 sums[label][rank.rank] += cell.time_s
             elif cell.traffic == "control":

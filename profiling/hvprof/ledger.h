@@ -33,6 +33,7 @@ static struct {
 /* The regions that a thread is in. */
 static _Thread_local struct {
     int depth;
+    int communicating; /* how many of them are of kind communication */
     struct {
         char name[NAME_BYTES];
         int kind;
@@ -211,7 +212,9 @@ static void enter_region(struct recorder *into, const char *name, int kind, uint
     if (regions.depth < DEPTH) {
         snprintf(regions.at[regions.depth].name, NAME_BYTES, "%s", name);
         regions.at[regions.depth].kind = kind;
-        regions.at[regions.depth].begin_ns = into ? now_ns : 0;
+        /* Communication within communication is one wait, and is written once. */
+        bool within = kind == COMMUNICATION && regions.communicating++;
+        regions.at[regions.depth].begin_ns = into && !within ? now_ns : 0;
     }
     regions.depth++;
 }
@@ -224,6 +227,8 @@ static void leave_region(struct recorder *into, uint64_t now_ns)
         unlock(&ledger.lock);
     }
     int left = regions.depth > 0 ? --regions.depth : DEPTH;
+    if (left < DEPTH && regions.at[left].kind == COMMUNICATION)
+        regions.communicating--;
     if (into && left < DEPTH && regions.at[left].begin_ns)
         write_region(into, regions.at[left].name, regions.at[left].kind,
                      regions.at[left].begin_ns, now_ns);

@@ -14,8 +14,7 @@ class Cell:
 
     Attributes:
         operation: "allreduce", "bcast", ...; "iallreduce" for a non-blocking one, "wait",
-            "waitall" or "waitany" for where it is waited for; "exposed" is no exchange but
-            the time a step stood still for them.
+            "waitall" or "waitany" for where it is waited for.
         algorithm: "native" for the MPI library's own, or what hvd_ext named.
         traffic: "data", "control" (coordination: Horovod's, and hvd_ext's roll calls) or
             "transport" (what hvd_ext sends to carry out a reduction that it reports itself).

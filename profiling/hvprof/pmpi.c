@@ -112,7 +112,6 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
     uint64_t begin_ns = start_s > 0 ? (uint64_t)(start_s * 1e9) : 0;
     uint64_t wait_ns = wait_s > 0 ? (uint64_t)(wait_s * 1e9) : 0;
     uint64_t time_ns = wait_ns + (transfer_s > 0 ? (uint64_t)(transfer_s * 1e9) : 0);
-    bool exposed = !strcmp(operation, "exposed");
     pthread_mutex_lock(&knowing);
     int communicator = shared_entry(into, size);
     pthread_mutex_unlock(&knowing);
@@ -120,16 +119,32 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
                         .algorithm = name_id(into, algorithm, NAMES), .communicator = communicator,
                         .traffic = DATA, .source = SOURCE_HVD_EXT};
     uint64_t key = cell_key(kind, message_bytes);
-    uint32_t sequence = exposed ? 0 : ++known[communicator].sequence;
+    uint32_t sequence = ++known[communicator].sequence;
     count(into, key, message_bytes, time_ns, wait_ns);
     if (atomic_load_explicit(&ledger.on, memory_order_relaxed)) {
         lock(&ledger.lock);
-        note(exposed ? EXPOSED : BACKGROUND, begin_ns, begin_ns + time_ns);
+        note(BACKGROUND, begin_ns, begin_ns + time_ns);
         unlock(&ledger.lock);
     }
     trace(into, (struct event){.begin_ns = begin_ns, .end_ns = begin_ns + time_ns,
                                .wait_ns = wait_ns, .key = key, .bytes = message_bytes,
                                .sequence = sequence, .thread = thread_id(), .peer = NO_PEER});
+}
+
+/* Of each look-up in a cache of hvd_ext's; one cache of a process is counted. What the MPI
+ * library itself exposes in the end replaces it. */
+EXPORT void hvprof_cache(const char *name, int hit)
+{
+    struct recorder *into = recorder;
+    if (!into)
+        return;
+    struct recording *file = into->file;
+    pthread_mutex_lock(&into->changing);
+    if (!file->cache_source[0])
+        snprintf(file->cache_source, sizeof file->cache_source, "%s", name);
+    if (!strncmp(file->cache_source, name, sizeof file->cache_source - 1))
+        ++*(hit ? &file->cache_hits : &file->cache_misses);
+    pthread_mutex_unlock(&into->changing);
 }
 
 static void write_region(struct recorder *into, const char *name, int kind, uint64_t begin_ns,

@@ -32,9 +32,9 @@ def step() -> None:
 
 
 def watch_exchange(optimizer: Any) -> None:
-    """Record how long `optimizer.synchronize()` stands still, as communication.
+    """Record how long `optimizer.synchronize()` blocks, as the region "exposed".
 
-    It is what a DistributedOptimizer's `step()` waits in, Horovod's as well as hvd_ext's.
+    It is what a DistributedOptimizer's `step()` waits in. hvd_ext's records it by itself.
     An optimizer without it (of a job of one rank) is left as it is, as are all where
     nothing is recorded.
     """
@@ -44,7 +44,7 @@ def watch_exchange(optimizer: Any) -> None:
 
     @functools.wraps(synchronize)
     def watched() -> None:
-        with region("synchronize", kind="communication"):
+        with region("exposed", kind="communication"):
             synchronize()
 
     optimizer.synchronize = watched

@@ -12,8 +12,6 @@ from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.units import KIB, MIB
 from hvprof.recording import Cell, Recording, quantile_s
 
-EXPOSED = "exposed"
-
 # A run is cut into so many blocks, for comparisons that have one run a side.
 BLOCKS = 20
 
@@ -73,10 +71,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """How long the training thread stood still for communication, as hvd_ext reports it.
+    """How long a rank was blocked on communication: its regions of kind "communication".
 
     Attributes:
-        steps: of a rank, at most.
+        steps: how often a rank entered the region that was entered most.
         time_s: of a rank, as a mean over the ranks; time_max_s is the rank with the most.
     """
 
@@ -103,7 +101,7 @@ def rows(recording: Recording, traffic: str) -> list[Row]:
     time_s: dict[str, float] = defaultdict(float)
     for rank in recording.ranks:
         for cell in rank.cells:
-            if cell.traffic == traffic and cell.operation != EXPOSED:
+            if cell.traffic == traffic:
                 key = (cell.operation, cell.algorithm, cell.size, size_row(cell.low_bytes))
                 groups[key][rank.rank].append(cell)
                 time_s[cell.operation] += cell.time_s
@@ -114,12 +112,13 @@ def rows(recording: Recording, traffic: str) -> list[Row]:
 def exposed(recording: Recording) -> Exposed | None:
     """The exposed communication, or None where nothing reported it."""
     per_rank = [
-        [cell for cell in rank.cells if cell.operation == EXPOSED] for rank in recording.ranks
+        [region for region in rank.regions if region.kind == "communication"]
+        for rank in recording.ranks
     ]
     if not any(per_rank):
         return None
-    times = [sum(cell.time_s for cell in cells) for cells in per_rank]
-    steps = max(sum(cell.calls for cell in cells) for cells in per_rank)
+    times = [sum(region.time_s for region in regions) for regions in per_rank]
+    steps = max(region.calls for regions in per_rank for region in regions)
     return Exposed(steps=steps, time_s=sum(times) / len(times), time_max_s=max(times))
 
 

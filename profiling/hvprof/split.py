@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from hvprof.recording import Cell, Recording
-from hvprof.rows import EXPOSED, SIZE_ROWS, size_row
+from hvprof.recording import Recording
+from hvprof.rows import SIZE_ROWS, size_row
 from hvprof.waits import Waiting
 
 COLLECTIVES = ("allreduce", "allgather", "allgatherv", "alltoall", "alltoallv", "barrier", "bcast")
@@ -95,7 +95,7 @@ def _from_hvd_ext(recording: Recording) -> Split | None:
     parts: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for rank in recording.ranks:
         for cell in rank.cells:
-            if cell.wait_s is not None and _is_data(cell):
+            if cell.wait_s is not None and cell.traffic == "data":
                 part = parts[_label(cell.operation, cell.low_bytes)]
                 part[0] += (cell.time_s - cell.wait_s) / len(recording.ranks)
                 part[1] += cell.wait_s / len(recording.ranks)
@@ -106,7 +106,11 @@ def _estimate(recording: Recording) -> Split | None:
     times: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for rank in recording.ranks:
         for cell in rank.cells:
-            if _is_data(cell) and cell.operation in COLLECTIVES and cell.size == recording.size:
+            if (
+                cell.traffic == "data"
+                and cell.operation in COLLECTIVES
+                and cell.size == recording.size
+            ):
                 times[_label(cell.operation, cell.low_bytes)][rank.rank] += cell.time_s
     count = len(recording.ranks)
     shared = {label: of for label, of in times.items() if len(of) == count and count > 1}
@@ -121,10 +125,6 @@ def _estimate(recording: Recording) -> Split | None:
         quickest = min(of, key=lambda rank: of[rank])
         waited[quickest] += sum(of.values()) / count - of[quickest]
     return Split("estimate", _sorted(parts), _longest(waited))
-
-
-def _is_data(cell: Cell) -> bool:
-    return cell.traffic == "data" and cell.operation != EXPOSED
 
 
 def _label(operation: str, low_bytes: int) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 import hvprof
 from hvprof.facts import warnings
+from hvprof.model import RegistrationCache
 from hvprof.timeline import import_timeline
 from hvprof.trace import load_trace, write_chrome
 from hvprof.waits import waiting
@@ -56,15 +57,22 @@ def test_the_report_has_what_threads_of_python_sent(tmp_path: Path) -> None:
 
 
 def test_own_reductions_are_counted_once(tmp_path: Path) -> None:
-    for rank in record(tmp_path / "run", 2, "own_reductions.py").ranks:
+    recording = record(tmp_path / "run", 2, "own_reductions.py")
+    for rank in recording.ranks:
         assert totals(rank, "transport") == {"allreduce": (3, 12000)}
-        assert totals(rank)["exposed"] == (1, 4000)
         own = next(cell for cell in rank.cells if cell.algorithm == "hierarchical")
         assert (own.source, own.calls, own.message_bytes) == ("hvd_ext", 3, 12000)
         assert (own.wait_s, own.time_s) == (0.75, 2.25)
         assert (own.low_bytes, own.high_bytes) == (2049, 4095)
         # Two more of the program's own, after the name was taken away and after the free.
-        assert totals(rank)["allreduce"] == (5, 20000)
+        assert totals(rank) == {"allreduce": (5, 20000)}
+        # Communication within communication is one wait.
+        assert {one.name: one.calls for one in rank.regions} == {"exposed": 1, "input": 1}
+        assert rank.registration_cache == RegistrationCache("hvd_ext, CUDA IPC handles", 1, 2)
+    found = hvprof.exposed(recording)
+    assert found is not None
+    assert found.steps == 1
+    assert found.time_s >= 0.01
 
 
 def test_the_hidden_share_of_communication_is_right(tmp_path: Path) -> None:
@@ -83,13 +91,13 @@ def test_the_hidden_share_of_communication_is_right(tmp_path: Path) -> None:
     assert {name: (one.kind, one.calls) for name, one in regions.items()} == {
         "read": ("io", 4),
         "backward": ("compute", 4),
-        "synchronize": ("communication", 4),
+        "exposed": ("communication", 4),
         "step": ("other", 4),
     }
     # Rank 1 computes for longer, and rank 0 stands still for it.
     found = waiting(recording)
     assert found is not None
-    assert [(one.operation, one.calls) for one in found.regions] == [("synchronize", 8)]
+    assert [(one.operation, one.calls) for one in found.regions] == [("exposed", 8)]
     assert (found.region_peers[0].rank, found.region_peers[0].waited_for) == (0, 1)
     count = write_chrome(recording, tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -264,7 +272,7 @@ def test_a_trainer_says_where_its_steps_time_goes(exchange: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     for rank in hvprof.load(tmp_path / "run").ranks:
         calls = {region.name: region.calls for region in rank.regions}
-        parts = ("load", "forward", "backward", "update", "synchronize", "step")
+        parts = ("load", "forward", "backward", "update", "exposed", "step")
         assert {name: calls[name] for name in parts} == dict.fromkeys(parts, 3)
         assert calls["checkpoint"] == 1
         steps = rank.all_steps

@@ -43,7 +43,7 @@ def main() -> None:
         waits_from = time.monotonic()
         if not leads:
             thread.start()
-        with hvprof.region("synchronize", kind="communication"):
+        with hvprof.region("exposed", kind="communication"):
             thread.join()
         waits_to = time.monotonic()
         begin, end = spans.pop()

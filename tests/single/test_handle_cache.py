@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext import listen
 from hvd_ext.arena.cuda.handle_cache import HandleCache
 
 
@@ -58,22 +57,6 @@ def test_what_cannot_be_opened_is_no_entry(files: list[Path], tmp_path: Path) ->
     with pytest.raises(ValueError, match="is not leased"):
         cache.release(files[0])
     assert (cache.hits, cache.misses) == (0, 1)
-
-
-def test_look_ups_are_told(files: list[Path]) -> None:
-    heard = []
-    cache = HandleCache(map_file, mmap.mmap.close, most=1)
-    stop = listen(heard.append)
-    try:
-        for path in (files[0], files[1], files[0]):
-            cache.lease(path)
-    finally:
-        stop()
-    assert [(event.operation, event.algorithm) for event in heard] == [
-        ("handle_cache", "miss"),
-        ("handle_cache", "miss"),
-        ("handle_cache", "hit"),
-    ]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=200), st.integers(0, 3))

@@ -1,39 +1,47 @@
-"""The hit rate of hvd_ext's handles of device memory, as hvprof reports it."""
+"""What hvd_ext itself tells hvprof: its handles' hit rate, and how long it was blocked."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 
+from rich.console import Console
+
 import hvprof
+from hvprof import report
+from hvprof.advice import advise
 from hvprof.facts import registration
+from hvprof.model import RankRecording, Recording, Region, RegistrationCache
 from tests.made_recordings import write_job
+
+HANDLES = "hvd_ext, CUDA IPC handles"
+
+
+def changed(tmp_path: Path, **fields: object) -> Recording:
+    recording = hvprof.load(write_job(tmp_path, 2))
+    ranks: list[RankRecording] = [dataclasses.replace(r, **fields) for r in recording.ranks]
+    return dataclasses.replace(recording, ranks=tuple(ranks))
 
 
 def test_the_hit_rate_is_that_of_the_handles_where_the_library_has_none(tmp_path: Path) -> None:
-    recording = hvprof.load(write_job(tmp_path, 2))
-    ranks = [dataclasses.replace(rank, registration_cache=None) for rank in recording.ranks]
-    assert registration(dataclasses.replace(recording, ranks=tuple(ranks))) == "not exposed"
-    with_handles = tuple(
-        dataclasses.replace(
-            rank,
-            cells=(
-                *rank.cells,
-                *(
-                    dataclasses.replace(
-                        rank.cells[0],
-                        operation="handle_cache",
-                        algorithm=name,
-                        calls=calls,
-                    )
-                    for name, calls in (("hit", 3), ("miss", 1))
-                ),
-            ),
-        )
-        for rank in ranks
+    assert registration(changed(tmp_path / "a", registration_cache=None)) == "not exposed"
+    cache = RegistrationCache(HANDLES, 3, 1)
+    recording = changed(tmp_path / "b", registration_cache=cache)
+    assert registration(recording) == f"75.0 % of 8 ({HANDLES})"
+    # What to do about the library's cache is no advice for these.
+    assert not any("registered" in advice.title for advice in advise(recording, None))
+
+
+def test_exposed_is_the_time_in_regions_of_communication(tmp_path: Path) -> None:
+    regions = (
+        Region("exposed", "communication", 4, 0.008, 0.001, 0.003),
+        Region("read", "io", 9, 1.0, 0.1, 0.2),
     )
-    shown = registration(dataclasses.replace(recording, ranks=with_handles))
-    assert shown == "75.0 % of 8 (hvd_ext, CUDA IPC handles)"
-    # What the library itself exposes comes first.
-    shown = registration(dataclasses.replace(recording, ranks=(recording.ranks[0], *with_handles)))
-    assert "CUDA IPC" not in shown
+    recording = changed(
+        tmp_path, regions=regions, steps=(), step_count=0, all_steps=None, registration_cache=None
+    )
+    assert hvprof.exposed(recording) == hvprof.Exposed(4, 0.008, 0.008)
+    out = io.StringIO()
+    report.render(recording, Console(file=out, width=120))
+    assert "exposed communication: 8.0 ms in 4 steps, 2.00 ms a step" in out.getvalue()

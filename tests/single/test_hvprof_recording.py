@@ -24,7 +24,7 @@ from hvprof.recording import bin_edges
 from hvprof.rows import SIZE_ROWS, size_row
 
 MIB = 2**20
-NAMES = ["other", "native", "allreduce", "bcast", "hierarchical", "exposed", "iallreduce"]
+NAMES = ["other", "native", "allreduce", "bcast", "hierarchical", "iallreduce"]
 DATA, CONTROL, TRANSPORT = 0, 1, 2
 
 
@@ -142,7 +142,6 @@ def test_traffic_is_kept_apart(tmp_path: Path) -> None:
         cell("allreduce", 8, 1000, 50, traffic=CONTROL),
         cell("allreduce", 4000, 5, 1, traffic=TRANSPORT),
         cell("allreduce", 4000, 5, 2, algorithm="hierarchical", wait_ms=0.5),
-        cell("exposed", 4000, 4, 8, wait_ms=0),
         cell("iallreduce", 4000, 1, 1),
     ]
     recording = hvprof.load(write(tmp_path / "a", [cells, cells]))
@@ -153,10 +152,8 @@ def test_traffic_is_kept_apart(tmp_path: Path) -> None:
     assert [row.calls for row in hvprof.rows(recording, "control")] == [2000]
     assert [row.calls for row in hvprof.rows(recording, "transport")] == [10]
     assert recording.time_s("allreduce") == pytest.approx(0.002)
-    assert hvprof.exposed(recording) == hvprof.Exposed(4, pytest.approx(0.008), 0.008)
-    text = shown(recording)
-    assert "exposed communication: 8.0 ms in 4 steps, 2.00 ms a step" in text
-    assert "allreduce (hierarchical)" in text
+    assert hvprof.exposed(recording) is None
+    assert "allreduce (hierarchical)" in shown(recording)
 
 
 def test_comparison_has_the_improvement_of_each_row(tmp_path: Path) -> None:

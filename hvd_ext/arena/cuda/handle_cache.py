@@ -6,13 +6,12 @@ not stays open too, up to a bound, and the least recently used is closed first.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from hvd_ext.events import CommEvent, emit
+from hvd_ext.events import cache_lookup
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -27,8 +26,7 @@ class _Entry(Generic[V]):
 class HandleCache(Generic[K, V]):
     """Opens what is behind a handle, and closes it when it is neither used nor recent.
 
-    Each look-up is a CommEvent "handle_cache", its algorithm "hit" or "miss", so that
-    hvprof can tell the hit rate.
+    hvprof is told of each look-up, and shows the hit rate.
 
     Attributes:
         hits: look-ups of a handle that was open.
@@ -54,7 +52,6 @@ class HandleCache(Generic[K, V]):
 
     def lease(self, handle: K) -> V:
         """What is behind a handle, open until it is released as often as leased."""
-        start_s = time.monotonic()
         entry = self._entries.get(handle)
         found = entry is not None
         if entry is None:
@@ -63,9 +60,7 @@ class HandleCache(Generic[K, V]):
         self._entries.move_to_end(handle)
         self.hits += found
         self.misses += not found
-        # Two processes have a part in it: whose memory it is, and who opens it.
-        name = "hit" if found else "miss"
-        emit(CommEvent("handle_cache", name, 0, 2, start_s, 0.0, time.monotonic() - start_s))
+        cache_lookup("hvd_ext, CUDA IPC handles", hit=found)
         return entry.value
 
     def release(self, handle: K) -> None:
