@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial import ProcessGrid, emulator
-from hvd_ext.spatial.communicator import Communicator
+from hvd_ext.spatial import ProcessGrid
+from hvd_ext.spatial.exchange import emulator
+from hvd_ext.spatial.exchange.communicator import Communicator
 
 
 def size_of(grid: Sequence[int]) -> int:

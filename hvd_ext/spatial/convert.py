@@ -15,9 +15,9 @@ from torch import nn
 
 from hvd_ext.errors import UsageError
 from hvd_ext.spatial.grid import ProcessGrid
-from hvd_ext.spatial.refusal import Refusal, layer
-from hvd_ext.spatial.replicate import gather, scatter
+from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
+from hvd_ext.spatial.unsupported import UnsupportedError, layer
 
 _MARK = "_hvd_ext_spatial"
 
@@ -92,7 +92,7 @@ def _name_refusals(module: nn.Module, name: str) -> None:
 def _check_hooks(module: nn.Module, args: tuple[Any, ...]) -> None:
     hooked = module._backward_hooks or module._backward_pre_hooks
     if hooked and any(isinstance(value, SpatialTensor) for value in args):
-        raise Refusal(
+        raise UnsupportedError(
             "a backward hook of a module, which torch calls for ordinary tensors alone: use hooks "
             "of parameters (register_post_accumulate_grad_hook) or of x.local"
         )

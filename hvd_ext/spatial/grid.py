@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from hvd_ext.errors import UsageError
-from hvd_ext.spatial.communicator import Communicator, MpiCommunicator
-from hvd_ext.spatial.partition import coordinates_of
+from hvd_ext.spatial.exchange.communicator import Communicator, MpiCommunicator
+from hvd_ext.spatial.geometry.partition import coordinates_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hvd_ext.errors import UsageError
-from hvd_ext.spatial.partition import shard
+from hvd_ext.spatial.geometry.partition import shard
 from hvd_ext.spatial.tensor import SpatialTensor
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import torch.overrides
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointFunction
 
+from hvd_ext.spatial.geometry.partition import Box, lengths, shard
 from hvd_ext.spatial.grid import ProcessGrid
-from hvd_ext.spatial.partition import Box, lengths, shard
-from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.unsupported import UnsupportedError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +42,7 @@ def implements(*functions: Any) -> Callable[[F], F]:
 _ALIASES = {"axis": "dim", "keepdims": "keepdim"}
 
 
-class _NoAttribute(Refusal, AttributeError):
+class _NoAttribute(UnsupportedError, AttributeError):
     """What hasattr() understands."""
 
 
@@ -60,14 +60,14 @@ class SpatialTensor:
         """Take `local` as the shard that the canonical partition gives this rank.
 
         Raises:
-            Refusal: it has another shape than that.
+            UnsupportedError: it has another shape than that.
         """
         self.local = local
         self.grid = grid
         self.extents = tuple(extents)
         own = lengths(self.box)
         if local.ndim < len(own) or tuple(local.shape[local.ndim - len(own) :]) != own:
-            raise Refusal(
+            raise UnsupportedError(
                 f"a shard of shape {tuple(local.shape)}: of extents {self.extents} on a grid of "
                 f"{grid.shape}, the rank at {grid.coordinates(len(own))} owns {self.box}"
             )
@@ -150,13 +150,13 @@ class SpatialTensor:
         """Run the handler of a function, or refuse it."""
         handler = HANDLERS.get(function)
         if handler is None:
-            raise Refusal(
+            raise UnsupportedError(
                 f"{name_of(function)} does not know tensors that are split over ranks: "
                 "use an operation that does (docs/spatial.md lists them), or gather first: "
                 "hvd_ext.spatial.gather(x)"
             )
         if not torch.is_grad_enabled() and _in_reentrant_checkpoint():
-            raise Refusal(
+            raise UnsupportedError(
                 f"{name_of(function)} under torch.utils.checkpoint with use_reentrant=True, which "
                 "would lose the gradients of split tensors: use use_reentrant=False"
             )
@@ -166,7 +166,7 @@ class SpatialTensor:
         try:
             return handler(*args, **named)
         except TypeError as error:
-            raise Refusal(f"{name_of(function)}: {_first_line(error)}") from error
+            raise UnsupportedError(f"{name_of(function)}: {_first_line(error)}") from error
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(Tensor, name, None)
@@ -243,13 +243,13 @@ def global_shape(
         options: the rest of its arguments, in order.
 
     Raises:
-        Refusal: torch would not take them.
+        UnsupportedError: torch would not take them.
     """
     tensors = [None if shape is None else torch.empty(shape, device="meta") for shape in shapes]
     try:
         return tuple(function(*tensors, *options).shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise Refusal(f"{name_of(function)}: {_first_line(error)}") from None
+        raise UnsupportedError(f"{name_of(function)}: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -267,4 +267,6 @@ def result_dtype(tensor: Tensor) -> torch.dtype:
 def check_dtype(what: str, x: SpatialTensor, weight: Tensor) -> None:
     """Refuse a weight of another dtype, which torch would on ranks that have cells alone."""
     if weight.dtype != x.dtype and result_dtype(weight) != result_dtype(x.local):
-        raise Refusal(f"{what} of {x.dtype} with a weight of {weight.dtype}: they must be the same")
+        raise UnsupportedError(
+            f"{what} of {x.dtype} with a weight of {weight.dtype}: they must be the same"
+        )

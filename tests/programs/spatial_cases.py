@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, scatter
-from hvd_ext.spatial.partition import lengths, shard
+from hvd_ext.spatial.geometry.partition import lengths, shard
 
 Grid = tuple[int, int, int]
 Operation = Callable[..., Any]

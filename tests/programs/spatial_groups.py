@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from mpi4py import MPI
 
 from hvd_ext import listen
-from hvd_ext.spatial import ProcessGrid, Refusal, gather, scatter
+from hvd_ext.spatial import ProcessGrid, UnsupportedError, gather, scatter
 
 world = MPI.COMM_WORLD
 assert world.size == 4
@@ -69,7 +69,7 @@ def check_refusals() -> None:
         sentence = "it was not refused"
         try:
             operation(scatter(torch.ones(1, 1, 6), grid))
-        except Refusal as refusal:
+        except UnsupportedError as refusal:
             sentence = str(refusal)
         (same,) = set(world.allgather(sentence))
         assert same != "it was not refused"

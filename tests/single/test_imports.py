@@ -25,6 +25,16 @@ FACTS = {
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
+# Geometry is integers: no torch, no MPI.
+_EXCHANGE = {*MPI, "torch", "hvd_ext.job", "hvd_ext.spatial.geometry"}
+_TENSORS = {f"hvd_ext.spatial.{name}" for name in ("grid", "tensor", "unsupported")}
+_LAYERS = {*_EXCHANGE, *_TENSORS, "hvd_ext.spatial.exchange"}
+SPATIAL: dict[str, set[str]] = {
+    "hvd_ext.spatial.geometry": set(),
+    "hvd_ext.spatial.exchange": _EXCHANGE,
+    **dict.fromkeys({*_TENSORS, "hvd_ext.spatial.hyperslab", "hvd_ext.spatial.layers"}, _LAYERS),
+    "hvd_ext.spatial.convert": {*_LAYERS, "hvd_ext.spatial.layers"},
+}
 TRAINED = {*SHOWN, *FACTS, "hvd_ext", "hvd_ext.torch", "torch", "PIL", "skimage", "training"}
 
 # What each room may import besides Python's own library and itself. The longest name
@@ -49,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.arena"),
     },
     "hvd_ext.spatial": {*MPI, "hvd_ext.job", "torch"},
+    **SPATIAL,
     "hvprof": {*FACTS, *SHOWN, "jinja2", "markupsafe", "scipy"},
     # Times the layers of a model, and imports torch when it is asked to.
     "hvprof.layers": {*FACTS, "hvprof", "torch"},

@@ -18,8 +18,9 @@ import pytest
 pytest.importorskip("torch", reason="spatial layers need torch")
 
 from hvd_ext.errors import StallError
-from hvd_ext.spatial import emulator, windowed
-from hvd_ext.spatial.communicator import Communicator
+from hvd_ext.spatial.exchange import emulator
+from hvd_ext.spatial.exchange.communicator import Communicator
+from hvd_ext.spatial.layers import windowed
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "spatial_cases.py"
 TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvd_ext.spatial.geometry import Listed, Sliding, Transposed, interior, needs, transfers
-from hvd_ext.spatial.partition import (
+from hvd_ext.spatial.geometry.exchange_plan import routes
+from hvd_ext.spatial.geometry.partition import (
     coordinates_of,
     cuts,
     intersect_boxes,
@@ -16,7 +16,7 @@ from hvd_ext.spatial.partition import (
     peel,
     position,
 )
-from hvd_ext.spatial.routes import routes
+from hvd_ext.spatial.geometry.windows import Listed, Sliding, Transposed, interior, needs, transfers
 
 PARTS = range(1, 6)
 

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hvd_ext.spatial import ProcessGrid, SpatialTensor, emulator, gather, scatter
-from hvd_ext.spatial.communicator import Communicator
+from hvd_ext.spatial import ProcessGrid, SpatialTensor, gather, scatter
+from hvd_ext.spatial.exchange import emulator
+from hvd_ext.spatial.exchange.communicator import Communicator
 from tests.on_grids import mean, normal, on_grid, size_of
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hvd_ext.spatial import GridShape, emulator, verify
+from hvd_ext.spatial import GridShape, verify
+from hvd_ext.spatial.exchange import emulator
 from tests.programs.spatial_models import build, cases, split, unsplit, worst
 
 SAMPLES = 2

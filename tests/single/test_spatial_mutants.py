@@ -18,9 +18,10 @@ pytest.importorskip("torch", reason="spatial layers need torch")
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial import emulator, halo, norm, windowed
-from hvd_ext.spatial.communicator import Message
-from hvd_ext.spatial.partition import cuts
+from hvd_ext.spatial.exchange import emulator, halo
+from hvd_ext.spatial.exchange.communicator import Message
+from hvd_ext.spatial.geometry.partition import cuts
+from hvd_ext.spatial.layers import batch_norm, windowed
 
 
 def load(name: str) -> ModuleType:
@@ -76,7 +77,7 @@ def zeros_inside(patch: pytest.MonkeyPatch) -> None:
 
 def unweighed_batch_norm(patch: pytest.MonkeyPatch) -> None:
     """Every shard's statistics count alike, however many cells it has."""
-    patch.setattr(norm, "_shard_of", lambda x, rank: [(0, 1)] * len(x.extents))
+    patch.setattr(batch_norm, "_shard_of", lambda x, rank: [(0, 1)] * len(x.extents))
 
 
 def detached_halo(patch: pytest.MonkeyPatch) -> None:

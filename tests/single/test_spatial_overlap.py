@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hvd_ext.spatial import ProcessGrid, SpatialTensor, emulator, scatter
-from hvd_ext.spatial.communicator import Communicator, Message
+from hvd_ext.spatial import ProcessGrid, SpatialTensor, scatter
+from hvd_ext.spatial.exchange import emulator
+from hvd_ext.spatial.exchange.communicator import Communicator, Message
 
 aten = torch.ops.aten
 KERNELS = {aten.convolution.default: "conv", aten.convolution_backward.default: "conv_backward"}

@@ -10,7 +10,7 @@ from cosmoflow.model import CosmoFlow
 from hvd_ext import spatial
 from hvd_ext.errors import UsageError
 from hvd_ext.spatial import GridShape, Speeds
-from hvd_ext.spatial.plan import grids
+from hvd_ext.spatial.tools.plan import grids
 
 SPEEDS = Speeds(flops_per_s=1e12, bytes_per_s=1e10, latency_s=1e-6)
 

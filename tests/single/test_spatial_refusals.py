@@ -16,8 +16,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hvd_ext.errors import UsageError
-from hvd_ext.spatial import ProcessGrid, Refusal, SpatialTensor, emulator, refusal, scatter
-from hvd_ext.spatial.communicator import Communicator
+from hvd_ext.spatial import ProcessGrid, SpatialTensor, UnsupportedError, scatter, unsupported
+from hvd_ext.spatial.exchange import emulator
+from hvd_ext.spatial.exchange.communicator import Communicator
 from tests.on_grids import on_grid
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -78,10 +79,10 @@ def test_what_is_not_exact_is_refused_by_all_ranks_alike(what: str) -> None:
     x = torch.ones(1, 2, 6, 7)
 
     def rank(grid: ProcessGrid) -> str:
-        with refusal.layer("features.3"):
+        with unsupported.layer("features.3"):
             try:
                 operation(scatter(x, grid))
-            except Refusal as error:
+            except UnsupportedError as error:
                 return str(error)
             except ValueError as error:  # torch's own, before anything is sent
                 return f"layer 'features.3': {error}"
@@ -124,7 +125,7 @@ def test_tensors_of_different_grids_do_not_meet() -> None:
         here = scatter(x, ProcessGrid(width=2, comm=comm))
         there = scatter(x, ProcessGrid(width=2, comm=comm.group([1, 0])))
         for operation in (torch.add, F.mse_loss, lambda *both: torch.cat(both, 1)):
-            with pytest.raises(Refusal, match="grid"):
+            with pytest.raises(UnsupportedError, match="grid"):
                 operation(here, there)
 
     emulator.run(2, rank)
@@ -135,5 +136,5 @@ def test_reentrant_checkpoints_are_no_silent_loss() -> None:
         layer = nn.Conv1d(1, 1, 3, padding=1)
         checkpoint(layer, scatter(torch.ones(1, 1, 6), grid), use_reentrant=True)
 
-    with pytest.raises(Refusal, match="use_reentrant=False"):
+    with pytest.raises(UnsupportedError, match="use_reentrant=False"):
         on_grid((1, 1, 2), rank)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from hvd_ext.spatial import emulator
-from hvd_ext.spatial.communicator import Communicator
 from hvd_ext.spatial.convert import convert
+from hvd_ext.spatial.exchange import emulator
+from hvd_ext.spatial.exchange.communicator import Communicator
+from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
-from hvd_ext.spatial.partition import Box
-from hvd_ext.spatial.replicate import gather, scatter
+from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
 
 # In fp64 the order of summation leaves some 1e-15 per layer.
@@ -97,7 +97,7 @@ def verify(
         seed: of the data.
 
     Raises:
-        Refusal: the model does something that cannot be split; names the layer.
+        UnsupportedError: the model does something that cannot be split; names the layer.
     """
     generator = torch.Generator().manual_seed(seed)
     batch = torch.randn(*shape, generator=generator, dtype=torch.float64)

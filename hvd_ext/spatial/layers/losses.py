@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.halo import leave, sum_over_space
-from hvd_ext.spatial.pointwise import aligned, first
-from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.exchange.replicated import leave, sum_over_space
+from hvd_ext.spatial.layers.pointwise import aligned, first
 from hvd_ext.spatial.tensor import SpatialTensor, implements, name_of
+from hvd_ext.spatial.unsupported import UnsupportedError
 
 CELLWISE = (
     F.mse_loss,
@@ -33,7 +33,7 @@ CELLWISE = (
 def _shard(value: Any, x: SpatialTensor) -> Any:
     if isinstance(value, SpatialTensor):
         if value.extents != x.extents or value.grid is not x.grid:
-            raise Refusal(
+            raise UnsupportedError(
                 f"a loss between tensors split as {x!r} and {value!r}: their split dims and their "
                 "grid must be the same"
             )
@@ -43,7 +43,7 @@ def _shard(value: Any, x: SpatialTensor) -> Any:
 
 def _old_style(function: Any, options: dict[str, Any]) -> None:
     if options.pop("size_average", None) is not None or options.pop("reduce", None) is not None:
-        raise Refusal(f"{name_of(function)} with size_average or reduce: use reduction")
+        raise UnsupportedError(f"{name_of(function)} with size_average or reduce: use reduction")
 
 
 def _total(x: SpatialTensor, cells: Tensor) -> Tensor:
@@ -54,7 +54,9 @@ def _total(x: SpatialTensor, cells: Tensor) -> Tensor:
 
 def _check(function: Any, reduction: str) -> None:
     if reduction not in ("none", "sum", "mean"):
-        raise Refusal(f"{name_of(function)} with reduction={reduction!r}: none, sum or mean")
+        raise UnsupportedError(
+            f"{name_of(function)} with reduction={reduction!r}: none, sum or mean"
+        )
 
 
 def _cellwise(function: Any) -> Any:
@@ -68,7 +70,7 @@ def _cellwise(function: Any) -> Any:
         weight = options.get("weight") if function is F.mse_loss else None
         for other in (target, weight):
             if other is not None and tuple(input.shape) != tuple(other.shape):
-                raise Refusal(
+                raise UnsupportedError(
                     f"{name_of(function)} of shapes {tuple(input.shape)} and "
                     f"{tuple(other.shape)}: they must be the same"
                 )
@@ -154,12 +156,14 @@ def _classes(
 ) -> SpatialTensor | Tensor:
     _check(F.cross_entropy, reduction)
     if not isinstance(input, SpatialTensor):
-        raise Refusal("cross entropy of whole predictions against split labels: split both")
+        raise UnsupportedError(
+            "cross entropy of whole predictions against split labels: split both"
+        )
     labels = _shard(target, input)
     probabilities = labels.is_floating_point()
     expected = input.shape if probabilities else (input.shape[0], *input.extents)
     if tuple(target.shape) != tuple(expected):
-        raise Refusal(
+        raise UnsupportedError(
             f"cross entropy of shape {tuple(input.shape)} against {tuple(target.shape)}: "
             f"expected targets of shape {tuple(expected)}"
         )

@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.conv import batched, per_dim
-from hvd_ext.spatial.geometry import Transposed
-from hvd_ext.spatial.halo import enter
-from hvd_ext.spatial.partition import Box, lengths
+from hvd_ext.spatial.exchange.replicated import enter
+from hvd_ext.spatial.geometry.partition import Box, lengths
+from hvd_ext.spatial.geometry.windows import Transposed
+from hvd_ext.spatial.layers.conv import batched, per_dim
+from hvd_ext.spatial.layers.windowed import windowed
 from hvd_ext.spatial.tensor import (
     SpatialTensor,
     check_dtype,
@@ -25,7 +26,6 @@ from hvd_ext.spatial.tensor import (
     implements,
     result_dtype,
 )
-from hvd_ext.spatial.windowed import windowed
 
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
 
@@ -73,7 +73,7 @@ def convolve_transposed(
         dilation: step between taps.
 
     Raises:
-        Refusal: torch would not take these arguments for the whole either.
+        UnsupportedError: torch would not take these arguments for the whole either.
     """
     function = TRANSPOSED[dims]
     x = batched(x, dims, f"conv_transpose{dims}d")

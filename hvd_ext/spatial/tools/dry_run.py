@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from hvd_ext.spatial.communicator import Communicator, Message
 from hvd_ext.spatial.convert import convert
+from hvd_ext.spatial.exchange.communicator import Communicator, Message
+from hvd_ext.spatial.geometry.partition import lengths, shard
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
-from hvd_ext.spatial.partition import lengths, shard
 from hvd_ext.spatial.tensor import SpatialTensor
 
 
@@ -76,7 +76,7 @@ def rehearse(
         The layers in the order in which they begin; those that do nothing are left out.
 
     Raises:
-        Refusal: the model does something that cannot be split; names the layer.
+        UnsupportedError: the model does something that cannot be split; names the layer.
     """
     ledger = _Ledger()
     process_grid = ProcessGrid(*grid.axes, comm=_Counter(rank, grid.size, ledger))

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from hvd_ext.spatial.geometry import Sliding, Window, interior, needs
-from hvd_ext.spatial.halo import Add, Finish, Join, Link, Open, cells
-from hvd_ext.spatial.partition import Box, Interval, intersect_boxes, peel, product, shard
-from hvd_ext.spatial.routes import Routes, routes
+from hvd_ext.spatial.exchange.assemble import Add, cells, join
+from hvd_ext.spatial.exchange.halo import Finish, Link, Open
+from hvd_ext.spatial.geometry.exchange_plan import Routes, routes
+from hvd_ext.spatial.geometry.partition import Box, intersect_boxes, peel, shard
+from hvd_ext.spatial.geometry.windows import Sliding, Window, interior, needs
 from hvd_ext.spatial.tensor import SpatialTensor, result_dtype
 
 # Below this part of a rank's outputs, an interior of its own saves too little.
@@ -234,64 +234,3 @@ class _Run:
     def _finish(self, link: Link, token: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         tie, *pieces = Finish.apply(link, token)
         return [tie], pieces
-
-
-def join(
-    box: Box,
-    pieces: Sequence[tuple[Box, Tensor]],
-    like: Tensor,
-    fill: float,
-    ties: Sequence[Tensor],
-) -> Tensor:
-    """Put pieces together in `box`, `fill` between them."""
-    joined: Tensor = Join.apply(
-        box, tuple(at for at, _ in pieces), fill, like.detach(), *(p for _, p in pieces), *ties
-    )
-    return joined
-
-
-def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> Tensor:
-    """The block that this rank needs of `x`, intervals joined end to end.
-
-    Args:
-        x: the input.
-        needed: per split dim, per part, disjoint ascending intervals of the extent.
-    """
-    here = x.grid.coordinates(len(x.extents))
-    frozen = tuple(tuple(tuple(part) for part in dim) for dim in needed)
-    plan = routes(x.extents, frozen, here)
-    mine = [dim[at] for dim, at in zip(frozen, here, strict=True)]
-    # Where each interval comes to lie in the block.
-    starts = []
-    for intervals in mine:
-        offset, along = 0, []
-        for begin, end in intervals:
-            along.append((begin, end, offset - begin))
-            offset += end - begin
-        starts.append((along, offset))
-    whole = tuple((0, count) for _, count in starts)
-    own = _own_boxes(mine, plan.shard)
-    if plan.active:
-        link = Link(plan, x.grid.space)
-        token, *slices = Open.apply(link, tuple(own), x.local)
-        tie, *pieces = Finish.apply(link, token)
-        ties = [tie]
-    else:
-        slices, pieces = [x.local[cells(box, plan.shard)] for box in own], []
-        ties = [] if own else [x.local]
-    found = zip([*own, *plan.received_boxes], [*slices, *pieces], strict=True)
-    placed = [(_moved(box, starts), piece) for box, piece in found]
-    return join(whole, placed, x.local, 0.0, ties)
-
-
-def _own_boxes(mine: Sequence[Sequence[Interval]], shard: Box) -> list[Box]:
-    boxes = (intersect_boxes(box, shard) for box in product(mine))
-    return [box for box in boxes if box is not None]
-
-
-def _moved(box: Box, starts: Sequence[Any]) -> Box:
-    moved = []
-    for (begin, end), (along, _) in zip(box, starts, strict=True):
-        shift = next(s for low, high, s in along if low <= begin and end <= high)
-        moved.append((begin + shift, end + shift))
-    return tuple(moved)

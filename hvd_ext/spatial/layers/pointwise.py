@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.halo import enter
-from hvd_ext.spatial.refusal import Refusal
-from hvd_ext.spatial.shape import unsplit
+from hvd_ext.spatial.exchange.replicated import enter
+from hvd_ext.spatial.layers.indexing import unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, implements, name_of
+from hvd_ext.spatial.unsupported import UnsupportedError
 
 # By name, as functions of torch, torch.nn.functional and methods of Tensor.
 ELEMENTWISE = (
@@ -58,7 +58,7 @@ def _local(function: Any) -> Any:
         x = first((*operands, *options.values()))
         changed = operands[0] if in_place and operands else options.get("out")
         if isinstance(changed, Tensor):
-            raise Refusal(
+            raise UnsupportedError(
                 f"{name_of(function)} into a replicated tensor of shape {tuple(changed.shape)}, of "
                 "which each rank would change its part alone: make a new tensor instead"
             )
@@ -69,7 +69,9 @@ def _local(function: Any) -> Any:
             # What Python asks of operators: it knows what to do.
             return result
         if not isinstance(result, Tensor):
-            raise Refusal(f"{name_of(function)} of {x!r} alone: its result is no tensor like it")
+            raise UnsupportedError(
+                f"{name_of(function)} of {x!r} alone: its result is no tensor like it"
+            )
         return x.like(result)
 
     return handler
@@ -83,7 +85,7 @@ def first(operands: Any) -> SpatialTensor:
 def _operand(function: Any, value: Any, x: SpatialTensor) -> Any:
     if isinstance(value, SpatialTensor):
         if value.extents != x.extents or value.grid is not x.grid:
-            raise Refusal(
+            raise UnsupportedError(
                 f"{name_of(function)} of tensors split as {x!r} and {value!r}: "
                 "their split dims and their grid must be the same"
             )
@@ -97,7 +99,7 @@ def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
     Along split dims it is either one cell, for all ranks, or the whole extent.
 
     Raises:
-        Refusal: it is neither.
+        UnsupportedError: it is neither.
     """
     entered = enter(tensor, x.grid.space)
     for back, (extent, (begin, end)) in enumerate(
@@ -106,7 +108,7 @@ def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
         if tensor.ndim < back or (tensor.shape[-back] == 1 and extent > 1):
             continue
         if tensor.shape[-back] != extent:
-            raise Refusal(
+            raise UnsupportedError(
                 f"a replicated tensor of shape {tuple(tensor.shape)} beside a split one of shape "
                 f"{tuple(x.shape)}: along split dims it must have 1 cell or all of them"
             )
@@ -143,7 +145,9 @@ for _function in (Tensor.to, Tensor.type_as):
 def _over_channels(function: Any) -> Any:
     def handler(x: SpatialTensor, dim: int | None = None, *args: Any, **kw: Any) -> SpatialTensor:
         if dim is None:
-            raise Refusal(f"{name_of(function)} of {x!r} over a dim that is not named: name it")
+            raise UnsupportedError(
+                f"{name_of(function)} of {x!r} over a dim that is not named: name it"
+            )
         return x.like(function(x.local, unsplit(x, dim, name_of(function)), *args, **kw))
 
     return handler
@@ -182,7 +186,7 @@ def _dropped(
 ) -> SpatialTensor:
     """Times a mask of `shape`, which ranks of the same `place` draw alike."""
     if not 0 <= p <= 1:
-        raise Refusal(f"dropout with p={p}: a probability is between 0 and 1")
+        raise UnsupportedError(f"dropout with p={p}: a probability is between 0 and 1")
     if not training or p == 0:
         return x
     seed = int(torch.randint(2**62, ()).item())

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hvd_ext.spatial.partition import Interval, cuts, intersect
+from hvd_ext.spatial.geometry.partition import Interval, cuts, intersect
 
 
 class Window(Protocol):

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hvd_ext.spatial.communicator import Communicator
-from hvd_ext.spatial.partition import Box, lengths
-from hvd_ext.spatial.routes import Routes
+from hvd_ext.spatial.exchange.assemble import cells, lead_of
+from hvd_ext.spatial.exchange.communicator import Communicator
+from hvd_ext.spatial.geometry.exchange_plan import Routes
+from hvd_ext.spatial.geometry.partition import Box, lengths
 
 
 class Link:
@@ -55,17 +56,6 @@ class Link:
         return self.adjoint
 
 
-def cells(box: Box, origin: Box) -> tuple[Any, ...]:
-    """The index of a global box in a tensor whose trailing dims hold `origin`."""
-    return (
-        ...,
-        *(
-            slice(begin - start, end - start)
-            for (begin, end), (start, _) in zip(box, origin, strict=True)
-        ),
-    )
-
-
 def _pack(source: Tensor, boxes: Sequence[Box], origin: Box) -> Tensor:
     return torch.cat([source[cells(box, origin)].reshape(-1) for box in boxes])
 
@@ -81,13 +71,9 @@ def _room(like: Tensor, boxes: Sequence[Box], lead: tuple[int, ...]) -> Tensor:
     return like.new_empty(count)
 
 
-def _lead(tensor: Tensor, dims: int) -> tuple[int, ...]:
-    return tuple(tensor.shape[: tensor.ndim - dims])
-
-
 def _open(link: Link, boxes: Sequence[Box], local: Tensor) -> list[Tensor]:
     plan = link.routes
-    link.lead = _lead(local, len(plan.shard))
+    link.lead = lead_of(local, len(plan.shard))
     sends = [(peer, _pack(local, sent, plan.shard)) for peer, sent in plan.sends]
     receives = [(peer, _room(local, got, link.lead)) for peer, got in plan.receives]
     link.arrivals = [buffer for _, buffer in receives]
@@ -208,175 +194,3 @@ class Close(Function):
     def backward(ctx: Any, local: Tensor) -> tuple[Any, ...]:
         """Send the gradient along the routes of the forward exchange."""
         return (None, None, *Open.apply(ctx.link.again(), ctx.boxes, local))
-
-
-class Join(Function):
-    """(pieces, ties) -> one block: each piece in its box, `fill` where there is none."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, box: Box, boxes: Sequence[Box], fill: float, like: Tensor, *parts: Tensor
-    ) -> Tensor:
-        """Put pieces together; parts past the boxes are ties, and count for nothing."""
-        pieces, ties = parts[: len(boxes)], parts[len(boxes) :]
-        ctx.box, ctx.boxes = box, boxes
-        ctx.save_for_backward(*ties)
-        first = pieces[0] if pieces else like
-        shape = (*_lead(first, len(box)), *lengths(box))
-        covered = sum(piece.numel() for piece in pieces)
-        joined = torch.empty(
-            shape, dtype=first.dtype, device=first.device, memory_format=layout(first)
-        )
-        if covered < joined.numel():
-            joined.fill_(fill)
-        for at, piece in zip(boxes, pieces, strict=True):
-            joined[cells(at, box)] = piece
-        return joined
-
-    @staticmethod
-    def backward(ctx: Any, joined: Tensor) -> tuple[Any, ...]:
-        """Take each piece's gradient out of the block's."""
-        found = _Cut.apply(ctx.box, ctx.boxes, joined, *ctx.saved_tensors)
-        return (None, None, None, None, *found)
-
-
-class Add(Function):
-    """(total, pieces, ties) -> total, which is changed: each piece added in its box."""
-
-    @staticmethod
-    def forward(ctx: Any, box: Box, boxes: Sequence[Box], total: Tensor, *parts: Tensor) -> Tensor:
-        """Add pieces; parts past the boxes are ties, and count for nothing."""
-        ctx.box, ctx.boxes = box, boxes
-        ctx.save_for_backward(*parts[len(boxes) :])
-        ctx.mark_dirty(total)
-        for at, piece in zip(boxes, parts[: len(boxes)], strict=True):
-            total[cells(at, box)] += piece
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, total: Tensor) -> tuple[Any, ...]:
-        """The total's gradient is that of the first part as it is."""
-        found = _Cut.apply(ctx.box, ctx.boxes, total, *ctx.saved_tensors)
-        return (None, None, total, *found)
-
-
-class _Cut(Function):
-    """(block, ties) -> the pieces in boxes, and zeros for the ties: the adjoint of Join.
-
-    The ties are arguments so that a second backward comes by the exchange on all ranks,
-    and not only on those whose outputs it went into.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, box: Box, boxes: Sequence[Box], joined: Tensor, *ties: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.box, ctx.boxes = box, boxes
-        ctx.like = joined.new_empty((*_lead(joined, len(box)), *(0 for _ in box)))
-        ctx.save_for_backward(*ties)
-        # Kernels would copy what is not contiguous, and keep the whole meanwhile.
-        kept = layout(joined)
-        pieces = (joined[cells(at, box)].contiguous(memory_format=kept) for at in boxes)
-        return (*pieces, *map(torch.zeros_like, ties))
-
-    @staticmethod
-    def backward(ctx: Any, *parts: Tensor) -> tuple[Any, ...]:
-        joined = Join.apply(ctx.box, ctx.boxes, 0.0, ctx.like, *parts)
-        return (None, None, joined, *map(torch.zeros_like, ctx.saved_tensors))
-
-
-def layout(tensor: Tensor) -> torch.memory_format:
-    """Whether a tensor is channels_last."""
-    for ndim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        if (
-            tensor.ndim == ndim
-            and tensor.is_contiguous(memory_format=layout)
-            and not tensor.is_contiguous()
-        ):
-            return layout
-    return torch.contiguous_format
-
-
-class Weigh(Function):
-    """A tensor that changes between partitioned and replicated; see `enter` and `leave`."""
-
-    @staticmethod
-    def forward(ctx: Any, ranks: int, power: int, back: int, fresh: bool, tensor: Tensor) -> Tensor:
-        """The tensor times ranks ** power; its gradient times ranks ** back.
-
-        With `fresh` the gradient comes as new memory that nobody else reads.
-        """
-        ctx.ranks, ctx.power, ctx.back, ctx.fresh = ranks, power, back, fresh
-        if power == 0:
-            return tensor.view_as(tensor)
-        # Divided, not multiplied by 1 / ranks: what is a multiple stays exact.
-        return tensor * ranks if power > 0 else tensor / ranks
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        """Scale; a second backward scales as forward did."""
-        if ctx.fresh and ctx.back == 1 and not torch.is_grad_enabled():
-            # Large weights' gradients are most of what there is to write here.
-            return (None, None, None, None, gradient.mul_(ctx.ranks))
-        return (
-            None,
-            None,
-            None,
-            None,
-            Weigh.apply(ctx.ranks, ctx.back, ctx.power, False, gradient),
-        )
-
-
-class SumOverSpace(Function):
-    """The sum of every rank's tensor; its own adjoint."""
-
-    @staticmethod
-    def forward(ctx: Any, comm: Communicator, tensor: Tensor) -> Tensor:
-        """Sum over the group."""
-        ctx.comm = comm
-        # Read in backward for the reason that Finish gives.
-        ctx.save_for_backward(tensor.new_empty(0))
-        return comm.allreduce(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        """Sum the gradients over the group."""
-        _ = ctx.saved_tensors
-        return (None, SumOverSpace.apply(ctx.comm, gradient))
-
-
-def enter(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
-    """A replicated tensor on its way into a partitioned operation.
-
-    What comes back is this rank's share of its gradient; times the ranks, so that the
-    mean over the space group is the gradient, as of everything that is replicated.
-
-    Args:
-        tensor: replicated.
-        comm: the space group.
-        fresh: the operations' gradients of it are new memory, and may be scaled in place.
-    """
-    if comm.size == 1 or not tensor.requires_grad:
-        return tensor
-    entered: Tensor = Weigh.apply(comm.size, 0, 1, fresh, tensor)
-    return entered
-
-
-def leave(tensor: Tensor, comm: Communicator) -> Tensor:
-    """A shard on its way into an exchange that makes the same of it on every rank.
-
-    That exchange adds up the gradients of all ranks, of which the mean is meant: the sum
-    that comes back is divided.
-    """
-    if comm.size == 1 or not tensor.requires_grad:
-        return tensor
-    left: Tensor = Weigh.apply(comm.size, 0, -1, False, tensor)
-    return left
-
-
-def sum_over_space(tensor: Tensor, comm: Communicator) -> Tensor:
-    """Sum of every rank's tensor, for each rank to use on its own shard."""
-    if comm.size == 1:
-        return tensor
-    total: Tensor = SumOverSpace.apply(comm, tensor)
-    return total

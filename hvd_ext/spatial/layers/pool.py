@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.conv import batched, per_dim
-from hvd_ext.spatial.geometry import Sliding, Whole, Window
-from hvd_ext.spatial.partition import Box, lengths
-from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.geometry.partition import Box, lengths
+from hvd_ext.spatial.geometry.windows import Sliding, Whole, Window
+from hvd_ext.spatial.layers.conv import batched, per_dim
+from hvd_ext.spatial.layers.windowed import Shares, padding_of_shard, windowed
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
-from hvd_ext.spatial.windowed import Shares, padding_of_shard, windowed
+from hvd_ext.spatial.unsupported import UnsupportedError
 
 Numbers = int | Sequence[int]
 
@@ -96,7 +96,7 @@ def max_pool(
         indices: return where the maxima stand, as flat global indices, instead of them.
 
     Raises:
-        Refusal: torch would not take these arguments for the whole either.
+        UnsupportedError: torch would not take these arguments for the whole either.
     """
     x = batched(x, dims, f"max_pool{dims}d")
     kernel = per_dim(kernel_size, dims)
@@ -167,11 +167,11 @@ def average_pool(
         divisor_override: divide by this instead (not in 1-D).
 
     Raises:
-        Refusal: torch would not take these arguments for the whole either.
+        UnsupportedError: torch would not take these arguments for the whole either.
     """
     x = batched(x, dims, f"avg_pool{dims}d")
     if not x.dtype.is_floating_point:
-        raise Refusal(f"avg_pool{dims}d of {x.dtype}: it takes floating-point numbers")
+        raise UnsupportedError(f"avg_pool{dims}d of {x.dtype}: it takes floating-point numbers")
     kernel = per_dim(kernel_size, dims)
     step = kernel if stride is None or stride == [] else per_dim(stride, dims)
     pad = per_dim(padding, dims)

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.adaptive import adaptive_pool
-from hvd_ext.spatial.conv import batched
-from hvd_ext.spatial.geometry import Listed, Sliding
-from hvd_ext.spatial.partition import Box
-from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.geometry.partition import Box
+from hvd_ext.spatial.geometry.windows import Listed, Sliding
+from hvd_ext.spatial.layers.adaptive_pool import adaptive_pool
+from hvd_ext.spatial.layers.conv import batched
+from hvd_ext.spatial.layers.windowed import windowed
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
-from hvd_ext.spatial.windowed import windowed
+from hvd_ext.spatial.unsupported import UnsupportedError
 
 LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
 
@@ -34,20 +34,22 @@ def interpolate(
     """Resample to another extent; arguments as torch's.
 
     Raises:
-        Refusal: a mode other than nearest, nearest-exact, linear, bilinear, trilinear and
+        UnsupportedError: a mode other than nearest, nearest-exact, linear, bilinear, trilinear and
             area, or antialias.
     """
     dims = len(input.extents)
     x = batched(input, dims, "interpolate")
     if antialias or mode not in ("nearest", "nearest-exact", "area", *LINEAR):
-        raise Refusal(
+        raise UnsupportedError(
             f"interpolate with mode={mode!r}, antialias={antialias}: nearest, nearest-exact, "
             "linear, bilinear, trilinear or area, without antialias"
         )
     if LINEAR.get(mode, dims) != dims:
-        raise Refusal(f"interpolate with mode={mode!r} of {dims} split dims: it takes another many")
+        raise UnsupportedError(
+            f"interpolate with mode={mode!r} of {dims} split dims: it takes another many"
+        )
     if align_corners is not None and mode not in LINEAR:
-        raise Refusal(
+        raise UnsupportedError(
             f"interpolate with mode={mode!r}, align_corners={align_corners}: leave it out"
         )
     if isinstance(scale_factor, Sequence):
@@ -59,7 +61,9 @@ def interpolate(
         (asked, scale_factor, "nearest", None, recompute_scale_factor),
     )[2:]
     if min(*sizes, *x.extents) < 1:
-        raise Refusal(f"interpolate of extents {x.extents} to {sizes}: at least 1 cell per dim")
+        raise UnsupportedError(
+            f"interpolate of extents {x.extents} to {sizes}: at least 1 cell per dim"
+        )
     scales: Sequence[float | None] = (None,) * dims
     if scale_factor is not None and not recompute_scale_factor:
         scales = scale_factor if isinstance(scale_factor, tuple) else (scale_factor,) * dims
@@ -67,7 +71,9 @@ def interpolate(
         return adaptive_pool(dims, x, sizes, largest=False)
     if mode in LINEAR:
         if not x.dtype.is_floating_point:
-            raise Refusal(f"interpolate with mode={mode!r} of {x.dtype}: only nearest takes it")
+            raise UnsupportedError(
+                f"interpolate with mode={mode!r} of {x.dtype}: only nearest takes it"
+            )
         return _linear(x, sizes, scales, bool(align_corners))
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     chosen = [
@@ -97,7 +103,7 @@ def _nearest(
     one forward, the other backward.
 
     Raises:
-        Refusal: they choose differently.
+        UnsupportedError: they choose differently.
     """
 
     def chosen(cells: Tensor) -> list[float]:
@@ -112,7 +118,7 @@ def _nearest(
     cells = torch.arange(extent, dtype=wide).view(1, 1, extent)
     found = chosen(cells)
     if chosen(cells.float().unsqueeze(2)) != found:
-        raise Refusal(
+        raise UnsupportedError(
             f"interpolate with mode={mode!r} of {extent} to {count} cells in {wide}: which of them "
             "torch takes hangs on the tensor's size; give size, or a whole scale_factor"
         )
@@ -175,7 +181,9 @@ def pixel_shuffle(x: SpatialTensor, upscale_factor: int) -> SpatialTensor:
     r = upscale_factor
     x = batched(x, 2, "pixel_shuffle")
     if r < 1 or x.shape[1] % (r * r):
-        raise Refusal(f"pixel_shuffle by {r} of {x.shape[1]} channels: {r}^2 must divide them")
+        raise UnsupportedError(
+            f"pixel_shuffle by {r} of {x.shape[1]} channels: {r}^2 must divide them"
+        )
     extents = tuple(extent * r for extent in x.extents)
     windows = [
         Listed(
@@ -200,7 +208,9 @@ def pixel_unshuffle(x: SpatialTensor, downscale_factor: int) -> SpatialTensor:
     r = downscale_factor
     x = batched(x, 2, "pixel_unshuffle")
     if r < 1 or any(extent % r for extent in x.extents):
-        raise Refusal(f"pixel_unshuffle by {r} of extents {x.extents}: {r} must divide them")
+        raise UnsupportedError(
+            f"pixel_unshuffle by {r} of extents {x.extents}: {r} must divide them"
+        )
     extents = tuple(extent // r for extent in x.extents)
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:

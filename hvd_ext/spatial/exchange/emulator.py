@@ -13,7 +13,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from hvd_ext.errors import StallError
-from hvd_ext.spatial.communicator import Communicator, Message
+from hvd_ext.spatial.exchange.communicator import Communicator, Message
 
 T = TypeVar("T")
 

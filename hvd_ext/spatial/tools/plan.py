@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from hvd_ext.errors import UsageError
+from hvd_ext.spatial.geometry.partition import coordinates_of
 from hvd_ext.spatial.grid import AXES, GridShape
-from hvd_ext.spatial.partition import coordinates_of
-from hvd_ext.spatial.refusal import Refusal
-from hvd_ext.spatial.rehearsal import Counted, rehearse
+from hvd_ext.spatial.tools.dry_run import Counted, rehearse
+from hvd_ext.spatial.unsupported import UnsupportedError
 from hvd_ext.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def plan(
 
     Raises:
         UsageError: neither or both of grid and ranks are given.
-        Refusal: the model cannot be split so; names the layer.
+        UnsupportedError: the model cannot be split so; names the layer.
     """
     if (grid is None) == (ranks is None):
         raise UsageError("plan takes either a grid or a number of ranks, to find the grid for")
@@ -205,11 +205,11 @@ def plan(
         return _planned(model, shape, grid, speeds, gather_before)
     assert ranks is not None
     found: list[Plan] = []
-    refused: Refusal | None = None
+    refused: UnsupportedError | None = None
     for candidate in grids(ranks, len(shape) - 2):
         try:
             found.append(_planned(model, shape, candidate, speeds, gather_before))
-        except Refusal as error:
+        except UnsupportedError as error:
             refused = error
     if not found:
         assert refused is not None
@@ -297,7 +297,7 @@ def _planned(
     for name in _places(model, shape, split):
         try:
             gathered = _rehearsed(model, shape, grid, speeds, (name,))
-        except Refusal:
+        except UnsupportedError:
             # A skip connection would meet a gathered tensor with a partitioned one.
             continue
         if gathered.step_time_s < best.step_time_s:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial.geometry import Sliding, Whole, Window
-from hvd_ext.spatial.halo import enter
-from hvd_ext.spatial.partition import Box
-from hvd_ext.spatial.refusal import Refusal
+from hvd_ext.spatial.exchange.replicated import enter
+from hvd_ext.spatial.geometry.partition import Box
+from hvd_ext.spatial.geometry.windows import Sliding, Whole, Window
+from hvd_ext.spatial.layers.windowed import Shares, padding_of_shard, windowed
 from hvd_ext.spatial.tensor import (
     SpatialTensor,
     check_dtype,
@@ -22,7 +22,7 @@ from hvd_ext.spatial.tensor import (
     implements,
     result_dtype,
 )
-from hvd_ext.spatial.windowed import Shares, padding_of_shard, windowed
+from hvd_ext.spatial.unsupported import UnsupportedError
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 
@@ -31,11 +31,11 @@ def per_dim(value: int | Sequence[int], dims: int, least: int = 0) -> tuple[int,
     """One number for all dims, or one for each.
 
     Raises:
-        Refusal: one is below `least`.
+        UnsupportedError: one is below `least`.
     """
     values = (value,) if isinstance(value, int) else tuple(value)
     if values and min(values) < least:
-        raise Refusal(
+        raise UnsupportedError(
             f"a window with {values}: its stride and dilation are at least 1, its padding 0"
         )
     return values * dims if len(values) == 1 else values
@@ -44,9 +44,9 @@ def per_dim(value: int | Sequence[int], dims: int, least: int = 0) -> tuple[int,
 def batched(x: Any, dims: int, what: str) -> SpatialTensor:
     """Check that `x` is (N, C, *extents) with `dims` split dims."""
     if not isinstance(x, SpatialTensor):
-        raise Refusal(f"{what}: its parameters are split over ranks, and its input is not")
+        raise UnsupportedError(f"{what}: its parameters are split over ranks, and its input is not")
     if len(x.extents) != dims or x.ndim != dims + 2:
-        raise Refusal(
+        raise UnsupportedError(
             f"{what} of a tensor of shape {tuple(x.shape)} with {len(x.extents)} split dims: "
             f"it takes a batch, (N, C) and {dims} split dims"
         )
@@ -94,7 +94,7 @@ def convolve(
         groups: of channels.
 
     Raises:
-        Refusal: torch would not take these arguments for the whole either.
+        UnsupportedError: torch would not take these arguments for the whole either.
     """
     convolution = CONVOLUTIONS[dims]
     x = batched(x, dims, f"conv{dims}d")

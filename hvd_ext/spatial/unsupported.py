@@ -11,7 +11,7 @@ from hvd_ext.errors import UsageError
 _current = threading.local()
 
 
-class Refusal(UsageError):
+class UnsupportedError(UsageError):
     """An operation that cannot be done exactly on a partitioned tensor.
 
     Its sentence is made from global shapes alone, so that all ranks raise it, and

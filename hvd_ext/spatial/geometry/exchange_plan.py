@@ -11,8 +11,8 @@ import functools
 import itertools
 from dataclasses import dataclass
 
-from hvd_ext.spatial.geometry import transfers
-from hvd_ext.spatial.partition import Box, Interval, position, product, shard
+from hvd_ext.spatial.geometry.partition import Box, Interval, position, product, shard
+from hvd_ext.spatial.geometry.windows import transfers
 
 Needs = tuple[tuple[Interval, ...], ...]
 

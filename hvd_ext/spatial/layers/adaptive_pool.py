@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.conv import batched
-from hvd_ext.spatial.geometry import Listed
-from hvd_ext.spatial.halo import leave, sum_over_space
-from hvd_ext.spatial.partition import Box
-from hvd_ext.spatial.refusal import Refusal
-from hvd_ext.spatial.replicate import gather
+from hvd_ext.spatial.exchange.replicated import leave, sum_over_space
+from hvd_ext.spatial.geometry.partition import Box
+from hvd_ext.spatial.geometry.windows import Listed
+from hvd_ext.spatial.layers.conv import batched
+from hvd_ext.spatial.layers.gather import gather
+from hvd_ext.spatial.layers.windowed import windowed
 from hvd_ext.spatial.tensor import SpatialTensor, implements
-from hvd_ext.spatial.windowed import windowed
+from hvd_ext.spatial.unsupported import UnsupportedError
 
 AVERAGES = {
     1: (torch.adaptive_avg_pool1d,),
@@ -47,7 +47,9 @@ def _handler(dims: int, largest: bool) -> Any:
         return_indices: bool = False,
     ) -> SpatialTensor | Tensor:
         if return_indices:
-            raise Refusal(f"adaptive_max_pool{dims}d with return_indices=True is not supported")
+            raise UnsupportedError(
+                f"adaptive_max_pool{dims}d with return_indices=True is not supported"
+            )
         return adaptive_pool(dims, x, output_size, largest)
 
     return handler
@@ -61,7 +63,9 @@ for _dims in (1, 2, 3):
 @implements(*WITH_INDICES)
 def refuse_indices(x: SpatialTensor, *args: Any, **kwargs: Any) -> None:
     """Say no."""
-    raise Refusal("adaptive max pooling with return_indices=True is not supported: leave it out")
+    raise UnsupportedError(
+        "adaptive max pooling with return_indices=True is not supported: leave it out"
+    )
 
 
 def adaptive_pool(
@@ -80,14 +84,16 @@ def adaptive_pool(
         cell is asked for.
 
     Raises:
-        Refusal: the input has no such dims, or no cell.
+        UnsupportedError: the input has no such dims, or no cell.
     """
     name = f"adaptive_{'max' if largest else 'avg'}_pool{dims}d"
     x = batched(x, dims, name)
     asked = (output_size,) * dims if isinstance(output_size, int) else tuple(output_size)
     asked = asked * dims if len(asked) == 1 else asked
     if len(asked) != dims or 0 in x.extents or any(size is not None and size < 1 for size in asked):
-        raise Refusal(f"{name} of extents {x.extents} to {asked}: give {dims} sizes of at least 1")
+        raise UnsupportedError(
+            f"{name} of extents {x.extents} to {asked}: give {dims} sizes of at least 1"
+        )
     sizes = tuple(
         extent if size is None else size for extent, size in zip(x.extents, asked, strict=True)
     )

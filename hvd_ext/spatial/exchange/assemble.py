@@ -1,0 +1,129 @@
+"""Blocks put together from pieces, and taken apart again, each the adjoint of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from hvd_ext.spatial.geometry.partition import Box, lengths
+
+
+def cells(box: Box, origin: Box) -> tuple[Any, ...]:
+    """The index of a global box in a tensor whose trailing dims hold `origin`."""
+    return (
+        ...,
+        *(
+            slice(begin - start, end - start)
+            for (begin, end), (start, _) in zip(box, origin, strict=True)
+        ),
+    )
+
+
+def lead_of(tensor: Tensor, dims: int) -> tuple[int, ...]:
+    """Sizes of the dims before the last `dims`."""
+    return tuple(tensor.shape[: tensor.ndim - dims])
+
+
+class Join(Function):
+    """(pieces, ties) -> one block: each piece in its box, `fill` where there is none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, box: Box, boxes: Sequence[Box], fill: float, like: Tensor, *parts: Tensor
+    ) -> Tensor:
+        """Put pieces together; parts past the boxes are ties, and count for nothing."""
+        pieces, ties = parts[: len(boxes)], parts[len(boxes) :]
+        ctx.box, ctx.boxes = box, boxes
+        ctx.save_for_backward(*ties)
+        first = pieces[0] if pieces else like
+        shape = (*lead_of(first, len(box)), *lengths(box))
+        covered = sum(piece.numel() for piece in pieces)
+        joined = torch.empty(
+            shape, dtype=first.dtype, device=first.device, memory_format=layout(first)
+        )
+        if covered < joined.numel():
+            joined.fill_(fill)
+        for at, piece in zip(boxes, pieces, strict=True):
+            joined[cells(at, box)] = piece
+        return joined
+
+    @staticmethod
+    def backward(ctx: Any, joined: Tensor) -> tuple[Any, ...]:
+        """Take each piece's gradient out of the block's."""
+        found = _Cut.apply(ctx.box, ctx.boxes, joined, *ctx.saved_tensors)
+        return (None, None, None, None, *found)
+
+
+class Add(Function):
+    """(total, pieces, ties) -> total, which is changed: each piece added in its box."""
+
+    @staticmethod
+    def forward(ctx: Any, box: Box, boxes: Sequence[Box], total: Tensor, *parts: Tensor) -> Tensor:
+        """Add pieces; parts past the boxes are ties, and count for nothing."""
+        ctx.box, ctx.boxes = box, boxes
+        ctx.save_for_backward(*parts[len(boxes) :])
+        ctx.mark_dirty(total)
+        for at, piece in zip(boxes, parts[: len(boxes)], strict=True):
+            total[cells(at, box)] += piece
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, total: Tensor) -> tuple[Any, ...]:
+        """The total's gradient is that of the first part as it is."""
+        found = _Cut.apply(ctx.box, ctx.boxes, total, *ctx.saved_tensors)
+        return (None, None, total, *found)
+
+
+class _Cut(Function):
+    """(block, ties) -> the pieces in boxes, and zeros for the ties: the adjoint of Join.
+
+    The ties are arguments so that a second backward comes by the exchange on all ranks,
+    and not only on those whose outputs it went into.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, box: Box, boxes: Sequence[Box], joined: Tensor, *ties: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.box, ctx.boxes = box, boxes
+        ctx.like = joined.new_empty((*lead_of(joined, len(box)), *(0 for _ in box)))
+        ctx.save_for_backward(*ties)
+        # Kernels would copy what is not contiguous, and keep the whole meanwhile.
+        kept = layout(joined)
+        pieces = (joined[cells(at, box)].contiguous(memory_format=kept) for at in boxes)
+        return (*pieces, *map(torch.zeros_like, ties))
+
+    @staticmethod
+    def backward(ctx: Any, *parts: Tensor) -> tuple[Any, ...]:
+        joined = Join.apply(ctx.box, ctx.boxes, 0.0, ctx.like, *parts)
+        return (None, None, joined, *map(torch.zeros_like, ctx.saved_tensors))
+
+
+def join(
+    box: Box,
+    pieces: Sequence[tuple[Box, Tensor]],
+    like: Tensor,
+    fill: float,
+    ties: Sequence[Tensor],
+) -> Tensor:
+    """Put pieces together in `box`, `fill` between them."""
+    joined: Tensor = Join.apply(
+        box, tuple(at for at, _ in pieces), fill, like.detach(), *(p for _, p in pieces), *ties
+    )
+    return joined
+
+
+def layout(tensor: Tensor) -> torch.memory_format:
+    """Whether a tensor is channels_last."""
+    for ndim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if (
+            tensor.ndim == ndim
+            and tensor.is_contiguous(memory_format=layout)
+            and not tensor.is_contiguous()
+        ):
+            return layout
+    return torch.contiguous_format

@@ -1,0 +1,96 @@
+"""Tensors that every rank of a space group has, on their way into and out of split operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from hvd_ext.spatial.exchange.communicator import Communicator
+
+
+class Weigh(Function):
+    """A tensor that changes between partitioned and replicated; see `enter` and `leave`."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: int, power: int, back: int, fresh: bool, tensor: Tensor) -> Tensor:
+        """The tensor times ranks ** power; its gradient times ranks ** back.
+
+        With `fresh` the gradient comes as new memory that nobody else reads.
+        """
+        ctx.ranks, ctx.power, ctx.back, ctx.fresh = ranks, power, back, fresh
+        if power == 0:
+            return tensor.view_as(tensor)
+        # Divided, not multiplied by 1 / ranks: what is a multiple stays exact.
+        return tensor * ranks if power > 0 else tensor / ranks
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        """Scale; a second backward scales as forward did."""
+        if ctx.fresh and ctx.back == 1 and not torch.is_grad_enabled():
+            # Large weights' gradients are most of what there is to write here.
+            return (None, None, None, None, gradient.mul_(ctx.ranks))
+        return (
+            None,
+            None,
+            None,
+            None,
+            Weigh.apply(ctx.ranks, ctx.back, ctx.power, False, gradient),
+        )
+
+
+class SumOverSpace(Function):
+    """The sum of every rank's tensor; its own adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, comm: Communicator, tensor: Tensor) -> Tensor:
+        """Sum over the group."""
+        ctx.comm = comm
+        # Read in backward for the reason that Finish gives.
+        ctx.save_for_backward(tensor.new_empty(0))
+        return comm.allreduce(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        """Sum the gradients over the group."""
+        _ = ctx.saved_tensors
+        return (None, SumOverSpace.apply(ctx.comm, gradient))
+
+
+def enter(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
+    """A replicated tensor on its way into a partitioned operation.
+
+    What comes back is this rank's share of its gradient; times the ranks, so that the
+    mean over the space group is the gradient, as of everything that is replicated.
+
+    Args:
+        tensor: replicated.
+        comm: the space group.
+        fresh: the operations' gradients of it are new memory, and may be scaled in place.
+    """
+    if comm.size == 1 or not tensor.requires_grad:
+        return tensor
+    entered: Tensor = Weigh.apply(comm.size, 0, 1, fresh, tensor)
+    return entered
+
+
+def leave(tensor: Tensor, comm: Communicator) -> Tensor:
+    """A shard on its way into an exchange that makes the same of it on every rank.
+
+    That exchange adds up the gradients of all ranks, of which the mean is meant: the sum
+    that comes back is divided.
+    """
+    if comm.size == 1 or not tensor.requires_grad:
+        return tensor
+    left: Tensor = Weigh.apply(comm.size, 0, -1, False, tensor)
+    return left
+
+
+def sum_over_space(tensor: Tensor, comm: Communicator) -> Tensor:
+    """Sum of every rank's tensor, for each rank to use on its own shard."""
+    if comm.size == 1:
+        return tensor
+    total: Tensor = SumOverSpace.apply(comm, tensor)
+    return total

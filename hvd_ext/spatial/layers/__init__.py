@@ -1,0 +1,15 @@
+"""Operations of torch on partitioned tensors; importing a module registers its operations."""
+
+from hvd_ext.spatial.layers import adaptive_pool as adaptive_pool
+from hvd_ext.spatial.layers import batch_norm as batch_norm
+from hvd_ext.spatial.layers import conv as conv
+from hvd_ext.spatial.layers import conv_transpose as conv_transpose
+from hvd_ext.spatial.layers import gather as gather
+from hvd_ext.spatial.layers import indexing as indexing
+from hvd_ext.spatial.layers import interpolate as interpolate
+from hvd_ext.spatial.layers import losses as losses
+from hvd_ext.spatial.layers import norms as norms
+from hvd_ext.spatial.layers import padding as padding
+from hvd_ext.spatial.layers import pointwise as pointwise
+from hvd_ext.spatial.layers import pool as pool
+from hvd_ext.spatial.layers import reductions as reductions

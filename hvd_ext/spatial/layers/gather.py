@@ -1,0 +1,101 @@
+"""From replicated to partitioned and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from hvd_ext.spatial.exchange.assemble import cells, join
+from hvd_ext.spatial.exchange.halo import Finish, Link, Open
+from hvd_ext.spatial.exchange.replicated import enter, leave
+from hvd_ext.spatial.geometry.exchange_plan import routes
+from hvd_ext.spatial.geometry.partition import Box, Interval, intersect_boxes, product, shard
+from hvd_ext.spatial.grid import ProcessGrid
+from hvd_ext.spatial.tensor import SpatialTensor, implements
+from hvd_ext.spatial.unsupported import UnsupportedError
+
+
+def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) -> SpatialTensor:
+    """Keep this rank's shard of a tensor that every rank of its space group has whole.
+
+    Nothing is sent. The shard is a copy, so that the whole can be let go of.
+
+    Args:
+        tensor: (N, C, *extents), the same on all ranks of the space group.
+        grid: how ranks are arranged.
+        spatial_dims: how many dims, the last ones, are split; by default all but two.
+            Labels (N, H, W) have 2.
+
+    Raises:
+        UnsupportedError: the tensor has not as many dims, or the grid splits others.
+    """
+    dims = tensor.ndim - 2 if spatial_dims is None else spatial_dims
+    if not 1 <= dims <= min(3, tensor.ndim):
+        raise UnsupportedError(
+            f"scatter of a tensor of shape {tuple(tensor.shape)} over {dims} spatial dims: "
+            "1 to 3 of its last dims can be split; name them: spatial_dims=2 for labels (N, H, W)"
+        )
+    extents = tuple(tensor.shape[tensor.ndim - dims :])
+    box = shard(extents, grid.shape.parts(dims), grid.coordinates(dims))
+    whole = tuple((0, extent) for extent in extents)
+    local = enter(tensor, grid.space)[cells(box, whole)].clone()
+    return SpatialTensor(local, grid, extents)
+
+
+@implements("gather")
+def gather(x: SpatialTensor) -> Tensor:
+    """Put the whole together on every rank of the space group; it is replicated from then on.
+
+    Gradients of parameters that are used on it are whole on every rank, as their mean is.
+    """
+    everything = [[[(0, extent)]] * parts for extent, parts in zip(x.extents, x.parts, strict=True)]
+    return fetch(x.like(leave(x.local, x.grid.space)), everything)
+
+
+def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> Tensor:
+    """The block that this rank needs of `x`, intervals joined end to end.
+
+    Args:
+        x: the input.
+        needed: per split dim, per part, disjoint ascending intervals of the extent.
+    """
+    here = x.grid.coordinates(len(x.extents))
+    frozen = tuple(tuple(tuple(part) for part in dim) for dim in needed)
+    plan = routes(x.extents, frozen, here)
+    mine = [dim[at] for dim, at in zip(frozen, here, strict=True)]
+    # Where each interval comes to lie in the block.
+    starts = []
+    for intervals in mine:
+        offset, along = 0, []
+        for begin, end in intervals:
+            along.append((begin, end, offset - begin))
+            offset += end - begin
+        starts.append((along, offset))
+    whole = tuple((0, count) for _, count in starts)
+    own = _own_boxes(mine, plan.shard)
+    if plan.active:
+        link = Link(plan, x.grid.space)
+        token, *slices = Open.apply(link, tuple(own), x.local)
+        tie, *pieces = Finish.apply(link, token)
+        ties = [tie]
+    else:
+        slices, pieces = [x.local[cells(box, plan.shard)] for box in own], []
+        ties = [] if own else [x.local]
+    found = zip([*own, *plan.received_boxes], [*slices, *pieces], strict=True)
+    placed = [(_moved(box, starts), piece) for box, piece in found]
+    return join(whole, placed, x.local, 0.0, ties)
+
+
+def _own_boxes(mine: Sequence[Sequence[Interval]], shard: Box) -> list[Box]:
+    boxes = (intersect_boxes(box, shard) for box in product(mine))
+    return [box for box in boxes if box is not None]
+
+
+def _moved(box: Box, starts: Sequence[Any]) -> Box:
+    moved = []
+    for (begin, end), (along, _) in zip(box, starts, strict=True):
+        shift = next(s for low, high, s in along if low <= begin and end <= high)
+        moved.append((begin + shift, end + shift))
+    return tuple(moved)

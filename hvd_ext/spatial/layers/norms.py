@@ -1,0 +1,124 @@
+"""Group, instance and layer normalisation over the whole space of a sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hvd_ext.spatial.exchange.assemble import layout
+from hvd_ext.spatial.exchange.replicated import enter, sum_over_space
+from hvd_ext.spatial.layers.pointwise import aligned
+from hvd_ext.spatial.tensor import SpatialTensor, implements
+from hvd_ext.spatial.unsupported import UnsupportedError
+
+
+def normalise(local: Tensor, dims: Sequence[int], count: int, space: Any, eps: float) -> Tensor:
+    """Subtract the mean over `dims` and the space group, divide by the deviation.
+
+    The variance is that of what is left after the mean: two sums, and no cancellation.
+    """
+    dims = tuple(dims)
+    wide = local.to(torch.promote_types(local.dtype, torch.float32))
+    mean = sum_over_space(wide.sum(dims, keepdim=True), space) / count
+    centred = wide - mean
+    variance = sum_over_space(centred.square().sum(dims, keepdim=True), space) / count
+    return (centred * torch.rsqrt(variance + eps)).to(local.dtype)
+
+
+@implements(F.group_norm)
+def group_norm(
+    x: SpatialTensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> SpatialTensor:
+    """Group normalisation over each group of channels and the whole space."""
+    batch, channels = x.lead
+    if num_groups < 1 or channels % num_groups:
+        raise UnsupportedError(
+            f"group_norm of {channels} channels in {num_groups} groups: it must divide"
+        )
+    if x.shape.numel() == num_groups:
+        raise UnsupportedError(
+            f"group_norm of shape {tuple(x.shape)}: more than 1 value per group needed"
+        )
+    local = x.local.reshape(batch, num_groups, channels // num_groups, *x.local.shape[2:])
+    count = channels // num_groups * math.prod(x.extents)
+    normal = normalise(local, range(2, local.ndim), count, x.grid.space, eps)
+    normal = normal.reshape(x.local.shape)
+    kept = layout(normal)
+    if batch == 1 and kept != torch.contiguous_format:
+        # The stride that reshape gives to one sample misleads torch's batch norm in backward.
+        normal = normal.clone(memory_format=kept)
+    normal = _affine(normal, weight, bias, x)
+    return x.like(normal.to(_autocast_dtype(x)))
+
+
+@implements(F.instance_norm)
+def instance_norm(
+    x: SpatialTensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> SpatialTensor:
+    """Instance normalisation over the whole space."""
+    if running_mean is not None or running_var is not None:
+        raise UnsupportedError(
+            "instance_norm with track_running_stats=True is not supported: use False, or batch_norm"
+        )
+    if not use_input_stats:
+        raise UnsupportedError(
+            "instance_norm with use_input_stats=False: there are no running statistics"
+        )
+    count = math.prod(x.extents)
+    if count == 1:
+        raise UnsupportedError(f"instance_norm of extents {x.extents}: more than 1 cell is needed")
+    normal = normalise(x.local, range(2, x.ndim), count, x.grid.space, eps)
+    return x.like(_affine(normal, weight, bias, x).to(x.dtype))
+
+
+@implements(F.layer_norm)
+def layer_norm(
+    x: SpatialTensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> SpatialTensor:
+    """Layer normalisation over the last dims, which must include all that are split."""
+    over = len(normalized_shape)
+    if tuple(x.shape[x.ndim - over :]) != tuple(normalized_shape) or over < len(x.extents):
+        raise UnsupportedError(
+            f"layer_norm over {tuple(normalized_shape)} of a tensor of shape {tuple(x.shape)}: "
+            f"the last dims, {x.extents} at least, must be normalised together"
+        )
+    dims = range(x.ndim - over, x.ndim)
+    count = math.prod(normalized_shape)
+    normal = normalise(x.local, dims, count, x.grid.space, eps)
+    if weight is not None:
+        normal = normal * aligned(weight, x)
+    normal = normal if bias is None else normal + aligned(bias, x)
+    return x.like(normal.to(_autocast_dtype(x)))
+
+
+def _autocast_dtype(x: SpatialTensor) -> torch.dtype:
+    """What group and layer norm give: x's dtype, but on CUDA autocast makes it a wide one."""
+    wide = x.is_cuda and torch.is_autocast_enabled("cuda")
+    return torch.promote_types(x.dtype, torch.float32) if wide else x.dtype
+
+
+def _affine(normal: Tensor, weight: Tensor | None, bias: Tensor | None, x: SpatialTensor) -> Tensor:
+    shape = (1, -1, *(1,) * (normal.ndim - 2))
+    if weight is not None:
+        normal = normal * enter(weight, x.grid.space).view(shape)
+    return normal if bias is None else normal + enter(bias, x.grid.space).view(shape)

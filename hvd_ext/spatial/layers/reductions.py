@@ -1,0 +1,51 @@
+"""Sums and means over all split dims, or over none of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_ext.spatial.exchange.replicated import leave, sum_over_space
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.unsupported import UnsupportedError
+
+
+def _reduction(function: Any, mean: bool) -> Any:
+    def handler(
+        x: SpatialTensor,
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> SpatialTensor | Tensor:
+        asked = (dim,) if isinstance(dim, int) else tuple(dim or range(x.ndim))
+        # Whatever the reduction is: torch's means take seconds to load on the meta device.
+        global_shape(torch.sum, (tuple(x.shape),), (asked, keepdim))
+        over = sorted(place % x.ndim for place in asked)
+        split = [place for place in over if place >= len(x.lead)]
+        made = dtype or x.dtype
+        if mean and not (made.is_floating_point or made.is_complex):
+            raise UnsupportedError(f"mean of {x!r} in {made}: ask for a floating-point dtype")
+        if not split:
+            return x.like(function(x.local, over, keepdim, dtype=dtype))
+        if len(split) < len(x.extents):
+            raise UnsupportedError(
+                f"{'mean' if mean else 'sum'} over dims {over} of {x!r}: over all split dims or "
+                "none of them"
+            )
+        local = leave(x.local, x.grid.space)
+        if not mean:
+            return sum_over_space(local.sum(over, keepdim, dtype=dtype), x.grid.space)
+        # The sum of many 16-bit numbers is none; their mean is.
+        wide = torch.promote_types(made, torch.float32)
+        total = sum_over_space(local.sum(over, keepdim, dtype=wide), x.grid.space)
+        return (total / math.prod(x.shape[place] for place in over)).to(made)
+
+    return handler
+
+
+implements(torch.sum, Tensor.sum)(_reduction(torch.sum, mean=False))
+implements(torch.mean, Tensor.mean)(_reduction(torch.mean, mean=True))

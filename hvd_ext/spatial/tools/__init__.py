@@ -1,0 +1,1 @@
+"""What a split costs, and whether it computes what the unsplit model does."""
