@@ -22,14 +22,14 @@ from hvd_ext.allreduce import (
 )
 from hvd_ext.allreduce.half import reduce_half
 from hvd_ext.allreduce.operations import Array, Operation
-from hvd_ext.allreduce.table import DTYPE_CLASSES
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 # A dtype's own name is slow to ask for.
-_NAMES = {np.dtype(name): name for name in DTYPE_CLASSES if name != "bfloat16"}
+_NAMES = {np.dtype(name): name for name, dtype in DTYPES.items() if dtype.stored_as == name}
 
 Algorithm = Callable[["MPI.Comm", Array, Operation], None]
 
@@ -84,7 +84,7 @@ def prepare(
             "1-D, contiguous and writable"
         )
     reduce = ALGORITHMS[algorithm]
-    dtype_class = DTYPE_CLASSES[name]
+    dtype_class = DTYPES[name].dtype_class
     if dtype_class == "half":
         through_float32 = _quiet(functools.partial(reduce_half, reduce))
         return functools.partial(through_float32, comm, buffer, operation)
@@ -104,7 +104,8 @@ def prepare(
 
 def dtype_class_of(buffer: Array) -> str:
     """The class of the buffer's dtype; float, too, for one that is not served: MPI refuses it."""
-    return DTYPE_CLASSES.get(_NAMES.get(buffer.dtype, ""), "float")
+    name = _NAMES.get(buffer.dtype)
+    return "float" if name is None else DTYPES[name].dtype_class
 
 
 def check_dtype(buffer: Array, dtype: str | None = None) -> str:
@@ -114,8 +115,7 @@ def check_dtype(buffer: Array, dtype: str | None = None) -> str:
         UsageError: no algorithm serves it.
     """
     name = _NAMES.get(buffer.dtype) if dtype is None else dtype
-    lies_in = "uint16" if name == "bfloat16" else name
-    if name not in DTYPE_CLASSES or buffer.dtype.name != lies_in:
+    if name not in DTYPES or buffer.dtype.name != DTYPES[name].stored_as:
         raise _not_served(buffer, name or buffer.dtype.name)
     return name
 
@@ -123,5 +123,5 @@ def check_dtype(buffer: Array, dtype: str | None = None) -> str:
 def _not_served(buffer: Array, dtype: str) -> UsageError:
     return UsageError(
         f"dtype {dtype!r} in an array of {buffer.dtype}: use one of "
-        f"{', '.join(DTYPE_CLASSES)}, bfloat16 in an array of uint16"
+        f"{', '.join(DTYPES)}, bfloat16 in an array of uint16"
     )

@@ -18,14 +18,16 @@ import numpy as np
 from hvd_ext.allreduce import native
 from hvd_ext.allreduce.algorithms import check_dtype, dtype_class_of, prepare
 from hvd_ext.allreduce.operations import Array, operation
-from hvd_ext.allreduce.table import BUILT_IN, DTYPE_CLASSES, Table
-from hvd_ext.arena.layout import ITEM_BYTES, Bucket, line_up
+from hvd_ext.allreduce.table import BUILT_IN, Table
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import StallError, UsageError
 from hvd_ext.events import CommEvent, emit, listening
 from hvd_ext.job.progress_thread import Progress
 from hvd_ext.job.watchdog import end_job, stall_sentence
 from hvd_ext.settings import stall_timeout_s
-from hvd_ext.shm.window import Window, WindowError, outside_bytes
+from hvd_ext.shm.layout import align_up
+from hvd_ext.shm.regions import WindowError
+from hvd_ext.shm.window import Window, staging_bytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -127,13 +129,12 @@ class Planned:
 
         Args and Raises are those of Planned, but that WindowError may always rise.
         """
-        if dtype not in ITEM_BYTES:
-            raise UsageError(f"dtype {dtype!r}: use one of {', '.join(ITEM_BYTES)}")
+        if dtype not in DTYPES:
+            raise UsageError(f"dtype {dtype!r}: use one of {', '.join(DTYPES)}")
         self = cls.__new__(cls)
         self._device = None
-        self._window = Window(topology.node, line_up(count * ITEM_BYTES[dtype]))
-        stored = "uint16" if dtype == "bfloat16" else dtype
-        self.buffer = np.frombuffer(self._window.data, stored, count)
+        self._window = Window(topology.node, align_up(count * DTYPES[dtype].item_bytes))
+        self.buffer = np.frombuffer(self._window.data, DTYPES[dtype].stored_as, count)
         self._plan(topology, operation, dtype, algorithm, table, "arena")
         return self
 
@@ -215,7 +216,7 @@ class Planned:
         message_bytes = self.buffer.nbytes
         one_node = topology.cross.size == 1
         ranks = topology.node.size
-        dtype_class = DTYPE_CLASSES.get(dtype, "float")
+        dtype_class = DTYPES[dtype].dtype_class
         chosen = table.choose(topology.nodes, ranks, memory, message_bytes, dtype_class)
         if algorithm is None and chosen == "hierarchical" and not one_node:
             chosen = "native"
@@ -251,13 +252,14 @@ class Planned:
         )
 
     def _plan_arena(self, dtype: str, combined: str, scale: float) -> None:
-        bucket = Bucket(dtype, 0, self.buffer.size, ())
-        exchange = self._window.plan(bucket, scale, True, combined)
+        exchange = self._window.plan(
+            0, self.buffer.size, dtype, scale, local=True, operation=combined
+        )
         self._run = self._window.repeated(exchange, self._timeout_s)
 
     def _plan_outside(self, dtype: str, combined: str, scale: float) -> None:
-        self._window = window = Window(self._topology.node, outside_bytes(self.buffer.nbytes))
-        exchange = window.plan_outside(dtype, self.buffer.size, combined, scale)
+        self._window = window = Window(self._topology.node, staging_bytes(self.buffer.nbytes))
+        exchange = window.plan_staged(dtype, self.buffer.size, combined, scale)
         self._run = window.repeated(exchange, self._timeout_s, self.buffer.ctypes.data)
 
     def _stall(self, code: int) -> StallError:

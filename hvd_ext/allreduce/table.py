@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes, format_seconds
 
@@ -28,18 +29,8 @@ ALGORITHMS = (
     "hierarchical",
 )
 MEMORY_KINDS = ("host", "arena")
-DTYPE_CLASSES = {
-    "float64": "float",
-    "float32": "float",
-    "float16": "half",
-    "bfloat16": "half",
-    "int64": "integer",
-    "int32": "integer",
-    "int8": "integer",
-    "uint8": "integer",
-}
 ANY_DTYPE = "any"
-_CLASSES = (*dict.fromkeys(DTYPE_CLASSES.values()), ANY_DTYPE)
+_CLASSES = (*dict.fromkeys(dtype.dtype_class for dtype in DTYPES.values()), ANY_DTYPE)
 
 Choices = tuple[tuple[int, str], ...]
 # Median of each algorithm in us, at one message size: (message_bytes, {algorithm: us}).
@@ -54,7 +45,7 @@ class Row:
         nodes, ranks_per_node: the situation the row speaks for; 0 = any.
         memory: "arena" for the node-shared window, "host" for any other array.
         choices: (least message_bytes, algorithm), ascending from 0.
-        dtype_class: a value of DTYPE_CLASSES, or "any".
+        dtype_class: of its elements: "float", "half", "integer", or "any".
         measured_us: what the choices rest on, ascending; for `explain` only.
     """
 

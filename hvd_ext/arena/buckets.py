@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, line_up
+from hvd_ext.arena.layout import ParameterSpec
 from hvd_ext.units import MIB, format_bytes, format_seconds
 
 # What fewer buckets may add to the time after backward, of which each takes some itself.
@@ -72,7 +72,7 @@ def fuse(parameters: Sequence[ParameterSpec], ready_s: Sequence[float], cost: Bu
         cost: of a bucket.
     """
     order = sorted(range(len(parameters)), key=lambda index: (ready_s[index], -index))
-    sizes = [line_up(parameters[i].count * ITEM_BYTES[parameters[i].dtype]) for i in order]
+    sizes = [parameters[i].padded_bytes for i in order]
     dtypes = [parameters[i].dtype for i in order]
     ready = [ready_s[i] for i in order]
     ends = _thin(_shortest_path(sizes, dtypes, ready, cost), sizes, dtypes, ready, cost)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.arena.inter_node import Lanes
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.job.stalls import Patience, on_every_rank
+from hvd_ext.job.stalls import Patience
 from hvd_ext.job.watchdog import Watchdog
+from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import Window
 
 if TYPE_CHECKING:
@@ -68,11 +69,14 @@ class HostArena:
         self.data = self._window.data
         self._local = self._nodes == 1
         self._patiently = Patience(topology, timeout_s if self._local else _NO_LIMIT_S)
-        self._exchanges = [self._window.plan(b, scale, self._local) for b in plan.buckets]
+        self._exchanges = [
+            self._window.plan(b.offset_bytes, b.count, b.dtype, scale, local=self._local)
+            for b in plan.buckets
+        ]
         self._lanes: Lanes | None = None
         self._watchdog: Watchdog | None = None
         if not self._local:
-            shares = [self.data[slice(*x.share_bytes)] for x in self._exchanges]
+            shares = [self.data[slice(*x.shard_bytes)] for x in self._exchanges]
             self._lanes = Lanes(topology, plan.buckets, shares, table)
             self._watchdog = Watchdog(topology, timeout_s)
         self._ticket = 0  # of the last exchange that is finished

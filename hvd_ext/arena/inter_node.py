@@ -16,6 +16,7 @@ import numpy as np
 
 from hvd_ext.allreduce.algorithms import prepare
 from hvd_ext.allreduce.operations import OPERATIONS, Array
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import Progress, Work, wait_for
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class Lanes:
         self._pending: deque[Future[None]] = deque()
         self._calls: list[Callable[[], None]] = []
         for index, (bucket, memory) in enumerate(zip(buckets, shares, strict=True)):
-            stored = "uint16" if bucket.dtype == "bfloat16" else bucket.dtype
-            share: Array = np.frombuffer(memory, stored)
+            share: Array = np.frombuffer(memory, DTYPES[bucket.dtype].stored_as)
             # By the longest share of the bucket, so that ranks with one a little shorter
             # choose alike.
             longest = -(-bucket.message_bytes // topology.node.size)

@@ -1,4 +1,4 @@
-"""Which parameter lies in which bucket of the arena, and whose share is what: pure."""
+"""Which parameter lies in which bucket of the arena, and where: pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A tensor starts on a cache line: vector loads stay aligned, and no two ranks ever
-# write to the same line.
-LINE_BYTES = 64
-ITEM_BYTES = {
-    "float32": 4,
-    "float64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int8": 1,
-    "uint8": 1,
-}
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.layout import align_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +19,7 @@ class ParameterSpec:
         name: unique among the parameters of an optimizer.
         shape: its shape.
         strides: of its gradient, in elements; dense in memory in some order.
-        dtype: a key of ITEM_BYTES.
+        dtype: a key of DTYPES.
     """
 
     name: str
@@ -42,6 +31,11 @@ class ParameterSpec:
     def count(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def padded_bytes(self) -> int:
+        """What it takes in the arena: whole cache lines."""
+        return align_up(self.count * DTYPES[self.dtype].item_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,7 @@ class Bucket:
     @property
     def message_bytes(self) -> int:
         """Payload per rank, alignment gaps included."""
-        return self.count * ITEM_BYTES[self.dtype]
+        return self.count * DTYPES[self.dtype].item_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ def plan_buckets(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> Plan
     filled = 0
     for index in reversed(range(len(parameters))):
         parameter = parameters[index]
-        padded = _padded_bytes(parameter)
+        padded = parameter.padded_bytes
         same = groups and parameters[groups[-1][0]].dtype == parameter.dtype
         if not same or filled + padded > bucket_bytes:
             groups.append([])
@@ -111,13 +105,10 @@ def lay_out(parameters: Sequence[ParameterSpec], groups: Sequence[Sequence[int]]
         slots = []
         for index in group:
             slots.append(Slot(index, end, parameters[index].count))
-            end += _padded_bytes(parameters[index])
-        buckets.append(Bucket(dtype, start, (end - start) // ITEM_BYTES[dtype], tuple(slots)))
+            end += parameters[index].padded_bytes
+        count = (end - start) // DTYPES[dtype].item_bytes
+        buckets.append(Bucket(dtype, start, count, tuple(slots)))
     return Plan(tuple(buckets), end)
-
-
-def _padded_bytes(parameter: ParameterSpec) -> int:
-    return line_up(parameter.count * ITEM_BYTES[parameter.dtype])
 
 
 def digest(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> str:
@@ -137,26 +128,8 @@ def first_difference(
     return None
 
 
-def share(count: int, size: int, rank: int, item_bytes: int) -> tuple[int, int]:
-    """The elements [begin, end) of a bucket that `rank` of `size` reduces.
-
-    Shares are equal up to one cache line, which no two ranks have in common.
-    """
-    line = LINE_BYTES // item_bytes
-    lines = -(-count // line)
-    return (
-        min(count, lines * rank // size * line),
-        min(count, lines * (rank + 1) // size * line),
-    )
-
-
 def _describe(parameters: Sequence[ParameterSpec], index: int) -> str:
     if index >= len(parameters):
         return f"no parameter {index}"
     p = parameters[index]
     return f"parameter {index} {p.name!r}, {p.dtype}, shape {p.shape}, strides {p.strides}"
-
-
-def line_up(count_bytes: int) -> int:
-    """Round up to whole cache lines."""
-    return -(-count_bytes // LINE_BYTES) * LINE_BYTES

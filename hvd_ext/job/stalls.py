@@ -1,16 +1,15 @@
-"""What every arena asks of the ranks of its node: to agree, and to come in time."""
+"""Waiting for the ranks of a node: who is late is named, and in the end given up on."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from hvd_ext.errors import StallError
 from hvd_ext.job.watchdog import end_job, stall_sentence
 from hvd_ext.settings import WARN_AFTER_S
-from hvd_ext.shm.window import WindowError
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -19,24 +18,6 @@ log = logging.getLogger("hvd_ext")
 T = TypeVar("T")
 # Between two slices of a wait Python sees to Ctrl-C.
 _SLICE_S = 0.5
-
-
-def on_every_rank(topology: Topology, make: Callable[[], T]) -> T:
-    """What `make` makes, if it can on every rank; collective over the world.
-
-    Raises:
-        WindowError: on every rank, with the first reason, if `make` raised it on any.
-    """
-    made: T | None = None
-    problem = ""
-    try:
-        made = make()
-    except WindowError as error:
-        problem = f"on {topology.hosts[topology.world.rank]}: {error}"
-    problems = [text for text in topology.world.allgather(problem) if text]
-    if problems:
-        raise WindowError(problems[0])
-    return cast("T", made)
 
 
 class Patience:

@@ -242,7 +242,7 @@ DEFINE_ALL(int8, int8_t, int8_t, SAME, SAME, SAME)
 DEFINE_ALL(uint8, uint8_t, uint8_t, SAME, SAME, SAME)
 
 #define ROW(NAME) {sum_##NAME, min_##NAME, max_##NAME, product_##NAME}
-/* In the order of DTYPES and OPERATIONS in window.py. */
+/* In the order of DTYPES in dtypes.py and of OPERATIONS in window.py. */
 static kernel *const KERNELS[][4] = {ROW(float32), ROW(float64), ROW(float16), ROW(bfloat16),
                                      ROW(int64),   ROW(int32),   ROW(int8),    ROW(uint8)};
 static const int ITEM_BYTES[] = {4, 8, 2, 2, 8, 4, 1, 1};

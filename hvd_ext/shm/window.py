@@ -1,40 +1,29 @@
-"""The node-shared window from Python: memory that every rank of a node maps.
-
-Regions are anonymous files (memfd_create) that peers open through /proc. They are
-not bounded by /dev/shm and vanish with the last process that has them, however it
-ends.
-"""
+"""The node-shared window from Python: sums straight from the memory of a node's ranks."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import mmap
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_ext.arena.layout import ITEM_BYTES, Bucket, line_up, share
-from hvd_ext.errors import HvdExtError
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.layout import align_up, shard
+from hvd_ext.shm.regions import WindowError, address, map_regions
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-DTYPES = tuple(ITEM_BYTES)  # in the order of window.c's KERNELS, as are the operations
+# Both in the order of window.c's KERNELS.
+_DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 OPERATIONS = ("sum", "min", "max", "product")
 SHORT_BYTES = 16 << 10
 PIECE_BYTES = 256 << 10
-_CONTROL_BYTES = 128
-_TOKEN_BYTES = 16
 _HEADER_BYTES = 4096  # data starts on a page
 _OVER, _TIMED_OUT, _DIED, _REDUCED = range(4)
-
-
-class WindowError(HvdExtError):
-    """Ranks of a node cannot share memory; the message says why."""
 
 
 class _CWindow(ctypes.Structure):
@@ -73,15 +62,15 @@ class _CCall(ctypes.Structure):
 
 
 @dataclass
-class Exchange:
-    """One bucket's exchange, planned once and run every step.
+class NodeExchange:
+    """One exchange of a node's ranks, planned once and run every step.
 
     Attributes:
-        share_bytes: the part [begin, end) of the window's data that this rank reduces.
+        shard_bytes: the part [begin, end) of the window's data that this rank reduces.
     """
 
     plan: _CExchange
-    share_bytes: tuple[int, int]
+    shard_bytes: tuple[int, int]
 
     def __post_init__(self) -> None:
         """Look the address up once."""
@@ -94,7 +83,7 @@ class Exchange:
 
     @property
     def transfer_s(self) -> float:
-        """How long the last run took to reduce this rank's share, once all were."""
+        """How long the last run took to reduce this rank's shard, once all were."""
         return float(self.plan.transfer_s)
 
 
@@ -113,8 +102,8 @@ class Window:
         """
         self._library = _library()
         self._size = node.size
-        self._regions = _map_regions(node, _HEADER_BYTES + data_bytes)
-        addresses = [_address(region) for region in self._regions]
+        self._regions = map_regions(node, _HEADER_BYTES + data_bytes)
+        addresses = [address(region) for region in self._regions]
         pointers = ctypes.c_void_p * node.size
         self._control = pointers(*addresses)
         self._data = pointers(*(address + _HEADER_BYTES for address in addresses))
@@ -127,36 +116,46 @@ class Window:
         self.rank = node.rank
         self.data = memoryview(self._regions[node.rank])[_HEADER_BYTES:]
 
-    def plan(self, bucket: Bucket, scale: float, local: bool, operation: str = "sum") -> Exchange:
-        """Plan the exchange of `bucket`.
+    def plan(
+        self,
+        offset_bytes: int,
+        count: int,
+        dtype: str,
+        scale: float,
+        *,
+        local: bool,
+        operation: str = "sum",
+    ) -> NodeExchange:
+        """Plan the exchange of `count` elements at the same place of every rank's data.
 
         Args:
-            bucket: where it lies.
+            offset_bytes: into the data.
+            count: of elements.
+            dtype: a key of DTYPES.
             scale: what every element of the sum is multiplied by.
-            local: False if the reduced share is taken between nodes before it goes
+            local: False if the reduced shard is taken between nodes before it goes
                 back to the node's ranks.
             operation: one of OPERATIONS.
         """
-        item = ITEM_BYTES[bucket.dtype]
-        begin, end = share(bucket.count, self._size, self.rank, item)
+        item = DTYPES[dtype].item_bytes
+        begin, end = shard(count, self._size, self.rank, item)
         c = _CExchange(
-            offset=bucket.offset_bytes,
+            offset=offset_bytes,
             begin=begin,
             count=end - begin,
-            dtype=DTYPES.index(bucket.dtype),
+            dtype=_DTYPE_NUMBERS[dtype],
             operation=OPERATIONS.index(operation),
             local=local,
             scale=scale,
         )
-        first = bucket.offset_bytes
-        return Exchange(c, (first + begin * item, first + end * item))
+        return NodeExchange(c, (offset_bytes + begin * item, offset_bytes + end * item))
 
     def ready(self, ticket: int) -> None:
         """Say that this rank's data of all exchanges up to `ticket` is in the window."""
         self._library.window_ready(self._address, ticket)
 
-    def reduce(self, exchange: Exchange, ticket: int, timeout_s: float) -> bool:
-        """Reduce this rank's share of an exchange once all ranks are ready.
+    def reduce(self, exchange: NodeExchange, ticket: int, timeout_s: float) -> bool:
+        """Reduce this rank's shard of an exchange once all ranks are ready.
 
         Returns:
             True if all ranks have it now, False if it is to be taken between nodes and
@@ -172,12 +171,12 @@ class Window:
             return bool(code == _OVER)
         raise self.late(code)
 
-    def publish(self, exchange: Exchange) -> None:
-        """Give the node's ranks this rank's share; may be called by several threads."""
+    def publish(self, exchange: NodeExchange) -> None:
+        """Give the node's ranks this rank's shard; may be called by several threads."""
         self._library.window_publish(self._address, exchange.address)
 
     def done(self, ticket: int) -> None:
-        """Say that this rank's shares of all exchanges up to `ticket` are published."""
+        """Say that this rank's shards of all exchanges up to `ticket` are published."""
         self._library.window_done(self._address, ticket)
 
     def finish(self, ticket: int, timeout_s: float) -> None:
@@ -190,35 +189,35 @@ class Window:
         if code != _OVER:
             raise self.late(code)
 
-    def plan_outside(self, dtype: str, count: int, operation: str, scale: float) -> Exchange:
-        """Plan the exchange of messages of `count` elements that lie anywhere.
+    def plan_staged(self, dtype: str, count: int, operation: str, scale: float) -> NodeExchange:
+        """Plan the exchange of messages of `count` elements that lie outside the window.
 
-        The window must have `outside_bytes`.
+        It must have room for `staging_bytes`.
         """
         c = _CExchange(
-            offset=_place_bytes(count * ITEM_BYTES[dtype]),
+            offset=_half_bytes(count * DTYPES[dtype].item_bytes),
             count=count,
-            dtype=DTYPES.index(dtype),
+            dtype=_DTYPE_NUMBERS[dtype],
             operation=OPERATIONS.index(operation),
             local=True,
             scale=scale,
         )
-        return Exchange(c, (0, 0))
+        return NodeExchange(c, (0, 0))
 
     def repeated(
-        self, exchange: Exchange, timeout_s: float, buffer_address: int | None = None
+        self, exchange: NodeExchange, timeout_s: float, buffer_address: int | None = None
     ) -> Callable[[], int]:
         """An exchange from end to end, the only one in this window, to be called again and again.
 
         Args:
-            exchange: what `plan` or `plan_outside` made.
+            exchange: what `plan` or `plan_staged` made.
             timeout_s: how long ranks are waited for.
-            buffer_address: of a message that lies anywhere, reduced in place; None: it is
+            buffer_address: of a message outside the window, reduced in place; None: it is
                 in the window.
 
         Returns:
-            A call that gives 0 once it is done. If not, ranks did not come, and `late`
-            tells of this code which.
+            A call that gives 0 once it is done; any other code means that ranks did not
+            arrive, and `late` tells which.
         """
         call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s)
         return _Repeated(self._library.window_call, ctypes.byref(call), self, exchange)
@@ -236,23 +235,23 @@ class _Repeated(functools.partial[int]):
     """A call with what its one argument points to, which must live as long."""
 
     window: Window
-    exchange: Exchange
+    exchange: NodeExchange
 
-    def __new__(cls, function: Any, call: Any, window: Window, exchange: Exchange) -> _Repeated:
+    def __new__(cls, function: Any, call: Any, window: Window, exchange: NodeExchange) -> _Repeated:
         self = super().__new__(cls, function, call)
         self.window, self.exchange = window, exchange
         return self
 
 
-def outside_bytes(message_bytes: int) -> int:
-    """What a window needs for messages that lie anywhere: two places, used in turn."""
-    return 2 * _place_bytes(message_bytes)
+def staging_bytes(message_bytes: int) -> int:
+    """What a window needs for messages that lie outside it: two halves, used in turn."""
+    return 2 * _half_bytes(message_bytes)
 
 
-def _place_bytes(message_bytes: int) -> int:
-    # Up to here every rank combines all parts by itself. A longer message goes through
-    # places of a size that stays in the cache, and each rank combines its share.
-    return line_up(message_bytes) if message_bytes <= SHORT_BYTES else PIECE_BYTES
+def _half_bytes(message_bytes: int) -> int:
+    # One-shot up to here: every rank combines all parts by itself. A longer message is
+    # two-shot, in pieces that stay in the cache, and each rank combines its shard.
+    return align_up(message_bytes) if message_bytes <= SHORT_BYTES else PIECE_BYTES
 
 
 def _library() -> ctypes.CDLL:
@@ -273,47 +272,3 @@ def _library() -> ctypes.CDLL:
     library.window_done.restype = None
     library.window_finish.argtypes = [address, ticket, timeout_s]
     return library
-
-
-def _map_regions(node: MPI.Comm, region_bytes: int) -> list[mmap.mmap]:
-    token = secrets.token_bytes(_TOKEN_BYTES)
-    fd, failure = -1, ""
-    try:
-        fd = os.memfd_create("hvd_ext", os.MFD_CLOEXEC)
-        # Pages are taken now: an error here, not a bus error in the middle of a step.
-        os.posix_fallocate(fd, 0, region_bytes)
-        os.pwrite(fd, token, _CONTROL_BYTES)
-    except OSError as error:
-        failure = f"{region_bytes} bytes of shared memory: {error.strerror}"
-    regions: list[mmap.mmap] = []
-    tickets = node.allgather((os.getpid(), fd, token, failure))
-    failure = next((ticket[3] for ticket in tickets if ticket[3]), "")
-    if not failure:
-        try:
-            regions = [
-                _open_region(pid, peer, token, region_bytes) for pid, peer, token, _ in tickets
-            ]
-        except OSError as error:
-            failure = f"a peer's memory: {error.strerror or error}"
-    # Also the point up to which every rank has to keep its descriptor open.
-    failures = [text for text in node.allgather(failure) if text]
-    if fd >= 0:
-        os.close(fd)
-    if failures:
-        raise WindowError(failures[0])
-    return regions
-
-
-def _open_region(pid: int, fd: int, token: bytes, region_bytes: int) -> mmap.mmap:
-    opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        # In another container the same numbers may name another process's file.
-        if os.pread(opened, _TOKEN_BYTES, _CONTROL_BYTES) != token:
-            raise OSError(0, f"process {pid} is another one here, as between containers")
-        return mmap.mmap(opened, region_bytes)
-    finally:
-        os.close(opened)
-
-
-def _address(region: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(region))

@@ -17,8 +17,8 @@ import torch
 from horovod.torch.optimizer import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_ext import settings
-from hvd_ext.arena.cuda.arena import DTYPES as DEVICE_DTYPES
-from hvd_ext.arena.layout import ITEM_BYTES
+from hvd_ext.arena.cuda.arena import SERVED as DEVICE_DTYPES
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.torch import runtime
 from hvd_ext.torch.reducer import Gradients
@@ -269,7 +269,7 @@ def _unserved_memory(groups: Sequence[dict[str, Any]]) -> str | None:
     devices = sorted({str(p.device) for p in parameters})
     if len(devices) > 1:
         return f"parameters are on {' and '.join(devices)}"
-    served: Collection[str] = ITEM_BYTES
+    served: Collection[str] = DTYPES
     if devices and devices != ["cpu"]:
         if not devices[0].startswith("cuda"):
             return f"parameters are on {devices[0]}"

@@ -28,7 +28,7 @@ from hvd_ext.arena.layout import Bucket, ParameterSpec
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from hvd_ext.job.progress_thread import Progress, wait_for
-from hvd_ext.shm.window import WindowError
+from hvd_ext.shm.regions import WindowError
 
 Arena = HostArena | DeviceArena
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]

@@ -28,7 +28,7 @@ from hvd_ext.arena.layout import (
 from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.job.monitored_barrier import roll_call
 from hvd_ext.job.topology import Topology, discover
-from hvd_ext.shm.window import WindowError
+from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch.background import yield_to_training
 from hvd_ext.torch.reducer import Arena, Gradients, NamedParameters
 from hvd_ext.units import MIB, format_bytes

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
 from hvd_ext.allreduce.half import narrow, widen
 from hvd_ext.allreduce.operations import OPERATIONS
-from hvd_ext.allreduce.table import DTYPE_CLASSES
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 
 comm = MPI.COMM_WORLD
@@ -92,7 +92,7 @@ def check_odd_numbers(name):
 
 for name in ALGORITHMS:
     for operation in OPERATIONS.values():
-        for dtype, dtype_class in DTYPE_CLASSES.items():
+        for dtype, dtype_class in ((d.name, d.dtype_class) for d in DTYPES.values()):
             if operation.name == "average" and dtype_class == "integer":
                 try:
                     prepare(name, comm, np.zeros(3, dtype), operation)

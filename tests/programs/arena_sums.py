@@ -8,7 +8,8 @@ from mpi4py import MPI
 
 from hvd_ext.allreduce.table import BUILT_IN
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, plan_buckets
+from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.topology import discover
 
 COUNTS = [0, 1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 4095, 4096, 4097, 100_003]
@@ -40,7 +41,7 @@ def main() -> None:
                     raw = np.frombuffer(
                         arena.data,
                         np.uint8,
-                        slot.count * ITEM_BYTES[bucket.dtype],
+                        slot.count * DTYPES[bucket.dtype].item_bytes,
                         slot.offset_bytes,
                     )
                     views[name] = torch.from_numpy(raw).view(getattr(torch, bucket.dtype))

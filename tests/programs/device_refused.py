@@ -10,7 +10,7 @@ from mpi4py import MPI
 from hvd_ext.arena.cuda.arena import DeviceArena
 from hvd_ext.arena.layout import ParameterSpec, plan_buckets
 from hvd_ext.job.topology import Topology, discover
-from hvd_ext.shm.window import WindowError
+from hvd_ext.shm.regions import WindowError
 
 topology = discover(MPI.COMM_WORLD, 30)
 world = topology.world

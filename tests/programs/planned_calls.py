@@ -11,7 +11,8 @@ from mpi4py import MPI
 from hvd_ext.allreduce.persistent import Planned
 from hvd_ext.errors import UsageError
 from hvd_ext.job.topology import discover
-from hvd_ext.shm.window import PIECE_BYTES, WindowError
+from hvd_ext.shm.regions import WindowError
+from hvd_ext.shm.window import PIECE_BYTES
 
 topology = discover(MPI.COMM_WORLD, 30)
 rank, size = topology.world.rank, topology.world.size

@@ -16,9 +16,10 @@ from mpi4py import MPI
 
 from hvd_ext.allreduce.table import Row, Table
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, plan_buckets
+from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.topology import Topology
-from hvd_ext.shm.window import WindowError
+from hvd_ext.shm.regions import WindowError
 
 COUNTS = [0, 1, 5, 16, 17, 1000, 4097, 70_001]
 
@@ -71,7 +72,8 @@ def main() -> None:
 
 
 def of(arena, dtype, slot):
-    raw = np.frombuffer(arena.data, np.uint8, slot.count * ITEM_BYTES[dtype], slot.offset_bytes)
+    count_bytes = slot.count * DTYPES[dtype].item_bytes
+    raw = np.frombuffer(arena.data, np.uint8, count_bytes, slot.offset_bytes)
     return raw.view(dtype)
 
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.arena.cuda.arena import DTYPES, vectors
-from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, plan_buckets
+from hvd_ext.arena.cuda.arena import SERVED, vectors
+from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.dtypes import DTYPES
 
 torch = pytest.importorskip("torch")
 
@@ -50,7 +51,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
 def every_kind_of_value(dtype: str, count: int, rank: int) -> torch.Tensor:
     """Numbers of all magnitudes, and of 16-bit types every pattern of bits there is."""
-    if ITEM_BYTES[dtype] == 2:
+    if DTYPES[dtype].item_bytes == 2:
         patterns = np.random.default_rng(rank).permutation(1 << 16).astype(np.uint16)
         bits = np.resize(patterns, count)
     else:
@@ -58,9 +59,9 @@ def every_kind_of_value(dtype: str, count: int, rank: int) -> torch.Tensor:
     return torch.from_numpy(bits).view(getattr(torch, dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", SERVED)
 def test_the_kernel_sums_in_order_of_ranks_and_rounds_once(launch: Launch, dtype: str) -> None:
-    vector = 16 // ITEM_BYTES[dtype]
+    vector = 16 // DTYPES[dtype].item_bytes
     count, first = 70_000 * vector // 8, 3
     memories = [every_kind_of_value(dtype, count, rank) for rank in range(RANKS)]
     before = [memory.clone() for memory in memories]
@@ -72,9 +73,9 @@ def test_the_kernel_sums_in_order_of_ranks_and_rounds_once(launch: Launch, dtype
     inside = slice(first * vector, first * vector + (count // vector - 5) * vector)
     for memory, old in zip(memories, before, strict=True):
         got, wanted = memory[inside], expected[inside]
-        same = got.view(torch.uint8).view(-1, ITEM_BYTES[dtype]) == wanted.view(torch.uint8).view(
-            -1, ITEM_BYTES[dtype]
-        )
+        same = got.view(torch.uint8).view(-1, DTYPES[dtype].item_bytes) == wanted.view(
+            torch.uint8
+        ).view(-1, DTYPES[dtype].item_bytes)
         # Of what is not a number only that counts.
         assert bool((same.all(dim=1) | (got.isnan() & wanted.isnan())).all())
         for outside in (slice(0, inside.start), slice(inside.stop, None)):
@@ -82,7 +83,7 @@ def test_the_kernel_sums_in_order_of_ranks_and_rounds_once(launch: Launch, dtype
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 70_000), st.sampled_from(DTYPES)), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 70_000), st.sampled_from(SERVED)), min_size=1, max_size=8),
     st.integers(1, 9),
 )
 def test_shares_are_whole_vectors_that_cover_every_bucket(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.arena.buckets import BucketCost, fuse
-from hvd_ext.arena.layout import ITEM_BYTES, ParameterSpec, lay_out, line_up
+from hvd_ext.arena.layout import ParameterSpec, lay_out
 
 MIB = 1 << 20
 
@@ -25,7 +25,7 @@ def specs(counts, dtypes=None):
 def over_s(groups, parameters, ready_s, cost):
     end = 0.0
     for group in groups:
-        sizes = (line_up(parameters[i].count * ITEM_BYTES[parameters[i].dtype]) for i in group)
+        sizes = (parameters[i].padded_bytes for i in group)
         end = max(end, max(ready_s[i] for i in group)) + cost.time_s(sum(sizes))
     return end
 

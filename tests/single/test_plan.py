@@ -9,21 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.arena.layout import (
-    ITEM_BYTES,
-    LINE_BYTES,
     ParameterSpec,
     digest,
     first_difference,
     plan_buckets,
-    share,
 )
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.layout import LINE_BYTES, shard
 
 specs = st.lists(
     st.builds(
         lambda index, count, dtype: ParameterSpec(f"p{index}", (count,), (1,), dtype),
         st.integers(0, 10**6),
         st.integers(0, 5000),
-        st.sampled_from(sorted(ITEM_BYTES)),
+        st.sampled_from(sorted(DTYPES)),
     ),
     max_size=40,
 )
@@ -45,7 +44,7 @@ def test_every_gradient_has_its_own_memory(parameters, bucket_bytes):
             assert slot.count == parameter.count
             assert slot.offset_bytes % LINE_BYTES == 0
             assert slot.offset_bytes >= at
-            at = slot.offset_bytes + slot.count * ITEM_BYTES[bucket.dtype]
+            at = slot.offset_bytes + slot.count * DTYPES[bucket.dtype].item_bytes
         assert at <= ends
         assert len(bucket.slots) == 1 or bucket.message_bytes <= bucket_bytes
     assert plan.total_bytes == ends
@@ -61,7 +60,7 @@ def test_the_last_parameter_comes_first():
 def test_shares_cover_a_bucket_once_and_share_no_line(item_bytes):
     line = LINE_BYTES // item_bytes
     for count, size in itertools.product(range(200), range(1, 9)):
-        bounds = [share(count, size, rank, item_bytes) for rank in range(size)]
+        bounds = [shard(count, size, rank, item_bytes) for rank in range(size)]
         assert bounds[0][0] == 0
         assert bounds[-1][1] == count
         for (_, end), (begin, _) in itertools.pairwise(bounds):

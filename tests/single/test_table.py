@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.measure import Spread, choices, faster, merge
 from hvd_ext.allreduce.table import ALGORITHMS as NAMES
-from hvd_ext.allreduce.table import BUILT_IN, DTYPE_CLASSES, MEMORY_KINDS, Row, Table, dump, load
+from hvd_ext.allreduce.table import BUILT_IN, MEMORY_KINDS, Row, Table, dump, load
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 
+CLASSES = sorted({dtype.dtype_class for dtype in DTYPES.values()})
 ROW = {
     "nodes": 2,
     "ranks_per_node": 0,
@@ -140,7 +142,7 @@ ROWS = st.builds(
     st.lists(st.tuples(st.integers(1, 99), st.sampled_from(NAMES)), unique_by=lambda c: c[0]).map(
         lambda found: ((0, "native"), *sorted(found))
     ),
-    st.sampled_from(["any", *DTYPE_CLASSES.values()]),
+    st.sampled_from(["any", *CLASSES]),
     st.lists(
         st.tuples(
             st.integers(0, 99),
@@ -154,7 +156,7 @@ SITUATION = (
     st.integers(1, 3),
     st.sampled_from(MEMORY_KINDS),
     st.integers(0, 120),
-    st.sampled_from(sorted(set(DTYPE_CLASSES.values()))),
+    st.sampled_from(CLASSES),
 )
 
 

@@ -21,16 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_refuse
-from hvd_ext.arena.layout import ITEM_BYTES, Bucket, Plan, share
-from hvd_ext.job.stalls import Patience, on_every_rank
-from hvd_ext.shm.window import Window, WindowError
+from hvd_ext.arena.layout import Bucket, Plan
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.job.stalls import Patience
+from hvd_ext.shm.layout import shard
+from hvd_ext.shm.regions import WindowError, on_every_rank
+from hvd_ext.shm.window import Window
 from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
 
 BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
-DTYPES = ("float32", "float16", "bfloat16")  # those of reduce.cu
+SERVED = ("float32", "float16", "bfloat16")  # those of reduce.cu
 _KERNELS = Path(__file__).with_name("reduce.cu")
 _VECTOR_BYTES = 16
 _THREADS = 512
@@ -69,7 +72,7 @@ class DeviceArena:
 
         Args:
             topology: one node.
-            plan: the buckets, of DTYPES.
+            plan: the buckets, of SERVED dtypes.
             scale: what every element of a sum is multiplied by.
             timeout_s: how long ranks are waited for.
             device: ordinal of this rank's GPU in this process.
@@ -86,7 +89,7 @@ class DeviceArena:
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: Window(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.
-        self._meeting = self._window.plan(Bucket("float32", 0, 0, ()), scale, local=False)
+        self._meeting = self._window.plan(0, 0, "float32", scale, local=False)
         # An event for each bucket, and one for when this rank has done its shares.
         events = len(plan.buckets) + 1
         self._own = on_every_rank(topology, lambda: Exported(device, plan.total_bytes, events))
@@ -195,7 +198,7 @@ class DeviceArena:
             with self._on_device():
                 module = cupy.RawModule(code=_KERNELS.read_text(encoding="utf-8"))
                 module.compile()  # now, and not in the first step
-                self._kernels = {name: module.get_function(f"reduce_{name}") for name in DTYPES}
+                self._kernels = {name: module.get_function(f"reduce_{name}") for name in SERVED}
                 self._stream = cupy.cuda.Stream(non_blocking=True)
                 self._memory = cupy.asarray([m.address for m in everybodys], dtype=np.uint64)
                 self._runtime.deviceSynchronize()
@@ -210,7 +213,7 @@ class DeviceArena:
 
 def vectors(bucket: Bucket, size: int, rank: int) -> tuple[int, int]:
     """Where the share of `rank` of `size` begins in the arena, and its length, in 16 bytes."""
-    item_bytes = ITEM_BYTES[bucket.dtype]
-    begin, end = share(bucket.count, size, rank, item_bytes)
+    item_bytes = DTYPES[bucket.dtype].item_bytes
+    begin, end = shard(bucket.count, size, rank, item_bytes)
     first_byte = bucket.offset_bytes + begin * item_bytes
     return first_byte // _VECTOR_BYTES, (end - begin) * item_bytes // _VECTOR_BYTES

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hvd_ext.arena.cuda.handle_cache import HandleCache
-from hvd_ext.shm.window import WindowError
+from hvd_ext.shm.regions import WindowError
 
 # A handle opens the whole block that memory lies in: ours shall lie there alone.
 _BLOCK_BYTES = 2 << 20

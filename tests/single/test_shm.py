@@ -1,0 +1,30 @@
+"""The node-shared window, as far as it can be looked at without ranks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import hvd_ext.shm
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.layout import LINE_BYTES
+from hvd_ext.shm.window import OPERATIONS
+
+WINDOW_C = (Path(hvd_ext.shm.__file__).parent / "window.c").read_text(encoding="utf-8")
+
+
+def found(pattern: str) -> str:
+    match = re.search(pattern, WINDOW_C, re.DOTALL)
+    assert match, f"window.c has nothing like {pattern}"
+    return match.group(1)
+
+
+def test_c_and_python_number_dtypes_and_operations_alike():
+    assert re.findall(r"ROW\((\w+)\)", found(r"KERNELS\[\]\[4\] = \{(.*?)\};")) == list(DTYPES)
+    assert re.findall(r"(\w+)_##NAME", found(r"#define ROW\(NAME\) \{(.*?)\}")) == list(OPERATIONS)
+
+
+def test_c_and_python_agree_on_sizes():
+    sizes = [int(size) for size in found(r"ITEM_BYTES\[\] = \{(.*?)\}").split(",")]
+    assert sizes == [dtype.item_bytes for dtype in DTYPES.values()]
+    assert int(found(r"LINE = (\d+)")) == LINE_BYTES
