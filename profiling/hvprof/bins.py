@@ -58,7 +58,7 @@ def quantile_s(cells: Iterable[Cell | Region], q: float) -> float | None:
         q: 0.5 for the median.
 
     Returns:
-        Seconds, or None where the cells have no histogram (old recordings).
+        Seconds, or None where the cells have no histogram (an imported timeline).
     """
     calls: Counter[int] = Counter()
     shortest, longest = math.inf, 0.0

@@ -1,9 +1,8 @@
-"""The file of a rank, as recorder.h lays it out, and that of format 1."""
+"""The file of a rank, as recorder.h lays it out."""
 
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,12 +89,6 @@ CELL = np.dtype(
     ]
 )
 
-_HEADER_1 = struct.Struct("<8sIIiiqQQQd64s384s")
-_NAMES_1, _NAME_BYTES_1, _CELLS_1 = 128, 32, 2048
-_CELL_FIELDS_1 = ("key", "calls", "bytes", "time_ns", "wait_ns", "max_ns", "inverted_min_ns", "_")
-_CELL_1 = np.dtype([(name, "<u8") for name in _CELL_FIELDS_1])
-_FILE_BYTES_1 = _HEADER_1.size + _NAMES_1 * _NAME_BYTES_1 + _CELLS_1 * _CELL_1.itemsize
-
 _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
 
 
@@ -118,7 +111,7 @@ class Tables:
 
 
 def read_tables(path: Path) -> Tables:
-    """Read the names and communicators of a file that `read_rank` reads, of format 2."""
+    """Read the names and communicators of a file that `read_rank` reads."""
     fixed = np.fromfile(path, FIXED, 1)
     if not len(fixed):
         raise _cut_off(path, 0, FIXED.itemsize)
@@ -160,27 +153,16 @@ def read_rank(path: Path) -> RankRecording | None:
     if not data.startswith(MAGIC[: len(data)]):
         raise UsageError(f"{path} is no recording of a rank: hvprof did not write it")
     version = int.from_bytes(data[8:12], "little")
-    if len(data) >= 12 and not 1 <= version <= VERSION:
+    if len(data) >= 12 and version != VERSION:
         raise UsageError(f"{path} has format {version}, this hvprof reads {VERSION}: update it")
-    return _read_1(path, data) if version == 1 else _read_2(path, data)
-
-
-def _check(path: Path, rank: int, size: int, state: int, cost_ns: float) -> None:
-    if not 0 <= rank < size or state >= len(STATES) or not 0 <= cost_ns < 1e9:
-        raise UsageError(f"{path} is damaged: rank {rank} of {size}, state {state}; record again")
-
-
-def _cut_off(path: Path, have: int, want: int) -> UsageError:
-    return UsageError(f"{path} is cut off: {have} of {want} bytes; record again")
-
-
-def _read_2(path: Path, data: bytes) -> RankRecording:
     if len(data) < FIXED.itemsize:
         raise _cut_off(path, len(data), FIXED.itemsize)
     fixed = np.frombuffer(data, FIXED, 1)[0]
     header = fixed["header"]
     head = {name: header[name].item() for name in HEADER.names or () if name != "offsets"}
-    _check(path, head["rank"], head["size"], head["state"], head["cost_ns"])
+    number, size, state = head["rank"], head["size"], head["state"]
+    if not 0 <= number < size or state >= len(STATES) or not 0 <= head["cost_ns"] < 1e9:
+        raise UsageError(f"{path} is damaged: rank {number} of {size}, state {state}; record again")
     count = head["cells"]
     want = FIXED.itemsize + count * CELL.itemsize
     if len(data) < want:
@@ -202,11 +184,11 @@ def _read_2(path: Path, data: bytes) -> RankRecording:
     steps = [_step(row) for row in fixed["steps"].tolist()[: head["step_count"]]]
     exposed = head["cache_source"]
     return RankRecording(
-        rank=head["rank"],
-        size=head["size"],
+        rank=number,
+        size=size,
         host=text_of(head["host"]),
         pid=head["pid"],
-        state=STATES[head["state"]],
+        state=STATES[state],
         start_unix_s=head["start_unix_ns"] / 1e9,
         end_unix_s=head["end_unix_ns"] / 1e9 if head["end_unix_ns"] else None,
         recorder_cost_s=head["cost_ns"] / 1e9,
@@ -234,6 +216,10 @@ def _read_2(path: Path, data: bytes) -> RankRecording:
         ),
         start_clock_s=head["start_clock_ns"] / 1e9,
     )
+
+
+def _cut_off(path: Path, have: int, want: int) -> UsageError:
+    return UsageError(f"{path} is cut off: {have} of {want} bytes; record again")
 
 
 def _communicator(row: tuple[Any, ...]) -> Communicator:
@@ -302,61 +288,3 @@ def _cell(row: Any, tables: Tables) -> Cell:
         block_calls=block_calls,
         blocks_s=blocks_s,
     )
-
-
-def _read_1(path: Path, data: bytes) -> RankRecording:
-    if len(data) != _FILE_BYTES_1:
-        raise _cut_off(path, len(data), _FILE_BYTES_1)
-    (_, _, state, rank, size, pid, start, end, dropped, cost, host, library) = (
-        _HEADER_1.unpack_from(data)
-    )
-    _check(path, rank, size, state, cost)
-    return RankRecording(
-        rank=rank,
-        size=size,
-        host=text_of(host),
-        pid=pid,
-        state=STATES[state],
-        start_unix_s=start / 1e9,
-        end_unix_s=end / 1e9 if end else None,
-        recorder_cost_s=cost / 1e9,
-        dropped_calls=dropped,
-        mpi_library=text_of(library),
-        cells=tuple(_cells_1(path, data)),
-    )
-
-
-def _cells_1(path: Path, data: bytes) -> list[Cell]:
-    cells_at = _HEADER_1.size + _NAMES_1 * _NAME_BYTES_1
-    names = [
-        text_of(data[start : start + _NAME_BYTES_1])
-        for start in range(_HEADER_1.size, cells_at, _NAME_BYTES_1)
-    ]
-    table = np.frombuffer(data, _CELL_1, _CELLS_1, cells_at)
-    cells = []
-    for row in table[table["calls"] > 0]:
-        key, calls, total_bytes, time_ns, wait_ns, max_ns, inverted_min_ns, _ = row.item()
-        try:
-            low, high = _BIN_EDGES[key >> 48 & 0xFF]
-            source = SOURCES[key >> 58 & 1]
-            cells.append(
-                Cell(
-                    operation=names[key >> 32 & 0xFF],
-                    algorithm=names[key >> 40 & 0xFF],
-                    traffic=TRAFFIC[:3][key >> 56 & 3],
-                    source=source,
-                    size=max(1, key & 0xFFFFFFFF),
-                    low_bytes=low,
-                    high_bytes=high,
-                    calls=calls,
-                    message_bytes=total_bytes,
-                    time_s=time_ns / 1e9,
-                    wait_s=wait_ns / 1e9 if source == "hvd_ext" else None,
-                    # A rank that was killed while it counted may lack the minimum.
-                    min_s=min(~inverted_min_ns & (2**64 - 1), max_ns) / 1e9,
-                    max_s=max_ns / 1e9,
-                )
-            )
-        except IndexError:
-            raise UsageError(f"{path} is damaged: no such cell {key:#x}; record again") from None
-    return cells

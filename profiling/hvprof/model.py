@@ -131,12 +131,6 @@ class RegistrationCache:
     hits: int
     misses: int
 
-    @property
-    def hit_percent(self) -> float | None:
-        """Share of the look-ups that hit; None where there was none."""
-        lookups = self.hits + self.misses
-        return 100 * self.hits / lookups if lookups else None
-
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:

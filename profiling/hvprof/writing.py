@@ -26,14 +26,17 @@ from hvprof.model import Cell, RankRecording, Region, Step
 
 
 def write_rank(directory: Path, rank: RankRecording) -> Path:
-    """Write one rank's file, as `load` reads it back (times to a nanosecond).
+    """Write one rank's file into a directory, as `load` reads it back; returns its path."""
+    path = directory / f"rank-{rank.rank:05d}.hvprof"
+    path.write_bytes(encode_rank(rank))
+    return path
+
+
+def encode_rank(rank: RankRecording) -> bytes:
+    """The file of a rank (times to a nanosecond).
 
     Args:
-        directory: where; it must be there.
         rank: at most 4096 cells and regions, 256 names and 127 communicators.
-
-    Returns:
-        The path of the file.
     """
     fixed = np.zeros(1, FIXED)
     header = fixed[0]["header"]
@@ -74,11 +77,7 @@ def write_rank(directory: Path, rank: RankRecording) -> Path:
     header["communicators"] = len(communicators)
     for number, text in enumerate(names.entered):
         fixed[0]["names"][number] = text.encode()
-    path = directory / f"rank-{rank.rank:05d}.hvprof"
-    with path.open("wb") as file:
-        file.write(fixed.tobytes())
-        file.write(table.tobytes())
-    return path
+    return fixed.tobytes() + table.tobytes()
 
 
 class _Names:

@@ -1,4 +1,4 @@
-"""Reading recordings of format 1, sound and hostile, and what is computed from them."""
+"""Reading recordings, sound and hostile, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from hvprof import report
 from hvprof.cli import main
 from hvprof.comparison import render
 from hvprof.export import as_json
+from hvprof.files import CELL, FIXED
+from hvprof.model import Cell, RankRecording
 from hvprof.recording import bin_edges
 from hvprof.rows import SIZE_ROWS, size_row
+from hvprof.writing import encode_rank
 
 MIB = 2**20
-NAMES = ["other", "native", "allreduce", "bcast", "hierarchical", "iallreduce"]
-DATA, CONTROL, TRANSPORT = 0, 1, 2
 
 
 def size_bin(message_bytes: int) -> int:
@@ -39,55 +40,60 @@ def cell(
     calls: int,
     time_ms: float,
     *,
-    traffic: int = DATA,
+    traffic: str = "data",
     algorithm: str = "native",
     size: int = 2,
     wait_ms: float | None = None,
-) -> bytes:
-    key = (
-        size
-        | NAMES.index(operation) << 32
-        | NAMES.index(algorithm) << 40
-        | size_bin(message_bytes) << 48
-        | traffic << 56
-        | (wait_ms is not None) << 58
-        | 1 << 63
+) -> Cell:
+    low, high = bin_edges(size_bin(message_bytes))
+    return Cell(
+        operation=operation,
+        algorithm=algorithm,
+        traffic=traffic,
+        source="mpi" if wait_ms is None else "hvd_ext",
+        size=size,
+        low_bytes=low,
+        high_bytes=high,
+        calls=calls,
+        message_bytes=calls * message_bytes,
+        time_s=time_ms / 1e3,
+        wait_s=None if wait_ms is None else wait_ms / 1e3,
+        min_s=time_ms / 1e3 / calls,
+        max_s=time_ms / 1e3 / calls,
     )
-    time_ns = int(time_ms * 1e6)
-    wait_ns = int((wait_ms or 0) * 1e6)
-    shortest = ~(time_ns // calls) & (2**64 - 1)
-    total = calls * message_bytes
-    return struct.pack("<8Q", key, calls, total, time_ns, wait_ns, time_ns // calls, shortest, 0)
 
 
 def rank_file(
-    rank: int, cells: list[bytes], *, size: int = 2, version: int = 1, state: int = 1
+    rank: int, cells: list[Cell], *, size: int = 2, version: int = 2, state: int = 1
 ) -> bytes:
-    header = struct.pack(
-        "<8sIIiiqQQQd64s384s",
-        b"hvprof\r\n",
-        version,
-        state,
-        rank,
-        size,
-        4711,
-        10**18,
-        10**18 + 10**9 if state else 0,
-        0,
-        60.0,
-        b"node\x1b[31m",
-        b"Open MPI v4.1.8, package: x",
+    content = encode_rank(
+        RankRecording(
+            rank=rank,
+            size=size,
+            host="node\x1b[31m",
+            pid=4711,
+            state="finalized",
+            start_unix_s=1e9,
+            end_unix_s=1e9 + 1 if state else None,
+            recorder_cost_s=6e-8,
+            dropped_calls=0,
+            mpi_library="Open MPI v4.1.8, package: x",
+            cells=tuple(cells),
+        )
     )
-    names = b"".join(name.encode().ljust(32, b"\0") for name in NAMES).ljust(128 * 32, b"\0")
-    return header + names + b"".join(cells).ljust(2048 * 64, b"\0")
+    return content[:8] + struct.pack("<II", version, state) + content[16:]
 
 
-def write(directory: Path, ranks: list[list[bytes]], **options: int) -> Path:
+def write(directory: Path, ranks: list[list[Cell]], **options: int) -> Path:
     directory.mkdir(exist_ok=True)
     for rank, cells in enumerate(ranks):
         path = directory / f"rank-{rank:05d}.hvprof"
         path.write_bytes(rank_file(rank, cells, size=len(ranks), **options))
     return directory
+
+
+# Bin 255 does not exist.
+NO_CELL = struct.pack("<QQQ", 255 << 16, 0, 1).ljust(CELL.itemsize, b"\0")
 
 
 def shown(what: object) -> str:
@@ -139,8 +145,8 @@ def test_a_row_sums_over_ranks_and_bins(tmp_path: Path) -> None:
 
 def test_traffic_is_kept_apart(tmp_path: Path) -> None:
     cells = [
-        cell("allreduce", 8, 1000, 50, traffic=CONTROL),
-        cell("allreduce", 4000, 5, 1, traffic=TRANSPORT),
+        cell("allreduce", 8, 1000, 50, traffic="control"),
+        cell("allreduce", 4000, 5, 1, traffic="transport"),
         cell("allreduce", 4000, 5, 2, algorithm="hierarchical", wait_ms=0.5),
         cell("iallreduce", 4000, 1, 1),
     ]
@@ -168,7 +174,7 @@ def test_comparison_has_the_improvement_of_each_row(tmp_path: Path) -> None:
                 cell("allreduce", 2048, 100, 50),
                 cell("allreduce", 64 * MIB, 9, 80, algorithm="hierarchical", wait_ms=1),
                 cell("allreduce", 65 * MIB, 1, 10),
-                cell("allreduce", 8, 100, 500, traffic=CONTROL),
+                cell("allreduce", 8, 100, 500, traffic="control"),
             ]
         ]
         * 2,
@@ -222,13 +228,13 @@ def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
         (b"", "is cut off: 0 of"),
         (b"hvpr", "is cut off: 4 of"),
         (rank_file(0, [])[:5000], "is cut off: 5000 of"),
-        (rank_file(0, []) + b"x", "is cut off"),
+        (rank_file(0, [], version=1), "has format 1, this hvprof reads 2"),
         (b"\x7fELF and more", "hvprof did not write it"),
         (rank_file(0, [], version=3), "has format 3, this hvprof reads 2"),
         (rank_file(0, [], version=3)[:600], "has format 3, this hvprof reads 2"),
         (rank_file(5, [], size=2), "rank 5 of 2"),
         (rank_file(0, [], state=9), "state 9"),
-        (rank_file(0, [struct.pack("<8Q", 3 << 56, 1, 1, 1, 1, 1, 1, 0)]), "is damaged"),
+        (rank_file(0, [cell("bcast", 8, 1, 1)])[: -CELL.itemsize] + NO_CELL, "no such cell"),
     ],
 )
 def test_a_hostile_rank_file_is_one_clear_line(content: bytes, said: str, tmp_path: Path) -> None:
@@ -306,7 +312,12 @@ def test_a_pipe_is_no_recording(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(
-    places=st.lists(st.tuples(st.integers(8, 512 + 4096 + 256), st.binary(min_size=1, max_size=16)))
+    places=st.lists(
+        st.tuples(
+            st.integers(8, 1200) | st.integers(FIXED.itemsize, FIXED.itemsize + 2 * CELL.itemsize),
+            st.binary(min_size=1, max_size=16),
+        )
+    )
 )
 def test_any_damage_is_an_error_or_a_report(
     places: list[tuple[int, bytes]], tmp_path_factory: pytest.TempPathFactory
