@@ -33,8 +33,8 @@ from rich.table import Table
 from benchmarks.harness import BenchmarkError, write_result
 from benchmarks.shapes import resnet50
 from hvd_ext import cli
-from hvprof.record import LIBRARY
 from hvprof.recording import load
+from hvprof.session import LIBRARY
 from testbed.timing import summary
 
 # Arguments: rounds, then the number of floats of each message of a round.

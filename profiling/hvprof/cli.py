@@ -1,4 +1,4 @@
-"""The command line: hvprof record, import, report, compare, check, layers."""
+"""The command line: hvprof record, import, report, compare, check, layers, env, close."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hvd_ext import cli
 from hvd_ext.errors import UsageError
 from hvprof import report
 from hvprof.advice import advise
+from hvprof.commands import close, env
 from hvprof.comparison import Comparison, compare, render
 from hvprof.export import as_json, write_csv
 from hvprof.gate import check, parse_percent
@@ -202,6 +203,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_report(command)
     _add_compare(command)
     _add_layers(command)
+    for module in (env, close):
+        name = module.__name__.rpartition(".")[2]
+        module.add_arguments(command(name, module.run, module.HELP, module.ABOUT, module.EXAMPLE))
     return parser
 
 

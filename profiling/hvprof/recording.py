@@ -37,6 +37,7 @@ __all__ = [
     "load",
     "printable",
     "quantile_s",
+    "read_meta",
 ]
 
 META_NAME = "meta.json"
@@ -66,7 +67,7 @@ def load(directory: str | Path) -> Recording:
     directory = Path(directory)
     if not directory.is_dir():
         raise UsageError(f"{directory} is no directory: name one made by {_RECORD}")
-    meta = _read_meta(directory / META_NAME)
+    meta = read_meta(directory / META_NAME)
     paths = sorted(directory.glob(RANK_FILES))
     if not paths:
         why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
@@ -100,8 +101,12 @@ def load(directory: str | Path) -> Recording:
     )
 
 
-def _read_meta(path: Path) -> dict:
-    """The meta data, or nothing where there is none."""
+def read_meta(path: Path) -> dict:
+    """What a recording says of the whole job; empty where there is none.
+
+    Raises:
+        UsageError: the file is damaged or foreign.
+    """
     try:
         meta = json.loads(path.read_text())
     except FileNotFoundError:

@@ -20,7 +20,7 @@ from hvd_ext.errors import UsageError
 from hvprof.bins import bin_edges, bin_index, bucket_index
 from hvprof.files import BLOCKS
 from hvprof.model import Cell, RankRecording
-from hvprof.record import prepare_directory, write_meta
+from hvprof.session import prepare_directory, write_meta
 from hvprof.writing import write_rank
 
 # The activities that are an exchange, by whoever carries it out.

@@ -119,3 +119,29 @@ def test_errors_of_report_and_compare_are_one_line(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert done.stderr.startswith("hvprof: error: ")
         assert len(done.stderr.splitlines()) == 1
+
+
+def test_another_program_can_start_the_job(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    planned = hvprof("env", "-o", folder, "--trace", "10", "--json", "--dry-run")
+    assert not folder.exists()
+    done = hvprof("env", "-o", folder, "--trace", "10", "--json", "--", "python", "train.py")
+    assert done.stdout == planned.stdout
+    variables = json.loads(done.stdout)
+    assert (variables["HVPROF_DIR"], variables["HVPROF_TRACE"]) == (str(folder), "10")
+    assert Path(variables["LD_PRELOAD"].split(":")[0]).name == "libhvprof.so"
+    meta = json.loads((folder / "meta.json").read_text())
+    assert (meta["command"], meta["duration_s"]) == (["python", "train.py"], None)
+    refused = hvprof("env", "-o", folder)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    script = hvprof("env", "-o", folder, "--force").stdout
+    assert f"export HVPROF_DIR={folder}\n" in script
+    closed = hvprof("close", folder, "--exit-code", "7")
+    assert closed.returncode == 0
+    assert "the job made no MPI call" in closed.stderr
+    meta = json.loads((folder / "meta.json").read_text())
+    assert meta["exit_code"] == 7
+    assert meta["duration_s"] >= 0
+    # A job that succeeded and recorded nothing is an error.
+    assert hvprof("close", folder).returncode == 1
+    assert hvprof("close", tmp_path).returncode == 2

@@ -1,0 +1,27 @@
+"""hvprof close: complete a recording that hvprof env began."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hvprof.session import end, tell
+
+HELP = "complete a recording that hvprof env began"
+ABOUT = "Write how long the job took and how it ended, and say how many ranks were recorded."
+EXAMPLE = "close runs/a --exit-code 0"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument("directory", metavar="DIR", type=Path)
+    parser.add_argument(
+        "--exit-code", type=int, default=0, metavar="CODE", help="the job's (default: 0)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Complete the recording; fails where a job that succeeded recorded nothing."""
+    command = end(options.directory, options.exit_code)
+    tell(options.directory, command[0] if command else "the job", options.exit_code)
+    return 0

