@@ -187,14 +187,14 @@ def _hvd_ext(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Con
     from torch.utils.dlpack import from_dlpack
 
     from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
-    from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+    from hvd_ext.arena.layout import ParameterSpec, layout_by_size
     from hvd_ext.job.topology import discover
 
     specs = [
         ParameterSpec(str(index), (math.prod(shape),), (1,), "float32")
         for index, shape in enumerate(model_shapes)
     ]
-    plan = plan_buckets(specs, BUCKET_BYTES)
+    plan = layout_by_size(specs, BUCKET_BYTES)
     arena = DeviceArena(
         discover(MPI.COMM_WORLD, 60),
         plan,
@@ -207,7 +207,7 @@ def _hvd_ext(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Con
     views = {
         slot.parameter: memory[slot.offset_bytes : slot.offset_bytes + 4 * slot.count]
         for bucket in plan.buckets
-        for slot in bucket.slots
+        for slot in bucket.spans
     }
     tensors = [
         views[index].view(torch.float32).view(shape) for index, shape in enumerate(model_shapes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.arena.buckets import BucketCost
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.layout import ParameterSpec, lay_out
+from hvd_ext.arena.layout import ParameterSpec, layout_buckets
 from hvd_ext.job.progress_thread import Progress
 from hvd_ext.units import MIB
 
@@ -36,7 +36,7 @@ def measure_bucket(topology: Topology, table: Table, timeout_s: float) -> Bucket
 
 def _exchange_s(topology: Topology, table: Table, timeout_s: float, counts: list[int]) -> float:
     specs = [ParameterSpec(str(i), (count,), (1,), "float32") for i, count in enumerate(counts)]
-    plan = lay_out(specs, [[i] for i in range(len(specs))])
+    plan = layout_buckets(specs, [[i] for i in range(len(specs))])
     arena = HostArena(topology, plan, 1.0, table, timeout_s)
     progress = Progress()
     times_s = []  # noise only adds: the least counts

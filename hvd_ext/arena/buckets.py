@@ -51,7 +51,7 @@ class BucketCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Fusion:
+class BucketChoice:
     """Buckets as lists of parameters, and why.
 
     Attributes:
@@ -63,7 +63,9 @@ class Fusion:
     reason: str
 
 
-def fuse(parameters: Sequence[ParameterSpec], ready_s: Sequence[float], cost: BucketCost) -> Fusion:
+def choose_buckets(
+    parameters: Sequence[ParameterSpec], ready_s: Sequence[float], cost: BucketCost
+) -> BucketChoice:
     """Cut the parameters into buckets so that the last exchange is over soonest.
 
     Args:
@@ -86,7 +88,7 @@ def fuse(parameters: Sequence[ParameterSpec], ready_s: Sequence[float], cost: Bu
         f"{format_seconds(ready[-1] - ready[0])}, and the exchange should be over "
         f"{format_seconds(over_s - ready[-1])} after the last"
     )
-    return Fusion(groups, reason)
+    return BucketChoice(groups, reason)
 
 
 def _shortest_path(

@@ -1,7 +1,7 @@
 """The arena in host memory: buckets lie in the node-shared window.
 
-Within the node each rank reduces its share of a bucket straight from its peers'
-memory. On several nodes the shares then go between nodes, every local rank with its
+Within the node each rank reduces its shard of a bucket straight from its peers'
+memory. On several nodes the shards then go between nodes, every local rank with its
 own, by the algorithm that the table names, and only then back to the node's ranks;
 meanwhile the next buckets are reduced within the node.
 """
@@ -13,7 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hvd_ext.arena.inter_node import Lanes
+import numpy as np
+
+from hvd_ext.arena.inter_node import Channels
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import Patience
 from hvd_ext.job.watchdog import Watchdog
@@ -21,29 +23,26 @@ from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import Window
 
 if TYPE_CHECKING:
+    from hvd_ext.allreduce.operations import Array
     from hvd_ext.allreduce.table import Table
-    from hvd_ext.arena.layout import Plan
+    from hvd_ext.arena.layout import Layout
     from hvd_ext.job.topology import Topology
 
 _NO_LIMIT_S = 1e9
 
 
 class HostArena:
-    """Gradient memory of one plan, and the exchange of its buckets.
-
-    Every rank makes it with the same plan. In each round, `ready` says what is there,
-    `reduce` takes the buckets in their order, and after `finish` the results are.
-    `ready` may be called from another thread than the other two.
+    """An Arena in the memory that the ranks of a node share.
 
     Attributes:
-        plan: what lies where.
-        data: this rank's memory, `plan.total_bytes` long, all zero at first.
+        layout: what lies where.
+        data: this rank's memory as an array of uint8, all zero at first.
     """
 
     def __init__(
         self,
         topology: Topology,
-        plan: Plan,
+        layout: Layout,
         scale: float,
         table: Table,
         timeout_s: float,
@@ -52,50 +51,53 @@ class HostArena:
 
         Args:
             topology: nodes and ranks; homogeneous.
-            plan: the buckets.
+            layout: the buckets.
             scale: what every element of a sum is multiplied by.
-            table: names the algorithm between nodes, by the size of a share.
+            table: names the algorithm between nodes, by the size of a shard.
             timeout_s: how long ranks are waited for.
 
         Raises:
             WindowError: on every rank, if those of any node cannot share memory.
         """
-        self.plan = plan
+        self.layout = layout
         # Asked for now: the job's end, and with it MPI's, may come at any time.
         self._size, self._ranks = topology.world.size, topology.node.size
         self._nodes = topology.cross.size
         self._table = table
-        self._window = on_every_rank(topology, lambda: Window(topology.node, plan.total_bytes))
-        self.data = self._window.data
+        self._window = on_every_rank(topology, lambda: Window(topology.node, layout.total_bytes))
+        self.data: Array = np.frombuffer(self._window.data, np.uint8)
         self._local = self._nodes == 1
         self._patiently = Patience(topology, timeout_s if self._local else _NO_LIMIT_S)
         self._exchanges = [
             self._window.plan(b.offset_bytes, b.count, b.dtype, scale, local=self._local)
-            for b in plan.buckets
+            for b in layout.buckets
         ]
-        self._lanes: Lanes | None = None
+        self._channels: Channels | None = None
         self._watchdog: Watchdog | None = None
         if not self._local:
-            shares = [self.data[slice(*x.shard_bytes)] for x in self._exchanges]
-            self._lanes = Lanes(topology, plan.buckets, shares, table)
+            shards = [self.data[slice(*x.shard_bytes)] for x in self._exchanges]
+            self._channels = Channels(topology, layout.buckets, shards, table)
             self._watchdog = Watchdog(topology, timeout_s)
         self._ticket = 0  # of the last exchange that is finished
         self._event: CommEvent | None = None
+
+    def enter_thread(self) -> None:
+        """Any thread will do."""
 
     def ready(self, index: int) -> None:
         """Say that this rank's gradients of the buckets up to `index` are there."""
         self._window.ready(self._ticket + index + 1)
 
     def reduce(self, index: int) -> None:
-        """Reduce this rank's share of bucket `index`; buckets come in their order.
+        """Reduce this rank's shard of bucket `index`; buckets come in their order.
 
-        Between nodes the share goes on its way and this returns.
+        On several nodes the shard is then on its way, and this returns.
 
         Raises:
-            StallError: ranks of this node did not come in time, or ended. Ranks of
+            StallError: ranks of this node did not arrive in time, or ended. Ranks of
                 other nodes are the watchdog's, which ends the job.
         """
-        bucket, exchange = self.plan.buckets[index], self._exchanges[index]
+        bucket, exchange = self.layout.buckets[index], self._exchanges[index]
         ticket = self._ticket + index + 1
         start_s = time.monotonic()
         with self._watched():
@@ -110,7 +112,7 @@ class HostArena:
             max(0.0, time.monotonic() - start_s - exchange.transfer_s),
             exchange.transfer_s,
         )
-        if self._lanes is None:
+        if self._channels is None:
             self._emit()
             self._event = event
             return
@@ -121,41 +123,41 @@ class HostArena:
             between_s = time.monotonic() - reduced_s
             emit(replace(event, transfer_s=event.transfer_s + between_s))
 
-        self._lanes.take(index, publish)
+        self._channels.take(index, publish)
 
     def finish(self) -> None:
-        """Wait until every rank has reduced its share of every bucket.
+        """Wait until every rank has reduced its shard of every bucket.
 
         Raises:
             StallError: as `reduce` does.
         """
-        if not self.plan.buckets:
+        if not self.layout.buckets:
             return
-        self._ticket += len(self.plan.buckets)
+        self._ticket += len(self.layout.buckets)
         before = time.monotonic()
         with self._watched():
-            if self._lanes:
-                self._lanes.wait()
+            if self._channels:
+                self._channels.wait()
                 self._window.done(self._ticket)
             self._patiently(lambda t: self._window.finish(self._ticket, t))
-        # What the other ranks' shares took longer is part of the last exchange.
+        # What the other ranks' shards took longer is part of the last exchange.
         self._emit(time.monotonic() - before)
 
     def explain(self) -> str:
         """Say how the largest bucket is reduced, and why."""
         ranks = self._ranks
-        largest = max((bucket.message_bytes for bucket in self.plan.buckets), default=0)
-        text = f"within a node: {ranks} ranks, each its share straight from its peers' memory"
+        largest = max((bucket.message_bytes for bucket in self.layout.buckets), default=0)
+        text = f"within a node: {ranks} ranks, each its shard straight from its peers' memory"
         if self._local:
             return text
-        share_bytes = -(-largest // ranks)
-        between = self._table.explain(self._nodes, 1, "host", share_bytes)
-        return f"{text}\nbetween nodes, the longest share: {between}"
+        shard_bytes = -(-largest // ranks)
+        between = self._table.explain(self._nodes, 1, "host", shard_bytes)
+        return f"{text}\nbetween nodes, the longest shard: {between}"
 
     def close(self) -> None:
         """Stop the threads; the memory goes when nothing refers to it any more."""
-        if self._lanes:
-            self._lanes.close()
+        if self._channels:
+            self._channels.close()
         if self._watchdog:
             self._watchdog.close()
 

@@ -1,6 +1,6 @@
-"""Between the nodes: shares travel while the next buckets are reduced within.
+"""Between the nodes: shards travel while the next buckets are reduced within.
 
-Each lane is a thread with a communicator of its own, so that one bucket's sums and
+Each channel is a thread with a communicator of its own, so that one bucket's sums and
 latencies hide behind another's transfer.
 """
 
@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hvd_ext.allreduce.algorithms import prepare
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.dtypes import DTYPES
@@ -24,48 +22,48 @@ if TYPE_CHECKING:
     from hvd_ext.arena.layout import Bucket
     from hvd_ext.job.topology import Topology
 
-_LANES = 2
+_CHANNELS = 2
 
 
-class Lanes:
-    """Takes this rank's shares of a plan's buckets over `topology.cross`."""
+class Channels:
+    """Takes this rank's shards of the buckets over `topology.cross`."""
 
     def __init__(
         self,
         topology: Topology,
         buckets: Sequence[Bucket],
-        shares: Sequence[memoryview],
+        shards: Sequence[Array],
         table: Table,
     ) -> None:
-        """Plan every share's allreduce; collective over `topology.cross`.
+        """Plan every shard's allreduce; collective over `topology.cross`.
 
         Args:
             topology: nodes and ranks; homogeneous.
-            buckets: what the shares are of.
-            shares: this rank's part of each bucket.
-            table: names the algorithm, by the size of a share.
+            buckets: what the shards are of.
+            shards: this rank's part of each bucket.
+            table: names the algorithm, by the size of a shard.
         """
         cross = topology.cross
-        comms = [cross.Dup() for _ in range(_LANES)]
+        comms = [cross.Dup() for _ in range(_CHANNELS)]
         for index, comm in enumerate(comms):
-            comm.Set_name(f"hvd_ext.lane{index}")
-        self._lanes = [Progress() for _ in comms]
+            comm.Set_name(f"hvd_ext.channel{index}")
+        self._channels = [Progress() for _ in comms]
         self._pending: deque[Future[None]] = deque()
         self._calls: list[Callable[[], None]] = []
-        for index, (bucket, memory) in enumerate(zip(buckets, shares, strict=True)):
-            share: Array = np.frombuffer(memory, DTYPES[bucket.dtype].stored_as)
-            # By the longest share of the bucket, so that ranks with one a little shorter
+        for index, (bucket, memory) in enumerate(zip(buckets, shards, strict=True)):
+            shard = memory.view(DTYPES[bucket.dtype].stored_as)
+            # By the longest shard of the bucket, so that ranks with one a little shorter
             # choose alike.
             longest = -(-bucket.message_bytes // topology.node.size)
             algorithm = table.choose(cross.size, 1, "host", longest)
-            comm = comms[index % _LANES]
-            call = prepare(algorithm, comm, share, OPERATIONS["sum"], bucket.dtype)
-            self._calls.append(call if len(share) else _nothing)
+            comm = comms[index % _CHANNELS]
+            call = prepare(algorithm, comm, shard, OPERATIONS["sum"], bucket.dtype)
+            self._calls.append(call if len(shard) else _nothing)
 
     def take(self, index: int, then: Work) -> None:
-        """Start to reduce the share of bucket `index` between nodes; `then` runs after it."""
+        """Start to reduce the shard of bucket `index` between nodes; `then` runs after it."""
         work = functools.partial(_in_order, self._calls[index], then)
-        self._pending.append(self._lanes[index % _LANES].submit(work))
+        self._pending.append(self._channels[index % _CHANNELS].submit(work))
 
     def wait(self) -> None:
         """Wait for all that was started; raises what the first failing piece raised."""
@@ -73,8 +71,8 @@ class Lanes:
 
     def close(self) -> None:
         """End the threads."""
-        for lane in self._lanes:
-            lane.close()
+        for channel in self._channels:
+            channel.close()
 
 
 def _in_order(first: Work, second: Work) -> None:
@@ -83,4 +81,4 @@ def _in_order(first: Work, second: Work) -> None:
 
 
 def _nothing() -> None:
-    """An empty share: this rank's part of a bucket that is shorter than a line a rank."""
+    """An empty shard: this rank's part of a bucket that is shorter than a line a rank."""

@@ -13,7 +13,7 @@ from hvd_ext.shm.layout import align_up
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """What a plan needs to know of a parameter.
+    """What a layout needs to know of a parameter.
 
     Attributes:
         name: unique among the parameters of an optimizer.
@@ -39,11 +39,11 @@ class ParameterSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Span:
     """Where one parameter's gradient lies.
 
     Attributes:
-        parameter: index into the parameters that were planned.
+        parameter: index into the parameters that were laid out.
         offset_bytes: from the start of the arena's data.
         count: number of elements.
     """
@@ -60,7 +60,7 @@ class Bucket:
     dtype: str
     offset_bytes: int
     count: int
-    slots: tuple[Slot, ...]
+    spans: tuple[Span, ...]
 
     @property
     def message_bytes(self) -> int:
@@ -69,14 +69,14 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Layout:
     """Buckets in the order in which every rank reduces them."""
 
     buckets: tuple[Bucket, ...]
     total_bytes: int
 
 
-def plan_buckets(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> Plan:
+def layout_by_size(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> Layout:
     """Lay out gradients, last parameter first, as backward mostly makes them ready.
 
     A bucket is closed when the next gradient has another dtype or would make it
@@ -93,22 +93,22 @@ def plan_buckets(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> Plan
             filled = 0
         groups[-1].append(index)
         filled += padded
-    return lay_out(parameters, groups)
+    return layout_buckets(parameters, groups)
 
 
-def lay_out(parameters: Sequence[ParameterSpec], groups: Sequence[Sequence[int]]) -> Plan:
+def layout_buckets(parameters: Sequence[ParameterSpec], groups: Sequence[Sequence[int]]) -> Layout:
     """Lay out buckets of which the parameters are given; those of one have one dtype."""
     buckets: list[Bucket] = []
     end = 0
     for group in groups:
         start, dtype = end, parameters[group[0]].dtype
-        slots = []
+        spans = []
         for index in group:
-            slots.append(Slot(index, end, parameters[index].count))
+            spans.append(Span(index, end, parameters[index].count))
             end += parameters[index].padded_bytes
         count = (end - start) // DTYPES[dtype].item_bytes
-        buckets.append(Bucket(dtype, start, count, tuple(slots)))
-    return Plan(tuple(buckets), end)
+        buckets.append(Bucket(dtype, start, count, tuple(spans)))
+    return Layout(tuple(buckets), end)
 
 
 def digest(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> str:

@@ -159,7 +159,7 @@ class Gradients:
                 _see_untouched(slot)
         with region("exposed", kind="communication"):
             for arena in self._arenas:
-                arena.ready(len(arena.plan.buckets) - 1)
+                arena.ready(len(arena.layout.buckets) - 1)
             # What is left is done here: this thread has nothing else to do, and a core.
             wait_for(self._pending)
             for reducing, index, _ in self._buckets[self._next :]:
@@ -193,13 +193,13 @@ class Gradients:
             self._progress.submit(arena.enter_thread)
         memory = _as_tensor(arena)
         self._memory.append((memory, memory.data_ptr()))
-        for index, bucket in enumerate(arena.plan.buckets):
-            for place in bucket.slots:
+        for index, bucket in enumerate(arena.layout.buckets):
+            for place in bucket.spans:
                 slot = slots[place.parameter]
                 slot.view = _view(memory, bucket, place.offset_bytes, slot.parameter)
                 slot.bucket = len(self._buckets)
             self._buckets.append((arena, index, bucket))
-            self._unready.append(len(bucket.slots))
+            self._unready.append(len(bucket.spans))
 
     def _fuse(self) -> None:
         """Lay all gradients out anew, by when they were ready; collective.
@@ -335,7 +335,7 @@ class Gradients:
         for slot in self._slots:
             slot.passes_left = self._passes_per_step
             slot.sparse_result = None
-        self._unready = [len(bucket.slots) for _, _, bucket in self._buckets]
+        self._unready = [len(bucket.spans) for _, _, bucket in self._buckets]
         self._next = 0
         self._begun_s = None
         self.in_flight = False
@@ -374,7 +374,7 @@ def _grad_strides(parameter: torch.Tensor) -> tuple[int, ...]:
 def _as_tensor(arena: Arena) -> torch.Tensor:
     """The arena's memory, as bytes."""
     if isinstance(arena, HostArena):
-        held: np.ndarray[Any, Any] = np.frombuffer(arena.data, dtype=np.uint8)
+        held: np.ndarray[Any, Any] = arena.data
         return torch.from_numpy(held)
     return from_dlpack(arena.data)
 

@@ -14,16 +14,16 @@ import torch
 from hvd_ext import settings
 from hvd_ext.allreduce.table import BUILT_IN, Table, load
 from hvd_ext.arena.bucket_cost import measure_bucket
-from hvd_ext.arena.buckets import fuse
+from hvd_ext.arena.buckets import choose_buckets
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import (
+    Layout,
     ParameterSpec,
-    Plan,
     digest,
     first_difference,
-    lay_out,
-    plan_buckets,
+    layout_buckets,
+    layout_by_size,
 )
 from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.job.monitored_barrier import roll_call
@@ -105,7 +105,7 @@ class Arenas:
             reason = "as HVD_EXT_BUCKET_BYTES says, last parameter first"
         elif on_host:
             reason = f"not measured yet: {reason}"
-        return self._make(plan_buckets(specs, most)), reason
+        return self._make(layout_by_size(specs, most)), reason
 
     def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[Arena, str]:
         """An arena with buckets that follow from measurement, and the reason; collective.
@@ -122,25 +122,25 @@ class Arenas:
         everybodys = world.gather(ready_s)
         latest = np.max(everybodys, axis=0).tolist() if everybodys else ready_s
         # Rank 0's word counts, so that no rounding can have two ranks cut differently.
-        fusion = world.bcast(fuse(specs, latest, cost))
-        return self._make(lay_out(specs, fusion.groups)), fusion.reason
+        choice = world.bcast(choose_buckets(specs, latest, cost))
+        return self._make(layout_buckets(specs, choice.groups)), choice.reason
 
     def named_by_any(self, indices: list[int]) -> list[int]:
         """What any rank names, in ascending order; collective."""
         return sorted(set().union(*self._topology.world.allgather(indices)))
 
-    def _make(self, plan: Plan) -> Arena:
+    def _make(self, layout: Layout) -> Arena:
         if self._device.type == "cuda":
             index = self._device.index
             return DeviceArena(
                 self._topology,
-                plan,
+                layout,
                 self._scale,
                 self._timeout_s,
                 index,
                 lambda: torch.cuda.current_stream(index).cuda_stream,
             )
-        return HostArena(self._topology, plan, self._scale, self._table, self._timeout_s)
+        return HostArena(self._topology, layout, self._scale, self._table, self._timeout_s)
 
 
 def add(gradients: Gradients, named_parameters: NamedParameters) -> str | None:

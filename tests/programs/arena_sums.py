@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from hvd_ext.allreduce.table import BUILT_IN
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.topology import discover
 
@@ -31,12 +31,12 @@ def main() -> None:
         for count in COUNTS
     ]
     for scale, bucket_bytes in ((1.0, 1), (1.0 / size, 1 << 20)):
-        plan = plan_buckets(specs, bucket_bytes)
+        plan = layout_by_size(specs, bucket_bytes)
         arena = HostArena(topology, plan, scale, BUILT_IN, 30)
         for repetition in range(3):
             views = {}
             for bucket in plan.buckets:
-                for slot in bucket.slots:
+                for slot in bucket.spans:
                     name = specs[slot.parameter].name
                     raw = np.frombuffer(
                         arena.data,

@@ -9,13 +9,13 @@ import torch
 from mpi4py import MPI
 
 from hvd_ext.arena.cuda.arena import DeviceArena
-from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.job.topology import discover
 
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 device = rank % torch.cuda.device_count()
 torch.cuda.set_device(device)
-plan = plan_buckets([ParameterSpec("a", (10_000_000,), (1,), "float32")], 1 << 24)
+plan = layout_by_size([ParameterSpec("a", (10_000_000,), (1,), "float32")], 1 << 24)
 arena = DeviceArena(
     discover(MPI.COMM_WORLD, 60),
     plan,

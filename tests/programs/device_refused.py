@@ -8,13 +8,13 @@ import pytest
 from mpi4py import MPI
 
 from hvd_ext.arena.cuda.arena import DeviceArena
-from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.shm.regions import WindowError
 
 topology = discover(MPI.COMM_WORLD, 30)
 world = topology.world
-plan = plan_buckets([ParameterSpec("a", (100,), (1,), "float32")], 1 << 20)
+plan = layout_by_size([ParameterSpec("a", (100,), (1,), "float32")], 1 << 20)
 
 # On several nodes there is no need to look for GPUs.
 alone = Topology(world, MPI.COMM_SELF, world, topology.hosts, True)

@@ -23,7 +23,7 @@ if len(sys.argv) > 2:
 import torch  # noqa: E402
 
 from hvd_ext.arena.cuda.arena import DeviceArena  # noqa: E402
-from hvd_ext.arena.layout import ParameterSpec, plan_buckets  # noqa: E402
+from hvd_ext.arena.layout import ParameterSpec, layout_by_size  # noqa: E402
 from hvd_ext.job.progress_thread import Progress  # noqa: E402
 from hvd_ext.job.topology import discover  # noqa: E402
 
@@ -54,7 +54,7 @@ def expected(count: int, number: int, scale: float) -> torch.Tensor:
 
 def run(topology, bucket_bytes: int, scale: float, stream: torch.cuda.Stream) -> None:
     specs = [ParameterSpec(str(count), (count,), (1,), dtype) for count in COUNTS]
-    plan = plan_buckets(specs, bucket_bytes)
+    plan = layout_by_size(specs, bucket_bytes)
     arena = DeviceArena(
         topology,
         plan,
@@ -72,7 +72,7 @@ def run(topology, bucket_bytes: int, scale: float, stream: torch.cuda.Stream) ->
             getattr(torch, dtype)
         )
         for bucket in plan.buckets
-        for slot in bucket.slots
+        for slot in bucket.spans
     }
     inputs = [
         {i: values(COUNTS[i], rank, number).cuda(DEVICE) for i in views} for number in range(ROUNDS)
@@ -85,7 +85,7 @@ def run(topology, bucket_bytes: int, scale: float, stream: torch.cuda.Stream) ->
             if number % size == rank:
                 torch.cuda._sleep(LATE_CYCLES)
             for index, bucket in enumerate(plan.buckets):
-                for slot in bucket.slots:
+                for slot in bucket.spans:
                     views[slot.parameter].copy_(inputs[number][slot.parameter])
                 if number < 4:  # as in training
                     arena.ready(index)

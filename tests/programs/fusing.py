@@ -69,7 +69,7 @@ for passes in (1, 2):
             assert "HVD_EXT_BUCKET_BYTES" in text, text
         else:
             assert "after the last" in text, text
-            order = [slot.parameter for bucket in buckets for slot in bucket.slots]
+            order = [slot.parameter for bucket in buckets for slot in bucket.spans]
             names = [optimizer._gradients._slots[i].name for i in order]
             # Backward reaches the last layer first, wherever it is registered.
             assert names.index("last.weight") < names.index("middle.weight"), names

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from hvd_ext.allreduce.table import BUILT_IN
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.job.topology import discover
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     for dtype in ("float16", "bfloat16"):
         for scale in (1.0, 0.5, 3.0e-5):
             spec = ParameterSpec("p", (1 << 16,), (1,), dtype)
-            plan = plan_buckets([spec], 1 << 20)
+            plan = layout_by_size([spec], 1 << 20)
             arena = HostArena(topology, plan, scale, BUILT_IN, 30)
             patterns = np.arange(1 << 16, dtype=np.uint16)
             raw = np.frombuffer(arena.data, np.uint16, 1 << 16)

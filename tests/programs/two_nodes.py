@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from hvd_ext.allreduce.table import Row, Table
 from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.topology import Topology
 from hvd_ext.shm.regions import WindowError
@@ -43,7 +43,7 @@ def main() -> None:
         for dtype in ("float32", "float64")
         for count in COUNTS
     ]
-    plan = plan_buckets(specs, 32 << 10)
+    plan = layout_by_size(specs, 32 << 10)
     if "no-memory" in sys.argv:
         if rank >= ranks_per_node:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -56,14 +56,14 @@ def main() -> None:
         time.sleep(300)
     for repetition in range(3):
         for bucket in plan.buckets:
-            for slot in bucket.slots:
+            for slot in bucket.spans:
                 view = of(arena, bucket.dtype, slot)
                 view[:] = (np.arange(slot.count) % 13 + rank + repetition) * 2
         for index in range(len(plan.buckets)):
             arena.reduce(index)
         arena.finish()
         for bucket in plan.buckets:
-            for slot in bucket.slots:
+            for slot in bucket.spans:
                 expected = size * (np.arange(slot.count) % 13 + repetition) + sum(range(size))
                 assert np.array_equal(of(arena, bucket.dtype, slot), expected)
         topology.world.Barrier()
@@ -73,8 +73,7 @@ def main() -> None:
 
 def of(arena, dtype, slot):
     count_bytes = slot.count * DTYPES[dtype].item_bytes
-    raw = np.frombuffer(arena.data, np.uint8, count_bytes, slot.offset_bytes)
-    return raw.view(dtype)
+    return arena.data[slot.offset_bytes :][:count_bytes].view(dtype)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.arena.cuda.arena import SERVED, vectors
-from hvd_ext.arena.layout import ParameterSpec, plan_buckets
+from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.dtypes import DTYPES
 
 torch = pytest.importorskip("torch")
@@ -93,7 +93,7 @@ def test_shares_are_whole_vectors_that_cover_every_bucket(
         ParameterSpec(str(index), (count,), (1,), dtype)
         for index, (count, dtype) in enumerate(parameters)
     ]
-    for bucket in plan_buckets(specs, BUCKET_BYTES).buckets:
+    for bucket in layout_by_size(specs, BUCKET_BYTES).buckets:
         at = bucket.offset_bytes
         for rank in range(size):
             first, count = vectors(bucket, size, rank)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_refuse
-from hvd_ext.arena.layout import Bucket, Plan
+from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.stalls import Patience
 from hvd_ext.shm.layout import shard
@@ -46,23 +46,21 @@ _FAREWELL = 2**63  # a ticket after all others
 
 
 class DeviceArena:
-    """Gradient memory of one plan on a GPU, and the exchange of its buckets.
+    """An Arena in device memory.
 
-    Every rank makes it with the same plan, and calls it as it does a HostArena. After
+    After
     `finish` the results are there for whatever is queued on the stream that is current
     then; the host has waited for the other ranks' hosts, not for any GPU.
 
     Attributes:
-        plan: what lies where.
+        layout: what lies where.
         data: this rank's memory, a CuPy array of uint8, all zero at first.
-        enter_thread: makes its GPU the calling thread's. A thread of which that is never
-            said would go back to GPU 0 after each call, and take memory there.
     """
 
     def __init__(
         self,
         topology: Topology,
-        plan: Plan,
+        layout: Layout,
         scale: float,
         timeout_s: float,
         device: int,
@@ -72,7 +70,7 @@ class DeviceArena:
 
         Args:
             topology: one node.
-            plan: the buckets, of SERVED dtypes.
+            layout: the buckets, of SERVED dtypes.
             scale: what every element of a sum is multiplied by.
             timeout_s: how long ranks are waited for.
             device: ordinal of this rank's GPU in this process.
@@ -84,15 +82,16 @@ class DeviceArena:
         """
         if topology.world.size != topology.node.size:
             raise WindowError("GPUs of several nodes are not served yet")
-        self.plan = plan
+        self.layout = layout
+        self._device = device
         self._patiently = Patience(topology, timeout_s)
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: Window(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.
         self._meeting = self._window.plan(0, 0, "float32", scale, local=False)
         # An event for each bucket, and one for when this rank has done its shares.
-        events = len(plan.buckets) + 1
-        self._own = on_every_rank(topology, lambda: Exported(device, plan.total_bytes, events))
+        events = len(layout.buckets) + 1
+        self._own = on_every_rank(topology, lambda: Exported(device, layout.total_bytes, events))
         self.data = self._own.data
         self._peers: list[Opened] = []
         handles = topology.node.allgather(self._own.handles)
@@ -103,11 +102,18 @@ class DeviceArena:
             raise
         self._scale = np.float32(scale)
         self._shares = [
-            vectors(bucket, topology.node.size, topology.node.rank) for bucket in plan.buckets
+            vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
         self._ticket = 0  # of the last bucket of the last round
         self._recorded = 0  # buckets of this round whose event is recorded
         self._closed = False
+
+    def enter_thread(self) -> None:
+        """Make the arena's GPU the calling thread's.
+
+        Otherwise the thread would go back to GPU 0 after each call, and take memory there.
+        """
+        self._runtime.setDevice(self._device)
 
     def ready(self, index: int) -> None:
         """Say that this rank's gradients of the buckets up to `index` are in the stream."""
@@ -135,7 +141,7 @@ class DeviceArena:
             for events in self._events:
                 self._runtime.streamWaitEvent(self._stream.ptr, events[index])
             with self._stream:
-                self._kernels[self.plan.buckets[index].dtype](
+                self._kernels[self.layout.buckets[index].dtype](
                     (blocks,), (_THREADS,), (*arguments, np.uint64(count), self._scale)
                 )
 
@@ -145,9 +151,9 @@ class DeviceArena:
         Raises:
             StallError: ranks did not come in time, or ended.
         """
-        if not self.plan.buckets:
+        if not self.layout.buckets:
             return
-        self._ticket += len(self.plan.buckets)
+        self._ticket += len(self.layout.buckets)
         stream = self._current_stream()
         with self._on_device():
             self._runtime.eventRecord(self._own.events[-1], self._stream.ptr)
@@ -194,7 +200,6 @@ class DeviceArena:
 
             self._runtime = cupy.cuda.runtime
             self._on_device: Callable[[], Any] = partial(cupy.cuda.Device, device)
-            self.enter_thread = partial(self._runtime.setDevice, device)
             with self._on_device():
                 module = cupy.RawModule(code=_KERNELS.read_text(encoding="utf-8"))
                 module.compile()  # now, and not in the first step

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.arena.buckets import BucketCost, fuse
-from hvd_ext.arena.layout import ParameterSpec, lay_out
+from hvd_ext.arena.buckets import BucketCost, choose_buckets
+from hvd_ext.arena.layout import ParameterSpec, layout_buckets
 
 MIB = 1 << 20
 
@@ -51,7 +51,7 @@ gradients = st.lists(
 def test_no_other_cut_is_over_much_sooner(gradients, latency_s, byte_s):
     counts, ready_s, dtypes = zip(*gradients, strict=True)
     parameters, cost = specs(counts, dtypes), BucketCost(latency_s, byte_s)
-    groups = fuse(parameters, ready_s, cost).groups
+    groups = choose_buckets(parameters, ready_s, cost).groups
     order = [index for group in groups for index in group]
     assert sorted(order) == list(range(len(parameters)))
     assert [ready_s[index] for index in order] == sorted(ready_s)
@@ -63,7 +63,8 @@ def test_no_other_cut_is_over_much_sooner(gradients, latency_s, byte_s):
         if all(len({dtypes[i] for i in group}) == 1 for group in other)
         and all(
             len(g) == 1
-            or sum(b.message_bytes for b in lay_out(parameters, [g]).buckets) <= cost.cap_bytes
+            or sum(b.message_bytes for b in layout_buckets(parameters, [g]).buckets)
+            <= cost.cap_bytes
             for g in other
         )
     ]
@@ -75,28 +76,30 @@ def test_no_other_cut_is_over_much_sooner(gradients, latency_s, byte_s):
 
 def test_what_is_ready_at_once_is_cut_at_the_cap_only():
     cost = BucketCost(1e-4, 1e-4 / MIB)  # the cap: 20 MiB
-    groups = fuse(specs([MIB // 4] * 64), [0.0] * 64, cost).groups
+    groups = choose_buckets(specs([MIB // 4] * 64), [0.0] * 64, cost).groups
     assert len(groups) == 4
 
 
 def test_the_last_bucket_is_short_where_gradients_trickle_in():
     cost = BucketCost(1e-3, 1e-3 / MIB)  # the cap: 20 MiB
     ready_s = [0.01 * i for i in range(32)]
-    groups = fuse(specs([MIB // 4] * 32), ready_s, cost).groups
+    groups = choose_buckets(specs([MIB // 4] * 32), ready_s, cost).groups
     assert groups[-1] == (31,)
     assert len(groups) < 32
 
 
 def test_gradients_ready_together_come_last_parameter_first():
-    assert fuse(specs([16] * 3), [0.0] * 3, BucketCost(1e-5, 1e-9)).groups == ((2, 1, 0),)
+    assert choose_buckets(specs([16] * 3), [0.0] * 3, BucketCost(1e-5, 1e-9)).groups == ((2, 1, 0),)
 
 
 def test_the_reason_names_what_it_rests_on():
-    reason = fuse(specs([MIB] * 4), [0, 0.1, 0.2, 0.3], BucketCost(5e-5, 1e-3 / MIB)).reason
+    reason = choose_buckets(
+        specs([MIB] * 4), [0, 0.1, 0.2, 0.3], BucketCost(5e-5, 1e-3 / MIB)
+    ).reason
     for part in ("4 MiB", "50 us", "1 ms a MiB", "300 ms", "after the last"):
         assert part in reason, reason
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_empty_and_tiny_parameters(count):
-    assert fuse(specs([count]), [0.0], BucketCost(1e-5, 1e-9)).groups == ((0,),)
+    assert choose_buckets(specs([count]), [0.0], BucketCost(1e-5, 1e-9)).groups == ((0,),)

@@ -12,7 +12,7 @@ from hvd_ext.arena.layout import (
     ParameterSpec,
     digest,
     first_difference,
-    plan_buckets,
+    layout_by_size,
 )
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import LINE_BYTES, shard
@@ -30,15 +30,15 @@ specs = st.lists(
 
 @given(specs, st.integers(1, 20000))
 def test_every_gradient_has_its_own_memory(parameters, bucket_bytes):
-    plan = plan_buckets(parameters, bucket_bytes)
-    slots = [slot for bucket in plan.buckets for slot in bucket.slots]
+    plan = layout_by_size(parameters, bucket_bytes)
+    slots = [slot for bucket in plan.buckets for slot in bucket.spans]
     assert sorted(slot.parameter for slot in slots) == list(range(len(parameters)))
     ends = 0
     for bucket in plan.buckets:
         assert bucket.offset_bytes == ends  # no gaps between buckets
         ends = bucket.offset_bytes + bucket.message_bytes
         at = bucket.offset_bytes
-        for slot in bucket.slots:
+        for slot in bucket.spans:
             parameter = parameters[slot.parameter]
             assert parameter.dtype == bucket.dtype
             assert slot.count == parameter.count
@@ -46,14 +46,14 @@ def test_every_gradient_has_its_own_memory(parameters, bucket_bytes):
             assert slot.offset_bytes >= at
             at = slot.offset_bytes + slot.count * DTYPES[bucket.dtype].item_bytes
         assert at <= ends
-        assert len(bucket.slots) == 1 or bucket.message_bytes <= bucket_bytes
+        assert len(bucket.spans) == 1 or bucket.message_bytes <= bucket_bytes
     assert plan.total_bytes == ends
 
 
 def test_the_last_parameter_comes_first():
     parameters = [ParameterSpec(f"p{i}", (16,), (1,), "float32") for i in range(3)]
-    (bucket,) = plan_buckets(parameters, 1 << 20).buckets
-    assert [slot.parameter for slot in bucket.slots] == [2, 1, 0]
+    (bucket,) = layout_by_size(parameters, 1 << 20).buckets
+    assert [slot.parameter for slot in bucket.spans] == [2, 1, 0]
 
 
 @pytest.mark.parametrize("item_bytes", [2, 4, 8])

@@ -1,0 +1,52 @@
+"""What a reducer needs of an arena, wherever its memory is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from hvd_ext.arena.layout import Layout
+
+
+class Arena(Protocol):
+    """Gradient memory of one layout, and the exchange of its buckets.
+
+    Every rank makes it with the same layout. In each round, `ready` says what is there,
+    `reduce` takes the buckets in their order, and after `finish` the results are there.
+    `ready` may be called from another thread than the other two.
+
+    Attributes:
+        layout: what lies where.
+    """
+
+    layout: Layout
+
+    @property
+    def data(self) -> Any:
+        """This rank's memory, `layout.total_bytes` of uint8, for `from_dlpack`."""
+
+    def enter_thread(self) -> None:
+        """Called first on each thread that calls `reduce`."""
+
+    def ready(self, index: int) -> None:
+        """Say that this rank's gradients of the buckets up to `index` are there."""
+
+    def reduce(self, index: int) -> None:
+        """Reduce this rank's shard of bucket `index`; buckets come in their order.
+
+        Raises:
+            StallError: ranks did not arrive in time, or ended.
+        """
+
+    def finish(self) -> None:
+        """Wait until every rank has reduced its shard of every bucket.
+
+        Raises:
+            StallError: as `reduce` does.
+        """
+
+    def explain(self) -> str:
+        """Say how buckets are reduced, and why."""
+
+    def close(self) -> None:
+        """Stop the threads; the memory goes when nothing refers to it any more."""
