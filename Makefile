@@ -36,6 +36,7 @@ sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB), 2
 		tests/single/test_spatial_models.py tests/parallel/test_spatial_models.py
 
 bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost; draw the algorithms
+	mkdir -p runs/bench
 	$(BENCH) --np 2 --json runs/bench/gradient_exchange_np2.json
 	$(BENCH) --np 4 --json runs/bench/gradient_exchange_np4.json
 	$(PY) -m benchmarks.overlap --json runs/bench/overlap.json

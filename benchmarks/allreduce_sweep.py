@@ -11,7 +11,6 @@ Another MPI library has a Python of its own: --python .venvs/mpich5/bin/python.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import statistics
@@ -26,12 +25,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, output_file, size_bytes
 from hvd_ext.errors import UsageError
-from hvd_ext.units import format_bytes, format_seconds, parse_bytes
+from hvd_ext.units import format_bytes, format_seconds
 from testbed import ranks, timing
 
-_EXAMPLE = "example: python -m benchmarks.allreduce_sweep --np 2 --json F"
 _PEERS = ("mpi", "gloo")
 _LONG_FROM = 16 << 10
 # A sample of a short message is many calls, so that neither the clock nor the ranks'
@@ -44,20 +42,18 @@ Call = Callable[[], object]
 
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.allreduce_sweep",
-        description=__doc__.splitlines()[0],
-        epilog=_EXAMPLE,
+    parser = harness.parser("allreduce_sweep", __doc__, "--np 2 --json F")
+    parser.add_argument("--np", type=at_least(1), default=2, help="ranks (2)")
+    parser.add_argument(
+        "--least", type=size_bytes, default="4", metavar="BYTES", help="shortest message (4)"
     )
-    parser.add_argument("--np", type=int, default=2, help="ranks (2)")
-    parser.add_argument("--least", default="4", metavar="BYTES", help="shortest message (4)")
-    parser.add_argument("--most", default="256MiB", metavar="BYTES", help="longest (256MiB)")
+    parser.add_argument(
+        "--most", type=size_bytes, default="256MiB", metavar="BYTES", help="longest (256MiB)"
+    )
     parser.add_argument("--python", default=sys.executable, metavar="PY", help="whose MPI (ours)")
-    parser.add_argument("--json", type=Path, metavar="F", help="write the result there")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw time over size there")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--plot", type=output_file, metavar="PNG", help="draw time over size there")
     options = parser.parse_args(arguments)
-    least, most = parse_bytes(options.least), parse_bytes(options.most)
+    least, most = options.least, options.most
     if not 4 <= least <= most:
         raise UsageError(f"--least {least} --most {most}: give 4 <= least <= most")
     if options.worker:
@@ -139,7 +135,6 @@ def _plot(result: dict[str, Any], path: Path) -> None:
     axes.set_title(f"{result['size']} ranks on one node, {result['mpi']}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
 
@@ -263,4 +258,4 @@ def _gloo(world: Any) -> Any:
 
 
 if __name__ == "__main__":
-    run(main, "allreduce_sweep")
+    harness.run(main, "allreduce_sweep")

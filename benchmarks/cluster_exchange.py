@@ -25,7 +25,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
-from hvd_ext.cli import run
 from testbed import ranks, timing
 from testbed.emulated_hosts import emulated_hosts
 
@@ -212,4 +211,4 @@ def _send_and_receive(listener: socket.socket, to: str) -> float:
 
 
 if __name__ == "__main__":
-    run(main, "cluster_exchange")
+    harness.run(main, "cluster_exchange")

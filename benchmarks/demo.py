@@ -23,13 +23,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import hvprof.comparison
 from benchmarks import harness, picture
-from hvd_ext.cli import run
+from hvd_ext.cli import Advance, at_least, progress
 from hvd_ext.errors import UsageError
+from hvd_ext.files import make_folder
+from hvd_ext.process import started
 
 _EXAMPLE = "example: python -m benchmarks.demo --output runs/demo"
 _BIN = Path(sys.executable).parent
@@ -50,15 +51,17 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.demo", description=__doc__.splitlines()[0], epilog=_EXAMPLE
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="made anew")
-    parser.add_argument("--steps", type=int, default=2200, help="training steps of EDSR (2200)")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="an earlier demo is replaced"
+    )
+    parser.add_argument(
+        "--steps", type=at_least(1), default=2200, help="training steps of EDSR (2200)"
+    )
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        raise UsageError(f"--steps {options.steps}: give at least 1")
     if options.output.exists() and not (options.output / "photographs").is_dir():
-        raise UsageError(f"{options.output} exists and is no earlier demo: name another --output")
+        raise UsageError(f"{options.output} is not an earlier demo: name another --output")
     shutil.rmtree(options.output, ignore_errors=True)
-    options.output.mkdir(parents=True)
+    make_folder(options.output)
     began = time.monotonic()
     summary = _Demo(options.output.resolve(), options.steps).run()
     summary["seconds"] = round(time.monotonic() - began, 1)
@@ -75,14 +78,13 @@ class _Demo:
         self.photographs = output / "photographs"
 
     def run(self) -> dict[str, Any]:
-        with _shown() as progress:
-            self._python(progress, "writing photographs", "edsr.photographs", self.photographs)
-            for exchange in EXCHANGES:
-                self._train_edsr(progress, exchange)
-            self._check_losses()
-            for exchange in EXCHANGES:
-                self._train_resnet(progress, exchange)
-            quality = self._evaluate(progress)
+        self._python("writing photographs", "edsr.photographs", self.photographs)
+        for exchange in EXCHANGES:
+            self._train_edsr(exchange)
+        self._check_losses()
+        for exchange in EXCHANGES:
+            self._train_resnet(exchange)
+        quality = self._evaluate()
         return {
             **quality,
             **self._speed("edsr", self.steps),
@@ -93,9 +95,8 @@ class _Demo:
             "resnet50_flags": RESNET,
         }
 
-    def _train_edsr(self, progress: Progress, exchange: str) -> None:
+    def _train_edsr(self, exchange: str) -> None:
         self._record(
-            progress,
             f"EDSR x2 with {exchange}",
             self._recording("edsr", exchange),
             "edsr.train",
@@ -109,9 +110,8 @@ class _Demo:
             EDSR,
         )
 
-    def _train_resnet(self, progress: Progress, exchange: str) -> None:
+    def _train_resnet(self, exchange: str) -> None:
         self._record(
-            progress,
             f"ResNet-50 with {exchange}",
             self._recording("resnet50", exchange),
             "resnet.train",
@@ -121,7 +121,6 @@ class _Demo:
 
     def _record(
         self,
-        progress: Progress,
         title: str,
         recording: Path,
         module: str,
@@ -131,7 +130,7 @@ class _Demo:
         record = [_BIN / "hvprof", "record", "-o", recording, "--"]
         ranks = [_BIN / "horovodrun", "-np", RANKS, "-H", f"localhost:{RANKS}"]
         words = [word for option in options.items() for word in option]
-        self._run(progress, title, [*record, *ranks, sys.executable, "-m", module, *flags, *words])
+        self._run(title, [*record, *ranks, sys.executable, "-m", module, *flags, *words])
 
     def _check_losses(self) -> None:
         losses = []
@@ -143,17 +142,15 @@ class _Demo:
                 f"the losses of {EXCHANGES[0]} and {EXCHANGES[1]} differ: see {self.output}"
             )
 
-    def _evaluate(self, progress: Progress) -> dict[str, Any]:
+    def _evaluate(self) -> dict[str, Any]:
         checkpoint = ["--checkpoint", self.output / "edsr_hvd_ext" / "checkpoint.pt"]
         test = self.photographs / "test"
-        result = self._python(
-            progress, "evaluating", "edsr.evaluate", *checkpoint, "--data", test, "--json"
-        )
+        result = self._python("evaluating", "edsr.evaluate", *checkpoint, "--data", test, "--json")
         original = test / PHOTOGRAPH
         low, high = self.output / "low.png", self.output / "edsr.png"
         drawn = self.output / "upscaled.png"
         picture.shrink(original, low, 2)
-        self._python(progress, "upscaling", "edsr.upscale", low, high, *checkpoint)
+        self._python("upscaling", "edsr.upscale", low, high, *checkpoint)
         figures = json.loads(result[result.index("{") :])
         psnr_db = figures["images"][str(original)]
         picture.draw(low, high, original, CROP, psnr_db, drawn)
@@ -190,25 +187,19 @@ class _Demo:
     def _recording(self, model: str, exchange: str) -> Path:
         return self.output / f"recording_{model}_{exchange}"
 
-    def _python(self, progress: Progress, title: str, module: str, *arguments: object) -> str:
-        return self._run(progress, title, [sys.executable, "-m", module, *arguments])
+    def _python(self, title: str, module: str, *arguments: object) -> str:
+        return self._run(title, [sys.executable, "-m", module, *arguments])
 
-    def _run(self, progress: Progress, title: str, command: Sequence[object]) -> str:
-        """Run a command, its output kept in the log; the count in it moves the bar."""
-        task = progress.add_task(title, total=None, note="")
+    def _run(self, title: str, command: Sequence[object]) -> str:
+        """Run a command, its output kept in the log; a count in it moves the bar."""
         words = [str(word) for word in command]
         output: list[str] = []
         environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}"}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         with (
             self.log.open("a") as log,
-            subprocess.Popen(
-                words,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            ) as process,
+            _stage(title) as advance,
+            started(words, env=environment, **pipes) as process,
         ):
             log.write(f"$ {' '.join(words)}\n")
             assert process.stdout is not None
@@ -217,19 +208,29 @@ class _Demo:
                 output.append(line)
                 if count := re.search(r"(\d+)/(\d+)  (.*)", line):
                     done, total, note = count.groups()
-                    progress.update(task, completed=int(done), total=int(total), note=note)
-        if process.returncode != 0:
-            tail = "".join(output[-15:])
-            raise harness.BenchmarkError(f"{title} failed, see {self.log}; it ended with:\n{tail}")
-        progress.update(task, completed=1, total=1)
+                    advance(int(done), note, int(total))
+            if process.wait() != 0:
+                tail = "".join(output[-15:])
+                raise harness.BenchmarkError(
+                    f"{title} failed, see {self.log}; it ended with:\n{tail}"
+                )
+            advance(1, "", 1)
         return "".join(output)
 
 
 @contextmanager
-def _shown() -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}")) as progress:
-        yield progress
+def _stage(title: str) -> Iterator[Advance]:
+    """A bar on a terminal; elsewhere one line, and how long it took."""
+    terminal = sys.stderr.isatty()
+    began_s = time.monotonic()
+    if not terminal:
+        print(title, end="", file=sys.stderr, flush=True)
+    try:
+        with progress(title, shown=terminal) as advance:
+            yield advance
+    finally:
+        if not terminal:
+            print(f": {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
 
 
 def _print(summary: dict[str, Any], output: Path) -> None:
@@ -260,4 +261,4 @@ def _print(summary: dict[str, Any], output: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(main, "demo")
+    harness.run(main, "demo")

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
-from hvd_ext.cli import at_least, run
+from hvd_ext.cli import at_least
 from testbed import ranks, timing
 
 _PEERS = ("horovod", "gloo", "mpi")
@@ -315,4 +315,4 @@ class _Staged:
 
 
 if __name__ == "__main__":
-    run(main, "device_exchange")
+    harness.run(main, "device_exchange")

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness, shapes
-from hvd_ext.cli import at_least, run
+from hvd_ext.cli import at_least
 from testbed import ranks, timing
 
 _BUCKET_BYTES = 25 * 2**20
@@ -170,4 +170,4 @@ def _gloo_buckets(tensors: list[Any]) -> list[tuple[Any, list[Any]]]:
 
 
 if __name__ == "__main__":
-    run(main, "gradient_exchange")
+    harness.run(main, "gradient_exchange")

@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.cli import above_zero, at_least
+from hvd_ext import cli
+from hvd_ext.cli import above_zero, at_least, output_file
 from hvd_ext.errors import HvdExtError
-from hvd_ext.files import make_folder, write_json
+from hvd_ext.files import write_json
 from testbed.timing import machine
+
+_WORKER = "--worker"
 
 
 class BenchmarkError(HvdExtError):
     """A benchmark could not be run to its end, or a result was wrong."""
 
 
-def parser(name: str, doc: str | None, example: str, rounds: int) -> argparse.ArgumentParser:
+def parser(
+    name: str, doc: str | None, example: str, rounds: int | None = None
+) -> argparse.ArgumentParser:
     """A benchmark's command line, to which it adds its own flags.
 
-    Has --rounds and --json, and --worker, which `testbed.ranks.launch` gives to the ranks.
+    Has --json, and --worker, which `testbed.ranks.launch` gives to the ranks.
 
     Args:
         name: of the module.
         doc: of the module; its first line is shown.
         example: flags worth trying.
-        rounds: timed unless told otherwise.
+        rounds: if given, the default of --rounds.
     """
     made = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
         description=(doc or "").partition("\n")[0],
         epilog=f"example: python -m benchmarks.{name} {example}",
     )
-    made.add_argument("--rounds", type=at_least(1), default=rounds, help=f"timed ones ({rounds})")
-    made.add_argument("--json", type=Path, metavar="F", help="write the result there")
-    made.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    if rounds:
+        made.add_argument("--rounds", type=at_least(1), default=rounds, help=f"timed ({rounds})")
+    made.add_argument("--json", type=output_file, metavar="F", help="write the result there")
+    made.add_argument(_WORKER, action="store_true", help=argparse.SUPPRESS)
     return made
 
 
@@ -47,5 +55,11 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
     """Write a benchmark's result as JSON, with the machine and the date."""
-    make_folder(path.parent)
     write_json(path, {**result, "machine": machine()})
+
+
+def run(main: Callable[[Sequence[str]], int], name: str) -> None:
+    """Run a benchmark as the process's only work; its job ends with it, however it ends."""
+    if _WORKER not in sys.argv:  # ranks end at once
+        cli.exit_on_sigterm()
+    cli.run(main, name)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness
-from hvd_ext.cli import at_least, run
+from hvd_ext.cli import at_least
 from testbed import ranks, timing
 
 _WIDTH, _LAYERS, _SAMPLES = 1448, 12, 4
@@ -128,4 +128,4 @@ def _work(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    run(main, "overlap")
+    harness.run(main, "overlap")

@@ -13,7 +13,6 @@ the resident set of a recorded and traced process grows in 10 million calls.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shutil
@@ -30,9 +29,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import harness
 from benchmarks.harness import BenchmarkError, write_result
 from benchmarks.shapes import resnet50
-from hvd_ext import cli
+from hvd_ext.cli import at_least
+from hvd_ext.process import started
 from hvprof.recording import load
 from hvprof.session import LIBRARY
 from testbed.timing import summary
@@ -95,17 +96,13 @@ _LABELS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print a table, and write the figures where --json says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.profiler_overhead",
-        description="Measure what recording adds to a call and to an exchange of gradients.",
-        epilog="example: python -m benchmarks.profiler_overhead --json overhead.json",
-    )
-    parser.add_argument("--calls", type=int, default=1_000_000, help="calls of a sample")
+    parser = harness.parser("profiler_overhead", __doc__, "--json overhead.json")
+    positive = at_least(1)
+    parser.add_argument("--calls", type=positive, default=1_000_000, help="calls of a sample")
     parser.add_argument(
-        "--memory-calls", type=int, default=10_000_000, help="calls during which memory is watched"
+        "--memory-calls", type=positive, default=10**7, help="calls during which memory is watched"
     )
-    parser.add_argument("--samples", type=int, default=11, help="samples of each kind")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--samples", type=positive, default=11, help="samples of each kind")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         programs = _Programs(Path(folder))
@@ -225,13 +222,13 @@ def _tool(name: str) -> str:
 
 def _run(command: Sequence[object], **variables: str) -> str:
     words = [str(word) for word in command]
-    done = subprocess.run(
-        words, env={**os.environ, **variables}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
+    pipe = subprocess.PIPE
+    with started(words, env={**os.environ, **variables}, stdout=pipe, stderr=pipe) as process:
+        output, complaint = process.communicate()
+    if process.returncode:
+        reason = (complaint.strip().splitlines() or [f"exit code {process.returncode}"])[0]
         raise BenchmarkError(f"{Path(words[0]).name} failed: {reason}")
-    return done.stdout
+    return output
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -260,4 +257,4 @@ def _print(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, "profiler_overhead")
+    harness.run(main, "profiler_overhead")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gradients, harness
-from hvd_ext.cli import at_least, run
+from hvd_ext.cli import at_least
 from hvd_ext.units import format_bytes
 from testbed import ranks, timing
 
@@ -133,4 +133,4 @@ def _repeated(call: Callable[[], None], times: int) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    run(main, "small_tensors")
+    harness.run(main, "small_tensors")

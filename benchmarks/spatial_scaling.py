@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import harness
-from hvd_ext.cli import at_least, run
+from hvd_ext.cli import at_least
 from hvd_ext.units import format_bytes
 from testbed import ranks, timing
 
@@ -382,4 +382,4 @@ def _held_bytes() -> int:
 
 
 if __name__ == "__main__":
-    run(main, "spatial_scaling")
+    harness.run(main, "spatial_scaling")

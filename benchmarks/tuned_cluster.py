@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import gradients, harness, shapes
-from hvd_ext.cli import at_least, run
+from hvd_ext.cli import at_least
+from hvd_ext.files import make_folder
+from hvd_ext.process import started
 from hvd_launch.tune.common.statistics import gain
 from testbed import ranks
 from testbed.emulated_hosts import Hosts, emulated_hosts
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.worker:
         _work(options)
         return 0
+    make_folder(options.output)
     with emulated_hosts(options.hosts, options.gbit) as hosts:
         settings = _tune(hosts, options, tuning)
         result: dict[str, Any] = {"settings": settings, "ratio": None}
@@ -63,7 +65,8 @@ def _tune(hosts: Hosts, options: argparse.Namespace, more: Sequence[str]) -> dic
     command = [*mpirun[: mpirun.index("mpirun")], sys.executable, "-m", "hvd_launch", "tune"]
     command += ["allreduce", "-np", str(size), "-H", slots, "-o", str(options.output), *more]
     environment = {**os.environ, **hosts.environment(), **parameters, "OMP_NUM_THREADS": "1"}
-    code = subprocess.run(command, env=environment, check=False).returncode
+    with started(command, env=environment) as tuning:
+        code = tuning.wait()
     if code:
         raise harness.BenchmarkError(f"tune allreduce failed with exit code {code}")
     found = json.loads((options.output / "allreduce.json").read_text())["native"]
@@ -113,4 +116,4 @@ def _work(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run(main, "tuned_cluster")
+    harness.run(main, "tuned_cluster")

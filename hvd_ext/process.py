@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 TIMED_OUT = 124  # the code that timeout(1) gives
 _PR_SET_PDEATHSIG = 1
@@ -95,6 +96,30 @@ def end_tree(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
+@contextlib.contextmanager
+def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a program, in a session of its own; nothing of it outlives the block.
+
+    Args:
+        command: the program's words.
+        options: of subprocess.Popen.
+    """
+    process = subprocess.Popen(
+        command,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=dying_with_parent(),
+        **options,
+    )
+    try:
+        yield process
+    finally:
+        # A launcher's ranks are in process groups of their own.
+        end_tree(process)
+
+
 def run_to_end(
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -112,26 +137,17 @@ def run_to_end(
         timeout_s: how long it may take.
         folder: where it runs; by default here.
     """
-    process = subprocess.Popen(
+    with started(
         command,
         cwd=folder,
         env={**environment, "PYTHONFAULTHANDLER": "1"},
-        text=True,
-        errors="replace",
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=dying_with_parent(),
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-        return subprocess.CompletedProcess(command, process.returncode, output)
-    except subprocess.TimeoutExpired:
+    ) as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            output, _ = process.communicate(timeout=timeout_s)
+            return subprocess.CompletedProcess(command, process.returncode, output)
         _ask_where(process)
-    finally:
-        # A launcher's ranks are in process groups of their own.
-        end_tree(process)
     output, _ = process.communicate()
     return subprocess.CompletedProcess(command, TIMED_OUT, output)
 
