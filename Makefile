@@ -55,4 +55,4 @@ check: env  ## ruff, mypy, and who may import whom
 
 clean:  ## remove the environments and what was built in the checkout
 	rm -rf .venv .venv.lock .venvs build *.egg-info
-	rm -f profiling/hvprof/libhvprof.so hvd_ext/shm/libwindow.so
+	rm -f profiling/hvprof/recorder/libhvprof.so hvd_ext/shm/libwindow.so

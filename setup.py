@@ -15,7 +15,7 @@ from setuptools.command.build import build
 
 # Loaded with ctypes or LD_PRELOAD: plain shared libraries, no Python extensions.
 WINDOW = ("hvd_ext/shm/window.c", "hvd_ext/shm/libwindow.so")
-RECORDER = ("profiling/hvprof/pmpi.c", "hvprof/libhvprof.so")
+RECORDER = ("profiling/hvprof/recorder/pmpi.c", "hvprof/recorder/libhvprof.so")
 ROOTS = {"hvd_ext": "hvd_ext", "hvprof": "profiling/hvprof", "hvd_launch": "launch/hvd_launch"}
 
 
@@ -77,7 +77,7 @@ class BuildLibraries(Command):
         return Path(ROOTS[package], rest) if self.editable_mode else Path(self.build_lib, library)
 
     def get_source_files(self) -> list[str]:
-        headers = Path(ROOTS["hvprof"]).glob("*.h")
+        headers = Path(RECORDER[0]).parent.glob("*.h")
         return [WINDOW[0], RECORDER[0], *sorted(map(str, headers))]
 
     def get_outputs(self) -> list[str]:
@@ -113,7 +113,7 @@ setup(
         *find_packages("launch"),
         "hvd_launch.rank.set_device_shim",
     ],
-    package_data={"hvd_ext.arena.cuda": ["*.cu"], "hvprof": ["templates/*.j2"]},
+    package_data={"hvd_ext.arena.cuda": ["*.cu"], "hvprof.reporters": ["templates/*.j2"]},
     install_requires=[
         "jinja2>=3.1",  # the profiler's pages
         "mpi4py>=4.0",  # communicators and ranks

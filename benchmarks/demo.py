@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-import hvprof.comparison
+import hvprof.analysis.comparison
 from benchmarks import harness, picture
 from hvd_ext.cli import Advance, at_least, progress
 from hvd_ext.errors import UsageError
@@ -166,7 +166,7 @@ class _Demo:
         comparison = hvprof.compare(recordings[0], recordings[1], labels=EXCHANGES)
         text = self.output / f"comparison_{model}.txt"
         with text.open("w") as stream:
-            hvprof.comparison.render(comparison, Console(file=stream, width=100))
+            hvprof.analysis.comparison.render(comparison, Console(file=stream, width=100))
         harness.write_result(text.with_suffix(".json"), comparison.as_json())
         return {
             "images_per_second": {

@@ -34,8 +34,8 @@ from benchmarks.harness import BenchmarkError, write_result
 from benchmarks.shapes import resnet50
 from hvd_ext.cli import at_least
 from hvd_ext.process import started
-from hvprof.recording import load
-from hvprof.session import LIBRARY
+from hvprof.recording.load import load
+from hvprof.recording.session import LIBRARY
 from testbed.timing import summary
 
 # Arguments: rounds, then the number of floats of each message of a round.

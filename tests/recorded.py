@@ -12,7 +12,7 @@ import hvprof
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "programs"
-SOURCES = ROOT / "profiling" / "hvprof"
+RECORDER = ROOT / "profiling" / "hvprof" / "recorder"
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {
     **os.environ,

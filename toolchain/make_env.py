@@ -37,7 +37,7 @@ ENVIRONMENT_SOURCES = (
 PROJECT_SOURCES = (
     ROOT / "setup.py",
     ROOT / "pyproject.toml",
-    *sorted((ROOT / "profiling" / "hvprof").glob("*.[ch]")),
+    *sorted((ROOT / "profiling" / "hvprof" / "recorder").glob("*.[ch]")),
     *sorted((ROOT / "hvd_ext" / "shm").glob("*.[ch]")),
 )
 EXTRAS = "torch,images,plot,dev"

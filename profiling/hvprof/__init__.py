@@ -9,13 +9,13 @@ Example:
 
 from __future__ import annotations
 
-from hvprof.bins import quantile_s
-from hvprof.comparison import Comparison, compare
-from hvprof.recording import Cell, RankRecording, Recording, load
-from hvprof.regions import region, step, watch_exchange
-from hvprof.rows import SIZE_ROWS, Exposed, Row, exposed, rows
-from hvprof.trace import load_trace
-from hvprof.waits import waiting
+from hvprof.analysis.comparison import Comparison, compare
+from hvprof.analysis.summary import SIZE_ROWS, Exposed, Row, exposed, quantile_s, rows
+from hvprof.analysis.wait_time import waiting
+from hvprof.annotate import region, step, watch_exchange
+from hvprof.format.trace import load_trace
+from hvprof.recording.load import load
+from hvprof.recording.model import Cell, RankRecording, Recording
 
 __all__ = [
     "SIZE_ROWS",

@@ -13,21 +13,22 @@ from rich.console import Console
 
 from hvd_ext import cli
 from hvd_ext.errors import UsageError
-from hvprof import report
-from hvprof.advice import advise
+from hvprof.analysis.advice import advise
+from hvprof.analysis.comparison import Comparison, compare, render
+from hvprof.analysis.inputs import labels_of, load_side
+from hvprof.analysis.layers import LayerTable, load_layers, measure, parse_shape
+from hvprof.analysis.regression import check, parse_percent
+from hvprof.analysis.wait_split import split
+from hvprof.analysis.wait_time import waiting
 from hvprof.commands import close, env
-from hvprof.comparison import Comparison, compare, render
-from hvprof.export import as_json, write_csv
-from hvprof.gate import check, parse_percent
-from hvprof.layers import LayerTable, load_layers, measure, parse_shape
+from hvprof.commands.record import record
+from hvprof.format.trace import write_chrome
+from hvprof.importers.horovod_timeline import import_timeline
 from hvprof.output import whole_file
-from hvprof.record import record
-from hvprof.recording import load, printable
-from hvprof.sides import labels_of, load_side
-from hvprof.split import split
-from hvprof.timeline import import_timeline
-from hvprof.trace import write_chrome
-from hvprof.waits import waiting
+from hvprof.recording.load import load
+from hvprof.reporters import terminal
+from hvprof.reporters.json_csv import as_json, write_csv
+from hvprof.text import printable
 
 _SIDES = (
     "a recording, a directory of recordings (several runs of the same thing), or a file "
@@ -67,7 +68,7 @@ def _report(options: argparse.Namespace) -> int:
     advices = advise(recording, parts)
     to_file = False
     if options.html:
-        from hvprof.html import report_page
+        from hvprof.reporters.html import report_page
 
         page = report_page(recording, parts, advices, layers, options.peak)
         to_file = _write(options.html, page)
@@ -82,14 +83,14 @@ def _report(options: argparse.Namespace) -> int:
     elif options.csv:
         write_csv(recording, sys.stdout)
     elif not to_file:
-        report.render(recording, _console(), parts, advices)
+        terminal.render(recording, _console(), parts, advices)
     return 0
 
 
 def _compare(options: argparse.Namespace) -> int:
     comparison = _compared(options)
     if options.html:
-        from hvprof.html import comparison_page
+        from hvprof.reporters.html import comparison_page
 
         _write(options.html, comparison_page(comparison))
     if options.json:
@@ -132,7 +133,7 @@ def _layers(options: argparse.Namespace) -> int:
 
 
 def _show_layers(table: LayerTable) -> None:
-    from hvprof.layers_text import render as render_layers
+    from hvprof.reporters.terminal_layers import render as render_layers
 
     render_layers(table, _console())
 

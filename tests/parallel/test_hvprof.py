@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 import hvprof
-from hvprof.facts import warnings
-from hvprof.model import RegistrationCache
-from hvprof.timeline import import_timeline
-from hvprof.trace import load_trace, write_chrome
-from hvprof.waits import waiting
+from hvprof.analysis.wait_time import waiting
+from hvprof.format.trace import load_trace, write_chrome
+from hvprof.importers.horovod_timeline import import_timeline
+from hvprof.recording.model import RegistrationCache
+from hvprof.reporters.header import warnings
 from tests.recorded import (
     ENVIRONMENT,
     PROGRAMS,
     PYTHON,
     RECORD,
-    SOURCES,
+    RECORDER,
     installed_mpis,
     mpirun,
     record,
@@ -200,7 +200,7 @@ def test_another_preload_stays_behind_ours(tmp_path: Path) -> None:
         [*RECORD, "-o", tmp_path / "run", "--", *mpirun(1), sys.executable, "-c", program],
         {**ENVIRONMENT, "LD_PRELOAD": str(other)},
     )
-    assert done.stdout == f"7 {SOURCES / 'libhvprof.so'}:{other}\n"
+    assert done.stdout == f"7 {RECORDER / 'libhvprof.so'}:{other}\n"
     assert totals(hvprof.load(tmp_path / "run").ranks[0]) == {"barrier": (1, 0)}
 
 

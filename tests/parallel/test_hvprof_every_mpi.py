@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import hvprof
-from hvprof.waits import waiting
+from hvprof.analysis.wait_time import waiting
 from tests.recorded import (
     ENVIRONMENT,
     PROGRAMS,
-    SOURCES,
+    RECORDER,
     installed_mpis,
     mpirun,
     run,
@@ -54,7 +54,7 @@ class Built:
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     mpicc = request.param / "mpicc"
-    shared = ["-shared", "-fPIC", "-O1", "-pthread", SOURCES / "pmpi.c", "-o"]
+    shared = ["-shared", "-fPIC", "-O1", "-pthread", RECORDER / "pmpi.c", "-o"]
     for arguments in (
         [*shared, folder / "linked.so"],
         ["-Wl,--as-needed", *shared, folder / "as-needed.so"],

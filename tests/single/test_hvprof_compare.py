@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from hvd_ext.errors import UsageError
+from hvprof.analysis.bootstrap import FASTER, NO_EVIDENCE, SLOWER, Sample, weigh
+from hvprof.analysis.comparison import Comparison, compare
+from hvprof.analysis.inputs import Run, load_side
+from hvprof.analysis.regression import check, parse_percent
+from hvprof.analysis.summary import BLOCKS, Row
 from hvprof.cli import main
-from hvprof.comparison import Comparison, compare
-from hvprof.evidence import FASTER, NO_EVIDENCE, SLOWER, Sample, weigh
-from hvprof.gate import check, parse_percent
-from hvprof.rows import BLOCKS, Row
-from hvprof.sides import Run, load_side
 from tests.made_recordings import write_job
 
 PAIRS = 100

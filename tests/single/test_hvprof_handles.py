@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 import hvprof
-from hvprof import report
-from hvprof.advice import advise
-from hvprof.facts import registration
-from hvprof.model import RankRecording, Recording, Region, RegistrationCache
+from hvprof.analysis.advice import advise
+from hvprof.recording.model import RankRecording, Recording, Region, RegistrationCache
+from hvprof.reporters import terminal
+from hvprof.reporters.header import registration
 from tests.made_recordings import write_job
 
 HANDLES = "hvd_ext, CUDA IPC handles"
@@ -43,5 +43,5 @@ def test_exposed_is_the_time_in_regions_of_communication(tmp_path: Path) -> None
     )
     assert hvprof.exposed(recording) == hvprof.Exposed(4, 0.008, 0.008)
     out = io.StringIO()
-    report.render(recording, Console(file=out, width=120))
+    terminal.render(recording, Console(file=out, width=120))
     assert "exposed communication: 8.0 ms in 4 steps, 2.00 ms a step" in out.getvalue()

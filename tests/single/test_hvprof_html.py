@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hvprof.analysis.layers import LAYERS_VERSION
 from hvprof.cli import main
-from hvprof.layers import LAYERS_VERSION
 from tests.browser import Page, browser, find
 from tests.made_recordings import write_job
 

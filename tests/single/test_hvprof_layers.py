@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.errors import UsageError
+from hvprof.analysis.layers import Layer, LayerTable, load_layers, measure, parse_shape
 from hvprof.cli import main
-from hvprof.layers import Layer, LayerTable, load_layers, measure, parse_shape
 
 pytest.importorskip("torch")
 RESNET = ["resnet.model:resnet50", "classes=10"]

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 
 import hvprof
 from hvd_ext.errors import UsageError
-from hvprof.bins import BINS, BUCKETS, bin_edges, bin_index, bucket_edges_s, bucket_index
-from hvprof.files import CELL, FIXED
-from hvprof.model import (
+from hvprof.analysis.summary import quantile_s
+from hvprof.analysis.wait_time import waiting
+from hvprof.format.bins import BINS, BUCKETS, bin_edges, bin_index, bucket_edges_s, bucket_index
+from hvprof.format.reader import CELL, FIXED
+from hvprof.format.trace import EVENT, load_trace, write_chrome
+from hvprof.format.writer import write_rank
+from hvprof.recording.model import (
     Cell,
     ClockOffset,
     Communicator,
@@ -26,10 +30,6 @@ from hvprof.model import (
     RegistrationCache,
     Step,
 )
-from hvprof.recording import quantile_s
-from hvprof.trace import EVENT, load_trace, write_chrome
-from hvprof.waits import waiting
-from hvprof.writing import write_rank
 
 WORLD = Communicator("00000000000000a1", 2, "MPI_COMM_WORLD", "0-1", 0)
 TIMES = ((137, 6), (160, 2))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hvprof
 from hvd_ext.errors import UsageError
 from hvprof.cli import main
-from hvprof.timeline import fused_messages, import_timeline
+from hvprof.importers.horovod_timeline import fused_messages, import_timeline
 
 Event = dict[str, Any]
 

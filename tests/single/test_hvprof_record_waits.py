@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import hvprof
-from hvprof.bins import bin_edges
-from hvprof.model import Cell, ClockOffset, Communicator, RankRecording
-from hvprof.trace import EVENT, load_trace
-from hvprof.waits import Waiting, waiting
-from hvprof.writing import write_rank
+from hvprof.analysis.wait_time import Waiting, waiting
+from hvprof.format.bins import bin_edges
+from hvprof.format.trace import EVENT, load_trace
+from hvprof.format.writer import write_rank
+from hvprof.recording.model import Cell, ClockOffset, Communicator, RankRecording
 
 MS = 1_000_000
 OPERATIONS = ("allreduce", "bcast", "isend", "iallreduce")

@@ -16,15 +16,15 @@ from rich.console import Console
 
 import hvprof
 from hvd_ext.errors import UsageError
-from hvprof import report
+from hvprof.analysis.comparison import render
+from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.cli import main
-from hvprof.comparison import render
-from hvprof.export import as_json
-from hvprof.files import CELL, FIXED
-from hvprof.model import Cell, RankRecording
-from hvprof.recording import bin_edges
-from hvprof.rows import SIZE_ROWS, size_row
-from hvprof.writing import encode_rank
+from hvprof.format.bins import bin_edges
+from hvprof.format.reader import CELL, FIXED
+from hvprof.format.writer import encode_rank
+from hvprof.recording.model import Cell, RankRecording
+from hvprof.reporters import terminal
+from hvprof.reporters.json_csv import as_json
 
 MIB = 2**20
 
@@ -98,7 +98,7 @@ NO_CELL = struct.pack("<QQQ", 255 << 16, 0, 1).ljust(CELL.itemsize, b"\0")
 
 def shown(what: object) -> str:
     out = io.StringIO()
-    renderer = report.render if isinstance(what, hvprof.Recording) else render
+    renderer = terminal.render if isinstance(what, hvprof.Recording) else render
     renderer(what, Console(file=out, width=120))
     return out.getvalue()
 

@@ -17,13 +17,13 @@ import pytest
 
 import hvprof
 from hvd_ext.errors import UsageError
-from hvprof.advice import advise
+from hvprof.analysis.advice import advise
+from hvprof.analysis.scaling import limits
+from hvprof.analysis.wait_split import split
 from hvprof.cli import main
-from hvprof.export import as_json
-from hvprof.limits import limits
-from hvprof.split import split
-from hvprof.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
-from hvprof.writing import write_rank
+from hvprof.format.writer import write_rank
+from hvprof.reporters.json_csv import as_json
+from hvprof.reporters.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
 from tests.conftest import ROOT, rank_environment
 from tests.made_recordings import write_job
 

@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **SPATIAL,
     "hvprof": {*FACTS, *SHOWN, "jinja2", "markupsafe", "scipy"},
     # Times the layers of a model, and imports torch when it is asked to.
-    "hvprof.layers": {*FACTS, "hvprof", "torch"},
+    "hvprof.analysis.layers": {*FACTS, "hvprof", "torch"},
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},
     # Draws its screen, when it has one to draw.
     "hvd_launch.doctor": {"hvd_ext.errors", "hvd_launch", "rich"},

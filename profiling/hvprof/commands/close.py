@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvprof.session import end, tell
+from hvprof.recording.session import end, tell
 
 HELP = "complete a recording that hvprof env began"
 ABOUT = "Write how long the job took and how it ended, and say how many ranks were recorded."

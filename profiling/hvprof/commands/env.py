@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 from hvd_ext.cli import at_least
-from hvprof.session import begin, variables
+from hvprof.recording.session import begin, variables
 
 HELP = "prepare a recording for a job that another program starts"
 ABOUT = (

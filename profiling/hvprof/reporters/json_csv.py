@@ -6,9 +6,9 @@ import csv
 import dataclasses
 from typing import Any, TextIO
 
-from hvprof.limits import limits
-from hvprof.recording import RankRecording, Recording, Step
-from hvprof.rows import Row, exposed, rows
+from hvprof.analysis.scaling import limits
+from hvprof.analysis.summary import Row, exposed, rows
+from hvprof.recording.model import RankRecording, Recording, Step
 
 JSON_VERSION = 2
 TRAFFIC = ("data", "control", "transport")

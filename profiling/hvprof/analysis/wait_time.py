@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvprof.bins import BINS, bin_edges
-from hvprof.files import TRAFFIC
-from hvprof.model import Cell, Recording
-from hvprof.trace import Events, RankTrace, load_trace
+from hvprof.format.bins import BINS, bin_edges
+from hvprof.format.reader import TRAFFIC
+from hvprof.format.trace import Events, RankTrace, load_trace
+from hvprof.recording.model import Cell, Recording
 
 _FROM_ROOT = frozenset({"bcast", "scatter", "scatterv"})
 _COLLECTIVES = _FROM_ROOT | {

@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hvd_ext.units import MB
-from hvprof.evidence import BETWEEN_RUNS, CONFIDENCE, FASTER, SLOWER, Sample, weigh
-from hvprof.recording import Recording
-from hvprof.rows import BLOCKS, SIZE_ROWS, Row
-from hvprof.sides import Run, run_of
+from hvprof.analysis.bootstrap import BETWEEN_RUNS, CONFIDENCE, FASTER, SLOWER, Sample, weigh
+from hvprof.analysis.inputs import Run, run_of
+from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row
+from hvprof.recording.model import Recording
 
 COMPARISON_VERSION = 2
 TOTAL = "total"

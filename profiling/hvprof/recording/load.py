@@ -7,38 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
-from hvprof.bins import bin_edges, bucket_edges_s, quantile_s
-from hvprof.files import printable, read_rank
-from hvprof.model import (
-    Cell,
-    ClockOffset,
-    Communicator,
-    RankRecording,
-    Recording,
-    Region,
-    RegistrationCache,
-    Step,
-)
-
-__all__ = [
-    "META_NAME",
-    "RANK_FILES",
-    "TRACE_FILES",
-    "Cell",
-    "ClockOffset",
-    "Communicator",
-    "RankRecording",
-    "Recording",
-    "Region",
-    "RegistrationCache",
-    "Step",
-    "bin_edges",
-    "bucket_edges_s",
-    "load",
-    "printable",
-    "quantile_s",
-    "read_meta",
-]
+from hvprof.format.reader import read_rank
+from hvprof.recording.model import Recording
+from hvprof.text import printable
 
 META_NAME = "meta.json"
 RANK_FILES = "rank-*.hvprof"

@@ -6,13 +6,13 @@
 #define _GNU_SOURCE
 #include "recorder.h"
 
-#include "program.h"
+#include "mpi_symbols.h"
 
-#include "cache.h"
+#include "registration_cache.h"
 #include "clocks.h"
 #include "communicators.h"
 #include "datatypes.h"
-#include "ledger.h"
+#include "steps.h"
 
 #include "counting.h"
 

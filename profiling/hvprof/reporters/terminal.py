@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hvd_ext.units import format_seconds
-from hvprof.advice import Advice
-from hvprof.facts import facts, registration, warnings
-from hvprof.limits import limits
-from hvprof.recording import Recording, Step, printable
-from hvprof.rows import Row, exposed, rows
-from hvprof.split import Split
+from hvprof.analysis.advice import Advice
+from hvprof.analysis.scaling import limits
+from hvprof.analysis.summary import Row, exposed, rows
+from hvprof.analysis.wait_split import Split
+from hvprof.recording.model import Recording, Step
+from hvprof.reporters.header import facts, registration, warnings
+from hvprof.text import printable
 
 _MOST_LINES = 6
 _ANY_WIDTH = 10_000

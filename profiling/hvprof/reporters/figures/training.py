@@ -6,9 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof import svg
-from hvprof.advice import exposed_s, run_s
-from hvprof.figure import (
+from hvprof.analysis.advice import exposed_s, run_s
+from hvprof.analysis.layers import LayerTable
+from hvprof.analysis.scaling import Limits
+from hvprof.analysis.summary import rows
+from hvprof.recording.model import Recording, Step
+from hvprof.reporters import svg
+from hvprof.reporters.figures.base import (
     BAD,
     COMPUTE,
     CONTROL,
@@ -20,11 +24,7 @@ from hvprof.figure import (
     grouped,
     ranks_title,
 )
-from hvprof.layers import LayerTable
-from hvprof.limits import Limits
-from hvprof.recording import Recording, Step
-from hvprof.rows import rows
-from hvprof.svg import Axis, Curve, Series
+from hvprof.reporters.svg import Axis, Curve, Series
 
 _MOST_LAYERS = 16
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
-from hvprof.comparison import Comparison, interval_text
-from hvprof.evidence import SLOWER
+from hvprof.analysis.bootstrap import SLOWER
+from hvprof.analysis.comparison import Comparison, interval_text
 
 PASSED, REGRESSED = 0, 1
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.errors import UsageError
-from hvprof.recording import META_NAME, RANK_FILES, Recording, load, printable
-from hvprof.rows import BLOCKS, SIZE_ROWS, Row, rows
+from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row, rows
+from hvprof.recording.load import META_NAME, RANK_FILES, load
+from hvprof.recording.model import Recording
+from hvprof.text import printable
 
 # What stands around the data in a report's page (templates/page.html.j2).
 DATA_START = '<script type="application/json" id="hvprof-data">'
@@ -99,7 +101,7 @@ def _read_report(path: Path) -> Run:
         data = None
     if not isinstance(data, dict) or "json_version" not in data:
         raise UsageError(f"{path} is no report: name one written by hvprof report --html or --json")
-    from hvprof.export import JSON_VERSION
+    from hvprof.reporters.json_csv import JSON_VERSION
 
     version = data["json_version"]
     if version != JSON_VERSION:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.errors import UsageError
-from hvprof.bins import bin_edges, bin_index, bucket_index
-from hvprof.files import BLOCKS
-from hvprof.model import Cell, RankRecording
-from hvprof.session import prepare_directory, write_meta
-from hvprof.writing import write_rank
+from hvprof.format.bins import bin_edges, bin_index, bucket_index
+from hvprof.format.reader import BLOCKS
+from hvprof.format.writer import write_rank
+from hvprof.recording.model import Cell, RankRecording
+from hvprof.recording.session import prepare_directory, write_meta
 
 # The activities that are an exchange, by whoever carries it out.
 _EXCHANGE = re.compile(

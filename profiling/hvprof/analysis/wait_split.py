@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from hvprof.recording import Recording
-from hvprof.rows import SIZE_ROWS, size_row
-from hvprof.waits import Waiting
+from hvprof.analysis.summary import SIZE_ROWS, size_row
+from hvprof.analysis.wait_time import Waiting
+from hvprof.recording.model import Recording
 
 COLLECTIVES = ("allreduce", "allgather", "allgatherv", "alltoall", "alltoallv", "barrier", "bcast")
 

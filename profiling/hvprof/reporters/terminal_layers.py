@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof.layers import LayerTable
-from hvprof.report import print_table
+from hvprof.analysis.layers import LayerTable
+from hvprof.reporters.terminal import print_table
 
 
 def render(table: LayerTable, console: Console) -> None:

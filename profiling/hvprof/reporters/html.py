@@ -9,20 +9,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof import figures_traffic as traffic
-from hvprof import figures_training as training
-from hvprof.advice import Advice, base_s, exposed_s, share_of
-from hvprof.comparison import ComparedRow, Comparison, cells, interval_text, notes
-from hvprof.evidence import NO_EVIDENCE
-from hvprof.export import as_json
-from hvprof.facts import facts, recorder_cost, registration, warnings
-from hvprof.figure import Figure, plain
-from hvprof.layers import LayerTable
-from hvprof.limits import limits
-from hvprof.recording import Recording
-from hvprof.rows import Row, rows
-from hvprof.sides import embedded
-from hvprof.split import Split
+from hvprof.analysis.advice import Advice, base_s, exposed_s, share_of
+from hvprof.analysis.bootstrap import NO_EVIDENCE
+from hvprof.analysis.comparison import ComparedRow, Comparison, cells, interval_text, notes
+from hvprof.analysis.inputs import embedded
+from hvprof.analysis.layers import LayerTable
+from hvprof.analysis.scaling import limits
+from hvprof.analysis.summary import Row, rows
+from hvprof.analysis.wait_split import Split
+from hvprof.recording.model import Recording
+from hvprof.reporters.figures import traffic, training
+from hvprof.reporters.figures.base import Figure, plain
+from hvprof.reporters.header import facts, recorder_cost, registration, warnings
+from hvprof.reporters.json_csv import as_json
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -172,7 +171,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader("hvprof"),
+        loader=PackageLoader("hvprof.reporters"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +12,8 @@ from numpy.typing import NDArray
 
 from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.units import KIB, MIB
-from hvprof.recording import Cell, Recording, quantile_s
+from hvprof.format.bins import bucket_edges_s
+from hvprof.recording.model import Cell, Recording, Region
 
 # A run is cut into so many blocks, for comparisons that have one run a side.
 BLOCKS = 20
@@ -120,6 +123,31 @@ def exposed(recording: Recording) -> Exposed | None:
     times = [sum(region.time_s for region in regions) for regions in per_rank]
     steps = max(region.calls for regions in per_rank for region in regions)
     return Exposed(steps=steps, time_s=sum(times) / len(times), time_max_s=max(times))
+
+
+def quantile_s(cells: Iterable[Cell | Region], q: float) -> float | None:
+    """The time that a share `q` of all calls did not exceed, within 7 %.
+
+    Args:
+        cells: of one rank or of many; their calls are taken together.
+        q: 0.5 for the median.
+
+    Returns:
+        Seconds, or None where the cells have no histogram (an imported timeline).
+    """
+    calls: Counter[int] = Counter()
+    shortest, longest = math.inf, 0.0
+    for cell in cells:
+        for bucket, count in cell.histogram:
+            calls[bucket] += count
+        shortest, longest = min(shortest, cell.min_s), max(longest, cell.max_s)
+    wanted = q * sum(calls.values())
+    for bucket in sorted(calls):
+        wanted -= calls[bucket]
+        if wanted <= 0:
+            low, high = bucket_edges_s(bucket)
+            return min(max((low + high) / 2, shortest), longest)
+    return None
 
 
 def _row(key: tuple[str, str, int, int], per_rank: dict[int, list[Cell]], ranks: int) -> Row:

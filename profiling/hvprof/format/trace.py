@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
-from hvprof.files import SOURCES, TRAFFIC, VERSION, Tables, read_bytes, read_tables
-from hvprof.model import RankRecording, Recording
+from hvprof.format.reader import SOURCES, TRAFFIC, VERSION, Tables, read_bytes, read_tables
 from hvprof.output import whole_file
+from hvprof.recording.model import RankRecording, Recording
 
 EVENT = np.dtype(
     [

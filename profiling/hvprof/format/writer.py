@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hvprof.bins import bin_index
-from hvprof.files import (
+from hvprof.format.bins import bin_index
+from hvprof.format.reader import (
     BLOCKS,
     CELL,
     COMMUNICATORS,
@@ -22,7 +22,7 @@ from hvprof.files import (
     TRAFFIC,
     VERSION,
 )
-from hvprof.model import Cell, RankRecording, Region, Step
+from hvprof.recording.model import Cell, RankRecording, Region, Step
 
 
 def write_rank(directory: Path, rank: RankRecording) -> Path:

@@ -6,14 +6,23 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof import svg
-from hvprof.comparison import Comparison
-from hvprof.evidence import FASTER, SLOWER
-from hvprof.figure import BAD, CONTROL, DATA, GOOD, WAIT, Figure, grouped, ranks_title
-from hvprof.recording import Recording
-from hvprof.rows import SIZE_ROWS, Row, rows, size_row
-from hvprof.split import Split
-from hvprof.svg import Axis, Curve, Series
+from hvprof.analysis.bootstrap import FASTER, SLOWER
+from hvprof.analysis.comparison import Comparison
+from hvprof.analysis.summary import SIZE_ROWS, Row, rows, size_row
+from hvprof.analysis.wait_split import Split
+from hvprof.recording.model import Recording
+from hvprof.reporters import svg
+from hvprof.reporters.figures.base import (
+    BAD,
+    CONTROL,
+    DATA,
+    GOOD,
+    WAIT,
+    Figure,
+    grouped,
+    ranks_title,
+)
+from hvprof.reporters.svg import Axis, Curve, Series
 
 
 def allreduce(recording: Recording) -> Iterator[Figure]:

@@ -14,7 +14,7 @@ from types import FrameType
 
 from hvd_ext.errors import UsageError
 from hvd_ext.process import dying_with_parent
-from hvprof.session import begin, end, tell, variables
+from hvprof.recording.session import begin, end, tell, variables
 
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hvd_ext.errors import UsageError
-from hvprof.bins import BINS, BUCKETS, bin_edges
-from hvprof.model import (
+from hvprof.format.bins import BINS, BUCKETS, bin_edges
+from hvprof.recording.model import (
     Cell,
     ClockOffset,
     Communicator,
@@ -21,6 +21,7 @@ from hvprof.model import (
     RegistrationCache,
     Step,
 )
+from hvprof.text import printable
 
 MAGIC = b"hvprof\r\n"
 VERSION = 2
@@ -90,11 +91,6 @@ CELL = np.dtype(
 )
 
 _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
-
-
-def printable(text: str) -> str:
-    """The text without what would steer a terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def text_of(field: bytes) -> str:

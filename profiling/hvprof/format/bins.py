@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable
-
-from hvprof.model import Cell, Region
-
 BINS, BUCKETS = 129, 256
 
 # Buckets of the histograms of times: 8 for each power of two, from 32 ns on.
@@ -48,28 +42,3 @@ def bucket_edges_s(bucket: int) -> tuple[float, float]:
     octave, part = divmod(bucket - 1, _BUCKETS_PER_OCTAVE)
     unit = 2 ** (octave + _FIRST_EXPONENT) / _BUCKETS_PER_OCTAVE / 1e9
     return (_BUCKETS_PER_OCTAVE + part) * unit, (_BUCKETS_PER_OCTAVE + part + 1) * unit
-
-
-def quantile_s(cells: Iterable[Cell | Region], q: float) -> float | None:
-    """The time that a share `q` of all calls did not exceed, within 7 %.
-
-    Args:
-        cells: of one rank or of many; their calls are taken together.
-        q: 0.5 for the median.
-
-    Returns:
-        Seconds, or None where the cells have no histogram (an imported timeline).
-    """
-    calls: Counter[int] = Counter()
-    shortest, longest = math.inf, 0.0
-    for cell in cells:
-        for bucket, count in cell.histogram:
-            calls[bucket] += count
-        shortest, longest = min(shortest, cell.min_s), max(longest, cell.max_s)
-    wanted = q * sum(calls.values())
-    for bucket in sorted(calls):
-        wanted -= calls[bucket]
-        if wanted <= 0:
-            low, high = bucket_edges_s(bucket)
-            return min(max((low + high) / 2, shortest), longest)
-    return None

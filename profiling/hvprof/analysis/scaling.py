@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvprof.recording import Recording
+from hvprof.recording.model import Recording
 
 _DOUBLINGS = 6
 _RESAMPLES = 500

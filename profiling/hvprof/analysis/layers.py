@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvprof.recording import printable
+from hvprof.text import printable
 
 if TYPE_CHECKING:
     import torch

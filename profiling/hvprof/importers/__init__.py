@@ -1,0 +1,1 @@
+"""Recordings made from what other tools wrote."""

@@ -1,0 +1,1 @@
+"""Recordings: what one holds, how it begins and ends, and reading it."""

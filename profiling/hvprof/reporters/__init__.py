@@ -1,0 +1,1 @@
+"""An analysis as text, HTML, JSON, CSV or a trace for Perfetto."""

@@ -1,0 +1,1 @@
+"""The figures of a page, by what they are about."""
