@@ -170,16 +170,17 @@ def _work(least: int, most: int) -> None:
 def _measure(topology: Any, gloo: Any, message_bytes: int) -> dict[str, Any]:
     from mpi4py import MPI
 
-    from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
+    from hvd_ext.allreduce.algorithms import ALGORITHMS
     from hvd_ext.allreduce.operations import OPERATIONS
-    from hvd_ext.allreduce.persistent import Planned
+    from hvd_ext.allreduce.persistent import PersistentAllreduce
+    from hvd_ext.allreduce.prepare import prepare
 
     world = topology.world
     count = message_bytes // 4
-    arena = Planned.in_arena(topology, count, "float32")
+    arena = PersistentAllreduce.in_arena(topology, count, "float32")
     # One for all that work outside the arena: what is in the cache is so for each alike.
     plain = np.zeros(count, np.float32)
-    outside = Planned(topology, plain)
+    outside = PersistentAllreduce(topology, plain)
     calls: dict[str, tuple[Any, Call]] = {
         "mpi": (plain, lambda: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, plain)),
         "arena": (arena.buffer, arena),

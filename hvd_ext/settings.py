@@ -7,8 +7,6 @@ import os
 from hvd_ext.errors import UsageError
 from hvd_ext.units import parse_bytes
 
-WARN_AFTER_S = 60.0
-
 
 def stall_timeout_s() -> float:
     """HVD_EXT_STALL_TIMEOUT_S: how long a rank is waited for before the job ends.

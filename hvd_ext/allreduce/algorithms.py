@@ -1,127 +1,48 @@
-"""The one list of algorithms: the table, the tests and the benchmarks share it.
+"""The one list of allreduce algorithms: table, cost model, tests and benchmarks share it.
 
-`hierarchical` is not here: it is how memory of the node-shared window is reduced
-(hvd_ext.arena), and takes one of these between nodes.
+An algorithm is a file of this folder that holds `allreduce(comm, buffer, operation)` and,
+but for the MPI library's own, `cost(size, message_bytes)`. It is imported on use, as a
+table is also read where there is neither MPI nor numpy.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-import numpy as np
-
-from hvd_ext.allreduce import (
-    double_tree,
-    native,
-    rabenseifner,
-    recursive_doubling,
-    ring,
-    tree,
-)
-from hvd_ext.allreduce.half import reduce_half
-from hvd_ext.allreduce.operations import Array, Operation
-from hvd_ext.dtypes import DTYPES
-from hvd_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# A dtype's own name is slow to ask for.
-_NAMES = {np.dtype(name): name for name, dtype in DTYPES.items() if dtype.stored_as == name}
+    from hvd_ext.allreduce.operations import Array, Operation
+    from hvd_ext.allreduce.work import Work
 
-Algorithm = Callable[["MPI.Comm", Array, Operation], None]
+    Algorithm = Callable[["MPI.Comm", Array, Operation], None]
+    Cost = Callable[[int, float], Work]
 
-
-def _quiet(algorithm: Algorithm) -> Algorithm:
-    """Overflow and NaN are results like any other, as they are to MPI: no warnings."""
-
-    @functools.wraps(algorithm)
-    def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
-        with np.errstate(all="ignore"):
-            algorithm(comm, buffer, operation)
-
-    return allreduce
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    "native": native.allreduce,
-    "ring": _quiet(ring.allreduce),
-    "recursive_doubling": _quiet(recursive_doubling.allreduce),
-    "rabenseifner": _quiet(rabenseifner.allreduce),
-    "tree": _quiet(tree.allreduce),
-    "double_tree": _quiet(double_tree.allreduce),
-}
+NATIVE = "native"
+ALGORITHMS = (
+    NATIVE,
+    "ring",
+    "recursive_doubling",
+    "rabenseifner",
+    "tree",
+    "double_tree",
+)
+# Of one node, for a persistent allreduce: by memory that the ranks share, not by messages.
+SHARED_MEMORY = "shared_memory"
 
 
-def prepare(
-    algorithm: str, comm: MPI.Comm, buffer: Array, operation: Operation, dtype: str | None = None
-) -> Callable[[], None]:
-    """Plan an allreduce of `buffer`, in place; the call that it returns may be repeated.
-
-    Here, and in no algorithm, 16-bit floats are taken through float32 and averages are
-    divided. No rank communicates before the call.
-
-    Args:
-        algorithm: a key of ALGORITHMS.
-        comm: the ranks.
-        buffer: 1-D, contiguous and writable; the same count on every rank.
-        operation: one of OPERATIONS.
-        dtype: what the buffer holds, where numpy cannot tell: "bfloat16", of which the
-            bits lie in an array of uint16.
-
-    Raises:
-        UsageError: one of these is not served.
-    """
-    name = check_dtype(buffer, dtype)
-    if algorithm not in ALGORITHMS:
-        raise UsageError(f"algorithm {algorithm!r}: use one of {', '.join(ALGORITHMS)}")
-    flags = buffer.flags
-    if buffer.ndim != 1 or not flags.c_contiguous or not flags.writeable:
-        raise UsageError(
-            f"a buffer of shape {buffer.shape} and strides {buffer.strides}: give one that is "
-            "1-D, contiguous and writable"
-        )
-    reduce = ALGORITHMS[algorithm]
-    dtype_class = DTYPES[name].dtype_class
-    if dtype_class == "half":
-        through_float32 = _quiet(functools.partial(reduce_half, reduce))
-        return functools.partial(through_float32, comm, buffer, operation)
-    if operation.name != "average":
-        if algorithm == "native":
-            return native.prepare(comm, buffer, operation)
-        return functools.partial(reduce, comm, buffer, operation)
-    if dtype_class == "integer":
-        raise UsageError(f"average of {name}: whole numbers have none; use sum, or a float dtype")
-
-    def average() -> None:
-        reduce(comm, buffer, operation)
-        np.divide(buffer, comm.size, out=buffer)
-
-    return average
+@functools.cache
+def implementation(name: str) -> Algorithm:
+    """What reduces by the algorithm `name`, one of ALGORITHMS."""
+    reduce: Algorithm = importlib.import_module(f"hvd_ext.allreduce.{name}").allreduce
+    return reduce
 
 
-def dtype_class_of(buffer: Array) -> str:
-    """The class of the buffer's dtype; float, too, for one that is not served: MPI refuses it."""
-    name = _NAMES.get(buffer.dtype)
-    return "float" if name is None else DTYPES[name].dtype_class
-
-
-def check_dtype(buffer: Array, dtype: str | None = None) -> str:
-    """The dtype's name.
-
-    Raises:
-        UsageError: no algorithm serves it.
-    """
-    name = _NAMES.get(buffer.dtype) if dtype is None else dtype
-    if name not in DTYPES or buffer.dtype.name != DTYPES[name].stored_as:
-        raise _not_served(buffer, name or buffer.dtype.name)
-    return name
-
-
-def _not_served(buffer: Array, dtype: str) -> UsageError:
-    return UsageError(
-        f"dtype {dtype!r} in an array of {buffer.dtype}: use one of "
-        f"{', '.join(DTYPES)}, bfloat16 in an array of uint16"
-    )
+@functools.cache
+def cost(name: str) -> Cost:
+    """What the algorithm `name`, one of ALGORITHMS but the library's own, has to do."""
+    formula: Cost = importlib.import_module(f"hvd_ext.allreduce.{name}").cost
+    return formula

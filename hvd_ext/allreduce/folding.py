@@ -14,14 +14,20 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-def core_size(size: int) -> int:
+def largest_power_of_two(size: int) -> int:
     """The largest power of two that is at most `size`: ranks below it do the work."""
     return 1 << (size.bit_length() - 1)
 
 
+def rounds(size: int) -> tuple[int, int]:
+    """Of a doubling or halving: floor(lg p), and 1 more for folding if p is not a power of two."""
+    count = size.bit_length() - 1
+    return count, int(size != 1 << count)
+
+
 def fold(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
-    """Have the ranks below the core size hold what all ranks brought."""
-    core, none = core_size(comm.size), buffer[:0]
+    """Have the ranks below the largest power of two hold what all ranks brought."""
+    core, none = largest_power_of_two(comm.size), buffer[:0]
     if comm.rank >= core:
         # In segments, as the partner combines them.
         partner = comm.rank - core
@@ -33,7 +39,7 @@ def fold(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
 
 def unfold(comm: MPI.Comm, buffer: Array) -> None:
     """Give the ranks beyond the core what their partners hold."""
-    core, none = core_size(comm.size), buffer[:0]
+    core, none = largest_power_of_two(comm.size), buffer[:0]
     if comm.rank >= core:
         transfer(comm, none, comm.rank - core, buffer, comm.rank - core)
     elif comm.rank + core < comm.size:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
+from hvd_ext.allreduce.algorithms import ALGORITHMS, SHARED_MEMORY
 from hvd_ext.allreduce.cost import FORMULAS, Measurement, fit, leave_one_out
 from hvd_ext.allreduce.operations import OPERATIONS, Array
-from hvd_ext.allreduce.persistent import Planned
+from hvd_ext.allreduce.persistent import PersistentAllreduce
+from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.allreduce.table import Choices, Row, Table, dump, load
 from hvd_ext.cli import run
 from hvd_ext.errors import HvdExtError, UsageError
@@ -199,12 +200,12 @@ def _contenders(
     calls: dict[str, Callable[[], None]] = {}
     count = max(1, size // dtype.itemsize)
     if memory == "arena":
-        planned = Planned.in_arena(topology, count, dtype.name, algorithm="hierarchical")
-        calls["hierarchical"], buffer = planned, planned.buffer
+        planned = PersistentAllreduce.in_arena(topology, count, dtype.name, algorithm=SHARED_MEMORY)
+        calls[SHARED_MEMORY], buffer = planned, planned.buffer
     else:
         buffer = np.zeros(count, dtype)
         if topology.nodes == 1:
-            calls["hierarchical"] = Planned(topology, buffer, algorithm="hierarchical")
+            calls[SHARED_MEMORY] = PersistentAllreduce(topology, buffer, algorithm=SHARED_MEMORY)
     for name in ALGORITHMS:
         calls[name] = prepare(name, comm, buffer, OPERATIONS["sum"])
     return calls, buffer

@@ -19,7 +19,7 @@ class Operation:
 
     Attributes:
         name: "sum", "average", "min", "max" or "product". An algorithm takes an average
-            for a sum; what divides it is registry.prepare.
+            for a sum; what divides it is `prepare`.
         combine: numpy's function, called as combine(a, b, out=a).
         mpi_name: the name of MPI's own operation in mpi4py.
     """

@@ -1,7 +1,8 @@
 """An allreduce that repeats, planned once: its ranks, buffer, operation and algorithm.
 
 What a call would otherwise decide each time is decided when it is planned, so that a
-call costs what its algorithm costs. `allreduce` is for one that does not repeat.
+call costs what its algorithm costs (MPI-4: a persistent collective, MPI_Allreduce_init).
+`allreduce` is for one that does not repeat.
 """
 
 from __future__ import annotations
@@ -9,35 +10,32 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvd_ext.allreduce import native
-from hvd_ext.allreduce.algorithms import check_dtype, dtype_class_of, prepare
-from hvd_ext.allreduce.operations import Array, operation
+from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY
+from hvd_ext.allreduce.exchange import Exchange, MessageExchange, Run, StagedFromDevice
+from hvd_ext.allreduce.operations import Array, Operation, operation
+from hvd_ext.allreduce.prepare import check_dtype, dtype_class_of, prepare
+from hvd_ext.allreduce.shared_memory import SharedMemoryExchange
 from hvd_ext.allreduce.table import BUILT_IN, Table
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.errors import StallError, UsageError
+from hvd_ext.errors import UsageError
 from hvd_ext.events import CommEvent, emit, listening
 from hvd_ext.job.progress_thread import Progress
-from hvd_ext.job.watchdog import end_job, stall_sentence
 from hvd_ext.settings import stall_timeout_s
 from hvd_ext.shm.layout import align_up
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.shm.window import Window, staging_bytes
+from hvd_ext.shm.window import Window
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from hvd_ext.job.topology import Topology
 
 log = logging.getLogger("hvd_ext")
-
-# Up to here it takes less to combine all parts oneself than to wait for others' shares.
-_SHORTEST_IN_PLACE = 512
+_END_WITHIN_S = 5.0
 
 
 def allreduce(
@@ -49,27 +47,32 @@ def allreduce(
 ) -> None:
     """Reduce `buffer` once, in place, by the algorithm that the table names for its size.
 
-    Args and Raises are those of Planned. Nothing is set up: in memory that ranks do not
-    share, the node's own exchange takes a plan.
+    Args and Raises are those of PersistentAllreduce. Nothing is set up, so that ranks that
+    share memory take the MPI library's own.
     """
     dtype_class = dtype_class_of(buffer)
-    ranks = topology.node.size
-    chosen = table.choose(topology.nodes, ranks, "host", buffer.nbytes, dtype_class)
+    chosen = choose(table, topology, "host", buffer.nbytes, dtype_class)
+    if chosen == SHARED_MEMORY:
+        chosen = NATIVE
     reduction = operation(operation_name)
-    if (
-        chosen in ("native", "hierarchical")
-        and dtype_class != "half"
-        and operation_name != "average"
-    ):
+    if chosen == NATIVE and dtype_class != "half" and operation_name != "average":
         native.allreduce(topology.world, buffer, reduction)
         return
-    prepare("native" if chosen == "hierarchical" else chosen, topology.world, buffer, reduction)()
+    prepare(chosen, topology.world, buffer, reduction)()
 
 
-class Planned:
+def choose(
+    table: Table, topology: Topology, memory: str, message_bytes: int, dtype_class: str
+) -> str:
+    """The algorithm that the table names, or native where it names memory that is not shared."""
+    name = table.choose(topology.nodes, topology.node.size, memory, message_bytes, dtype_class)
+    return NATIVE if name == SHARED_MEMORY and not topology.one_node else name
+
+
+class PersistentAllreduce:
     """Reduces one buffer over all ranks, in place, each time it is called.
 
-    Every rank plans it alike and calls or starts it in the same order among its plans.
+    Every rank makes it alike and calls or starts it in the same order among its own.
 
     Attributes:
         buffer: 1-D; what is reduced, on the host.
@@ -77,9 +80,9 @@ class Planned:
     """
 
     algorithm: str
-    _window: Window
-    _started: bool
-    _done: Future[None]
+    _exchange: Exchange
+    _run: Run
+    _started: Future[None] | None
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Planned:
 
         Args:
             topology: nodes and ranks.
-            buffer: contiguous and writable, of any shape: a numpy array or what speaks the
+            buffer: contiguous and writable, of any shape: a numpy array or anything with the
                 array interface or the buffer protocol; or, by the CUDA array interface
                 (with CuPy), device memory, which is staged through the host.
             operation: "sum", "average", "min", "max" or "product".
@@ -104,15 +107,18 @@ class Planned:
             table: message sizes and their algorithms.
 
         Raises:
-            UsageError: one of these is not served.
-            WindowError: `hierarchical` is asked for, and the ranks cannot share memory.
+            UsageError: one of these is not supported.
+            WindowError: `shared_memory` is asked for, and the ranks cannot share memory.
         """
-        self._device: Any = None
+        device: Any = None
         if hasattr(buffer, "__cuda_array_interface__"):
-            self._device = _on_device(buffer)
-            buffer = np.empty(self._device.shape, self._device.dtype)
+            device = _on_device(buffer)
+            buffer = np.empty(device.shape, device.dtype)
         self.buffer = _flat(buffer)
-        self._plan(topology, operation, dtype or self.buffer.dtype.name, algorithm, table, "host")
+        self._plan(topology, operation, dtype, algorithm, table)
+        if device is not None:
+            self._exchange = StagedFromDevice(self._exchange, device, self.buffer)
+            self._run = self._exchange.run
 
     @classmethod
     def in_arena(
@@ -124,33 +130,31 @@ class Planned:
         *,
         algorithm: str | None = None,
         table: Table = BUILT_IN,
-    ) -> Planned:
+    ) -> PersistentAllreduce:
         """Plan the reduction of memory that the node's ranks share; it is in `buffer`.
 
-        Args and Raises are those of Planned, but that WindowError may always rise.
+        Args and Raises are those of PersistentAllreduce, but WindowError may always be raised.
         """
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype!r}: use one of {', '.join(DTYPES)}")
         self = cls.__new__(cls)
-        self._device = None
-        self._window = Window(topology.node, align_up(count * DTYPES[dtype].item_bytes))
-        self.buffer = np.frombuffer(self._window.data, DTYPES[dtype].stored_as, count)
-        self._plan(topology, operation, dtype, algorithm, table, "arena")
+        window = Window(topology.node, align_up(count * DTYPES[dtype].item_bytes))
+        self.buffer = np.frombuffer(window.data, DTYPES[dtype].stored_as, count)
+        self._plan(topology, operation, dtype, algorithm, table, window)
         return self
 
     def __call__(self) -> None:
         """Reduce the buffer.
 
         Raises:
-            StallError: ranks did not come in time (`hierarchical` only: MPI waits).
-            UsageError: it is started and not yet waited for.
+            StallError: ranks did not arrive in time (`shared_memory` only: MPI waits).
+            UsageError: it was started, and not waited for.
         """
-        if self._plain and not listening():
+        if self._started is None and not listening():
             if code := self._run():
-                raise self._stall(code)
+                raise self._exchange.stall(code)
             return
-        if self._started:
-            raise UsageError("a plan that is started: call wait() before the next call")
+        self._check_idle()
         self._call(self._run)
 
     def start(self) -> None:
@@ -159,31 +163,26 @@ class Planned:
         What is started goes on a thread and a communicator of its own, one after the
         other in the order of the starts, which is the same on every rank.
         """
-        if self._started:
-            raise UsageError("a plan that is started: call wait() before the next start()")
-        self._started, self._plain = True, False
-        progress, comm = _background(self._topology)
-        if self.algorithm == "hierarchical":
-            run = self._run
-        else:
-            run = prepare(self.algorithm, comm, self.buffer, self._operation, self._dtype)
-        self._done = progress.submit(functools.partial(self._call, run))
+        self._check_idle()
+        background = self._topology.keep(_Background)
+        run = self._exchange.on(background.comm)
+        self._started = background.thread.submit(functools.partial(self._call, run))
 
     def wait(self) -> None:
         """Wait for what was started; raises what it raised."""
-        if not self._started:
-            raise UsageError("a plan that is not started: call start() before wait()")
-        self._started, self._plain = False, self._device is None
-        self._done.result()
+        if self._started is None:
+            raise UsageError("not started: call start() before wait()")
+        done, self._started = self._started, None
+        done.result()
 
-    def _call(self, run: Callable[[], int | None]) -> None:
-        if self._device is not None:
-            self._device.get(out=self.buffer.reshape(self._device.shape))
+    def _check_idle(self) -> None:
+        if self._started is not None:
+            raise UsageError("already started: call wait() before the next call or start()")
+
+    def _call(self, run: Run) -> None:
         start_s = time.monotonic()
         if code := run():
-            raise self._stall(code)
-        if self._device is not None:
-            self._device.set(self.buffer.reshape(self._device.shape))
+            raise self._exchange.stall(code)
         if listening():
             emit(
                 CommEvent(
@@ -201,81 +200,59 @@ class Planned:
         self,
         topology: Topology,
         name: str,
-        dtype: str,
+        dtype: str | None,
         algorithm: str | None,
         table: Table,
-        memory: str,
+        window: Window | None = None,
     ) -> None:
-        check_dtype(self.buffer, dtype)
+        dtype = check_dtype(self.buffer, dtype)
         self._topology = topology
-        self._operation = operation(name)
-        self._dtype = dtype
-        self._started = False
-        self._plain = self._device is None  # nothing but to run it
-        self._timeout_s = stall_timeout_s()
-        message_bytes = self.buffer.nbytes
-        one_node = topology.cross.size == 1
-        ranks = topology.node.size
-        dtype_class = DTYPES[dtype].dtype_class
-        chosen = table.choose(topology.nodes, ranks, memory, message_bytes, dtype_class)
-        if algorithm is None and chosen == "hierarchical" and not one_node:
-            chosen = "native"
-        self.algorithm = algorithm or chosen
-        if self.algorithm != "hierarchical":
-            self._plan_by_messages()
-            return
-        if not one_node:
-            raise UsageError(
-                f"hierarchical on {topology.nodes} nodes: it is for one node here, and for "
-                "gradients on several; use another algorithm"
-            )
-        if name == "average" and dtype_class == "integer":
-            raise UsageError(f"average of {dtype}: whole numbers have none; use sum")
-        scale = 1 / topology.world.size if name == "average" else 1.0
-        combined = "sum" if name == "average" else self._operation.name
-        if memory == "arena" and message_bytes > _SHORTEST_IN_PLACE:
-            self._plan_arena(dtype, combined, scale)
-            return
+        self._started = None
+        reduction = operation(name)
+        if algorithm is None:
+            memory = "host" if window is None else "arena"
+            dtype_class = DTYPES[dtype].dtype_class
+            self.algorithm = choose(table, topology, memory, self.buffer.nbytes, dtype_class)
+        else:
+            self.algorithm = algorithm
+        plan = functools.partial(_exchange, topology, self.buffer, reduction, dtype, window=window)
         try:
-            self._plan_outside(dtype, combined, scale)
+            self._exchange = plan(self.algorithm)
         except WindowError as error:  # on every rank alike
             if algorithm is not None:
                 raise
             if topology.world.rank == 0:
-                log.warning("hvd_ext: a planned allreduce is the MPI library's own, %s", error)
-            self.algorithm = "native"
-            self._plan_by_messages()
-
-    def _plan_by_messages(self) -> None:
-        self._run: Callable[[], int | None] = prepare(
-            self.algorithm, self._topology.world, self.buffer, self._operation, self._dtype
-        )
-
-    def _plan_arena(self, dtype: str, combined: str, scale: float) -> None:
-        exchange = self._window.plan(
-            0, self.buffer.size, dtype, scale, local=True, operation=combined
-        )
-        self._run = self._window.repeated(exchange, self._timeout_s)
-
-    def _plan_outside(self, dtype: str, combined: str, scale: float) -> None:
-        self._window = window = Window(self._topology.node, staging_bytes(self.buffer.nbytes))
-        exchange = window.plan_staged(dtype, self.buffer.size, combined, scale)
-        self._run = window.repeated(exchange, self._timeout_s, self.buffer.ctypes.data)
-
-    def _stall(self, code: int) -> StallError:
-        of_node = self._topology.node_world_ranks()
-        ranks = [of_node[rank] for rank in self._window.late(code).args[0]]
-        error = StallError(stall_sentence(self._topology, ranks, self._timeout_s))
-        end_job(error)
-        return error
+                log.warning("hvd_ext: a planned allreduce falls back to MPI's own: %s", error)
+            self.algorithm = NATIVE
+            self._exchange = plan(NATIVE)
+        self._run = self._exchange.run
 
 
-@functools.cache
-def _background(topology: Topology) -> tuple[Progress, MPI.Comm]:
-    """The thread and the communicator of what is started; collective the first time."""
-    comm = topology.world.Dup()
-    comm.Set_name("hvd_ext.background")
-    return Progress(), comm
+def _exchange(
+    topology: Topology,
+    buffer: Array,
+    reduction: Operation,
+    dtype: str,
+    algorithm: str,
+    window: Window | None,
+) -> Exchange:
+    if algorithm == SHARED_MEMORY:
+        timeout_s = stall_timeout_s()
+        return SharedMemoryExchange(topology, buffer, reduction.name, dtype, timeout_s, window)
+    return MessageExchange(algorithm, topology.world, buffer, reduction, dtype)
+
+
+class _Background:
+    """The thread and the communicator of what is started; collective to make."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._lease = topology.borrow("background", topology.world)
+        (self.comm,) = self._lease.comms
+        self.thread = Progress()
+
+    def close(self) -> None:
+        if self.thread.close(_END_WITHIN_S):
+            self._lease.give_back()
 
 
 def _flat(buffer: Any) -> Array:
@@ -299,5 +276,5 @@ def _on_device(buffer: Any) -> Any:
     try:
         import cupy
     except ImportError:
-        raise UsageError("a buffer in device memory takes CuPy: pip install cupy-cuda12x") from None
+        raise UsageError("a buffer in device memory needs CuPy: pip install cupy-cuda12x") from None
     return cupy.asarray(buffer)

@@ -15,19 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE, SHARED_MEMORY
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes, format_seconds
 
-ALGORITHMS = (
-    "native",
-    "ring",
-    "recursive_doubling",
-    "rabenseifner",
-    "tree",
-    "double_tree",
-    "hierarchical",
-)
+# What a row may choose.
+CHOICES = (*ALGORITHMS, SHARED_MEMORY)
 MEMORY_KINDS = ("host", "arena")
 ANY_DTYPE = "any"
 _CLASSES = (*dict.fromkeys(dtype.dtype_class for dtype in DTYPES.values()), ANY_DTYPE)
@@ -95,7 +89,7 @@ class Table:
         found = self._found.get(situation)
         if found is None:
             number = self._find(*situation)
-            choices = ((0, "native"),) if number is None else self.rows[number].choices
+            choices = ((0, NATIVE),) if number is None else self.rows[number].choices
             found = [least for least, _ in choices], [name for _, name in choices]
             self._found[situation] = found
         return found[1][bisect_right(found[0], message_bytes) - 1]
@@ -156,9 +150,9 @@ def _evidence(row: Row, choice: str, message_bytes: int) -> str:
 # messages on which a ring cannot lose.
 BUILT_IN = Table(
     (
-        Row(0, 0, "arena", ((0, "hierarchical"),)),
-        Row(1, 0, "host", ((0, "hierarchical"),)),
-        Row(0, 0, "host", ((0, "native"), (1 << 20, "ring"))),
+        Row(1, 0, "arena", ((0, SHARED_MEMORY),)),
+        Row(1, 0, "host", ((0, SHARED_MEMORY),)),
+        Row(0, 0, "host", ((0, NATIVE), (1 << 20, "ring"))),
     ),
     "the built-in table",
 )
@@ -246,7 +240,7 @@ def _row(row: Any, where: str) -> Row:
     known = Row.__dataclass_fields__
     for name in row:
         if name not in known:
-            raise UsageError(f"{where}: {name!r} is no field: use {', '.join(known)}")
+            raise UsageError(f"{where}: unknown field {name!r}: use {', '.join(known)}")
     nodes, ranks_per_node = row.get("nodes"), row.get("ranks_per_node")
     if not (_is_count(nodes) and _is_count(ranks_per_node)):
         raise UsageError(f"{where}: nodes and ranks_per_node must be whole numbers, 0 for any")
@@ -279,8 +273,8 @@ def _choices(choices: Sequence[Any], where: str) -> list[tuple[int, str]]:
         if not isinstance(choice, list) or len(choice) != 2 or type(choice[0]) is not int:
             raise UsageError(f"{here}: {choice!r} must be [least_bytes, algorithm]")
         least, algorithm = choice
-        if algorithm not in ALGORITHMS:
-            raise UsageError(f"{here}: {algorithm!r} is no algorithm: use one of {ALGORITHMS}")
+        if algorithm not in CHOICES:
+            raise UsageError(f"{here}: invalid algorithm {algorithm!r}: use one of {CHOICES}")
         if least < 0 or (number == 0 and least != 0) or (parsed and least <= parsed[-1][0]):
             raise UsageError(f"{here}: sizes must start at 0 and ascend, not {least}")
         parsed.append((least, algorithm))

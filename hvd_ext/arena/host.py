@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.arena.inter_node import Channels
+from hvd_ext.arena.inter_node import CHANNELS, Channels
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.job.stalls import Patience
+from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.job.watchdog import Watchdog
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import Window
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.allreduce.table import Table
     from hvd_ext.arena.layout import Layout
+    from hvd_ext.job.communicators import Lease
     from hvd_ext.job.topology import Topology
 
-_NO_LIMIT_S = 1e9
+_NO_LIMIT_S = 1e9  # between nodes it is the watchdog's
 
 
 class HostArena:
@@ -67,17 +68,22 @@ class HostArena:
         self._window = on_every_rank(topology, lambda: Window(topology.node, layout.total_bytes))
         self.data: Array = np.frombuffer(self._window.data, np.uint8)
         self._local = self._nodes == 1
-        self._patiently = Patience(topology, timeout_s if self._local else _NO_LIMIT_S)
+        limit_s = timeout_s if self._local else _NO_LIMIT_S
+        self._monitored = StallMonitor(topology, limit_s, "a gradient exchange")
         self._exchanges = [
             self._window.plan(b.offset_bytes, b.count, b.dtype, scale, local=self._local)
             for b in layout.buckets
         ]
+        self._lease: Lease | None = None
         self._channels: Channels | None = None
         self._watchdog: Watchdog | None = None
         if not self._local:
+            cross = [topology.cross] * CHANNELS
+            self._lease = topology.borrow("arena", *cross, topology.world)
+            *comms, world = self._lease.comms
             shards = [self.data[slice(*x.shard_bytes)] for x in self._exchanges]
-            self._channels = Channels(topology, layout.buckets, shards, table)
-            self._watchdog = Watchdog(topology, timeout_s)
+            self._channels = Channels(topology, comms, layout.buckets, shards, table)
+            self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s)
         self._ticket = 0  # of the last exchange that is finished
         self._event: CommEvent | None = None
 
@@ -101,14 +107,14 @@ class HostArena:
         ticket = self._ticket + index + 1
         start_s = time.monotonic()
         with self._watched():
-            self._patiently(lambda t: self._window.reduce(exchange, ticket, t))
+            self._monitored(lambda t: self._window.reduce(exchange, ticket, t))
         event = CommEvent(
             "allreduce",
-            "hierarchical",
+            "shared_memory" if self._local else "hierarchical",
             bucket.message_bytes,
             self._size,
             start_s,
-            # Patience calls in slices, of which the window knows the last.
+            # The monitor waits in slices, of which the window knows the last.
             max(0.0, time.monotonic() - start_s - exchange.transfer_s),
             exchange.transfer_s,
         )
@@ -139,7 +145,7 @@ class HostArena:
             if self._channels:
                 self._channels.wait()
                 self._window.done(self._ticket)
-            self._patiently(lambda t: self._window.finish(self._ticket, t))
+            self._monitored(lambda t: self._window.finish(self._ticket, t))
         # What the other ranks' shards took longer is part of the last exchange.
         self._emit(time.monotonic() - before)
 
@@ -156,10 +162,14 @@ class HostArena:
 
     def close(self) -> None:
         """Stop the threads; the memory goes when nothing refers to it any more."""
+        idle = True
         if self._channels:
-            self._channels.close()
+            idle = self._channels.close()
         if self._watchdog:
             self._watchdog.close()
+        if self._lease and idle:
+            self._lease.give_back()
+            self._lease = None
 
     def _emit(self, longer_s: float = 0.0) -> None:
         if self._event is not None:

@@ -1,7 +1,7 @@
 """A thread that communicates while another computes.
 
-Work is done in the order in which it is handed over. What it does is mostly one call
-without the interpreter lock, so the training thread is not held up.
+Work is done in the order in which it is handed over. Most of it is one call that releases
+the GIL, so that the training thread is not held up.
 """
 
 from __future__ import annotations
@@ -28,23 +28,30 @@ class Progress:
         self._thread.start()
 
     def submit(self, work: Work) -> Future[None]:
-        """Hand over a piece of work; the result raises what it raised.
+        """Hand over a piece of work; the future raises what it raised.
 
         Raises:
             UsageError: the thread was ended.
         """
         if self._closed:
             raise UsageError(
-                "an exchange after hvd.shutdown(): make the optimizer anew after hvd.init()"
+                "an exchange after hvd.shutdown(): create the optimizer again after hvd.init()"
             )
         future: Future[None] = Future()
         self._work.put((work, future))
         return future
 
-    def close(self) -> None:
-        """End the thread after the work that was handed over."""
+    def close(self, wait_s: float = 0.0) -> bool:
+        """End the thread after the work that was handed over.
+
+        Returns:
+            Whether it has ended, for which it is waited up to `wait_s`.
+        """
         self._closed = True
         self._work.put(None)
+        if wait_s > 0:
+            self._thread.join(wait_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:

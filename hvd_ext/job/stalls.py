@@ -1,40 +1,97 @@
-"""Waiting for the ranks of a node: who is late is named, and in the end given up on."""
+"""Ranks that are late: how long they are waited for, how they are named, how the job ends.
+
+Every wait of hvd_ext that gives up says so by a StallReport, in the same words.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from hvd_ext.errors import StallError
-from hvd_ext.job.watchdog import end_job, stall_sentence
-from hvd_ext.settings import WARN_AFTER_S
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
 
-log = logging.getLogger("hvd_ext")
 T = TypeVar("T")
+log = logging.getLogger("hvd_ext")
+WARN_AFTER_S = 60.0
 # Between two slices of a wait Python sees to Ctrl-C.
 _SLICE_S = 0.5
+# How long an error may take to end the job by itself: a traceback, the program's own
+# clean-up, Horovod's shutdown. A rank that hangs in those would hang the job.
+_END_WITHIN_S = 10.0
 
 
-class Patience:
-    """Waits for the node's ranks, names those that are late, and gives up in the end."""
+def name_ranks(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
+    """How a person finds ranks: "rank 3 (node07)", or "ranks 3 (node07), 5 (node08)"."""
+    names = ", ".join(f"{rank} ({hosts[rank]})" if hosts else str(rank) for rank in ranks)
+    return f"rank{'s' * (len(ranks) != 1)} {names}"
 
-    def __init__(self, topology: Topology, limit_s: float) -> None:
-        """Remember whom to wait for, and how long."""
-        self._topology = topology
+
+@dataclass(frozen=True, slots=True)
+class StallReport:
+    """Ranks that were waited for in vain.
+
+    Attributes:
+        ranks: of the world; empty if all arrived and the network is stuck.
+        occasion: what they did not reach, such as "a gradient exchange".
+        waited_s: how long they were waited for.
+        ended: their processes are gone.
+    """
+
+    ranks: Sequence[int]
+    occasion: str
+    waited_s: float
+    ended: bool = False
+
+    def sentence(self, hosts: Sequence[str] = ()) -> str:
+        """Say who did not arrive, and what to do.
+
+        Args:
+            hosts: host name of every rank, if known.
+        """
+        if not self.ranks:
+            return (
+                f"{self.occasion} took more than {self.waited_s:g} s though every rank reached "
+                "it: the network between the nodes is stuck, or HVD_EXT_STALL_TIMEOUT_S is too low"
+            )
+        names = name_ranks(self.ranks, hosts)
+        if self.ended:
+            return f"{names} ended before {self.occasion} that other ranks are waiting in"
+        several = len(self.ranks) > 1
+        return (
+            f"{names} did not reach {self.occasion} within {self.waited_s:g} s: look for "
+            f"{'their' if several else 'its'} last lines above; if "
+            f"{'they were' if several else 'it was'} only slow, raise HVD_EXT_STALL_TIMEOUT_S"
+        )
+
+    def error(self, hosts: Sequence[str] = ()) -> StallError:
+        """The error to raise."""
+        return StallError(self.sentence(hosts))
+
+
+class StallMonitor:
+    """Waits for the ranks of a node, warns of those that are late, and gives up in the end."""
+
+    def __init__(self, topology: Topology, limit_s: float, occasion: str) -> None:
+        """Remember whom to wait for, for what, and how long."""
+        self._hosts = topology.hosts
         self._limit_s = limit_s
-        # Asked for now: a thread may wait here still when MPI has ended.
+        self._occasion = occasion
+        # Asked for now: a thread may still be waiting here when MPI has ended.
         self._of_node = topology.node_world_ranks()
 
     def __call__(self, wait: Callable[[float], T]) -> T:
         """Call `wait` with a time limit until it ends or the time allowed is over.
 
         Raises:
-            StallError: ranks did not come in time, or ended; the job ends soon.
+            StallError: ranks did not arrive in time, or ended; the job ends soon.
         """
         warn_at_s = WARN_AFTER_S
         start_s = time.monotonic()
@@ -42,27 +99,39 @@ class Patience:
             try:
                 return wait(_SLICE_S)
             except ProcessLookupError as ended:
-                raise _stall(self._sentence_ended(ended.args[0])) from None
+                raise self.give_up(ended) from None
             except TimeoutError as late:
                 waited_s = time.monotonic() - start_s
-                ranks = self._world_ranks(late.args[0])
                 if waited_s >= self._limit_s:
-                    sentence = stall_sentence(self._topology, ranks, self._limit_s)
-                    raise _stall(sentence) from None
+                    raise self.give_up(late) from None
                 if waited_s >= warn_at_s:
-                    names = ", ".join(self._topology.name(rank) for rank in ranks)
+                    names = name_ranks(self._world_ranks(late), self._hosts)
                     log.warning("hvd_ext: waiting for %s since %.0f s", names, waited_s)
                     warn_at_s += WARN_AFTER_S
 
-    def _sentence_ended(self, local_ranks: list[int]) -> str:
-        names = ", ".join(self._topology.name(r) for r in self._world_ranks(local_ranks))
-        return f"{names} ended before a gradient exchange that other ranks wait in"
+    def give_up(self, late: OSError) -> StallError:
+        """Have the job end soon; `late.args[0]` are local ranks, as Window.late gives them."""
+        ended = isinstance(late, ProcessLookupError)
+        report = StallReport(self._world_ranks(late), self._occasion, self._limit_s, ended)
+        error = report.error(self._hosts)
+        end_job(error)
+        return error
 
-    def _world_ranks(self, local_ranks: list[int]) -> list[int]:
-        return [self._of_node[rank] for rank in local_ranks]
+    def _world_ranks(self, late: OSError) -> list[int]:
+        return [self._of_node[rank] for rank in late.args[0]]
 
 
-def _stall(sentence: str) -> StallError:
-    error = StallError(sentence)
-    end_job(error)
-    return error
+def end_job(error: StallError, within_s: float = _END_WITHIN_S) -> None:
+    """End every rank of the job after `within_s`, unless this process ended by then."""
+
+    def abort() -> None:
+        from mpi4py import MPI
+
+        print(f"hvd_ext: error: {error}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(error.exit_code)
+
+    if within_s <= 0:
+        abort()
+    timer = threading.Timer(within_s, abort)
+    timer.daemon = True
+    timer.start()

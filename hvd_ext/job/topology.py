@@ -7,14 +7,19 @@ the program's and a profiler can tell them apart.
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvd_ext.errors import HvdExtError
-from hvd_ext.job.monitored_barrier import roll_call
+from hvd_ext.job.communicators import Communicators, Lease
+from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.job.stalls import name_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +40,57 @@ class Topology:
     cross: MPI.Comm
     hosts: tuple[str, ...]
     homogeneous: bool
+    _communicators: Communicators = field(init=False, repr=False)
+    _kept: dict[Callable[[Topology], Any], Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Begin with no further communicators."""
+        object.__setattr__(self, "_communicators", Communicators(self.world))
+        object.__setattr__(self, "_kept", {})
+
+    def borrow(self, purpose: str, *parents: MPI.Comm) -> Lease:
+        """Private copies of some of this topology's communicators; collective over the world."""
+        return self._communicators.borrow(purpose, *parents)
+
+    def keep(self, make: Callable[[Topology], T]) -> T:
+        """What `make` makes, once for this topology; it is closed with it.
+
+        Args:
+            make: a class or a function whose result has close().
+        """
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        kept: T = self._kept[make]
+        return kept
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the threads, then free the communicators; collective, at the job's end.
+
+        Call it before hvd.shutdown() ends MPI, after the optimizers were closed. Where some
+        rank does not arrive within `timeout_s`, the communicators are left to MPI.
+        """
+        from mpi4py import MPI
+
+        for resource in self._kept.values():
+            resource.close()
+        self._kept.clear()
+        if not MPI.Is_finalized() and self._communicators.close(timeout_s):
+            for comm in (self.cross, self.node, self.world):
+                comm.Free()
 
     @property
     def nodes(self) -> int:
         """Number of nodes."""
         return self.world.size // self.node.size if self.homogeneous else len(set(self.hosts))
 
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks can share memory."""
+        return self.world.size == self.node.size
+
     def name(self, rank: int) -> str:
         """How a person finds a rank: "rank 3 (node07)"."""
-        return f"rank {rank} ({self.hosts[rank]})"
+        return name_ranks([rank], self.hosts)
 
     def node_world_ranks(self) -> list[int]:
         """World ranks of the node's ranks, by local rank."""
@@ -54,7 +101,7 @@ def discover(comm: MPI.Comm, timeout_s: float) -> Topology:
     """Find out nodes and ranks; collective over `comm`.
 
     Raises:
-        StallError: ranks did not come within `timeout_s`; names them.
+        StallError: ranks did not arrive within `timeout_s`; names them.
         HvdExtError: MPI was started without MPI_THREAD_MULTIPLE.
     """
     from mpi4py import MPI
@@ -64,7 +111,7 @@ def discover(comm: MPI.Comm, timeout_s: float) -> Topology:
             "MPI runs without MPI_THREAD_MULTIPLE, which overlapping an exchange with backward "
             "needs: let hvd.init() start MPI, or ask for it in MPI_Init_thread"
         )
-    hosts = roll_call(comm, socket.gethostname(), timeout_s, "starting hvd_ext")
+    hosts = monitored_allgather(comm, socket.gethostname(), timeout_s, "starting hvd_ext")
     world = _named(comm.Dup(), "world")
     node = _named(world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank), "node")
     cross = _named(world.Split(color=node.rank, key=world.rank), "cross")

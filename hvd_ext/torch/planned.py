@@ -8,7 +8,7 @@ import horovod.torch as horovod
 import torch
 
 from hvd_ext import settings
-from hvd_ext.allreduce.persistent import Planned
+from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
 from hvd_ext.torch import runtime
 
@@ -26,7 +26,7 @@ _OPERATIONS: Mapping[Any, str] = {
 
 def plan_allreduce(
     tensor: torch.Tensor, op: Any = horovod.Average, *, algorithm: str | None = None
-) -> Planned:
+) -> PersistentAllreduce:
     """Plan the reduction of `tensor` over all ranks, in place; collective.
 
     Calling the plan reduces; `start()` and `wait()` do so in the background. It takes a
@@ -59,7 +59,7 @@ def plan_allreduce(
         held = held.view(torch.uint16)
     if tensor.device.type == "cpu":
         held = held.numpy()
-    return Planned(
+    return PersistentAllreduce(
         topology,
         held,
         _OPERATIONS[op],

@@ -26,7 +26,7 @@ from hvd_ext.arena.layout import (
     layout_by_size,
 )
 from hvd_ext.errors import HvdExtError, MismatchError
-from hvd_ext.job.monitored_barrier import roll_call
+from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch.background import yield_to_training
@@ -196,7 +196,7 @@ def _agree(
     """Have all ranks build the same plan for the same kind of memory, or none."""
     world = topology.world
     mine = (device_type, digest(specs, bucket_bytes))
-    digests = roll_call(world, mine, timeout_s, "DistributedOptimizer()", topology.hosts)
+    digests = monitored_allgather(world, mine, timeout_s, "DistributedOptimizer()", topology.hosts)
     if len(set(digests)) == 1:
         return
     theirs, their_bucket_bytes, their_type = world.bcast((specs, bucket_bytes, device_type))

@@ -50,3 +50,8 @@ def test_a_node_without_shared_memory_is_refused_by_all(launch):
     done = launch(4, ["tests/programs/two_nodes.py", "native", 2, "no-memory"], timeout=60)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("refused ") == 4, done.stdout
+
+
+def test_communicators_are_lent_again_and_freed_together(launch):
+    done = launch(4, ["tests/programs/communicators.py"])
+    assert done.stdout.count("ok ") == 4, done.stdout

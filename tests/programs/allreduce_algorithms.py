@@ -10,9 +10,10 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
+from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.half import narrow, widen
 from hvd_ext.allreduce.operations import OPERATIONS
+from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 

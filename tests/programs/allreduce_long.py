@@ -11,9 +11,10 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
+from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.operations import OPERATIONS
-from hvd_ext.allreduce.persistent import Planned
+from hvd_ext.allreduce.persistent import PersistentAllreduce
+from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.allreduce.segments import SEGMENT_BYTES
 from hvd_ext.job.topology import discover
 
@@ -43,7 +44,7 @@ def check_call(name, buffer, dtype, call):
 if "huge" in sys.argv:
     for name in ("native", "ring", "rabenseifner", "tree", "double_tree", "recursive_doubling"):
         check(name, 2**31 + 2**20 + 1, np.int8)
-    planned = Planned.in_arena(discover(comm, 60.0), 2**31 + 2**20 + 1, "int8")
+    planned = PersistentAllreduce.in_arena(discover(comm, 60.0), 2**31 + 2**20 + 1, "int8")
     check_call("arena", planned.buffer, np.int8, planned)
 else:
     segment = SEGMENT_BYTES // 4

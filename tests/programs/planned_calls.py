@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hvd_ext.allreduce.persistent import Planned
+from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
 from hvd_ext.job.topology import discover
 from hvd_ext.shm.regions import WindowError
@@ -23,7 +23,7 @@ def part(count: int, dtype: str, of_rank: int, seed: int) -> np.ndarray:
     return ((np.arange(count) * (of_rank + 3) + seed) % 5 + 1).astype(dtype)
 
 
-def check(planned: Planned, name: str, dtype: str, count: int) -> None:
+def check(planned: PersistentAllreduce, name: str, dtype: str, count: int) -> None:
     for seed in range(4):  # again and again, in the same memory
         planned.buffer[:] = part(count, dtype, rank, seed)
         planned()
@@ -41,34 +41,35 @@ for dtype in ("float32", "float64", "float16", "int64", "int32", "int8", "uint8"
     for name in (*COMBINE, "average"):
         if name == "average" and "int" in dtype:
             with pytest.raises(UsageError, match="average"):
-                Planned(topology, np.zeros(3, dtype), name, algorithm="hierarchical")
+                PersistentAllreduce(topology, np.zeros(3, dtype), name, algorithm="shared_memory")
             continue
         for count in (0, 1, size - 1, 65, 1000):
             array = np.empty(count, dtype)
-            check(Planned(topology, array, name, algorithm="hierarchical"), name, dtype, count)
-            check(Planned.in_arena(topology, count, dtype, name), name, dtype, count)
-            check(Planned(topology, array, name), name, dtype, count)
-assert Planned(topology, np.zeros(9)).algorithm == "hierarchical"
-assert Planned.in_arena(topology, 9, "float64").algorithm == "hierarchical"
+            shared = PersistentAllreduce(topology, array, name, algorithm="shared_memory")
+            check(shared, name, dtype, count)
+            check(PersistentAllreduce.in_arena(topology, count, dtype, name), name, dtype, count)
+            check(PersistentAllreduce(topology, array, name), name, dtype, count)
+assert PersistentAllreduce(topology, np.zeros(9)).algorithm == "shared_memory"
+assert PersistentAllreduce.in_arena(topology, 9, "float64").algorithm == "shared_memory"
 
 # Outside the arena, through it: one piece, several, and one more element.
 for count in (PIECE_BYTES // 4 - 1, PIECE_BYTES // 4 + 1, 5 * PIECE_BYTES // 4 + 3):
     for dtype in ("float32", "int8", "float16"):
         long = np.empty(count, dtype)
-        check(Planned(topology, long, algorithm="hierarchical"), "sum", dtype, count)
+        check(PersistentAllreduce(topology, long, algorithm="shared_memory"), "sum", dtype, count)
 with pytest.raises(UsageError, match="'bool'"):
-    Planned.in_arena(topology, 3, "bool")
+    PersistentAllreduce.in_arena(topology, 3, "bool")
 for wrong in (np.zeros(3, bool), np.zeros(3, np.complex64)):
     with pytest.raises(UsageError, match="use one of"):
-        Planned(topology, wrong)
+        PersistentAllreduce(topology, wrong)
 
 # Where one rank has no memory to share, all take the library's own.
 limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 if rank == size - 1:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-alone = Planned(topology, np.empty(50_000))
+alone = PersistentAllreduce(topology, np.empty(50_000))
 with pytest.raises(WindowError):
-    Planned(topology, np.empty(50_000), algorithm="hierarchical")
+    PersistentAllreduce(topology, np.empty(50_000), algorithm="shared_memory")
 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 assert alone.algorithm == "native"
 check(alone, "sum", "float64", 50_000)

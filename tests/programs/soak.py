@@ -13,9 +13,10 @@ import numpy as np
 import psutil
 from mpi4py import MPI
 
-from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
+from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.operations import OPERATIONS
-from hvd_ext.allreduce.persistent import Planned
+from hvd_ext.allreduce.persistent import PersistentAllreduce
+from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.job.topology import discover
 
 CALLS = int(sys.argv[1])
@@ -49,9 +50,9 @@ def ad_hoc(topologies: list, seed: int, calls: int) -> None:
 
 def planned(calls: int) -> None:
     plans = [
-        Planned.in_arena(first, 40_000, "float32"),
-        Planned(first, np.empty(1000), algorithm="hierarchical"),
-        Planned(first, np.empty(50_000, np.int64), algorithm="ring"),
+        PersistentAllreduce.in_arena(first, 40_000, "float32"),
+        PersistentAllreduce(first, np.empty(1000), algorithm="shared_memory"),
+        PersistentAllreduce(first, np.empty(50_000, np.int64), algorithm="ring"),
     ]
     for number in range(calls):
         plan = plans[number % len(plans)]

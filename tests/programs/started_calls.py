@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hvd_ext.torch as hvd
-from hvd_ext.allreduce.persistent import Planned, allreduce
+from hvd_ext.allreduce.persistent import PersistentAllreduce, allreduce
 from hvd_ext.errors import UsageError
 from hvd_ext.torch import runtime
 
@@ -20,10 +20,10 @@ ranks_sum = size * (size + 1) // 2
 
 # Started calls of several plans, with blocking calls of others in between, in an order
 # that differs from that of the waits.
-long = Planned(topology, np.empty(1 << 20, np.float32), algorithm="ring")
-short = Planned(topology, np.empty(64), algorithm="native")
-shared = Planned.in_arena(topology, 5000, "float32")
-other = Planned(topology, np.empty(3, np.int64), algorithm="recursive_doubling")
+long = PersistentAllreduce(topology, np.empty(1 << 20, np.float32), algorithm="ring")
+short = PersistentAllreduce(topology, np.empty(64), algorithm="native")
+shared = PersistentAllreduce.in_arena(topology, 5000, "float32")
+other = PersistentAllreduce(topology, np.empty(3, np.int64), algorithm="recursive_doubling")
 for _ in range(20):
     for plan in (long, short, shared, other):
         plan.buffer[:] = rank + 1
@@ -44,7 +44,7 @@ with pytest.raises(UsageError, match="not started"):
 
 # Memory of any shape and kind, reduced where it lies.
 for memory in (np.ones((3, 4, 5)), array.array("d", [1.0] * 7), memoryview(bytearray(8))):
-    planned = Planned(topology, memory)
+    planned = PersistentAllreduce(topology, memory)
     planned.buffer[:] = rank + 1
     planned()
     assert (np.asarray(memory) == ranks_sum).all()
@@ -54,7 +54,7 @@ for wrong, says in (
     (np.ones((4, 4))[:, ::2], "contiguous"),
 ):
     with pytest.raises(UsageError, match=says):
-        Planned(topology, wrong)
+        PersistentAllreduce(topology, wrong)
 
 # Once only.
 for dtype, name in (

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.allreduce import double_tree, tree
-from hvd_ext.allreduce.algorithms import ALGORITHMS, prepare
-from hvd_ext.allreduce.folding import core_size
+from hvd_ext.allreduce.algorithms import ALGORITHMS
+from hvd_ext.allreduce.folding import largest_power_of_two
 from hvd_ext.allreduce.half import narrow, widen
 from hvd_ext.allreduce.operations import OPERATIONS
+from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.allreduce.segments import scratch
 from hvd_ext.errors import UsageError
 
@@ -54,7 +55,7 @@ def test_two_binary_trees_share_no_inner_rank(size):
 
 @given(st.integers(1, 10**6))
 def test_the_core_is_the_largest_power_of_two(size):
-    core = core_size(size)
+    core = largest_power_of_two(size)
     assert core & (core - 1) == 0
     assert core <= size < 2 * core
 

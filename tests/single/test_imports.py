@@ -48,8 +48,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # From here on each room knows those above it.
     "hvd_ext.job": MPI,
     "hvd_ext.shm": {*MPI, "hvd_ext.job"},
-    "hvd_ext.allreduce": {*MPI, "hvd_ext.job", "hvd_ext.shm", "cupy"},
-    "hvd_ext.allreduce.table": FACTS,
+    "hvd_ext.allreduce": {*MPI, "hvd_ext.job", "hvd_ext.shm", "cupy", "scipy"},
+    # Read by the launcher too; an algorithm's file is imported when it is used.
+    "hvd_ext.allreduce.table": {*FACTS, "hvd_ext.allreduce.algorithms"},
     "hvd_ext.allreduce.measure": {*MPI, *SHOWN, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"},
     "hvd_ext.arena": {*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"},
     "hvd_ext.arena.cuda": {*MPI, "cupy", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.arena"},

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.measure import Spread, choices, faster, merge
-from hvd_ext.allreduce.table import ALGORITHMS as NAMES
-from hvd_ext.allreduce.table import BUILT_IN, MEMORY_KINDS, Row, Table, dump, load
+from hvd_ext.allreduce.table import BUILT_IN, CHOICES, MEMORY_KINDS, Row, Table, dump, load
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 
@@ -56,9 +55,9 @@ def test_explain_names_choice_row_and_file(tmp_path):
 
 
 def test_every_name_of_a_table_is_an_algorithm():
-    assert set(NAMES) == {*ALGORITHMS, "hierarchical"}
+    assert set(CHOICES) == {*ALGORITHMS, "shared_memory"}
     for row in BUILT_IN.rows:
-        assert {algorithm for _, algorithm in row.choices} <= set(NAMES)
+        assert {algorithm for _, algorithm in row.choices} <= set(CHOICES)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_every_name_of_a_table_is_an_algorithm():
         ({"memory": "disk"}, "'disk'"),
         ({"choices": []}, "row 0: choices"),
         ({"choices": "ring"}, "row 0: choices"),
-        ({"choices": [[0, "native"], [10, "rong"]]}, "choice 1: 'rong'"),
+        ({"choices": [[0, "native"], [10, "rong"]]}, "choice 1: invalid algorithm 'rong'"),
         ({"choices": [[5, "native"]]}, "choice 0"),
         ({"choices": [[0, "native"], [0, "ring"]]}, "choice 1"),
         ({"choices": [[0.5, "native"]]}, "choice 0"),
@@ -77,7 +76,7 @@ def test_every_name_of_a_table_is_an_algorithm():
         ({"choices": [[0, ["ring"]]]}, "choice 0"),
         ({"dtype_class": "fp32"}, "dtype_class 'fp32'"),
         ({"memory": ["host"]}, "memory"),
-        ({"dtype": "float"}, "'dtype' is no field"),
+        ({"dtype": "float"}, "unknown field 'dtype'"),
         ({"measured_us": {}}, "measured_us must be"),
         ({"measured_us": [[4, {"ring": "fast"}]]}, "measured_us 0"),
         ({"measured_us": [[4, {}], [4, {}]]}, "measured_us 1"),
@@ -139,14 +138,14 @@ ROWS = st.builds(
     st.integers(0, 3),
     st.integers(0, 3),
     st.sampled_from(MEMORY_KINDS),
-    st.lists(st.tuples(st.integers(1, 99), st.sampled_from(NAMES)), unique_by=lambda c: c[0]).map(
+    st.lists(st.tuples(st.integers(1, 99), st.sampled_from(CHOICES)), unique_by=lambda c: c[0]).map(
         lambda found: ((0, "native"), *sorted(found))
     ),
     st.sampled_from(["any", *CLASSES]),
     st.lists(
         st.tuples(
             st.integers(0, 99),
-            st.dictionaries(st.sampled_from(NAMES), st.integers(0, 999).map(float)),
+            st.dictionaries(st.sampled_from(CHOICES), st.integers(0, 999).map(float)),
         ),
         unique_by=lambda m: m[0],
     ).map(lambda found: tuple(sorted(found, key=lambda m: m[0]))),

@@ -23,7 +23,7 @@ import numpy as np
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_refuse
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.job.stalls import Patience
+from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.layout import shard
 from hvd_ext.shm.regions import WindowError, on_every_rank
 from hvd_ext.shm.window import Window
@@ -84,7 +84,7 @@ class DeviceArena:
             raise WindowError("GPUs of several nodes are not served yet")
         self.layout = layout
         self._device = device
-        self._patiently = Patience(topology, timeout_s)
+        self._monitored = StallMonitor(topology, timeout_s, "a gradient exchange")
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: Window(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.
@@ -128,12 +128,12 @@ class DeviceArena:
         """Queue the reduction of this rank's share of bucket `index`; buckets come in order.
 
         Raises:
-            StallError: ranks did not come in time, or ended.
+            StallError: ranks did not arrive in time, or ended.
         """
         if self._recorded <= index:
             self.ready(index)
         ticket = self._ticket + index + 1
-        self._patiently(lambda t: self._window.reduce(self._meeting, ticket, t))
+        self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
         first, count = self._shares[index]
         blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
         arguments = (self._memory, np.int32(len(self._events)), np.uint64(first))
@@ -149,7 +149,7 @@ class DeviceArena:
         """Have the current stream wait until every rank has reduced its shares.
 
         Raises:
-            StallError: ranks did not come in time, or ended.
+            StallError: ranks did not arrive in time, or ended.
         """
         if not self.layout.buckets:
             return
@@ -158,7 +158,7 @@ class DeviceArena:
         with self._on_device():
             self._runtime.eventRecord(self._own.events[-1], self._stream.ptr)
             self._window.done(self._ticket)
-            self._patiently(lambda t: self._window.finish(self._ticket, t))
+            self._monitored(lambda t: self._window.finish(self._ticket, t))
             for events in self._events:
                 self._runtime.streamWaitEvent(stream, events[-1])
         self._recorded = 0

@@ -91,12 +91,12 @@ def _planner(
 
     if table is None:
         return lambda buffer: lambda: world.Allreduce(MPI.IN_PLACE, buffer)
-    from hvd_ext.allreduce.persistent import Planned
+    from hvd_ext.allreduce.persistent import PersistentAllreduce
     from hvd_ext.job.topology import discover
 
     topology = discover(world, _TIMEOUT_S)
     read = load(Path(table))
-    return lambda buffer: Planned(topology, buffer, table=read)
+    return lambda buffer: PersistentAllreduce(topology, buffer, table=read)
 
 
 def _samples(

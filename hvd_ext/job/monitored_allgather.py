@@ -1,7 +1,8 @@
-"""A meeting that names who did not come.
+"""An allgather that names the ranks that did not reach it.
 
-MPI's collectives cannot say whom they wait for. Here every rank sends its payload
-to rank 0, which knows by name whom it still lacks, and answers those that came.
+MPI's collectives cannot say which ranks they are waiting for. Here every rank sends its
+payload to rank 0, which knows who is missing and answers the others.
+(torch.distributed.monitored_barrier does the same.)
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from hvd_ext.errors import StallError
+from hvd_ext.job.stalls import StallReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,31 +21,30 @@ T = TypeVar("T")
 
 _TAG = 24301
 _ANSWER_TAG = 24302
-# What rank 0's answer may take longer than its own waiting: ranks do not start to
-# wait at the same instant.
+# Added to the wait for rank 0's answer: ranks do not start to wait at the same instant.
 _GRACE_S = 10.0
 _POLL_S = 0.0005
 _ANSWER_BYTES = 1 << 22
 
 
-def roll_call(
+def monitored_allgather(
     comm: MPI.Comm,
     payload: T,
     timeout_s: float,
     occasion: str,
-    hosts: Sequence[str] | None = None,
+    hosts: Sequence[str] = (),
 ) -> list[T]:
     """Exchange a small payload among all ranks of `comm`; the list is in rank order.
 
     Args:
         comm: a communicator; two tags of it are used.
         payload: picklable, at most some KiB.
-        timeout_s: how long rank 0 waits for the last one.
-        occasion: what the ranks meet for, as it stands in the error.
+        timeout_s: how long rank 0 waits for the last rank.
+        occasion: what the ranks are about to do, as it stands in the error.
         hosts: host name of every rank, if known, for the error.
 
     Raises:
-        StallError: on every rank that came, naming those that did not.
+        StallError: on every rank that arrived, naming those that did not.
     """
     if comm.size == 1:
         return [payload]
@@ -58,12 +58,12 @@ def roll_call(
         if done:
             break
         if time.monotonic() > deadline:
-            raise StallError(_sentence([0], hosts, timeout_s, occasion))
+            raise StallReport([0], occasion, timeout_s).error(hosts)
         time.sleep(_POLL_S)
     sent.wait()
     payloads, missing = cast("tuple[list[T], list[int]]", received)
     if missing:
-        raise StallError(_sentence(missing, hosts, timeout_s, occasion))
+        raise StallReport(missing, occasion, timeout_s).error(hosts)
     return list(payloads)
 
 
@@ -72,7 +72,7 @@ def _collect(
     payload: T,
     timeout_s: float,
     occasion: str,
-    hosts: Sequence[str] | None,
+    hosts: Sequence[str],
 ) -> list[T]:
     payloads: dict[int, T] = {0: payload}
     waiting = {rank: comm.irecv(source=rank, tag=_TAG) for rank in range(1, comm.size)}
@@ -91,15 +91,5 @@ def _collect(
     ]:
         request.wait()
     if missing:
-        raise StallError(_sentence(missing, hosts, timeout_s, occasion))
+        raise StallReport(missing, occasion, timeout_s).error(hosts)
     return [payloads[rank] for rank in range(comm.size)]
-
-
-def _sentence(
-    missing: Sequence[int], hosts: Sequence[str] | None, timeout_s: float, occasion: str
-) -> str:
-    names = ", ".join(f"rank {r} ({hosts[r]})" if hosts else f"rank {r}" for r in missing)
-    return (
-        f"{names} did not come to {occasion} within {timeout_s:g} s: look for its last lines "
-        "above; if it was only slow, raise HVD_EXT_STALL_TIMEOUT_S"
-    )

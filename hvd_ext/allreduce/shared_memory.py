@@ -1,0 +1,89 @@
+"""Within a node: straight from the memory that its ranks share.
+
+A buffer in the window is reduced where it lies, each rank its shard. One that lies
+elsewhere goes through the window: a short one in one shot (every rank puts its part there
+and combines all parts itself), a longer one in two, piece by piece (reduce-scatter, then
+allgather).
+Time: 2 (k-1) a + (k-1)/k n (2 b + g), where a and b are those of a memory copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.errors import StallError, UsageError
+from hvd_ext.job.stalls import StallMonitor
+from hvd_ext.shm.window import NodeExchange, Window, staging_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpi4py import MPI
+
+    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.job.topology import Topology
+
+# Up to here it takes less to combine all parts oneself than to wait for others' shards.
+_SHORTEST_IN_PLACE = 512
+
+
+class SharedMemoryExchange:
+    """An Exchange of one buffer among the ranks of one node; collective to make.
+
+    Attributes:
+        run: reduces it; anything but 0 means that ranks did not arrive.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        buffer: Array,
+        operation: str,
+        dtype: str,
+        timeout_s: float,
+        window: Window | None = None,
+    ) -> None:
+        """Plan the exchange.
+
+        Args:
+            topology: one node.
+            buffer: 1-D, contiguous and writable.
+            operation: its name.
+            dtype: of what the buffer holds.
+            timeout_s: how long ranks are waited for.
+            window: where the buffer begins, if it lies in one.
+
+        Raises:
+            UsageError: several nodes, or an average of integers.
+            WindowError: ranks cannot share memory; on every rank alike.
+        """
+        if not topology.one_node:
+            raise UsageError(
+                f"shared_memory on {topology.nodes} nodes: it is for one node; use another "
+                "algorithm"
+            )
+        scale = 1.0
+        if operation == "average":
+            if DTYPES[dtype].dtype_class == "integer":
+                raise UsageError(f"average of {dtype}: use sum, or a float dtype")
+            operation, scale = "sum", 1 / topology.world.size
+        address: int | None = None
+        planned: NodeExchange
+        if window is not None and buffer.nbytes > _SHORTEST_IN_PLACE:
+            planned = window.plan(0, buffer.size, dtype, scale, local=True, operation=operation)
+        else:
+            window = Window(topology.node, staging_bytes(buffer.nbytes))
+            planned = window.plan_staged(dtype, buffer.size, operation, scale)
+            address = buffer.ctypes.data
+        self._window = window
+        self._monitor = StallMonitor(topology, timeout_s, "a planned allreduce")
+        self.run = window.repeated(planned, timeout_s, address)
+
+    def on(self, comm: MPI.Comm) -> Callable[[], int | None]:
+        """The same: there are no messages that others could meet."""
+        return self.run
+
+    def stall(self, code: int) -> StallError:
+        """What `run` gave means; the job ends soon."""
+        return self._monitor.give_up(self._window.late(code))

@@ -1,0 +1,109 @@
+"""hvd_ext's private communicators of a topology: made when needed, lent again, freed together.
+
+An MPI library has a bounded number of them (MPICH 2,048), so that what needs some for a
+while borrows them. Making, lending and freeing are collective and so come in the same
+order on every rank. Giving back is not: it may be left to the garbage collector, which
+runs on each rank when it likes. So a communicator is lent again only when every rank gave
+it back, and freed only when all ranks have reached `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+log = logging.getLogger("hvd_ext")
+_POLL_S = 0.001
+
+
+class Lease:
+    """Communicators that were borrowed.
+
+    Attributes:
+        comms: for nobody else until they are given back.
+        uses: how often they were lent, the same number on every rank.
+    """
+
+    def __init__(self, purpose: str, comms: tuple[MPI.Comm, ...]) -> None:
+        """Lend them for the first time."""
+        self.purpose = purpose
+        self.comms = comms
+        self.uses = 1
+        self.idle = False
+
+    def give_back(self) -> None:
+        """Have them lent again; this rank must have no message under way in them."""
+        self.idle = True
+
+
+class Communicators:
+    """The communicators of one job."""
+
+    def __init__(self, world: MPI.Comm) -> None:
+        """Begin with none.
+
+        Args:
+            world: all ranks; for the agreement about what to lend.
+        """
+        self._world = world
+        self._leases: list[Lease] = []
+
+    def borrow(self, purpose: str, *parents: MPI.Comm) -> Lease:
+        """Private copies of `parents`; collective over the world.
+
+        Args:
+            purpose: part of their name; the same for the same parents.
+            parents: communicators that this rank is part of.
+        """
+        mine = {
+            index
+            for index, lease in enumerate(self._leases)
+            if lease.idle and lease.purpose == purpose
+        }
+        everyones = set.intersection(*self._world.allgather(mine))
+        if everyones:
+            lease = self._leases[min(everyones)]
+            lease.idle = False
+            lease.uses += 1
+            return lease
+        comms = tuple(parent.Dup() for parent in parents)
+        for index, comm in enumerate(comms):
+            comm.Set_name(f"hvd_ext.{purpose}{index if len(comms) > 1 else ''}")
+        self._leases.append(Lease(purpose, comms))
+        return self._leases[-1]
+
+    def close(self, timeout_s: float) -> bool:
+        """Free what every rank gave back, if all ranks arrive; collective over the world.
+
+        Returns:
+            False if ranks did not arrive in time: a peer may still be in any of them, and
+            they are left to MPI_Finalize.
+        """
+        from mpi4py import MPI
+
+        idle = np.array([True, *(lease.idle for lease in self._leases)], np.uint8)
+        idle_everywhere = np.empty_like(idle)
+        request = self._world.Iallreduce(idle, idle_everywhere, MPI.MIN)
+        deadline = time.monotonic() + timeout_s
+        while not request.Test():
+            if time.monotonic() > deadline:
+                log.info("hvd_ext: communicators are not freed, as ranks are still running")
+                _abandoned.append((request, idle, idle_everywhere))
+                return False
+            time.sleep(_POLL_S)
+        for lease, free in zip(self._leases, idle_everywhere[1:], strict=True):
+            if free:
+                for comm in lease.comms:
+                    comm.Free()
+        self._leases.clear()
+        return True
+
+
+# MPI may still write there.
+_abandoned: list[object] = []
