@@ -24,7 +24,7 @@ from hvprof.cli import main
 from hvprof.format.writer import write_rank
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
-from tests.conftest import ROOT, rank_environment
+from tests.launching import ROOT, rank_environment
 from tests.made_recordings import write_job
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
-from mpi4py import MPI
 
 from hvd_ext.allreduce.table import BUILT_IN
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.job.topology import discover
+from tests.ranks.asserts import assert_same_bits
 
 COUNTS = [0, 1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 4095, 4096, 4097, 100_003]
 
@@ -22,41 +22,38 @@ def values(dtype: str, count: int, rank: int) -> torch.Tensor:
     return made.to(getattr(torch, dtype))
 
 
-def main() -> None:
-    topology = discover(MPI.COMM_WORLD, 30)
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize(
+    ("averaged", "bucket_bytes"), [(False, 1), (True, 1 << 20)], ids=["sum", "average"]
+)
+def test_sums_are_exact_and_equal_on_all_ranks(topology, averaged, bucket_bytes):
     size, rank = topology.world.size, topology.world.rank
+    scale = 1.0 / size if averaged else 1.0
     specs = [
         ParameterSpec(f"{dtype}{count}", (count,), (1,), dtype)
         for dtype in ("float32", "float64", "float16", "bfloat16")
         for count in COUNTS
     ]
-    for scale, bucket_bytes in ((1.0, 1), (1.0 / size, 1 << 20)):
-        plan = layout_by_size(specs, bucket_bytes)
-        arena = HostArena(topology, plan, scale, BUILT_IN, 30)
-        for repetition in range(3):
-            views = {}
-            for bucket in plan.buckets:
-                for slot in bucket.spans:
-                    name = specs[slot.parameter].name
-                    raw = np.frombuffer(
-                        arena.data,
-                        np.uint8,
-                        slot.count * DTYPES[bucket.dtype].item_bytes,
-                        slot.offset_bytes,
-                    )
-                    views[name] = torch.from_numpy(raw).view(getattr(torch, bucket.dtype))
-                    views[name].copy_(values(bucket.dtype, slot.count, rank + repetition))
-            for index in range(len(plan.buckets)):
-                arena.reduce(index)
-            arena.finish()
-            for spec in specs:
-                check(spec, views[spec.name], [r + repetition for r in range(size)], scale)
-            digests = topology.world.allgather(bytes(arena.data))
-            assert len(set(digests)) == 1, "ranks hold different bits"
-            # A rank must not begin to overwrite what another one still compares.
-            topology.world.Barrier()
-        arena.close()
-    print(f"ok {rank}")
+    plan = layout_by_size(specs, bucket_bytes)
+    arena = HostArena(topology, plan, scale, BUILT_IN, 30)
+    for repetition in range(3):
+        views = {}
+        for bucket in plan.buckets:
+            for span in bucket.spans:
+                count_bytes = span.count * DTYPES[bucket.dtype].item_bytes
+                raw = np.frombuffer(arena.data, np.uint8, count_bytes, span.offset_bytes)
+                view = torch.from_numpy(raw).view(getattr(torch, bucket.dtype))
+                view.copy_(values(bucket.dtype, span.count, rank + repetition))
+                views[specs[span.parameter].name] = view
+        for index in range(len(plan.buckets)):
+            arena.reduce(index)
+        arena.finish()
+        for spec in specs:
+            check(spec, views[spec.name], [r + repetition for r in range(size)], scale)
+        # No rank begins to overwrite what another one still compares.
+        assert_same_bits(topology.world, np.frombuffer(arena.data, np.uint8))
+        topology.world.Barrier()
+    arena.close()
 
 
 def check(spec: ParameterSpec, got: torch.Tensor, seeds: list[int], scale: float) -> None:
@@ -69,6 +66,3 @@ def check(spec: ParameterSpec, got: torch.Tensor, seeds: list[int], scale: float
         total = part if index == 0 else total + part
     expected = (total * torch.tensor(scale, dtype=summed)).to(got.dtype)
     assert torch.equal(got, expected), spec
-
-
-main()

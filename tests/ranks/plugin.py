@@ -1,0 +1,162 @@
+"""Tests that run on ranks: `@pytest.mark.ranks(2, 3)` runs one on 2 and on 3.
+
+    @pytest.mark.ranks(2, 3)
+    def test_sum(comm):
+        parallel_assert(comm, comm.allreduce(1) == comm.size)
+
+Each is a test of its own for each number of ranks. All ranks run the same one at a time; it
+has failed if it fails on any, and the failure names the ranks. A rank that dies or hangs ends
+its job within `timeout_s` (60), or soon after the test has failed on another rank; the tests
+that are left get a new one. Tests of a module with the same number of ranks share a job.
+Further arguments of the marker: `env`, the ranks' variables; `launcher`, "hvd-launch" or
+"horovodrun". The module itself is imported outside the ranks too: it must not start MPI.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ranks.job import Job, JobError, JobSpec
+from tests.ranks.merge import failure, merge
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.job.topology import Topology
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest) -> int:
+    """How many ranks run the test."""
+    return request.param
+
+
+@pytest.fixture
+def comm() -> Iterator[MPI.Comm]:
+    """All ranks, in a communicator of the test's own."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD.Dup()
+    yield comm
+    comm.Free()
+
+
+@pytest.fixture
+def topology() -> Topology:
+    """All ranks, and who shares memory with whom."""
+    from mpi4py import MPI
+
+    from hvd_ext.job.topology import discover
+
+    return discover(MPI.COMM_WORLD, 30)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    line = 'ranks(*numbers, env=None, launcher="hvd-launch", timeout_s=60): run on so many ranks'
+    config.addinivalue_line("markers", line)
+    # Blocked by name where this is a rank.
+    config.pluginmanager.register(FromOutside(config), "ranks_from_outside")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if marker := metafunc.definition.get_closest_marker("ranks"):
+        if "ranks" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("ranks")
+        ids = [f"{number}ranks" for number in marker.args]
+        metafunc.parametrize("ranks", marker.args, ids=ids, indirect=True)
+
+
+def spec_of(item: pytest.Item | None) -> JobSpec | None:
+    """The job that a test needs; None if it runs in this process."""
+    marker = item.get_closest_marker("ranks") if item else None
+    if item is None or marker is None:
+        return None
+    options = marker.kwargs
+    env = tuple(sorted(options.get("env", {}).items()))
+    number = item.callspec.params["ranks"]  # type: ignore[attr-defined]
+    return JobSpec(item.path, number, options.get("launcher", "hvd-launch"), env)
+
+
+class FromOutside:
+    """Runs marked tests by jobs, of which there is one at a time."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._job: Job | None = None
+        self._not_started: dict[JobSpec, str] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Within a module, tests of one job come together."""
+        order: dict[Any, int] = {}
+        for item in items:
+            order.setdefault(item.path, len(order))
+            order.setdefault((item.path, spec_of(item)), len(order))
+        items.sort(key=lambda item: (order[item.path], order[item.path, spec_of(item)]))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        spec = spec_of(item)
+        if spec is None:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._run(item, spec, nextitem):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _run(
+        self, item: pytest.Item, spec: JobSpec, nextitem: pytest.Item | None
+    ) -> Iterator[pytest.TestReport]:
+        following = nextitem if spec_of(nextitem) == spec else None
+        start = time.monotonic()
+        try:
+            self._start(spec)
+        except JobError as error:
+            self._not_started[spec] = f"not run: no job of {spec.ranks} ranks, see above"
+            yield failure(item, "setup", str(error))
+            return
+        start_s = time.monotonic() - start
+        assert self._job
+        marker = item.get_closest_marker("ranks")
+        limit_s = marker.kwargs.get("timeout_s", 60) if marker else 60
+        result = self._job.run(item.nodeid, following.nodeid if following else None, limit_s)
+        for report in merge(item, spec.ranks, result):
+            if report.when == "setup":
+                report.duration += start_s
+            yield report
+        if following is None:
+            try:
+                self._end()
+            except JobError as error:
+                yield failure(item, "teardown", str(error))
+
+    def _start(self, spec: JobSpec) -> None:
+        """A job for these tests, unless there is one."""
+        if spec in self._not_started:
+            raise JobError(self._not_started[spec])
+        if self._job is None or self._job.ended or self._job.spec != spec:
+            self._end()
+            self._job = Job(spec, self._options())
+
+    def _options(self) -> list[str]:
+        """Node ids and tracebacks in the ranks are as here."""
+        config = self._config
+        ini = ["-c", str(config.inipath)] if config.inipath else []
+        verbose = ["-v"] * config.get_verbosity()
+        return ["--rootdir", str(config.rootpath), *ini, *verbose, f"--tb={config.option.tbstyle}"]
+
+    def _end(self) -> None:
+        if self._job and not self._job.ended:
+            self._job.end()
+        self._job = None
+
+    def pytest_sessionfinish(self) -> None:
+        """A run that was broken off leaves no job."""
+        if self._job and not self._job.ended:
+            self._job.kill()
