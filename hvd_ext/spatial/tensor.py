@@ -18,7 +18,7 @@ import torch.overrides
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointFunction
 
-from hvd_ext.spatial.geometry.partition import Box, lengths, shard
+from hvd_ext.spatial.geometry.partition import lengths, shard
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.unsupported import UnsupportedError
 
@@ -54,6 +54,8 @@ class SpatialTensor:
             whole gradient.
         grid: how ranks are arranged.
         extents: global extents of the split dims, which are the last ones.
+        parts: ranks along each split dim.
+        box: the block of the whole that this rank owns, as [begin, end) per split dim.
     """
 
     def __init__(self, local: Tensor, grid: ProcessGrid, extents: Iterable[int]) -> None:
@@ -65,23 +67,15 @@ class SpatialTensor:
         self.local = local
         self.grid = grid
         self.extents = tuple(extents)
+        dims = len(self.extents)
+        self.parts = grid.shape.parts(dims)
+        self.box = shard(self.extents, self.parts, grid.coordinates(dims))
         own = lengths(self.box)
         if local.ndim < len(own) or tuple(local.shape[local.ndim - len(own) :]) != own:
             raise UnsupportedError(
                 f"a shard of shape {tuple(local.shape)}: of extents {self.extents} on a grid of "
                 f"{grid.shape}, the rank at {grid.coordinates(len(own))} owns {self.box}"
             )
-
-    @property
-    def box(self) -> Box:
-        """The block of the whole that this rank owns, as [begin, end) per split dim."""
-        dims = len(self.extents)
-        return shard(self.extents, self.parts, self.grid.coordinates(dims))
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """Ranks along each split dim."""
-        return self.grid.shape.parts(len(self.extents))
 
     @property
     def lead(self) -> tuple[int, ...]:

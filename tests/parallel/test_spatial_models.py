@@ -1,4 +1,4 @@
-"""Whole models over MPI's ranks, with hvd_ext.torch's own DistributedOptimizer."""
+"""Unsplit models over MPI's ranks, with hvd_ext.torch's own DistributedOptimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole models, split and unsplit: 5 steps of training in fp64.
+"""Unsplit models, split and unsplit: 5 steps of training in fp64.
 
 As a program: `spatial_models.py CASE GRID`, with a grid such as 2x1x1 (depth, height, width);
 the ranks of the job are split, and rank 0 compares with the unsplit model.

@@ -80,10 +80,10 @@ def test_small_shards_summed_as_large_ones_are(
 ) -> None:
     """The way of large shards, taken by all that have an interior."""
     taken = []
-    sums = windowed._Run.sums
+    sums = windowed._by_sums
     monkeypatch.setattr(windowed, "_WORTH", 0.0)
     monkeypatch.setattr(windowed, "_SUMS_WORTH", 0.0)
-    monkeypatch.setattr(windowed._Run, "sums", lambda *given: (taken.append(1), sums(*given))[1])
+    monkeypatch.setattr(windowed, "_by_sums", lambda *given: (taken.append(1), sums(*given))[1])
     check_family(family, 240 * TIMES, seed=7)
     assert len(taken) >= 100
 

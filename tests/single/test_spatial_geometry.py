@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvd_ext.spatial.geometry.exchange_plan import routes
+from hvd_ext.spatial.geometry.exchange_plan import plan_exchange
 from hvd_ext.spatial.geometry.partition import (
     coordinates_of,
     cuts,
@@ -16,7 +16,14 @@ from hvd_ext.spatial.geometry.partition import (
     peel,
     position,
 )
-from hvd_ext.spatial.geometry.windows import Listed, Sliding, Transposed, interior, needs, transfers
+from hvd_ext.spatial.geometry.windows import (
+    Explicit,
+    Sliding,
+    Transposed,
+    interior,
+    needs,
+    transfers,
+)
 
 PARTS = range(1, 6)
 
@@ -118,7 +125,7 @@ def test_zeros_around_a_shard_make_just_what_is_owned() -> None:
                 # By the definition of a padded window over the shard alone.
                 alone = Sliding(kernel, stride, zeros, dilation)
                 assert sliding_outputs(alone, shard[1] - shard[0], zeros) == mine[1] - mine[0]
-                assert shard[0] + alone.reach((0, 1))[0] == window.reach(mine)[0]
+                assert shard[0] + alone.input_range((0, 1))[0] == window.input_range(mine)[0]
     assert found > 20_000
 
 
@@ -199,7 +206,7 @@ def test_messages_have_two_ends_and_corners_go_straight(
         for extent, count in zip(extents, parts, strict=True)
     )
     places = list(itertools.product(*map(range, parts)))
-    plans = {position(parts, place): routes(extents, needed, place) for place in places}
+    plans = {position(parts, place): plan_exchange(extents, needed, place) for place in places}
     for rank, plan in plans.items():
         assert coordinates_of(parts, rank) == places[rank]
         received = dict(plan.receives)
@@ -223,7 +230,7 @@ def _volume(box: tuple[tuple[int, int], ...]) -> int:
 
 
 def test_a_listed_window_knows_its_interior() -> None:
-    window = Listed((0, 0, 1, 3), (1, 2, 3, 5))
-    assert window.reach((1, 3)) == (0, 3)
+    window = Explicit((0, 0, 1, 3), (1, 2, 3, 5))
+    assert window.input_range((1, 3)) == (0, 3)
     assert window.inside((0, 3), 5) == (0, 3)
     assert window.inside((1, 2), 5) == (0, 0)

@@ -1,4 +1,4 @@
-"""Whole models over emulated ranks: 5 steps of training equal the unsplit model's."""
+"""Unsplit models over emulated ranks: 5 steps of training equal the unsplit model's."""
 
 from __future__ import annotations
 

@@ -18,10 +18,13 @@ pytest.importorskip("torch", reason="spatial layers need torch")
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial.exchange import emulator, halo
+from hvd_ext.spatial.exchange import emulator
+from hvd_ext.spatial.exchange.assemble import index_of
 from hvd_ext.spatial.exchange.communicator import Message
-from hvd_ext.spatial.geometry.partition import cuts
-from hvd_ext.spatial.layers import batch_norm, windowed
+from hvd_ext.spatial.exchange.halo import HaloExchange
+from hvd_ext.spatial.geometry import window_plan
+from hvd_ext.spatial.geometry.partition import Box, cuts, lengths
+from hvd_ext.spatial.layers import batch_norm
 
 
 def load(name: str) -> ModuleType:
@@ -49,30 +52,28 @@ def symmetric_halo(patch: pytest.MonkeyPatch) -> None:
             (max(0, bounds[i] - half), min(extent, bounds[i + 1] + half)) for i in range(parts)
         )
 
-    patch.setattr(windowed, "needs", needs)
+    patch.setattr(window_plan, "needs", needs)
 
 
 def halo_overwrites(patch: pytest.MonkeyPatch) -> None:
     """What neighbours send back in backward replaces, where it should be added."""
 
-    def close(link: Any, boxes: Any, like: Tensor, slices: Sequence[Tensor]) -> Tensor:
-        plan = link.routes
-        total = like.new_zeros((*link.lead, *halo.lengths(plan.shard)))
+    def finish(self: Any, like: Tensor, boxes: Sequence[Box], slices: Sequence[Tensor]) -> Tensor:
+        shard = self._plan.shard
+        total = like.new_zeros((*self.lead, *lengths(shard)))
         for box, part in zip(boxes, slices, strict=True):
-            total[halo.cells(box, plan.shard)] += part
-        link.wait()
-        for buffer, (_, sent) in zip(link.arrivals, plan.sends, strict=True):
-            for box, part in zip(sent, halo._unpack(buffer, sent, link.lead), strict=True):
-                total[halo.cells(box, plan.shard)] = part
+            total[index_of(box, shard)] += part
+        for box, part in self._finish():
+            total[index_of(box, shard)] = part
         return total
 
-    patch.setattr(halo, "_close", close)
+    patch.setattr(HaloExchange, "finish_adjoint", finish)
 
 
 def zeros_inside(patch: pytest.MonkeyPatch) -> None:
     """Zero padding at every shard's border, where the neighbour's cells should be."""
-    finish = halo._finish
-    patch.setattr(halo, "_finish", lambda link: [piece * 0 for piece in finish(link)])
+    finish = HaloExchange.finish
+    patch.setattr(HaloExchange, "finish", lambda self: [piece * 0 for piece in finish(self)])
 
 
 def unweighed_batch_norm(patch: pytest.MonkeyPatch) -> None:
@@ -82,12 +83,12 @@ def unweighed_batch_norm(patch: pytest.MonkeyPatch) -> None:
 
 def detached_halo(patch: pytest.MonkeyPatch) -> None:
     """No gradient goes back to where a halo came from."""
-    begin = halo._begin
+    start = HaloExchange.start_adjoint
 
-    def nothing(link: Any, like: Tensor, lead: Any, pieces: Sequence[Tensor]) -> None:
-        begin(link, like, lead, [torch.zeros_like(piece) for piece in pieces])
+    def nothing(self: Any, like: Tensor, lead: Any, pieces: Sequence[Tensor]) -> None:
+        start(self, like, lead, [torch.zeros_like(piece) for piece in pieces])
 
-    patch.setattr(halo, "_begin", nothing)
+    patch.setattr(HaloExchange, "start_adjoint", nothing)
 
 
 def global_ranks(patch: pytest.MonkeyPatch) -> None:
@@ -129,5 +130,7 @@ def test_a_mutant_is_killed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> Non
     mutate, check = MUTANTS[mutant]
     check()
     mutate(monkeypatch)
+    window_plan.plan_windows.cache_clear()
     with pytest.raises(Exception):  # noqa: B017, PT011 - anything but silence
         check()
+    window_plan.plan_windows.cache_clear()

@@ -12,7 +12,7 @@ from torch.autograd import Function
 from hvd_ext.spatial.geometry.partition import Box, lengths
 
 
-def cells(box: Box, origin: Box) -> tuple[Any, ...]:
+def index_of(box: Box, origin: Box) -> tuple[Any, ...]:
     """The index of a global box in a tensor whose trailing dims hold `origin`."""
     return (
         ...,
@@ -48,7 +48,7 @@ class Join(Function):
         if covered < joined.numel():
             joined.fill_(fill)
         for at, piece in zip(boxes, pieces, strict=True):
-            joined[cells(at, box)] = piece
+            joined[index_of(at, box)] = piece
         return joined
 
     @staticmethod
@@ -68,7 +68,7 @@ class Add(Function):
         ctx.save_for_backward(*parts[len(boxes) :])
         ctx.mark_dirty(total)
         for at, piece in zip(boxes, parts[: len(boxes)], strict=True):
-            total[cells(at, box)] += piece
+            total[index_of(at, box)] += piece
         return total
 
     @staticmethod
@@ -94,7 +94,7 @@ class _Cut(Function):
         ctx.save_for_backward(*ties)
         # Kernels would copy what is not contiguous, and keep the whole meanwhile.
         kept = layout(joined)
-        pieces = (joined[cells(at, box)].contiguous(memory_format=kept) for at in boxes)
+        pieces = (joined[index_of(at, box)].contiguous(memory_format=kept) for at in boxes)
         return (*pieces, *map(torch.zeros_like, ties))
 
     @staticmethod

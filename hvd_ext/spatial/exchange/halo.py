@@ -1,13 +1,12 @@
-"""The exchange as linear maps, each with its adjoint, so that autograd can differentiate it twice.
+"""The halo exchange as a linear map with its adjoint, so that autograd can differentiate it twice.
 
-    forward                     backward, in the reverse order
-    Open    starts to send      Begin   starts to send gradients back
-    (interior is computed)      (interior's backward)
-    Finish  waits               Close   waits, and adds what came
+    forward                            backward, in the reverse order
+    StartExchange   sends              StartAdjoint    sends gradients back
+    (interior is computed)             (backward of the interior)
+    FinishExchange  waits              FinishAdjoint   waits, and adds what came
 
-Open's adjoint is Close, Finish's is Begin, and the other way round: a second backward is
-the first one's forward. `Join` puts pieces together, `Add` adds them to what is there;
-`_Cut`, the adjoint of both, takes them out.
+The adjoint of StartExchange is FinishAdjoint, that of FinishExchange is StartAdjoint, and
+the other way round: a second backward is the first one's forward.
 
 Autograd runs nodes in the reverse of the order in which they were made. All ranks make
 those of an exchange alike, whether or not they have a part in it ("ties" keep them in
@@ -17,180 +16,242 @@ the graph), so that backward meets exchanges in one order everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hvd_ext.spatial.exchange.assemble import cells, lead_of
-from hvd_ext.spatial.exchange.communicator import Communicator
-from hvd_ext.spatial.geometry.exchange_plan import Routes
+from hvd_ext.spatial.exchange.assemble import index_of, lead_of
+from hvd_ext.spatial.exchange.communicator import Communicator, Message
+from hvd_ext.spatial.geometry.exchange_plan import ExchangePlan, Messages
 from hvd_ext.spatial.geometry.partition import Box, lengths
 
+T = TypeVar("T")
 
-class Link:
-    """What the two halves of one exchange share.
 
-    With `whole`, Open hands out the shard as a single slice, whose gradient comes back as
-    new memory.
+@dataclass(frozen=True, slots=True)
+class Exchanged(Generic[T]):
+    """What `exchange_around` returns.
+
+    Attributes:
+        interior: what was computed meanwhile.
+        slices: the boxes of the own shard.
+        pieces: what was received, in the order of `ExchangePlan.received_boxes`.
+        ties: must go into the output, on every rank.
     """
 
-    def __init__(self, routes: Routes, comm: Communicator, *, whole: bool = False) -> None:
-        self.routes = routes
-        self.comm = comm
-        self.whole = whole
-        self.wait: Callable[[], None] | None = None
-        self.arrivals: list[Tensor] = []
+    interior: T
+    slices: list[Tensor]
+    pieces: list[Tensor]
+    ties: list[Tensor]
+
+
+def exchange_around(
+    plan: ExchangePlan,
+    comm: Communicator,
+    boxes: Sequence[Box],
+    local: Tensor,
+    compute: Callable[[list[Tensor]], T],
+    *,
+    overlap: bool,
+    whole: bool = False,
+) -> Exchanged[T]:
+    """Exchange halos, and compute what needs none meanwhile.
+
+    Args:
+        plan: who sends what.
+        comm: the space group.
+        boxes: within the own shard, handed to `compute` as views of `local`.
+        local: the shard.
+        compute: the interior, from the boxes.
+        overlap: compute before waiting, not after.
+        whole: see HaloExchange.
+    """
+    if not plan.active:
+        slices = [local[index_of(box, plan.shard)] for box in boxes]
+        # A block of nothing but padding must hang on the input as all others do.
+        return Exchanged(compute(slices), slices, [], [] if boxes else [local])
+    exchange = HaloExchange(plan, comm, whole=whole)
+    token, *slices = StartExchange.apply(exchange, boxes, local)
+    if overlap:
+        interior = compute(slices)
+    tie, *pieces = FinishExchange.apply(exchange, token)
+    if not overlap:
+        interior = compute(slices)
+    return Exchanged(interior, slices, pieces, [tie])
+
+
+class HaloExchange:
+    """One exchange, from its start to its finish; forward or, as the adjoint, backward.
+
+    With `whole`, the shard is handed out as a single slice, whose gradient comes back as
+    new memory.
+
+    Attributes:
+        lead: sizes of the dims before those that are split.
+    """
+
+    def __init__(self, plan: ExchangePlan, comm: Communicator, *, whole: bool = False) -> None:
+        self._plan = plan
+        self._comm = comm
+        self._whole = whole
+        self._receive: Callable[[], list[tuple[Box, Tensor]]] | None = None
+        self._adjoint: HaloExchange | None = None
         self.lead: tuple[int, ...] = ()
-        self.adjoint: Link | None = None
 
-    def again(self) -> Link:
-        """The link of the adjoint exchange, while it is made by one half and the other."""
-        self.adjoint = Link(self.routes, self.comm, whole=self.whole)
-        return self.adjoint
+    def start(self, local: Tensor, boxes: Sequence[Box]) -> list[Tensor]:
+        """Send what peers need of `local`; returns `boxes` of it as views."""
+        shard = self._plan.shard
+        sends = [
+            (peer, torch.cat([local[index_of(box, shard)].reshape(-1) for box in sent]))
+            for peer, sent in self._plan.sends
+        ]
+        self._start(local, lead_of(local, len(shard)), sends, self._plan.receives)
+        return [local[index_of(box, shard)] for box in boxes]
 
-    def back(self) -> Link:
-        """The link that the other half of the adjoint exchange made."""
-        assert self.adjoint is not None, "the halves of an exchange ran in the wrong order"
-        return self.adjoint
+    def finish(self) -> list[Tensor]:
+        """Wait for the pieces that peers send."""
+        return [piece for _, piece in self._finish()]
 
+    def start_adjoint(self, like: Tensor, lead: tuple[int, ...], pieces: Sequence[Tensor]) -> None:
+        """Send pieces to the shards that they belong to."""
+        rest = iter(pieces)
+        sends = [
+            (peer, torch.cat([next(rest).reshape(-1) for _ in boxes]))
+            for peer, boxes in self._plan.receives
+        ]
+        self._start(like, lead, sends, self._plan.sends)
 
-def _pack(source: Tensor, boxes: Sequence[Box], origin: Box) -> Tensor:
-    return torch.cat([source[cells(box, origin)].reshape(-1) for box in boxes])
+    def finish_adjoint(
+        self, like: Tensor, boxes: Sequence[Box], slices: Sequence[Tensor]
+    ) -> Tensor:
+        """Add up slices of the own shard, wait, and add what peers send."""
+        shard = self._plan.shard
+        if self._whole:
+            (given,) = slices
+            # Nobody else has it, unless somebody differentiates this.
+            total = given.clone() if given.requires_grad else given
+        else:
+            total = like.new_zeros((*self.lead, *lengths(shard)))
+            for number, (box, part) in enumerate(zip(boxes, slices, strict=True)):
+                target = total[index_of(box, shard)]
+                # The first, usually the interior, meets nothing but zeros.
+                _ = target.add_(part) if number else target.copy_(part)
+        for box, part in self._finish():
+            total[index_of(box, shard)] += part
+        return total
 
+    def adjoint(self) -> HaloExchange:
+        """The exchange that goes back, for its start; its finish finds it as `started_adjoint`."""
+        self._adjoint = HaloExchange(self._plan, self._comm, whole=self._whole)
+        return self._adjoint
 
-def _unpack(buffer: Tensor, boxes: Sequence[Box], lead: tuple[int, ...]) -> list[Tensor]:
-    shapes = [(*lead, *lengths(box)) for box in boxes]
-    flat = buffer.split([torch.Size(shape).numel() for shape in shapes])
-    return [part.view(shape) for part, shape in zip(flat, shapes, strict=True)]
+    @property
+    def started_adjoint(self) -> HaloExchange:
+        """What `adjoint` made last."""
+        assert self._adjoint is not None, "the halves of an exchange ran in the wrong order"
+        return self._adjoint
 
+    def _start(
+        self, like: Tensor, lead: tuple[int, ...], sends: list[Message], incoming: Messages
+    ) -> None:
+        shapes = [[torch.Size((*lead, *lengths(box))) for box in boxes] for _, boxes in incoming]
+        counts = [[shape.numel() for shape in group] for group in shapes]
+        receives = [
+            (peer, like.new_empty(sum(group)))
+            for (peer, _), group in zip(incoming, counts, strict=True)
+        ]
+        wait = self._comm.start(sends, receives)
 
-def _room(like: Tensor, boxes: Sequence[Box], lead: tuple[int, ...]) -> Tensor:
-    count = sum(torch.Size((*lead, *lengths(box))).numel() for box in boxes)
-    return like.new_empty(count)
+        def receive() -> list[tuple[Box, Tensor]]:
+            wait()
+            return [
+                (box, part.view(shape))
+                for (_, boxes), (_, buffer), sizes, group in zip(
+                    incoming, receives, shapes, counts, strict=True
+                )
+                for box, part, shape in zip(boxes, buffer.split(group), sizes, strict=True)
+            ]
 
+        self.lead, self._receive = lead, receive
 
-def _open(link: Link, boxes: Sequence[Box], local: Tensor) -> list[Tensor]:
-    plan = link.routes
-    link.lead = lead_of(local, len(plan.shard))
-    sends = [(peer, _pack(local, sent, plan.shard)) for peer, sent in plan.sends]
-    receives = [(peer, _room(local, got, link.lead)) for peer, got in plan.receives]
-    link.arrivals = [buffer for _, buffer in receives]
-    link.wait = link.comm.start(sends, receives)
-    return [local[cells(box, plan.shard)] for box in boxes]
-
-
-def _finish(link: Link) -> list[Tensor]:
-    assert link.wait is not None
-    link.wait()
-    pieces = [
-        piece
-        for buffer, (_, boxes) in zip(link.arrivals, link.routes.receives, strict=True)
-        for piece in _unpack(buffer, boxes, link.lead)
-    ]
-    link.wait, link.arrivals = None, []
-    return pieces
-
-
-def _begin(link: Link, like: Tensor, lead: tuple[int, ...], pieces: Sequence[Tensor]) -> None:
-    plan = link.routes
-    link.lead = lead
-    rest = iter(pieces)
-    sends = [
-        (peer, torch.cat([next(rest).reshape(-1) for _ in boxes])) for peer, boxes in plan.receives
-    ]
-    receives = [(peer, _room(like, boxes, lead)) for peer, boxes in plan.sends]
-    link.arrivals = [buffer for _, buffer in receives]
-    link.wait = link.comm.start(sends, receives)
-
-
-def _close(link: Link, boxes: Sequence[Box], like: Tensor, slices: Sequence[Tensor]) -> Tensor:
-    plan = link.routes
-    if link.whole:
-        (whole,) = slices
-        # Nobody else has it, unless somebody differentiates this.
-        total = whole.clone() if whole.requires_grad else whole
-    else:
-        total = like.new_zeros((*link.lead, *lengths(plan.shard)))
-        for number, (box, part) in enumerate(zip(boxes, slices, strict=True)):
-            target = total[cells(box, plan.shard)]
-            # The first, usually the interior, meets nothing but zeros.
-            _ = target.add_(part) if number else target.copy_(part)
-    assert link.wait is not None
-    link.wait()
-    for buffer, (_, sent) in zip(link.arrivals, plan.sends, strict=True):
-        for box, part in zip(sent, _unpack(buffer, sent, link.lead), strict=True):
-            total[cells(box, plan.shard)] += part
-    link.wait, link.arrivals = None, []
-    return total
-
-
-class Open(Function):
-    """(local) -> token, slices of local; starts to send what peers need of it."""
-
-    @staticmethod
-    def forward(ctx: Any, link: Link, boxes: Sequence[Box], local: Tensor) -> tuple[Tensor, ...]:
-        """Start to send; `boxes`, within the own shard, are handed on as views."""
-        ctx.link, ctx.boxes = link, boxes
-        ctx.save_for_backward(local.new_empty(0))
-        return (local.new_zeros(()), *_open(link, boxes, local))
-
-    @staticmethod
-    def backward(ctx: Any, token: Tensor, *slices: Tensor) -> tuple[Any, ...]:
-        """Wait for the gradients that `Finish.backward` asked for, and add all."""
-        return (None, None, Close.apply(ctx.link.back(), ctx.boxes, token, *slices))
+    def _finish(self) -> list[tuple[Box, Tensor]]:
+        assert self._receive is not None
+        # Buffers end with it: the graph keeps this object.
+        receive, self._receive = self._receive, None
+        return receive()
 
 
-class Finish(Function):
-    """(token) -> tie, received pieces in the order of `Routes.received_boxes`."""
-
-    @staticmethod
-    def forward(ctx: Any, link: Link, token: Tensor) -> tuple[Tensor, ...]:
-        """Wait for what Open started."""
-        ctx.link, ctx.lead = link, link.lead
-        # Read in backward on every rank: under activation checkpointing it makes all
-        # of them recompute, and so exchange, at the same place.
-        ctx.save_for_backward(token)
-        return (token.new_zeros(()), *_finish(link))
-
-    @staticmethod
-    def backward(ctx: Any, tie: Tensor, *pieces: Tensor) -> tuple[Any, ...]:
-        """Start to send gradients back."""
-        _ = ctx.saved_tensors
-        return (None, Begin.apply(ctx.link.again(), ctx.lead, tie, *pieces))
-
-
-class Begin(Function):
-    """(tie, pieces) -> token; starts to send pieces to the shards they belong to."""
+class StartExchange(Function):
+    """(local) -> token, slices of local; sends what peers need of it."""
 
     @staticmethod
     def forward(
-        ctx: Any, link: Link, lead: tuple[int, ...], tie: Tensor, *pieces: Tensor
+        ctx: Any, exchange: HaloExchange, boxes: Sequence[Box], local: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Send; `boxes`, within the own shard, are handed on as views."""
+        ctx.exchange, ctx.boxes = exchange, boxes
+        ctx.save_for_backward(local.new_empty(0))
+        return (local.new_zeros(()), *exchange.start(local, boxes))
+
+    @staticmethod
+    def backward(ctx: Any, token: Tensor, *slices: Tensor) -> tuple[Any, ...]:
+        """Wait for the gradients that FinishExchange.backward asked for, and add all."""
+        exchange = ctx.exchange.started_adjoint
+        return (None, None, FinishAdjoint.apply(exchange, ctx.boxes, token, *slices))
+
+
+class FinishExchange(Function):
+    """(token) -> tie, received pieces in the order of `ExchangePlan.received_boxes`."""
+
+    @staticmethod
+    def forward(ctx: Any, exchange: HaloExchange, token: Tensor) -> tuple[Tensor, ...]:
+        """Wait for what StartExchange asked for."""
+        ctx.exchange, ctx.lead = exchange, exchange.lead
+        # Read in backward on every rank: under activation checkpointing it makes all
+        # of them recompute, and so exchange, at the same place.
+        ctx.save_for_backward(token)
+        return (token.new_zeros(()), *exchange.finish())
+
+    @staticmethod
+    def backward(ctx: Any, tie: Tensor, *pieces: Tensor) -> tuple[Any, ...]:
+        """Send gradients back."""
+        _ = ctx.saved_tensors
+        return (None, StartAdjoint.apply(ctx.exchange.adjoint(), ctx.lead, tie, *pieces))
+
+
+class StartAdjoint(Function):
+    """(tie, pieces) -> token; sends pieces to the shards that they belong to."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, exchange: HaloExchange, lead: tuple[int, ...], tie: Tensor, *pieces: Tensor
     ) -> Tensor:
-        """Start to send."""
-        ctx.link = link
-        _begin(link, tie, lead, pieces)
+        """Send."""
+        ctx.exchange = exchange
+        exchange.start_adjoint(tie, lead, pieces)
         return tie.new_zeros(())
 
     @staticmethod
     def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:
-        """Wait for what `Close.backward` started to send."""
-        return (None, None, *Finish.apply(ctx.link.back(), token))
+        """Wait for what FinishAdjoint.backward asked for."""
+        return (None, None, *FinishExchange.apply(ctx.exchange.started_adjoint, token))
 
 
-class Close(Function):
+class FinishAdjoint(Function):
     """(token, slices) -> local: slices where they belong, plus what peers sent."""
 
     @staticmethod
     def forward(
-        ctx: Any, link: Link, boxes: Sequence[Box], token: Tensor, *slices: Tensor
+        ctx: Any, exchange: HaloExchange, boxes: Sequence[Box], token: Tensor, *slices: Tensor
     ) -> Tensor:
         """Add up what this rank has, wait, and add what came."""
-        ctx.link, ctx.boxes = link, boxes
-        return _close(link, boxes, token, slices)
+        ctx.exchange, ctx.boxes = exchange, boxes
+        return exchange.finish_adjoint(token, boxes, slices)
 
     @staticmethod
     def backward(ctx: Any, local: Tensor) -> tuple[Any, ...]:
-        """Send the gradient along the routes of the forward exchange."""
-        return (None, None, *Open.apply(ctx.link.again(), ctx.boxes, local))
+        """Send the gradient as the forward exchange does."""
+        return (None, None, *StartExchange.apply(ctx.exchange.adjoint(), ctx.boxes, local))

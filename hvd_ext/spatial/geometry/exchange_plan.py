@@ -15,34 +15,33 @@ from hvd_ext.spatial.geometry.partition import Box, Interval, position, product,
 from hvd_ext.spatial.geometry.windows import transfers
 
 Needs = tuple[tuple[Interval, ...], ...]
+# Boxes of each peer.
+Messages = tuple[tuple[int, tuple[Box, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Routes:
+class ExchangePlan:
     """One rank's part of an exchange; boxes are in global coordinates.
 
     Attributes:
         shard: the block that this rank owns.
         sends: boxes of it that each peer needs, by rank in the space group.
         receives: boxes that this rank needs of each peer.
+        received_boxes: all of these, in the order of the messages.
         active: whether any rank of the group sends anything: the same on all of them.
     """
 
     shard: Box
-    sends: tuple[tuple[int, tuple[Box, ...]], ...]
-    receives: tuple[tuple[int, tuple[Box, ...]], ...]
+    sends: Messages
+    receives: Messages
+    received_boxes: tuple[Box, ...]
     active: bool
-
-    @property
-    def received_boxes(self) -> list[Box]:
-        """All boxes that come in, in the order of the messages."""
-        return [box for _, boxes in self.receives for box in boxes]
 
 
 @functools.lru_cache(maxsize=8192)
-def routes(
+def plan_exchange(
     extents: tuple[int, ...], needed: tuple[Needs, ...], coordinates: tuple[int, ...]
-) -> Routes:
+) -> ExchangePlan:
     """Plan an exchange.
 
     Args:
@@ -68,7 +67,9 @@ def routes(
         for table in between
         for to, of in itertools.permutations(range(len(table)), 2)
     )
-    return Routes(shard(extents, parts, coordinates), sends, receives, anything and across)
+    received = tuple(box for _, boxes in receives for box in boxes)
+    own = shard(extents, parts, coordinates)
+    return ExchangePlan(own, sends, receives, received, anything and across)
 
 
 def _between(extent: int, needs: Needs) -> list[list[list[Interval]]]:
@@ -85,7 +86,7 @@ def _between(extent: int, needs: Needs) -> list[list[list[Interval]]]:
 
 def _messages(
     parts: tuple[int, ...], coordinates: tuple[int, ...], shared: list[list[list[Interval]]]
-) -> tuple[tuple[int, tuple[Box, ...]], ...]:
+) -> Messages:
     """The boxes shared with each peer, given what is shared along each dim."""
     near = [[at for at, intervals in enumerate(along) if intervals] for along in shared]
     return tuple(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 
 Interval = tuple[int, int]
@@ -35,6 +36,11 @@ def shard(extents: Sequence[int], parts: Sequence[int], coordinates: Sequence[in
 def lengths(box: Box) -> tuple[int, ...]:
     """Number of cells of a box along each dim."""
     return tuple(end - begin for begin, end in box)
+
+
+def volume(box: Box) -> int:
+    """Number of cells of a box."""
+    return math.prod(max(0, end - begin) for begin, end in box)
 
 
 def intersect(one: Interval, other: Interval) -> Interval:

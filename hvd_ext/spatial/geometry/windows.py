@@ -6,7 +6,7 @@ outside [0, L) is the layer's own padding, at the borders of the whole sample an
 else; the rest is met with the shards, however many of them it spans. Half the kernel,
 the usual rule for a halo, is wrong as soon as a stride meets an uneven cut.
 
-A reach is written [begin, end), may stick out of [0, L), and is empty for no outputs.
+An input range is written [begin, end), may stick out of [0, L), and is empty for no outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvd_ext.spatial.geometry.partition import Interval, cuts, intersect
 class Window(Protocol):
     """How the outputs of an operation hang on its inputs along one dim."""
 
-    def reach(self, outputs: Interval) -> Interval:
+    def input_range(self, outputs: Interval) -> Interval:
         """The inputs that `outputs` need, unclipped."""
 
     def inside(self, shard: Interval, extent: int) -> Interval:
@@ -49,7 +49,7 @@ class Sliding:
         """Inputs from the first to the last tap, both included."""
         return self.dilation * (self.kernel - 1) + 1
 
-    def reach(self, outputs: Interval) -> Interval:
+    def input_range(self, outputs: Interval) -> Interval:
         """The inputs that `outputs` need, unclipped."""
         begin = outputs[0] * self.stride - self.padding
         if outputs[0] >= outputs[1]:
@@ -63,7 +63,7 @@ class Sliding:
 
     def padding_of(self, shard: Interval, outputs: Interval) -> int | None:
         """Zeros on both sides of `shard` with which the window makes just `outputs` of it."""
-        zeros = shard[0] - self.reach(outputs)[0]
+        zeros = shard[0] - self.input_range(outputs)[0]
         length = shard[1] - shard[0] + 2 * zeros
         if zeros < 0 or length < self.span:
             return None
@@ -89,7 +89,7 @@ class Transposed:
         """Outputs from the first to the last tap, both included."""
         return self.dilation * (self.kernel - 1) + 1
 
-    def reach(self, outputs: Interval) -> Interval:
+    def input_range(self, outputs: Interval) -> Interval:
         """The inputs that may add to `outputs`, unclipped."""
         begin = -(-(outputs[0] + self.padding - self.span + 1) // self.stride)
         if outputs[0] >= outputs[1]:
@@ -106,12 +106,18 @@ class Transposed:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """The window along a dim that is not split: everything, padding left to torch."""
+class Unsplit:
+    """The window along a dim that is not split: everything, padding left to torch.
+
+    Attributes:
+        extent: of the input.
+        padding: zeros on both sides, with which torch is called.
+    """
 
     extent: int
+    padding: int = 0
 
-    def reach(self, outputs: Interval) -> Interval:
+    def input_range(self, outputs: Interval) -> Interval:
         """All inputs."""
         return (0, self.extent)
 
@@ -119,9 +125,13 @@ class Whole:
         """All outputs, however many."""
         return (0, 1 << 62)
 
+    def padding_of(self, shard: Interval, outputs: Interval) -> int:
+        """What torch is called with anyway."""
+        return self.padding
+
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Explicit:
     """A window given output by output, as resampling and adaptive pooling have it.
 
     Attributes:
@@ -132,7 +142,7 @@ class Listed:
     begins: tuple[int, ...]
     ends: tuple[int, ...]
 
-    def reach(self, outputs: Interval) -> Interval:
+    def input_range(self, outputs: Interval) -> Interval:
         """The inputs that `outputs` need."""
         if outputs[0] >= outputs[1]:
             return (0, 0)
@@ -152,7 +162,7 @@ def needs(window: Window, outputs: int, extent: int, parts: int) -> tuple[Interv
     """For each part of the outputs, the inputs of [0, `extent`) that it needs."""
     bounds = cuts(outputs, parts)
     return tuple(
-        _clip(window.reach((bounds[at], bounds[at + 1])), extent)
+        _clip(window.input_range((bounds[at], bounds[at + 1])), extent)
         if bounds[at] < bounds[at + 1]
         else (0, 0)
         for at in range(parts)
@@ -175,6 +185,6 @@ def transfers(needed: Sequence[Interval], extent: int) -> tuple[tuple[Interval, 
     )
 
 
-def _clip(reach: Interval, extent: int) -> Interval:
-    begin = min(max(reach[0], 0), extent)
-    return (begin, max(begin, min(reach[1], extent)))
+def _clip(needed: Interval, extent: int) -> Interval:
+    begin = min(max(needed[0], 0), extent)
+    return (begin, max(begin, min(needed[1], extent)))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hvd_ext.spatial.exchange.replicated import leave, sum_over_space
 from hvd_ext.spatial.geometry.partition import Box
-from hvd_ext.spatial.geometry.windows import Listed
+from hvd_ext.spatial.geometry.windows import Explicit
 from hvd_ext.spatial.layers.conv import batched
 from hvd_ext.spatial.layers.gather import gather
 from hvd_ext.spatial.layers.windowed import windowed
@@ -100,7 +100,7 @@ def adaptive_pool(
     if all(size == 1 for size in sizes):
         return global_maximum(x) if largest else global_average(x)
     windows = [
-        Listed(
+        Explicit(
             tuple(extent * cell // size for cell in range(size)),
             tuple(-(-extent * (cell + 1) // size) for cell in range(size)),
         )

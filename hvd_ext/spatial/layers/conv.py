@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hvd_ext.spatial.exchange.replicated import enter
 from hvd_ext.spatial.geometry.partition import Box
-from hvd_ext.spatial.geometry.windows import Sliding, Whole, Window
-from hvd_ext.spatial.layers.windowed import Shares, padding_of_shard, windowed
+from hvd_ext.spatial.geometry.windows import Sliding, Unsplit, Window
+from hvd_ext.spatial.layers.windowed import Linear, windowed
 from hvd_ext.spatial.tensor import (
     SpatialTensor,
     check_dtype,
@@ -51,24 +51,6 @@ def batched(x: Any, dims: int, what: str) -> SpatialTensor:
             f"it takes a batch, (N, C) and {dims} split dims"
         )
     return x
-
-
-@implements(torch.conv1d)
-def conv1d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
-    """torch.conv1d of a partitioned tensor."""
-    return convolve(1, x, weight, *args, **kwargs)
-
-
-@implements(torch.conv2d)
-def conv2d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
-    """torch.conv2d of a partitioned tensor."""
-    return convolve(2, x, weight, *args, **kwargs)
-
-
-@implements(torch.conv3d)
-def conv3d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
-    """torch.conv3d of a partitioned tensor."""
-    return convolve(3, x, weight, *args, **kwargs)
 
 
 def convolve(
@@ -115,7 +97,7 @@ def convolve(
     ]
     own_padding = [low if native else 0 for low, native in zip(before, whole, strict=True)]
     windows: list[Window] = [
-        Whole(extent) if native else Sliding(taps, step, low, spread)
+        Unsplit(extent, low) if native else Sliding(taps, step, low, spread)
         for native, extent, taps, step, low, spread in zip(
             whole, x.extents, kernel, stride, before, dilation, strict=True
         )
@@ -130,14 +112,22 @@ def convolve(
         return local.new_empty((*shape[:2], *(0,) * dims), dtype=result_dtype(local))
 
     ties = [weight] if bias is None else [weight, bias]
-    shares = None
-    zeros = padding_of_shard(x, windows, shape[2:], own_padding)
-    if zeros is not None:
-        shares = Shares(
-            lambda shard: convolution(shard, weight, bias, stride, zeros, dilation, groups),
-            lambda block: convolution(block, weight, None, stride, own_padding, dilation, groups),
-        )
-    return windowed(x, windows, shape[2:], operation, ties=ties, empty=empty, shares=shares)
+    linear = Linear(
+        lambda shard, zeros: convolution(shard, weight, bias, stride, zeros, dilation, groups),
+        lambda block: convolution(block, weight, None, stride, own_padding, dilation, groups),
+    )
+    return windowed(x, windows, shape[2:], operation, ties=ties, empty=empty, linear=linear)
+
+
+def _handler(dims: int) -> Any:
+    def handler(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
+        return convolve(dims, x, weight, *args, **kwargs)
+
+    return handler
+
+
+for _dims, _function in CONVOLUTIONS.items():
+    implements(_function)(_handler(_dims))
 
 
 def _padding(

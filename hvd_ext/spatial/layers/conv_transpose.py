@@ -30,24 +30,6 @@ from hvd_ext.spatial.tensor import (
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
 
 
-@implements(torch.conv_transpose1d)
-def conv_transpose1d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
-    """torch.conv_transpose1d of a partitioned tensor."""
-    return convolve_transposed(1, x, weight, *args, **kwargs)
-
-
-@implements(torch.conv_transpose2d)
-def conv_transpose2d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
-    """torch.conv_transpose2d of a partitioned tensor."""
-    return convolve_transposed(2, x, weight, *args, **kwargs)
-
-
-@implements(torch.conv_transpose3d)
-def conv_transpose3d(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
-    """torch.conv_transpose3d of a partitioned tensor."""
-    return convolve_transposed(3, x, weight, *args, **kwargs)
-
-
 def convolve_transposed(
     dims: int,
     x: SpatialTensor,
@@ -118,3 +100,14 @@ def convolve_transposed(
 
     ties = [weight] if bias is None else [weight, bias]
     return windowed(x, windows, shape[2:], operation, ties=ties, empty=_nothing)
+
+
+def _handler(dims: int) -> Any:
+    def handler(x: SpatialTensor, weight: Tensor, *args: Any, **kwargs: Any) -> SpatialTensor:
+        return convolve_transposed(dims, x, weight, *args, **kwargs)
+
+    return handler
+
+
+for _dims, _function in TRANSPOSED.items():
+    implements(_function)(_handler(_dims))

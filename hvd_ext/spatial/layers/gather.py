@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from hvd_ext.spatial.exchange.assemble import cells, join
-from hvd_ext.spatial.exchange.halo import Finish, Link, Open
+from hvd_ext.spatial.exchange.assemble import index_of, join
+from hvd_ext.spatial.exchange.halo import exchange_around
 from hvd_ext.spatial.exchange.replicated import enter, leave
-from hvd_ext.spatial.geometry.exchange_plan import routes
+from hvd_ext.spatial.geometry.exchange_plan import plan_exchange
 from hvd_ext.spatial.geometry.partition import Box, Interval, intersect_boxes, product, shard
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.tensor import SpatialTensor, implements
@@ -40,7 +40,7 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
     extents = tuple(tensor.shape[tensor.ndim - dims :])
     box = shard(extents, grid.shape.parts(dims), grid.coordinates(dims))
     whole = tuple((0, extent) for extent in extents)
-    local = enter(tensor, grid.space)[cells(box, whole)].clone()
+    local = enter(tensor, grid.space)[index_of(box, whole)].clone()
     return SpatialTensor(local, grid, extents)
 
 
@@ -63,7 +63,7 @@ def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> T
     """
     here = x.grid.coordinates(len(x.extents))
     frozen = tuple(tuple(tuple(part) for part in dim) for dim in needed)
-    plan = routes(x.extents, frozen, here)
+    plan = plan_exchange(x.extents, frozen, here)
     mine = [dim[at] for dim, at in zip(frozen, here, strict=True)]
     # Where each interval comes to lie in the block.
     starts = []
@@ -75,17 +75,10 @@ def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> T
         starts.append((along, offset))
     whole = tuple((0, count) for _, count in starts)
     own = _own_boxes(mine, plan.shard)
-    if plan.active:
-        link = Link(plan, x.grid.space)
-        token, *slices = Open.apply(link, tuple(own), x.local)
-        tie, *pieces = Finish.apply(link, token)
-        ties = [tie]
-    else:
-        slices, pieces = [x.local[cells(box, plan.shard)] for box in own], []
-        ties = [] if own else [x.local]
-    found = zip([*own, *plan.received_boxes], [*slices, *pieces], strict=True)
+    halo = exchange_around(plan, x.grid.space, own, x.local, lambda slices: None, overlap=False)
+    found = zip([*own, *plan.received_boxes], [*halo.slices, *halo.pieces], strict=True)
     placed = [(_moved(box, starts), piece) for box, piece in found]
-    return join(whole, placed, x.local, 0.0, ties)
+    return join(whole, placed, x.local, 0.0, halo.ties)
 
 
 def _own_boxes(mine: Sequence[Sequence[Interval]], shard: Box) -> list[Box]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial.geometry.partition import Box
-from hvd_ext.spatial.geometry.windows import Listed, Sliding
+from hvd_ext.spatial.geometry.windows import Explicit, Sliding
 from hvd_ext.spatial.layers.adaptive_pool import adaptive_pool
 from hvd_ext.spatial.layers.conv import batched
 from hvd_ext.spatial.layers.windowed import windowed
@@ -80,7 +80,7 @@ def interpolate(
         _nearest(extent, count, scale, mode, wide)
         for extent, count, scale in zip(x.extents, sizes, scales, strict=True)
     ]
-    windows = [Listed(cells, tuple(cell + 1 for cell in cells)) for cells in chosen]
+    windows = [Explicit(cells, tuple(cell + 1 for cell in cells)) for cells in chosen]
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
         for dim, (cells, (begin, end), (first, _)) in enumerate(
@@ -133,7 +133,7 @@ def _linear(
         for extent, count, scale in zip(x.extents, sizes, scales, strict=True)
     ]
     windows = [
-        Listed(tuple(low for low, _, _ in along), tuple(high + 1 for _, high, _ in along))
+        Explicit(tuple(low for low, _, _ in along), tuple(high + 1 for _, high, _ in along))
         for along in weighed
     ]
 
@@ -186,7 +186,7 @@ def pixel_shuffle(x: SpatialTensor, upscale_factor: int) -> SpatialTensor:
         )
     extents = tuple(extent * r for extent in x.extents)
     windows = [
-        Listed(
+        Explicit(
             tuple(cell // r for cell in range(extent)),
             tuple(cell // r + 1 for cell in range(extent)),
         )

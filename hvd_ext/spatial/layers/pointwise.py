@@ -177,7 +177,7 @@ def dropout(
 def dropout_channels(
     x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> SpatialTensor:
-    """Whole channels are dropped, so all ranks of a space group draw the same mask."""
+    """Unsplit channels are dropped, so all ranks of a space group draw the same mask."""
     return _dropped(x, (*x.lead, *(1 for _ in x.extents)), 0, p, training, inplace)
 
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial.geometry.partition import Box, lengths
-from hvd_ext.spatial.geometry.windows import Sliding, Whole, Window
+from hvd_ext.spatial.geometry.windows import Sliding, Unsplit, Window
 from hvd_ext.spatial.layers.conv import batched, per_dim
-from hvd_ext.spatial.layers.windowed import Shares, padding_of_shard, windowed
+from hvd_ext.spatial.layers.windowed import Linear, windowed
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
@@ -188,14 +188,11 @@ def average_pool(
     def total(block: Tensor, zeros: Sequence[int]) -> Tensor:
         return _sum_pool(dims, block, kernel, step, zeros, ceil_mode, divided)
 
-    shares = None
-    zeros = padding_of_shard(x, windows, shape[2:], own)
     # torch pads by half a window at most; with ceil_mode it makes windows over the edge.
-    narrow = zeros is not None and all(2 * z <= k for z, k in zip(zeros, kernel, strict=True))
-    if zeros is not None and narrow and not ceil_mode:
-        shares = Shares(lambda shard: total(shard, zeros), lambda block: total(block, own))
+    half = [taps // 2 for taps in kernel]
+    linear = None if ceil_mode else Linear(total, lambda block: total(block, own), half)
     totals = windowed(
-        x, windows, shape[2:], lambda block, outputs, inputs: total(block, own), shares=shares
+        x, windows, shape[2:], lambda block, outputs, inputs: total(block, own), linear=linear
     )
     if divisor_override is not None:
         return totals.like(totals.local / (divisor_override / divided))
@@ -216,7 +213,7 @@ def _windows(x: SpatialTensor, sliding: Sequence[Sliding]) -> tuple[list[Window]
     """
     windows: list[Window] = []
     for window, extent, parts in zip(sliding, x.extents, x.parts, strict=True):
-        windows.append(Whole(extent) if parts == 1 else window)
+        windows.append(Unsplit(extent, window.padding) if parts == 1 else window)
     own = [w.padding if parts == 1 else 0 for w, parts in zip(sliding, x.parts, strict=True)]
     return windows, own
 
@@ -246,10 +243,10 @@ def _counts(
     window: Sliding, outputs: tuple[int, int], extent: int, include_padding: bool
 ) -> list[int]:
     """What each window divides by along one dim; what ceil_mode adds never counts."""
-    reaches = [window.reach((output, output + 1)) for output in range(*outputs)]
+    ranges = [window.input_range((output, output + 1)) for output in range(*outputs)]
     if include_padding:
-        return [min(end, extent + window.padding) - begin for begin, end in reaches]
-    return [min(end, extent) - max(begin, 0) for begin, end in reaches]
+        return [min(end, extent + window.padding) - begin for begin, end in ranges]
+    return [min(end, extent) - max(begin, 0) for begin, end in ranges]
 
 
 def _outer(counts: Sequence[Sequence[int]], like: Tensor) -> Tensor:
