@@ -7,7 +7,8 @@ from hvd_ext.spatial.grid import GridShape, ProcessGrid
 from hvd_ext.spatial.hyperslab import Source, open_array, read
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
-from hvd_ext.spatial.tools.plan import Plan, Speeds, measure, plan
+from hvd_ext.spatial.tools.plan import Plan, plan
+from hvd_ext.spatial.tools.speeds import Speeds, measure_speeds
 from hvd_ext.spatial.tools.verify import Verification, verify
 from hvd_ext.spatial.unsupported import UnsupportedError
 
@@ -22,7 +23,7 @@ __all__ = [
     "Verification",
     "convert",
     "gather",
-    "measure",
+    "measure_speeds",
     "open_array",
     "plan",
     "read",

@@ -250,6 +250,11 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
 
 
+def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to sum `dtype` in: fp16 sums overflow, and bf16 sums stop growing."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def result_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype in which a convolution of `tensor` would come out, autocast included."""
     kind = tensor.device.type

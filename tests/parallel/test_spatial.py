@@ -36,3 +36,10 @@ def test_a_rank_that_stays_away_is_named(launch: Launch) -> None:
     )
     assert done.returncode == 75, done.stdout
     assert "ended: ranks [1] of the group did not come" in done.stdout
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_exchange_has_its_adjoint(launch: Launch, size: int) -> None:
+    done = launch(size, [PROGRAMS / "spatial_adjoint.py"])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == size, done.stdout

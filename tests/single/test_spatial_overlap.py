@@ -74,14 +74,14 @@ def test_interior_is_computed_while_halos_travel(overlap: bool) -> None:
         return forward, log
 
     middle = emulator.run(3, rank)[1]
-    # The interior has the shard's 10 cells for 8 outputs, a rim 3 for 1.
-    rims = ["conv 3", "conv 3"]
+    # The interior has the shard's 10 cells for 8 outputs, a boundary slab 3 for 1.
+    slabs = ["conv 3", "conv 3"]
     if overlap:
-        assert middle[0] == ["start", "conv 10", "wait", *rims]
+        assert middle[0] == ["start", "conv 10", "wait", *slabs]
         back = ["conv_backward 3", "conv_backward 3"]
         assert middle[1] == [*back, "start", "conv_backward 10", "wait"]
     else:
-        assert middle[0] == ["start", "wait", "conv 10", *rims]
+        assert middle[0] == ["start", "wait", "conv 10", *slabs]
 
 
 def test_the_interior_is_not_copied() -> None:

@@ -113,6 +113,6 @@ def test_numbers_that_a_model_reads_are_there(device: str) -> None:
 
 
 def test_speeds_are_measured() -> None:
-    speeds = spatial.measure()
+    speeds = spatial.measure_speeds()
     assert 1e7 < speeds.flops_per_s < 1e15
     assert speeds.bytes_per_s > 1e6

@@ -11,8 +11,8 @@ from torch.autograd import Function
 from hvd_ext.spatial.exchange.communicator import Communicator
 
 
-class Weigh(Function):
-    """A tensor that changes between partitioned and replicated; see `enter` and `leave`."""
+class ScaleGradient(Function):
+    """A tensor on its way between partitioned and replicated, where gradients count otherwise."""
 
     @staticmethod
     def forward(ctx: Any, ranks: int, power: int, back: int, fresh: bool, tensor: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class Weigh(Function):
             None,
             None,
             None,
-            Weigh.apply(ctx.ranks, ctx.back, ctx.power, False, gradient),
+            ScaleGradient.apply(ctx.ranks, ctx.back, ctx.power, False, gradient),
         )
 
 
@@ -48,7 +48,7 @@ class SumOverSpace(Function):
     def forward(ctx: Any, comm: Communicator, tensor: Tensor) -> Tensor:
         """Sum over the group."""
         ctx.comm = comm
-        # Read in backward for the reason that Finish gives.
+        # Read in backward for the reason that FinishExchange gives.
         ctx.save_for_backward(tensor.new_empty(0))
         return comm.allreduce(tensor)
 
@@ -59,7 +59,7 @@ class SumOverSpace(Function):
         return (None, SumOverSpace.apply(ctx.comm, gradient))
 
 
-def enter(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
+def to_partitioned(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
     """A replicated tensor on its way into a partitioned operation.
 
     What comes back is this rank's share of its gradient; times the ranks, so that the
@@ -72,11 +72,11 @@ def enter(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
     """
     if comm.size == 1 or not tensor.requires_grad:
         return tensor
-    entered: Tensor = Weigh.apply(comm.size, 0, 1, fresh, tensor)
+    entered: Tensor = ScaleGradient.apply(comm.size, 0, 1, fresh, tensor)
     return entered
 
 
-def leave(tensor: Tensor, comm: Communicator) -> Tensor:
+def to_replicated(tensor: Tensor, comm: Communicator) -> Tensor:
     """A shard on its way into an exchange that makes the same of it on every rank.
 
     That exchange adds up the gradients of all ranks, of which the mean is meant: the sum
@@ -84,7 +84,7 @@ def leave(tensor: Tensor, comm: Communicator) -> Tensor:
     """
     if comm.size == 1 or not tensor.requires_grad:
         return tensor
-    left: Tensor = Weigh.apply(comm.size, 0, -1, False, tensor)
+    left: Tensor = ScaleGradient.apply(comm.size, 0, -1, False, tensor)
     return left
 
 

@@ -72,17 +72,17 @@ def coordinates_of(parts: Sequence[int], rank: int) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def peel(box: Box, core: Box) -> list[Box]:
-    """Cut what is around `core` inside `box` into at most two slabs per dim.
+def peel(box: Box, inner: Box) -> list[Box]:
+    """Cut what is around `inner` inside `box` into at most two slabs per dim.
 
-    The slabs are disjoint and, with `core`, fill `box`. An empty core leaves `box` whole.
+    The slabs are disjoint and, with `inner`, fill `box`. An empty inner leaves `box` whole.
     """
-    if any(begin >= end for begin, end in core):
+    if any(begin >= end for begin, end in inner):
         return [box] if all(begin < end for begin, end in box) else []
     slabs = []
-    for dim, ((begin, end), (inner_begin, inner_end)) in enumerate(zip(box, core, strict=True)):
+    for dim, ((begin, end), (inner_begin, inner_end)) in enumerate(zip(box, inner, strict=True)):
         for part in ((begin, inner_begin), (inner_end, end)):
-            slab = (*core[:dim], part, *box[dim + 1 :])
+            slab = (*inner[:dim], part, *box[dim + 1 :])
             if all(low < high for low, high in slab):
                 slabs.append(slab)
     return slabs

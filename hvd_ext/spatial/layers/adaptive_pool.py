@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.exchange.replicated import leave, sum_over_space
+from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Explicit
 from hvd_ext.spatial.layers.conv import batched
 from hvd_ext.spatial.layers.gather import gather
 from hvd_ext.spatial.layers.windowed import windowed
-from hvd_ext.spatial.tensor import SpatialTensor, implements
+from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 AVERAGES = {
@@ -126,9 +126,8 @@ def adaptive_pool(
 def global_average(x: SpatialTensor) -> Tensor:
     """The mean over all cells: (N, C, 1, ...), replicated."""
     dims = len(x.extents)
-    # The sum of many 16-bit numbers is none; their mean is.
-    wide = torch.promote_types(x.dtype, torch.float32)
-    own = leave(x.local, x.grid.space).sum(tuple(range(-dims, 0)), keepdim=True, dtype=wide)
+    wide = accumulate_dtype(x.dtype)
+    own = to_replicated(x.local, x.grid.space).sum(tuple(range(-dims, 0)), keepdim=True, dtype=wide)
     return (sum_over_space(own, x.grid.space) / math.prod(x.extents)).to(x.dtype)
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hvd_ext.spatial.exchange.assemble import layout
-from hvd_ext.spatial.exchange.replicated import enter
+from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import coordinates_of, lengths, shard
 from hvd_ext.spatial.layers.norms import normalise
-from hvd_ext.spatial.tensor import SpatialTensor, implements
+from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 
@@ -43,7 +43,7 @@ def batch_norm(
             f"batch_norm of shape {tuple(x.shape)} in training: more than 1 value per channel is "
             "needed; use a larger batch or model.eval()"
         )
-    kinds = (x.dtype, torch.promote_types(x.dtype, torch.float32))
+    kinds = (x.dtype, accumulate_dtype(x.dtype))
     for given in (running_mean, running_var, weight, bias):
         # torch would say so on ranks that have cells alone.
         if given is not None and (given.shape != x.shape[1:2] or given.dtype not in kinds):
@@ -51,8 +51,8 @@ def batch_norm(
                 f"batch_norm of shape {tuple(x.shape)} in {x.dtype} with a parameter of shape "
                 f"{tuple(given.shape)} in {given.dtype}: one per channel, of the same dtype"
             )
-    weight = None if weight is None else enter(weight, x.grid.space)
-    bias = None if bias is None else enter(bias, x.grid.space)
+    weight = None if weight is None else to_partitioned(weight, x.grid.space)
+    bias = None if bias is None else to_partitioned(bias, x.grid.space)
     if not training:
         if running_mean is None or running_var is None:
             raise UnsupportedError(
@@ -175,7 +175,7 @@ def _statistics(x: SpatialTensor, local: Tensor) -> tuple[Tensor, Tensor]:
     1979.)
     """
     batch, channels, *_ = local.shape
-    wide = torch.promote_types(local.dtype, torch.float32)
+    wide = accumulate_dtype(local.dtype)
     ranks = x.grid.space.size
     rows = torch.zeros((ranks, 2, channels), dtype=wide, device=local.device)
     if local.numel():

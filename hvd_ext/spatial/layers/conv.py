@@ -1,6 +1,6 @@
 """Convolutions in 1, 2 and 3 dims: torch's own kernel on blocks that hold their halo.
 
-Weight and bias gradients come out as each shard's share (see halo.enter).
+ScaleGradientt and bias gradients come out as each shard's share (see replicated.to_partitioned).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial.exchange.replicated import enter
+from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Sliding, Unsplit, Window
 from hvd_ext.spatial.layers.windowed import Linear, windowed
@@ -102,8 +102,8 @@ def convolve(
             whole, x.extents, kernel, stride, before, dilation, strict=True
         )
     ]
-    weight = enter(weight, x.grid.space, fresh=True)
-    bias = None if bias is None else enter(bias, x.grid.space)
+    weight = to_partitioned(weight, x.grid.space, fresh=True)
+    bias = None if bias is None else to_partitioned(bias, x.grid.space)
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
         return convolution(block, weight, bias, stride, own_padding, dilation, groups)

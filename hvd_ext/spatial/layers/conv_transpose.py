@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.exchange.replicated import enter
+from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import Box, lengths
 from hvd_ext.spatial.geometry.windows import Transposed
 from hvd_ext.spatial.layers.conv import batched, per_dim
@@ -71,8 +71,8 @@ def convolve_transposed(
         Transposed(*numbers)
         for numbers in zip(weight.shape[2:], stride, padding, dilation, strict=True)
     ]
-    weight = enter(weight, x.grid.space)
-    bias = None if bias is None else enter(bias, x.grid.space)
+    weight = to_partitioned(weight, x.grid.space)
+    bias = None if bias is None else to_partitioned(bias, x.grid.space)
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
         if block.numel() == 0:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hvd_ext.spatial.exchange.assemble import index_of, join
 from hvd_ext.spatial.exchange.halo import exchange_around
-from hvd_ext.spatial.exchange.replicated import enter, leave
+from hvd_ext.spatial.exchange.replicated import to_partitioned, to_replicated
 from hvd_ext.spatial.geometry.exchange_plan import plan_exchange
 from hvd_ext.spatial.geometry.partition import Box, Interval, intersect_boxes, product, shard
 from hvd_ext.spatial.grid import ProcessGrid
@@ -40,7 +40,7 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
     extents = tuple(tensor.shape[tensor.ndim - dims :])
     box = shard(extents, grid.shape.parts(dims), grid.coordinates(dims))
     whole = tuple((0, extent) for extent in extents)
-    local = enter(tensor, grid.space)[index_of(box, whole)].clone()
+    local = to_partitioned(tensor, grid.space)[index_of(box, whole)].clone()
     return SpatialTensor(local, grid, extents)
 
 
@@ -51,7 +51,7 @@ def gather(x: SpatialTensor) -> Tensor:
     Gradients of parameters that are used on it are whole on every rank, as their mean is.
     """
     everything = [[[(0, extent)]] * parts for extent, parts in zip(x.extents, x.parts, strict=True)]
-    return fetch(x.like(leave(x.local, x.grid.space)), everything)
+    return fetch(x.like(to_replicated(x.local, x.grid.space)), everything)
 
 
 def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> Tensor:

@@ -15,7 +15,7 @@ from hvd_ext.spatial.geometry.windows import Explicit, Sliding
 from hvd_ext.spatial.layers.adaptive_pool import adaptive_pool
 from hvd_ext.spatial.layers.conv import batched
 from hvd_ext.spatial.layers.windowed import windowed
-from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
@@ -138,8 +138,8 @@ def _linear(
     ]
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
-        # Weights are computed, as torch does, in no less than single precision.
-        wide = torch.promote_types(block.dtype, torch.float32)
+        # ScaleGradientts are computed, as torch does, in no less than single precision.
+        wide = accumulate_dtype(block.dtype)
         for dim, (along, (begin, end), (first, _)) in enumerate(
             zip(weighed, outputs, inputs, strict=True), start=2
         ):

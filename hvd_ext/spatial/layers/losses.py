@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.exchange.replicated import leave, sum_over_space
-from hvd_ext.spatial.layers.pointwise import aligned, first
-from hvd_ext.spatial.tensor import SpatialTensor, implements, name_of
+from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
+from hvd_ext.spatial.layers.pointwise import first, shard_of
+from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements, name_of
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 CELLWISE = (
@@ -30,26 +30,14 @@ CELLWISE = (
 )
 
 
-def _shard(value: Any, x: SpatialTensor) -> Any:
-    if isinstance(value, SpatialTensor):
-        if value.extents != x.extents or value.grid is not x.grid:
-            raise UnsupportedError(
-                f"a loss between tensors split as {x!r} and {value!r}: their split dims and their "
-                "grid must be the same"
-            )
-        return value.local
-    return aligned(value, x) if isinstance(value, Tensor) else value
-
-
 def _old_style(function: Any, options: dict[str, Any]) -> None:
     if options.pop("size_average", None) is not None or options.pop("reduce", None) is not None:
         raise UnsupportedError(f"{name_of(function)} with size_average or reduce: use reduction")
 
 
 def _total(x: SpatialTensor, cells: Tensor) -> Tensor:
-    # The sum of many 16-bit numbers is none; their mean is.
-    wide = torch.promote_types(cells.dtype, torch.float32)
-    return sum_over_space(leave(cells, x.grid.space).sum(dtype=wide), x.grid.space)
+    wide = accumulate_dtype(cells.dtype)
+    return sum_over_space(to_replicated(cells, x.grid.space).sum(dtype=wide), x.grid.space)
 
 
 def _check(function: Any, reduction: str) -> None:
@@ -74,9 +62,15 @@ def _cellwise(function: Any) -> Any:
                     f"{name_of(function)} of shapes {tuple(input.shape)} and "
                     f"{tuple(other.shape)}: they must be the same"
                 )
-        rest = [_shard(value, x) for value in args]
-        named = {name: _shard(value, x) for name, value in options.items()}
-        cells = function(_shard(input, x), _shard(target, x), *rest, reduction="none", **named)
+        rest = [shard_of(function, value, x) for value in args]
+        named = {name: shard_of(function, value, x) for name, value in options.items()}
+        cells = function(
+            shard_of(function, input, x),
+            shard_of(function, target, x),
+            *rest,
+            reduction="none",
+            **named,
+        )
         if reduction == "none":
             return x.like(cells)
         total = _total(x, cells)
@@ -159,7 +153,7 @@ def _classes(
         raise UnsupportedError(
             "cross entropy of whole predictions against split labels: split both"
         )
-    labels = _shard(target, input)
+    labels = shard_of(F.cross_entropy, target, input)
     probabilities = labels.is_floating_point()
     expected = input.shape if probabilities else (input.shape[0], *input.extents)
     if tuple(target.shape) != tuple(expected):

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial.exchange.assemble import layout
-from hvd_ext.spatial.exchange.replicated import enter, sum_over_space
+from hvd_ext.spatial.exchange.replicated import sum_over_space, to_partitioned
 from hvd_ext.spatial.layers.pointwise import aligned
-from hvd_ext.spatial.tensor import SpatialTensor, implements
+from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 
@@ -23,7 +23,7 @@ def normalise(local: Tensor, dims: Sequence[int], count: int, space: Any, eps: f
     The variance is that of what is left after the mean: two sums, and no cancellation.
     """
     dims = tuple(dims)
-    wide = local.to(torch.promote_types(local.dtype, torch.float32))
+    wide = local.to(accumulate_dtype(local.dtype))
     mean = sum_over_space(wide.sum(dims, keepdim=True), space) / count
     centred = wide - mean
     variance = sum_over_space(centred.square().sum(dims, keepdim=True), space) / count
@@ -114,11 +114,11 @@ def layer_norm(
 def _autocast_dtype(x: SpatialTensor) -> torch.dtype:
     """What group and layer norm give: x's dtype, but on CUDA autocast makes it a wide one."""
     wide = x.is_cuda and torch.is_autocast_enabled("cuda")
-    return torch.promote_types(x.dtype, torch.float32) if wide else x.dtype
+    return accumulate_dtype(x.dtype) if wide else x.dtype
 
 
 def _affine(normal: Tensor, weight: Tensor | None, bias: Tensor | None, x: SpatialTensor) -> Tensor:
     shape = (1, -1, *(1,) * (normal.ndim - 2))
     if weight is not None:
-        normal = normal * enter(weight, x.grid.space).view(shape)
-    return normal if bias is None else normal + enter(bias, x.grid.space).view(shape)
+        normal = normal * to_partitioned(weight, x.grid.space).view(shape)
+    return normal if bias is None else normal + to_partitioned(bias, x.grid.space).view(shape)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial.exchange.replicated import enter
+from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.layers.indexing import unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, implements, name_of
 from hvd_ext.spatial.unsupported import UnsupportedError
@@ -62,8 +62,8 @@ def _local(function: Any) -> Any:
                 f"{name_of(function)} into a replicated tensor of shape {tuple(changed.shape)}, of "
                 "which each rank would change its part alone: make a new tensor instead"
             )
-        values = [_operand(function, operand, x) for operand in operands]
-        named = {name: _operand(function, value, x) for name, value in options.items()}
+        values = [shard_of(function, operand, x) for operand in operands]
+        named = {name: shard_of(function, value, x) for name, value in options.items()}
         result = function(*values, **named)
         if result is NotImplemented:
             # What Python asks of operators: it knows what to do.
@@ -82,7 +82,12 @@ def first(operands: Any) -> SpatialTensor:
     return next(operand for operand in operands if isinstance(operand, SpatialTensor))
 
 
-def _operand(function: Any, value: Any, x: SpatialTensor) -> Any:
+def shard_of(function: Any, value: Any, x: SpatialTensor) -> Any:
+    """What stands beside this rank's shard of `x`: of an operand's cells, those in the same place.
+
+    Raises:
+        UnsupportedError: it is split otherwise than `x`, or replicated and neither as large.
+    """
     if isinstance(value, SpatialTensor):
         if value.extents != x.extents or value.grid is not x.grid:
             raise UnsupportedError(
@@ -101,7 +106,7 @@ def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
     Raises:
         UnsupportedError: it is neither.
     """
-    entered = enter(tensor, x.grid.space)
+    entered = to_partitioned(tensor, x.grid.space)
     for back, (extent, (begin, end)) in enumerate(
         zip(reversed(x.extents), reversed(x.box), strict=True), start=1
     ):
@@ -123,7 +128,7 @@ for _function in _functions(ELEMENTWISE) | _functions(BROADCAST):
 @implements(F.prelu, torch.prelu)
 def prelu(x: SpatialTensor, weight: Tensor) -> SpatialTensor:
     """Its slope is a parameter: one, or one per channel."""
-    return x.like(F.prelu(x.local, enter(weight, x.grid.space)))
+    return x.like(F.prelu(x.local, to_partitioned(weight, x.grid.space)))
 
 
 def _cast(function: Any) -> Any:

@@ -14,7 +14,7 @@ from hvd_ext.spatial.geometry.partition import Box, lengths
 from hvd_ext.spatial.geometry.windows import Sliding, Unsplit, Window
 from hvd_ext.spatial.layers.conv import batched, per_dim
 from hvd_ext.spatial.layers.windowed import Linear, windowed
-from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 Numbers = int | Sequence[int]
@@ -251,7 +251,7 @@ def _counts(
 
 def _outer(counts: Sequence[Sequence[int]], like: Tensor) -> Tensor:
     """The product over dims, as a tensor that divides `like`."""
-    wide = torch.promote_types(like.dtype, torch.float32)
+    wide = accumulate_dtype(like.dtype)
     product = torch.ones((), dtype=wide, device=like.device)
     for along in counts:
         product = product[..., None] * torch.tensor(along, dtype=wide, device=like.device)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial.exchange.replicated import leave, sum_over_space
-from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
+from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 
@@ -36,11 +36,10 @@ def _reduction(function: Any, mean: bool) -> Any:
                 f"{'mean' if mean else 'sum'} over dims {over} of {x!r}: over all split dims or "
                 "none of them"
             )
-        local = leave(x.local, x.grid.space)
+        local = to_replicated(x.local, x.grid.space)
         if not mean:
             return sum_over_space(local.sum(over, keepdim, dtype=dtype), x.grid.space)
-        # The sum of many 16-bit numbers is none; their mean is.
-        wide = torch.promote_types(made, torch.float32)
+        wide = accumulate_dtype(made)
         total = sum_over_space(local.sum(over, keepdim, dtype=wide), x.grid.space)
         return (total / math.prod(x.shape[place] for place in over)).to(made)
 

@@ -25,7 +25,7 @@ from hvd_ext.spatial.tensor import SpatialTensor
 
 
 @dataclass
-class Counted:
+class LayerCost:
     """What one rank does in one layer, forward.
 
     Attributes:
@@ -53,7 +53,7 @@ class Counted:
     parameter_bytes: int = 0
 
 
-def rehearse(
+def dry_run(
     model: nn.Module,
     shape: Sequence[int],
     grid: GridShape,
@@ -61,7 +61,7 @@ def rehearse(
     *,
     gather_before: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
-) -> list[Counted]:
+) -> list[LayerCost]:
     """Go through a forward pass as `rank` of `grid`.
 
     Args:
@@ -99,8 +99,8 @@ def rehearse(
 class _Ledger(TorchDispatchMode):
     """Books everything on the innermost module that is running."""
 
-    layers: list[Counted] = field(default_factory=list)
-    running: list[Counted] = field(default_factory=list)
+    layers: list[LayerCost] = field(default_factory=list)
+    running: list[LayerCost] = field(default_factory=list)
     # Storages seen, with the tensors that keep their identities from being used again.
     kept: dict[int, Tensor] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ class _Ledger(TorchDispatchMode):
 
     def _entering(self, name: str) -> Callable[[nn.Module, Any], None]:
         def enter(module: nn.Module, args: Any) -> None:
-            layer = Counted(name, type(module).__name__)
+            layer = LayerCost(name, type(module).__name__)
             layer.parameter_bytes = sum(p.nbytes for p in module.parameters(recurse=False))
             self.layers.append(layer)
             self.running.append(layer)

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from hvd_ext.errors import UsageError
 from hvd_ext.spatial.geometry.partition import coordinates_of
 from hvd_ext.spatial.grid import AXES, GridShape
-from hvd_ext.spatial.tools.dry_run import Counted, rehearse
+from hvd_ext.spatial.tools.dry_run import LayerCost, dry_run
+from hvd_ext.spatial.tools.speeds import Speeds, measure_speeds
 from hvd_ext.spatial.unsupported import UnsupportedError
 from hvd_ext.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
+    pass
 
 # Backward computes two products, of the inputs' size and of the weights', for each forward.
 _BACKWARD = 2
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """What a rank and the link between two ranks can do; see `measure`.
-
-    Attributes:
-        flops_per_s: of one rank, in a convolution.
-        bytes_per_s: of one message between two ranks.
-        latency_s: of a message.
-    """
-
-    flops_per_s: float
-    bytes_per_s: float
-    latency_s: float
 
 
 @dataclass(frozen=True)
@@ -190,7 +174,7 @@ def plan(
         input_shape: (N, C, *space) that one group of ranks works on.
         grid: ranks that share a sample; None to have the best one for `ranks` found.
         ranks: how many, where no grid is given.
-        speeds: measured by `measure()` if None.
+        speeds: measured by `measure_speeds()` if None.
         gather_before: as `convert` takes it; None to have the place found, if there is one.
 
     Raises:
@@ -199,7 +183,7 @@ def plan(
     """
     if (grid is None) == (ranks is None):
         raise UsageError("plan takes either a grid or a number of ranks, to find the grid for")
-    speeds = speeds or measure()
+    speeds = speeds or measure_speeds()
     shape = tuple(input_shape)
     if grid is not None:
         return _planned(model, shape, grid, speeds, gather_before)
@@ -229,58 +213,6 @@ def grids(ranks: int, dims: int) -> list[GridShape]:
     return shapes
 
 
-def measure(comm: MPI.Comm | None = None) -> Speeds:
-    """Time a convolution on this rank, and a message between two.
-
-    Args:
-        comm: ranks to send messages between, of which the first two do; the answer is the
-            same on all. Without it, or with one rank, a copy in memory stands in for the
-            link, which no link is faster than.
-    """
-    flops_per_s = _convolution_flops_per_s()
-    if comm is None or comm.size == 1:
-        block = torch.zeros(1 << 22)
-        copy_s = _best_s(lambda: block.clone())
-        return Speeds(flops_per_s, block.nbytes / copy_s, 1e-6)
-    latency_s, large_s = (_message_s(comm, nbytes) for nbytes in (8, 1 << 22))
-    mine = Speeds(flops_per_s, (1 << 22) / max(large_s - latency_s, 1e-9), latency_s)
-    answer: Speeds = comm.bcast(mine)
-    return answer
-
-
-def _convolution_flops_per_s() -> float:
-    conv = nn.Conv2d(64, 64, 3, padding=1, bias=False)
-    image = torch.zeros(1, 64, 64, 64)
-    with torch.no_grad():
-        best_s = _best_s(lambda: conv(image))
-    return 2 * image.numel() * conv.weight[0].numel() / best_s
-
-
-def _message_s(comm: MPI.Comm, nbytes: int) -> float:
-    """One way of a message between the first two ranks."""
-    block = bytearray(nbytes)
-
-    def there_and_back() -> None:
-        if comm.rank == 0:
-            comm.Send(block, 1)
-            comm.Recv(block, 1)
-        elif comm.rank == 1:
-            comm.Recv(block, 0)
-            comm.Send(block, 0)
-
-    return _best_s(there_and_back) / 2
-
-
-def _best_s(call: object, times: int = 7) -> float:
-    assert callable(call)
-    best = float("inf")
-    for _ in range(times):
-        began = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - began)
-    return best
-
-
 def _planned(
     model: nn.Module,
     shape: tuple[int, ...],
@@ -289,14 +221,14 @@ def _planned(
     gather_before: Sequence[str] | None,
 ) -> Plan:
     if gather_before is not None:
-        return _rehearsed(model, shape, grid, speeds, tuple(gather_before))
-    split = _rehearsed(model, shape, grid, speeds, ())
+        return _dry_run(model, shape, grid, speeds, tuple(gather_before))
+    split = _dry_run(model, shape, grid, speeds, ())
     if grid.size == 1:
         return split
     best = split
     for name in _places(model, shape, split):
         try:
-            gathered = _rehearsed(model, shape, grid, speeds, (name,))
+            gathered = _dry_run(model, shape, grid, speeds, (name,))
         except UnsupportedError:
             # A skip connection would meet a gathered tensor with a partitioned one.
             continue
@@ -326,7 +258,7 @@ def _places(model: nn.Module, shape: tuple[int, ...], split: Plan) -> list[str]:
     return [name for _, name in sorted(gains, reverse=True)[:3]]
 
 
-def _rehearsed(
+def _dry_run(
     model: nn.Module,
     shape: tuple[int, ...],
     grid: GridShape,
@@ -352,11 +284,11 @@ def _layers(
     ranks: tuple[int, ...],
     gather_before: tuple[str, ...],
 ) -> list[LayerPlan]:
-    by_rank = [rehearse(model, shape, grid, rank, gather_before=gather_before) for rank in ranks]
+    by_rank = [dry_run(model, shape, grid, rank, gather_before=gather_before) for rank in ranks]
     return [_combined(layers) for layers in zip(*by_rank, strict=True)]
 
 
-def _combined(layers: Sequence[Counted]) -> LayerPlan:
+def _combined(layers: Sequence[LayerCost]) -> LayerPlan:
     first = layers[0]
     return LayerPlan(
         first.name,
