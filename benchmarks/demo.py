@@ -25,12 +25,13 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-import hvprof.analysis.comparison
+import hvprof
 from benchmarks import harness, picture
 from hvd_ext.cli import Advance, at_least, progress
 from hvd_ext.errors import UsageError
 from hvd_ext.files import make_folder
 from hvd_ext.process import started
+from hvprof.reporters.comparison import render
 
 _EXAMPLE = "example: python -m benchmarks.demo --output runs/demo"
 _BIN = Path(sys.executable).parent
@@ -166,7 +167,7 @@ class _Demo:
         comparison = hvprof.compare(recordings[0], recordings[1], labels=EXCHANGES)
         text = self.output / f"comparison_{model}.txt"
         with text.open("w") as stream:
-            hvprof.analysis.comparison.render(comparison, Console(file=stream, width=100))
+            render(comparison, Console(file=stream, width=100))
         harness.write_result(text.with_suffix(".json"), comparison.as_json())
         return {
             "images_per_second": {

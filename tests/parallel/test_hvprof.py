@@ -12,10 +12,11 @@ import pytest
 
 import hvprof
 from hvprof.analysis.wait_time import waiting
-from hvprof.format.trace import load_trace, write_chrome
+from hvprof.format.trace import load_trace
 from hvprof.importers.horovod_timeline import import_timeline
 from hvprof.recording.model import RegistrationCache
 from hvprof.reporters.header import warnings
+from hvprof.reporters.perfetto import write_chrome
 from tests.recorded import (
     ENVIRONMENT,
     PROGRAMS,

@@ -18,8 +18,9 @@ from hvd_ext.errors import UsageError
 from hvprof.analysis.summary import quantile_s
 from hvprof.analysis.wait_time import waiting
 from hvprof.format.bins import BINS, BUCKETS, bin_edges, bin_index, bucket_edges_s, bucket_index
-from hvprof.format.reader import CELL, FIXED
-from hvprof.format.trace import EVENT, load_trace, write_chrome
+from hvprof.format.key import Key, encode
+from hvprof.format.layout import CELL, EVENT, FIXED
+from hvprof.format.trace import load_trace
 from hvprof.format.writer import write_rank
 from hvprof.recording.model import (
     Cell,
@@ -30,6 +31,7 @@ from hvprof.recording.model import (
     RegistrationCache,
     Step,
 )
+from hvprof.reporters.perfetto import write_chrome
 
 WORLD = Communicator("00000000000000a1", 2, "MPI_COMM_WORLD", "0-1", 0)
 TIMES = ((137, 6), (160, 2))
@@ -138,7 +140,7 @@ def put_event(
 
 
 # Name 2 is the first that write_rank enters for the cells above: allreduce.
-ALLREDUCE = 2 | 1 << 8 | 25 << 16 | 1 << 36 | 1 << 63
+ALLREDUCE = encode(Key(2, 1, size_bin=25, communicator=1))
 
 
 def call(number: int, begin_ns: int, end_ns: int, key: int = ALLREDUCE) -> tuple[int, ...]:

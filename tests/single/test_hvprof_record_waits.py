@@ -12,7 +12,8 @@ import pytest
 import hvprof
 from hvprof.analysis.wait_time import Waiting, waiting
 from hvprof.format.bins import bin_edges
-from hvprof.format.trace import EVENT, load_trace
+from hvprof.format.layout import EVENT
+from hvprof.format.trace import load_trace
 from hvprof.format.writer import write_rank
 from hvprof.recording.model import Cell, ClockOffset, Communicator, RankRecording
 

@@ -16,14 +16,14 @@ from rich.console import Console
 
 import hvprof
 from hvd_ext.errors import UsageError
-from hvprof.analysis.comparison import render
 from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.cli import main
 from hvprof.format.bins import bin_edges
-from hvprof.format.reader import CELL, FIXED
+from hvprof.format.layout import CELL, FIXED
 from hvprof.format.writer import encode_rank
 from hvprof.recording.model import Cell, RankRecording
 from hvprof.reporters import terminal
+from hvprof.reporters.comparison import render
 from hvprof.reporters.json_csv import as_json
 
 MIB = 2**20

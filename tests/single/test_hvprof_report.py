@@ -171,11 +171,20 @@ def test_the_page_has_all_but_histograms(tmp_path: Path) -> None:
     assert short["data"] == as_json(recording)["data"]
 
 
-def test_files_that_cannot_be_written_or_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["report", "--html"], ["report", "--trace"]])
+def test_a_file_that_cannot_be_written_is_told_before_the_work(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # There is no recording either: that would be found later.
+    with pytest.raises(SystemExit) as left:
+        main([*command, str(tmp_path / "absent" / "x"), str(tmp_path / "run")])
+    assert left.value.code == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     write_job(tmp_path / "run", 1)
     absent = str(tmp_path / "absent" / "x.html")
-    with pytest.raises(UsageError, match="cannot be written"):
-        main(["report", str(tmp_path / "run"), "--html", absent])
     with pytest.raises(UsageError, match="cannot be read"):
         main(["report", str(tmp_path / "run"), "--layers", absent])
     (tmp_path / "layers.json").write_text('{"layers_version": 1}')

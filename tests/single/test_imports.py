@@ -35,6 +35,27 @@ SPATIAL: dict[str, set[str]] = {
     **dict.fromkeys({*_TENSORS, "hvd_ext.spatial.hyperslab", "hvd_ext.spatial.layers"}, _LAYERS),
     "hvd_ext.spatial.convert": {*_LAYERS, "hvd_ext.spatial.layers"},
 }
+_RECORDED = {*FACTS, "numpy", "hvprof.text"}
+_LOADED = {*_RECORDED, "hvprof.format", "hvprof.recording"}
+_REPORTED = {*_LOADED, "hvprof.analysis", "hvprof.reporters"}
+HVPROF: dict[str, set[str]] = {
+    "hvprof.text": set(),
+    "hvprof.format.bins": set(),
+    "hvprof.format.key": {"numpy"},
+    "hvprof.recording.model": set(),
+    "hvprof.annotate": FACTS,
+    "hvprof.format": {*_RECORDED, "hvprof.recording.model"},
+    "hvprof.recording": _LOADED,
+    "hvprof.analysis": {*_LOADED, "scipy"},
+    # Times the layers of a model, and imports torch when it is asked to.
+    "hvprof.analysis.layers": {*FACTS, "hvprof.text", "torch"},
+    "hvprof.importers": _LOADED,
+    "hvprof.reporters": {*_REPORTED, "rich", "jinja2", "markupsafe"},
+    "hvprof.commands": {*_REPORTED, "hvprof.importers", "rich"},
+    "hvprof.cli": FACTS,
+    "hvprof.__main__": {"hvprof.cli"},
+    "hvprof.__init__": {"hvprof"},
+}
 TRAINED = {*SHOWN, *FACTS, "hvd_ext", "hvd_ext.torch", "torch", "PIL", "skimage", "training"}
 
 # What each room may import besides Python's own library and itself. The longest name
@@ -61,9 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "hvd_ext.spatial": {*MPI, "hvd_ext.job", "torch"},
     **SPATIAL,
-    "hvprof": {*FACTS, *SHOWN, "jinja2", "markupsafe", "scipy"},
-    # Times the layers of a model, and imports torch when it is asked to.
-    "hvprof.analysis.layers": {*FACTS, "hvprof", "torch"},
+    **HVPROF,
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},
     # Draws its screen, when it has one to draw.
     "hvd_launch.doctor": {"hvd_ext.errors", "hvd_launch", "rich"},

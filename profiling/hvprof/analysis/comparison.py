@@ -12,12 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from hvd_ext.units import MB
-from hvprof.analysis.bootstrap import BETWEEN_RUNS, CONFIDENCE, FASTER, SLOWER, Sample, weigh
+from hvprof.analysis.bootstrap import CONFIDENCE, Sample, weigh
 from hvprof.analysis.inputs import Run, run_of
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row
 from hvprof.recording.model import Recording
@@ -221,42 +217,6 @@ def _labels(first: Recording | Sequence[Run], second: Recording | Sequence[Run])
     return ("A", "B")
 
 
-def render(comparison: Comparison, console: Console) -> None:
-    """Print the table, and what speaks against reading it."""
-    table = Table(title="Allreduce time of a rank, mean over the ranks", title_justify="left")
-    table.add_column("message size", no_wrap=True)
-    for label in comparison.labels:
-        table.add_column(Text(f"{label} (ms)", overflow="fold"), justify="right")
-        table.add_column("MB", justify="right", style="dim")
-    for name in ("improvement", "interval"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for row in comparison.rows:
-        table.add_row(*_colored(row))
-    table.add_section()
-    table.add_row(*_colored(comparison.total))
-    console.print(table)
-    for line in notes(comparison):
-        console.print(line, markup=False, highlight=False)
-
-
-def notes(comparison: Comparison) -> list[str]:
-    """How the intervals came about, and what speaks against reading them."""
-    lines = [_on_intervals(comparison)]
-    if not comparison.same_bytes:
-        amounts = " and ".join(
-            f"{side.message_bytes / MB:.1f} MB"
-            for side in (comparison.total.first, comparison.total.second)
-        )
-        lines.append(
-            f"The sides did not move the same: {amounts} a rank. They may have had "
-            "different numbers of steps; the improvement is of the time for a byte."
-        )
-    if not comparison.same_ranks:
-        lines.append("The sides had different numbers of ranks: that alone changes the time.")
-    return lines
-
-
 def interval_text(row: ComparedRow) -> str:
     """The interval as "+1.2 to +4.5 %", or "-" where there is none."""
     if row.low_percent is None or row.high_percent is None:
@@ -264,48 +224,3 @@ def interval_text(row: ComparedRow) -> str:
     # A few noisy runs leave intervals that say only that nothing is known.
     low = "<-999" if row.low_percent < -999 else f"{row.low_percent:+.1f}"
     return f"{low} to {row.high_percent:+.1f} %"
-
-
-def _on_intervals(comparison: Comparison) -> str:
-    percent = f"{100 * comparison.confidence:g} %"
-    first, second = comparison.runs
-    if comparison.resampled == "runs":
-        return (
-            f"Intervals hold with {percent}, the rows jointly; bootstrap over {first} and "
-            f"{second} runs."
-        )
-    if comparison.resampled == "blocks":
-        return (
-            f"Intervals hold with {percent}, the rows jointly, if runs differ by some "
-            f"{100 * BETWEEN_RUNS:g} %: bootstrap over blocks of one run, which cannot tell. "
-            "Record several runs a side (a directory of recordings) to know."
-        )
-    return (
-        "No intervals: a run is one sample. Record several a side (a directory of recordings) "
-        "before you conclude."
-    )
-
-
-def cells(row: ComparedRow) -> tuple[str, ...]:
-    """A row of the table, as text."""
-    percent = row.improvement_percent
-    return (
-        row.message_size,
-        *_figures(row.first),
-        *_figures(row.second),
-        "-" if percent is None else f"{percent:.1f} %",
-        interval_text(row),
-        row.verdict,
-    )
-
-
-def _colored(row: ComparedRow) -> tuple[str | Text, ...]:
-    colors = {FASTER: "bold green", SLOWER: "bold red"}
-    *plain, verdict = cells(row)
-    return (*plain, Text(verdict, style=colors.get(verdict, "")))
-
-
-def _figures(side: Side) -> tuple[str, str]:
-    if not side.calls:
-        return "-", "-"
-    return f"{side.time_s * 1e3:.1f}", f"{side.message_bytes / MB:.1f}"

@@ -15,6 +15,8 @@ from hvprof.recording.load import META_NAME, RANK_FILES, load
 from hvprof.recording.model import Recording
 from hvprof.text import printable
 
+# Of the JSON that reports are written as.
+JSON_VERSION = 2
 # What stands around the data in a report's page (templates/page.html.j2).
 DATA_START = '<script type="application/json" id="hvprof-data">'
 _DATA_END = "</script>"
@@ -75,14 +77,6 @@ def load_side(path: Path) -> tuple[Run, ...]:
     return tuple(run for entry in inside for run in load_side(entry))
 
 
-def embedded(data: dict) -> str:
-    """JSON that can stand inside a page: nothing in it ends the element it is in."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
 def _is_recording(path: Path) -> bool:
     return (path / META_NAME).exists() or any(path.glob(RANK_FILES))
 
@@ -101,8 +95,6 @@ def _read_report(path: Path) -> Run:
         data = None
     if not isinstance(data, dict) or "json_version" not in data:
         raise UsageError(f"{path} is no report: name one written by hvprof report --html or --json")
-    from hvprof.reporters.json_csv import JSON_VERSION
-
     version = data["json_version"]
     if version != JSON_VERSION:
         raise UsageError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from hvprof.analysis.collectives import COLLECTIVES, UNEVEN
 from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.analysis.wait_time import Waiting
 from hvprof.recording.model import Recording
 
-COLLECTIVES = ("allreduce", "allgather", "allgatherv", "alltoall", "alltoallv", "barrier", "bcast")
-
+# What all ranks need equally long for, if none is late.
+_EVEN = COLLECTIVES - UNEVEN
 _NOTES = {
     "trace": "From the trace: a rank waits until the last rank of the call has arrived.",
     "hvd_ext": "As hvd_ext reports it, for its own reductions.",
@@ -106,11 +107,7 @@ def _estimate(recording: Recording) -> Split | None:
     times: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for rank in recording.ranks:
         for cell in rank.cells:
-            if (
-                cell.traffic == "data"
-                and cell.operation in COLLECTIVES
-                and cell.size == recording.size
-            ):
+            if cell.traffic == "data" and cell.operation in _EVEN and cell.size == recording.size:
                 times[_label(cell.operation, cell.low_bytes)][rank.rank] += cell.time_s
     count = len(recording.ranks)
     shared = {label: of for label, of in times.items() if len(of) == count and count > 1}

@@ -22,16 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvprof.analysis.collectives import COLLECTIVES, FROM_ROOT
 from hvprof.format.bins import BINS, bin_edges
-from hvprof.format.reader import TRAFFIC
-from hvprof.format.trace import Events, RankTrace, load_trace
+from hvprof.format.key import REGION, SOURCES, decode_all
+from hvprof.format.trace import RankTrace, load_trace
 from hvprof.recording.model import Cell, Recording
-
-_FROM_ROOT = frozenset({"bcast", "scatter", "scatterv"})
-_COLLECTIVES = _FROM_ROOT | {
-    *("allreduce", "reduce", "scan", "exscan", "allgather", "allgatherv", "alltoall"),
-    *("alltoallv", "reduce_scatter", "reduce_scatter_block", "gather", "gatherv", "barrier"),
-}
 
 _COLUMNS = np.dtype(
     [
@@ -157,13 +152,7 @@ def _told_apart(
 
 
 def _is_collective(cell: Cell) -> bool:
-    return cell.traffic == "data" and cell.operation in _COLLECTIVES and cell.size > 1
-
-
-def _part(events: Events, shift: int, bits: int) -> NDArray[np.int64]:
-    """Some bits of the events' keys."""
-    key = events["key"].astype(np.uint64)
-    return (key >> np.uint64(shift) & np.uint64((1 << bits) - 1)).astype(np.int64)
+    return cell.traffic == "data" and cell.operation in COLLECTIVES and cell.size > 1
 
 
 def _numbers(trace: RankTrace, names: dict[str, int]) -> NDArray[np.int64]:
@@ -174,15 +163,16 @@ def _numbers(trace: RankTrace, names: dict[str, int]) -> NDArray[np.int64]:
 def _columns(trace: RankTrace, names: dict[str, int]) -> _Columns:
     """The blocking collectives of a rank."""
     events, tables = trace.events, trace.tables
-    collective = np.array([name in _COLLECTIVES for name in tables.names])
+    collective = np.array([name in COLLECTIVES for name in tables.names])
     sizes = np.array([one.size for one in tables.communicators])
     ids = np.array([int(one.id or "0", 16) for one in tables.communicators], np.uint64)
     own_ranks = np.array([one.rank for one in tables.communicators])
-    communicator, own = _part(events, 36, 8), _part(events, 26, 2) == 1
-    size_bin, operation = _part(events, 16, 8), _part(events, 0, 8)
+    keys = decode_all(events["key"])
+    communicator, own = keys["communicator"], keys["source"] == SOURCES.index("hvd_ext")
+    size_bin, operation = keys["size_bin"], keys["operation"]
     # MPI's calls on communicators without an id cannot be told apart. Ids are odd numbers.
     known = own | (ids[communicator] > 0)
-    kept = (events["sequence"] > 0) & (_part(events, 24, 2) == 0) & collective[operation]
+    kept = (events["sequence"] > 0) & (keys["traffic"] == 0) & collective[operation]
     kept &= known & (sizes[communicator] > 1) & (size_bin < BINS)
     columns = _common_columns(trace, kept, names)
     of_own = (2 * sizes).astype(np.uint64)[communicator]
@@ -196,10 +186,9 @@ def _columns(trace: RankTrace, names: dict[str, int]) -> _Columns:
 
 def _region_columns(trace: RankTrace, names: dict[str, int], size: int) -> _Columns:
     """The regions of a rank in which it communicates, as collectives of all `size` ranks."""
-    events = trace.events
+    events, keys = trace.events, decode_all(trace.events["key"])
     kind = np.array([name == "communication" for name in trace.tables.names])
-    kept = (events["sequence"] > 0) & (_part(events, 24, 2) == TRAFFIC.index("region"))
-    kept &= kind[_part(events, 8, 8)]
+    kept = (events["sequence"] > 0) & (keys["traffic"] == REGION) & kind[keys["algorithm"]]
     columns = _common_columns(trace, kept, names)
     columns["group"] = columns["operation"]
     columns["size"] = size
@@ -208,13 +197,14 @@ def _region_columns(trace: RankTrace, names: dict[str, int], size: int) -> _Colu
 
 def _common_columns(trace: RankTrace, kept: NDArray[np.bool_], names: dict[str, int]) -> _Columns:
     events, numbers = trace.events, _numbers(trace, names)
+    keys = decode_all(events["key"])
     columns = np.zeros(np.count_nonzero(kept), _COLUMNS)
     columns["sequence"] = events["sequence"][kept]
     columns["begin"] = events["begin_ns"][kept]
     columns["time"] = np.maximum(0, events["end_ns"] - events["begin_ns"])[kept]
     columns["rank"] = trace.rank
-    columns["operation"] = numbers[_part(events, 0, 8)][kept]
-    columns["algorithm"] = numbers[_part(events, 8, 8)][kept]
+    columns["operation"] = numbers[keys["operation"]][kept]
+    columns["algorithm"] = numbers[keys["algorithm"]][kept]
     return columns
 
 
@@ -247,7 +237,7 @@ def _waits(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """How long each call waited, in ns, and for which rank."""
     awaited = last.copy()
-    from_root = np.isin(rows["operation"], [names[n] for n in _FROM_ROOT if n in names])
+    from_root = np.isin(rows["operation"], [names[n] for n in FROM_ROOT if n in names])
     roots = np.flatnonzero(rows["is_root"] & from_root)
     root_of = np.full(len(rows), -1)
     root_of[first[roots]] = roots

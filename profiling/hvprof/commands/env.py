@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from pathlib import Path
 
-from hvd_ext.cli import at_least
+from hvprof.commands.shared import add_output, after_dashes
 from hvprof.recording.session import begin, variables
 
 HELP = "prepare a recording for a job that another program starts"
@@ -39,33 +38,3 @@ def run(options: argparse.Namespace) -> int:
         for name, value in found.items():
             print(f"export {name}={shlex.quote(value)}")
     return 0
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add what env and record share: where to, over what, and how much of a trace."""
-    add_directory(parser)
-    parser.add_argument(
-        "--trace",
-        type=at_least(1),
-        default=0,
-        metavar="N",
-        help="keep each rank's last N calls one by one: tells waiting from transfer",
-    )
-
-
-def add_directory(parser: argparse.ArgumentParser) -> None:
-    """Add where a recording goes, and whether over an earlier one."""
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="a folder for the recording, which all nodes see",
-    )
-    parser.add_argument("--force", action="store_true", help="replace the recording in DIR")
-
-
-def after_dashes(words: list[str]) -> list[str]:
-    """What was given after "--"."""
-    return words[1:] if words[:1] == ["--"] else words

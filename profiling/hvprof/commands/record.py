@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -14,10 +15,29 @@ from types import FrameType
 
 from hvd_ext.errors import UsageError
 from hvd_ext.process import dying_with_parent
+from hvprof.commands.shared import add_output, after_dashes
 from hvprof.recording.session import begin, end, tell, variables
+
+HELP = "run a command and record it"
+ABOUT = "Run a command, unchanged, and record its MPI traffic."
+EXAMPLE = "record -o runs/a -- horovodrun -np 2 python train.py"
 
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    add_output(parser)
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Record a command."""
+    command = after_dashes(options.command)
+    return record(options.output, command, force=options.force, trace_events=options.trace)
 
 
 def record(directory: Path, command: Sequence[str], *, force: bool, trace_events: int = 0) -> int:

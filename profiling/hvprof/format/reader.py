@@ -1,4 +1,4 @@
-"""The file of a rank, as recorder.h lays it out."""
+"""Reads the file of a rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from hvd_ext.errors import UsageError
-from hvprof.format.bins import BINS, BUCKETS, bin_edges
+from hvprof.format.bins import BINS, bin_edges
+from hvprof.format.key import REGION, SOURCES, TRAFFIC, Key, decode, decode_all
+from hvprof.format.layout import BLOCKS, CELL, FIXED, HEADER, MAGIC, MOST_CELLS, STATES, VERSION
 from hvprof.recording.model import (
     Cell,
     ClockOffset,
@@ -22,73 +24,6 @@ from hvprof.recording.model import (
     Step,
 )
 from hvprof.text import printable
-
-MAGIC = b"hvprof\r\n"
-VERSION = 2
-NAMES, NAME_BYTES = 256, 48
-COMMUNICATORS, STEPS, MOST_CELLS, BLOCKS = 128, 1024, 4096, 32
-TRAFFIC = ("data", "control", "transport", "region")
-SOURCES = ("mpi", "hvd_ext", "program")
-STATES = ("unfinished", "finalized", "exited")
-
-_STEP_TIMES = ("start", "time", "compute", "exposed", "overlapped", "io", "other")
-STEP = np.dtype([("index", "<u8"), *((f"{name}_ns", "<u8") for name in _STEP_TIMES)])
-OFFSET = np.dtype([("at_ns", "<u8"), ("offset_ns", "<i8"), ("error_ns", "<u8")])
-HEADER = np.dtype(
-    [
-        ("magic", "V8"),
-        ("version", "<u4"),
-        ("state", "<u4"),
-        ("rank", "<i4"),
-        ("size", "<i4"),
-        ("pid", "<i8"),
-        ("start_unix_ns", "<u8"),
-        ("end_unix_ns", "<u8"),
-        ("start_clock_ns", "<u8"),
-        ("dropped_calls", "<u8"),
-        ("cost_ns", "<f8"),
-        ("cells", "<u4"),
-        ("communicators", "<u4"),
-        ("trace_capacity", "<u8"),
-        ("trace_calls", "<u8"),
-        ("step_count", "<u8"),
-        ("cache_hits", "<u8"),
-        ("cache_misses", "<u8"),
-        ("offsets", OFFSET, 2),
-        ("all_steps", STEP),
-        ("clock", "S64"),
-        ("cache_source", "S64"),
-        ("host", "S64"),
-        ("library", "S384"),
-        ("reserved", "V216"),
-    ]
-)
-COMMUNICATOR = np.dtype(
-    [("id", "<u8"), ("size", "<i4"), ("rank", "<i4"), ("name", "S64"), ("ranks", "S96")]
-)
-FIXED = np.dtype(
-    [
-        ("header", HEADER),
-        ("names", f"S{NAME_BYTES}", NAMES),
-        ("communicators", COMMUNICATOR, COMMUNICATORS),
-        ("steps", STEP, STEPS),
-    ]
-)
-CELL = np.dtype(
-    [
-        ("key", "<u8"),
-        ("lock", "<u4"),
-        ("block_shift", "<u4"),
-        ("calls", "<u8"),
-        ("bytes", "<u8"),
-        ("time_ns", "<u8"),
-        ("wait_ns", "<u8"),
-        ("min_ns", "<u8"),
-        ("max_ns", "<u8"),
-        ("blocks_ns", "<u8", BLOCKS),
-        ("histogram", "<u4", BUCKETS),
-    ]
-)
 
 _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
 
@@ -169,10 +104,11 @@ def read_rank(path: Path) -> RankRecording | None:
     regions: list[Region] = []
     for row in table[table["calls"] > 0]:
         try:
-            if row["key"] >> np.uint64(24) & np.uint64(3) == TRAFFIC.index("region"):
-                regions.append(_region(row, tables.names))
+            key = decode(row["key"].item())
+            if key.traffic == REGION:
+                regions.append(_region(row, key, tables.names))
             else:
-                cells.append(_cell(row, tables))
+                cells.append(_cell(row, key, tables))
         except IndexError:
             raise UsageError(
                 f"{path} is damaged: no such cell {row['key'].item():#x}; record again"
@@ -189,7 +125,7 @@ def read_rank(path: Path) -> RankRecording | None:
         end_unix_s=head["end_unix_ns"] / 1e9 if head["end_unix_ns"] else None,
         recorder_cost_s=head["cost_ns"] / 1e9,
         dropped_calls=head["dropped_calls"],
-        unnamed_calls=table["calls"][table["key"] & np.uint64(0xFF) == 0].sum().item(),
+        unnamed_calls=table["calls"][decode_all(table["key"])["operation"] == 0].sum().item(),
         mpi_library=text_of(head["library"]),
         cells=tuple(cells),
         communicators=tables.communicators[1 : head["communicators"]],
@@ -241,12 +177,11 @@ def _blocks(row: Any) -> tuple[int, tuple[float, ...]]:
     return 1 << shift, tuple((row["blocks_ns"][:used] / 1e9).tolist())
 
 
-def _region(row: Any, names: tuple[str, ...]) -> Region:
-    key = row["key"].item()
+def _region(row: Any, key: Key, names: tuple[str, ...]) -> Region:
     block_calls, blocks_s = _blocks(row)
     return Region(
-        name=names[key & 0xFF],
-        kind=names[key >> 8 & 0xFF],
+        name=names[key.operation],
+        kind=names[key.algorithm],
         calls=row["calls"].item(),
         time_s=row["time_ns"].item() / 1e9,
         min_s=row["min_ns"].item() / 1e9,
@@ -257,17 +192,16 @@ def _region(row: Any, names: tuple[str, ...]) -> Region:
     )
 
 
-def _cell(row: Any, tables: Tables) -> Cell:
+def _cell(row: Any, key: Key, tables: Tables) -> Cell:
     names = tables.names
-    key = row["key"].item()
-    low, high = _BIN_EDGES[key >> 16 & 0xFF]
-    source = SOURCES[key >> 26 & 3]
-    communicator = tables.communicators[key >> 36 & 0xFF]
+    low, high = _BIN_EDGES[key.size_bin]
+    source = SOURCES[key.source]
+    communicator = tables.communicators[key.communicator]
     block_calls, blocks_s = _blocks(row)
     return Cell(
-        operation=names[key & 0xFF],
-        algorithm=names[key >> 8 & 0xFF],
-        traffic=TRAFFIC[key >> 24 & 3],
+        operation=names[key.operation],
+        algorithm=names[key.algorithm],
+        traffic=TRAFFIC[key.traffic],
         source=source,
         size=communicator.size,
         low_bytes=low,
@@ -278,7 +212,7 @@ def _cell(row: Any, tables: Tables) -> Cell:
         wait_s=row["wait_ns"].item() / 1e9 if source == "hvd_ext" else None,
         min_s=row["min_ns"].item() / 1e9,
         max_s=row["max_ns"].item() / 1e9,
-        datatype=names[key >> 28 & 0xFF] if key >> 28 & 0xFF else "",
+        datatype=names[key.datatype] if key.datatype else "",
         communicator=communicator.id,
         histogram=_histogram(row),
         block_calls=block_calls,

@@ -1,39 +1,19 @@
-"""The calls of a trace, on one clock; and as a file that Perfetto and Chrome open."""
+"""Reads the traces of all ranks, on one clock."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
-from hvprof.format.reader import SOURCES, TRAFFIC, VERSION, Tables, read_bytes, read_tables
-from hvprof.output import whole_file
+from hvprof.format.key import SOURCES, decode_all
+from hvprof.format.layout import EVENT, VERSION
+from hvprof.format.reader import Tables, read_bytes, read_tables
 from hvprof.recording.model import RankRecording, Recording
 
-EVENT = np.dtype(
-    [
-        ("number", "<u8"),
-        ("begin_ns", "<i8"),
-        ("end_ns", "<i8"),
-        ("wait_ns", "<i8"),
-        ("key", "<u8"),
-        ("bytes", "<u8"),
-        ("sequence", "<u4"),
-        ("thread", "<u4"),
-        ("peer", "<i4"),
-        ("reserved", "<u4"),
-    ]
-)
 _MAGIC = b"hvtrace\n"
-# What hvd_ext reports may lie across what its threads call: it gets a track of its own.
-_OWN_TRACK = 1
-
 Events = NDArray[np.void]
 
 
@@ -70,86 +50,6 @@ def load_trace(recording: Recording) -> Trace | None:
     return Trace(ranks) if ranks else None
 
 
-def write_chrome(recording: Recording, path: Path) -> int:
-    """Write the trace as Chrome's JSON: a process for each rank, a track for each thread.
-
-    Returns:
-        How many calls, regions and steps are in it.
-
-    Raises:
-        UsageError: nothing was traced, or the file cannot be written.
-    """
-    trace = load_trace(recording)
-    if trace is None:
-        raise UsageError(
-            f"{recording.directory} has no trace: record one with hvprof record --trace 100000"
-        )
-    with whole_file(path) as file:
-        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        lines = (json.dumps(event) for event in _chrome_events(trace))
-        file.write(next(lines))
-        for line in lines:
-            file.write(f",\n{line}")
-        file.write("\n]}\n")
-    return sum(len(rank.events) for rank in trace.ranks)
-
-
-def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
-    filled = [rank.events["begin_ns"].min() for rank in trace.ranks if len(rank.events)]
-    start_ns = min(filled, default=0)
-    for rank in trace.ranks:
-        name = f"rank {rank.rank} ({rank.host})"
-        yield {"name": "process_name", "ph": "M", "pid": rank.rank, "args": {"name": name}}
-        yield {
-            "name": "process_sort_index",
-            "ph": "M",
-            "pid": rank.rank,
-            "args": {"sort_index": rank.rank},
-        }
-        yield {
-            "name": "thread_name",
-            "ph": "M",
-            "pid": rank.rank,
-            "tid": _OWN_TRACK,
-            "args": {"name": "hvd_ext"},
-        }
-        for event in rank.events.tolist():
-            yield _chrome_event(rank, event, start_ns)
-
-
-def _chrome_event(rank: RankTrace, event: tuple[int, ...], start_ns: int) -> dict[str, Any]:
-    _, begin_ns, end_ns, wait_ns, key, message_bytes, sequence, thread, peer, _ = event
-    names = rank.tables.names
-    traffic, source = TRAFFIC[key >> 24 & 3], SOURCES[key >> 26 & 3]
-    details: dict[str, Any] = {}
-    if traffic == "region":
-        details["kind"] = names[key >> 8 & 0xFF]
-    else:
-        communicator = rank.tables.communicators[key >> 36 & 0xFF]
-        details = {"bytes": message_bytes, "algorithm": names[key >> 8 & 0xFF]}
-        if key >> 28 & 0xFF:
-            details["datatype"] = names[key >> 28 & 0xFF]
-        details["ranks"] = communicator.size
-        if communicator.id:
-            details["communicator"] = communicator.name or communicator.id
-        if sequence:
-            details["sequence"] = sequence
-        if peer >= 0:
-            details["peer"] = peer
-        if wait_ns:
-            details["wait_us"] = wait_ns / 1e3
-    return {
-        "name": names[key & 0xFF],
-        "cat": traffic,
-        "ph": "X",
-        "ts": (begin_ns - start_ns) / 1e3,
-        "dur": max(0, end_ns - begin_ns) / 1e3,
-        "pid": rank.rank,
-        "tid": _OWN_TRACK if source == "hvd_ext" else thread,
-        "args": details,
-    }
-
-
 def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTrace:
     path = recording.directory / f"rank-{rank.rank:05d}.trace"
     want = (rank.trace_capacity + 1) * EVENT.itemsize
@@ -168,10 +68,10 @@ def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTra
     events = events[events["number"] > 0]
     events = events[np.argsort(events["number"])]
     tables = read_tables(recording.rank_files[rank.rank])
-    traffic = events["key"] >> np.uint64(24) & np.uint64(15)
+    keys = decode_all(events["key"])
     if (
-        (events["key"] >> np.uint64(36) & np.uint64(0xFF) >= len(tables.communicators)).any()
-        or (traffic >> np.uint64(2) >= len(SOURCES)).any()
+        (keys["communicator"] >= len(tables.communicators)).any()
+        or (keys["source"] >= len(SOURCES)).any()
         or (np.abs(events["begin_ns"] // 2) > 2**60).any()
     ):
         raise UsageError(f"{path} is damaged: no such call; record again")

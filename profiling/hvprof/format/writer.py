@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from hvprof.format.bins import bin_index
-from hvprof.format.reader import (
+from hvprof.format.key import REGION, SOURCES, TRAFFIC, Key, encode
+from hvprof.format.layout import (
     BLOCKS,
     CELL,
     COMMUNICATORS,
@@ -16,10 +17,8 @@ from hvprof.format.reader import (
     MAGIC,
     MOST_CELLS,
     NAMES,
-    SOURCES,
     STATES,
     STEPS,
-    TRAFFIC,
     VERSION,
 )
 from hvprof.recording.model import Cell, RankRecording, Region, Step
@@ -114,14 +113,14 @@ def _step(step: Step) -> tuple[int, ...]:
 
 
 def _row(
-    key: int, cell: Cell | Region, message_bytes: int, wait_s: float
+    key: Key, cell: Cell | Region, message_bytes: int, wait_s: float
 ) -> tuple[int | list[int], ...]:
     blocks = [_ns(time_s) for time_s in cell.blocks_s]
     counts = np.zeros(CELL["histogram"].shape, "<u4")
     for bucket, calls in cell.histogram:
         counts[bucket] = calls
     return (
-        key | 1 << 63,
+        encode(key),
         0,
         max(cell.block_calls, 1).bit_length() - 1,
         cell.calls,
@@ -135,19 +134,19 @@ def _row(
 def _cell(
     cell: Cell, names: _Names, communicators: Iterable[tuple[str, int]]
 ) -> tuple[int | list[int], ...]:
-    key = (
-        names[cell.operation]
-        | names[cell.algorithm] << 8
-        | bin_index(cell.low_bytes) << 16
-        | TRAFFIC.index(cell.traffic) << 24
-        | SOURCES.index(cell.source) << 26
-        | (names[cell.datatype] if cell.datatype else 0) << 28
-        | list(communicators).index((cell.communicator, cell.size)) << 36
+    key = Key(
+        operation=names[cell.operation],
+        algorithm=names[cell.algorithm],
+        size_bin=bin_index(cell.low_bytes),
+        traffic=TRAFFIC.index(cell.traffic),
+        source=SOURCES.index(cell.source),
+        datatype=names[cell.datatype] if cell.datatype else 0,
+        communicator=list(communicators).index((cell.communicator, cell.size)),
     )
     return _row(key, cell, cell.message_bytes, cell.wait_s or 0.0)
 
 
 def _region(region: Region, names: _Names) -> tuple[int | list[int], ...]:
-    key = names[region.name] | names[region.kind] << 8
-    key |= TRAFFIC.index("region") << 24 | SOURCES.index("program") << 26
+    source = SOURCES.index("program")
+    key = Key(names[region.name], names[region.kind], traffic=REGION, source=source)
     return _row(key, region, 0, 0.0)

@@ -18,7 +18,7 @@ from typing import Any
 
 from hvd_ext.errors import UsageError
 from hvprof.format.bins import bin_edges, bin_index, bucket_index
-from hvprof.format.reader import BLOCKS
+from hvprof.format.layout import BLOCKS
 from hvprof.format.writer import write_rank
 from hvprof.recording.model import Cell, RankRecording
 from hvprof.recording.session import prepare_directory, write_meta

@@ -2,6 +2,16 @@
  * side by side. Only a job that is traced does this: when MPI starts and when it ends, on
  * a communicator of its own; ranks on one clock need it once, and those on rank 0's never.
  */
+#ifndef HVPROF_CLOCKS_H
+#define HVPROF_CLOCKS_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mpi_symbols.h"
+#include "recorder.h"
 
 enum { ROUNDS = 32, CLOCK_TAG = 1 };
 
@@ -73,3 +83,5 @@ static struct offset compare_clocks(const char *name)
     free(names);
     return offset;
 }
+
+#endif

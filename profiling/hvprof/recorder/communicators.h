@@ -4,6 +4,16 @@
  * the parent's id, the world ranks of the members and how many of the same members came
  * before make an id that is the same on each of them, and in the next run.
  */
+#ifndef HVPROF_COMMUNICATORS_H
+#define HVPROF_COMMUNICATORS_H
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mpi_symbols.h"
+#include "recorder.h"
 
 /* Past this many, communicators of the same size share an entry without an id. */
 enum { OWN_ENTRIES = COMMUNICATORS - 24, COMM_SLOTS = 256 };
@@ -189,3 +199,5 @@ static void comm_named(struct recorder *into, MPI_Comm comm, const char *name)
     snprintf(into->file->communicators[entry].name, sizeof into->file->communicators[entry].name,
              "%s", name);
 }
+
+#endif

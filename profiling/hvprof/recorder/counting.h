@@ -1,4 +1,17 @@
 /* What is done with a call when it is over: which traffic it is, and into the recording. */
+#ifndef HVPROF_COUNTING_H
+#define HVPROF_COUNTING_H
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cells.h"
+#include "communicators.h"
+#include "datatypes.h"
+#include "files.h"
+#include "steps.h"
+#include "trace.h"
 
 #define CALLER __builtin_return_address(0)
 
@@ -19,7 +32,7 @@ static bool called_by_horovod(void *caller)
     return entry & 1;
 }
 
-enum { NO_PEER = -1, NO_TAG = -1, ROLL_CALL_TAG = 24301, ROLL_CALL_ANSWER_TAG = 24302 };
+enum { NO_TAG = -1, ROLL_CALL_TAG = 24301, ROLL_CALL_ANSWER_TAG = 24302 };
 
 struct call {
     MPI_Comm comm;
@@ -47,14 +60,6 @@ struct operation {
 
 /* Of the last non-blocking call of a thread: what it waits for next is of that traffic. */
 static _Thread_local enum traffic last_started;
-
-static uint32_t thread_id(void)
-{
-    static _Thread_local uint32_t id;
-    if (!id)
-        id = (uint32_t)gettid();
-    return id;
-}
 
 static void *function_of(struct operation *operation)
 {
@@ -141,3 +146,5 @@ static double own_cost_ns(const struct recorder *like)
     free(file);
     return (double)best_ns / CALLS;
 }
+
+#endif

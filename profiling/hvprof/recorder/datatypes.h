@@ -1,4 +1,12 @@
 /* The name of a datatype, and whether Horovod's controller sends it: asked for once. */
+#ifndef HVPROF_DATATYPES_H
+#define HVPROF_DATATYPES_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cells.h"
+#include "mpi_symbols.h"
 
 enum { TYPE_SLOTS = 64 };
 
@@ -57,3 +65,5 @@ static void forget_types(void)
 {
     type_generation++;
 }
+
+#endif

@@ -1,8 +1,15 @@
 /* The program's own MPI, found at run time: libmpi is not linked, because the preload
  * reaches every process of a job (shells, launchers, python), most of which have no MPI. */
+#ifndef HVPROF_MPI_SYMBOLS_H
+#define HVPROF_MPI_SYMBOLS_H
+
 #include <dlfcn.h>
 #include <link.h>
 #include <mpi.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 /* What is needed of it, found when it starts. */
 #define MPI_FUNCTIONS(X)                                                                       \
@@ -98,3 +105,5 @@ static uint64_t bytes_of(int64_t count, MPI_Datatype type)
         mpi.type_size(type, &bytes);
     return bytes > 0 ? (uint64_t)count * (uint64_t)bytes : 0;
 }
+
+#endif

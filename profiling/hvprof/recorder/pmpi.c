@@ -4,17 +4,10 @@
  * Build: mpicc -shared -fPIC -O2 -pthread -Wl,--as-needed pmpi.c -o libhvprof.so
  */
 #define _GNU_SOURCE
-#include "recorder.h"
-
-#include "mpi_symbols.h"
-
-#include "registration_cache.h"
 #include "clocks.h"
-#include "communicators.h"
-#include "datatypes.h"
-#include "steps.h"
-
 #include "counting.h"
+#include "files.h"
+#include "registration_cache.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -147,19 +140,7 @@ EXPORT void hvprof_cache(const char *name, int hit)
     pthread_mutex_unlock(&into->changing);
 }
 
-static void write_region(struct recorder *into, const char *name, int kind, uint64_t begin_ns,
-                         uint64_t end_ns)
-{
-    struct kind of = {.operation = name_id(into, name, OPEN_NAMES),
-                      .algorithm = name_id(into, KIND_NAMES[kind], NAMES), .traffic = REGION,
-                      .source = SOURCE_PROGRAM};
-    uint64_t key = cell_key(of, 0);
-    uint32_t sequence = (uint32_t)count(into, key, 0, end_ns - begin_ns, 0);
-    trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
-                               .sequence = sequence, .thread = thread_id(), .peer = NO_PEER});
-}
-
-/* Regions and steps of the program (regions.py). `kind` is an enum region_kind. */
+/* Regions and steps of the program (annotate.py). `kind` is an enum region_kind. */
 EXPORT void hvprof_region_begin(const char *name, int kind)
 {
     struct recorder *into = recorder;

@@ -1,4 +1,11 @@
 /* The registration cache of MVAPICH2, by the counters that it exposes through MPI_T. */
+#ifndef HVPROF_REGISTRATION_CACHE_H
+#define HVPROF_REGISTRATION_CACHE_H
+
+#include <string.h>
+
+#include "format.h"
+#include "mpi_symbols.h"
 
 static bool read_counter(int index, uint64_t *value)
 {
@@ -57,3 +64,5 @@ static void read_registration_cache(struct recording *into)
     }
     end();
 }
+
+#endif

@@ -5,6 +5,16 @@
  * its end they are united and laid over each other: so nothing is counted twice, whoever
  * reports it and in whatever order.
  */
+#ifndef HVPROF_STEPS_H
+#define HVPROF_STEPS_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cells.h"
+#include "recorder.h"
+#include "trace.h"
 
 enum region_kind { COMPUTE, COMMUNICATION, IO, UNKIND, KINDS };
 static const char *const KIND_NAMES[KINDS] = {"compute", "communication", "io", "other"};
@@ -181,7 +191,16 @@ static void start_step(uint64_t now_ns)
 }
 
 static void write_region(struct recorder *into, const char *name, int kind, uint64_t begin_ns,
-                         uint64_t end_ns);
+                         uint64_t end_ns)
+{
+    struct kind of = {.operation = name_id(into, name, OPEN_NAMES),
+                      .algorithm = name_id(into, KIND_NAMES[kind], NAMES), .traffic = REGION,
+                      .source = SOURCE_PROGRAM};
+    uint64_t key = cell_key(of, 0);
+    uint32_t sequence = (uint32_t)count(into, key, 0, end_ns - begin_ns, 0);
+    trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
+                               .sequence = sequence, .thread = thread_id(), .peer = NO_PEER});
+}
 
 /* The step that lasted until now ends, and the next begins. */
 static void mark_step(struct recorder *into, uint64_t now_ns)
@@ -233,3 +252,5 @@ static void leave_region(struct recorder *into, uint64_t now_ns)
         write_region(into, regions.at[left].name, regions.at[left].kind,
                      regions.at[left].begin_ns, now_ns);
 }
+
+#endif

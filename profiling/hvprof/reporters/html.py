@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.advice import Advice, base_s, exposed_s, share_of
-from hvprof.analysis.bootstrap import NO_EVIDENCE
-from hvprof.analysis.comparison import ComparedRow, Comparison, cells, interval_text, notes
-from hvprof.analysis.inputs import embedded
 from hvprof.analysis.layers import LayerTable
 from hvprof.analysis.scaling import limits
 from hvprof.analysis.summary import Row, rows
 from hvprof.analysis.wait_split import Split
+from hvprof.format.key import TRAFFIC
 from hvprof.recording.model import Recording
 from hvprof.reporters.figures import traffic, training
 from hvprof.reporters.figures.base import Figure, plain
 from hvprof.reporters.header import facts, recorder_cost, registration, warnings
 from hvprof.reporters.json_csv import as_json
+from hvprof.reporters.page import render_page
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    pass
 
 _MOST_RANKS = 1024
 
@@ -73,7 +72,7 @@ def report_page(
     data = as_json(recording, full=False)
     if layers:
         data["layers"] = layers.as_json()
-    return _render(
+    return render_page(
         "report.html.j2",
         data,
         title=f"hvprof: {directory.name}",
@@ -87,23 +86,6 @@ def report_page(
         sections=[one for one in sections if one["figures"] or one["tables"]],
         log=_log(recording),
         log_caption="What was recorded, by what, and at what cost.",
-    )
-
-
-def comparison_page(comparison: Comparison) -> str:
-    """A comparison's page."""
-    shown = [*comparison.rows, comparison.total]
-    return _render(
-        "compare.html.j2",
-        comparison.as_json(),
-        title=f"hvprof: {comparison.labels[0]} against {comparison.labels[1]}",
-        labels=comparison.labels,
-        runs=comparison.runs,
-        notes=notes(comparison),
-        verdict=comparison_verdict(comparison),
-        total={"kind": _kind(comparison.total)},
-        rows=[{"kind": _kind(row), "cells": cells(row)} for row in shown],
-        charts=[plain(figure) for figure in traffic.comparison(comparison)],
     )
 
 
@@ -134,49 +116,6 @@ def verdict(recording: Recording, split: Split | None, advices: Sequence[Advice]
             f"{first.most_percent:.0f} % of the {first.share_of}."
         )
     return " ".join(sentences) or "There is no traffic to judge."
-
-
-def comparison_verdict(comparison: Comparison) -> str:
-    """A comparison in a sentence."""
-    total = comparison.total
-    first, second = comparison.labels
-    if total.improvement_percent is None:
-        return "There is no allreduce on both sides to compare."
-    if total.verdict == NO_EVIDENCE:
-        interval = interval_text(total)
-        known = f" (interval {interval})" if interval != "-" else ""
-        return (
-            f"No evidence that {second} differs from {first}: the best estimate is "
-            f"{total.improvement_percent:+.1f} %{known}."
-        )
-    return (
-        f"{second} is {total.verdict}: {abs(total.improvement_percent):.1f} % "
-        f"{'less' if total.improvement_percent > 0 else 'more'} allreduce time for a byte than "
-        f"{first} (interval {interval_text(total)})."
-    )
-
-
-def _render(template: str, data: dict[str, Any], **values: Any) -> str:
-    from markupsafe import Markup
-
-    environment = _environment()
-    # Escaped by embedded() for where it stands.
-    return environment.get_template(template).render(
-        data=Markup(embedded(data)), seconds=format_seconds, **values
-    )
-
-
-def _environment() -> Environment:
-    # Recording needs no templates.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    return Environment(
-        loader=PackageLoader("hvprof.reporters"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def _section(
@@ -260,7 +199,7 @@ def _everything(recording: Recording) -> dict[str, Any]:
             _time(row.p99_s),
             format_seconds(row.max_s),
         ]
-        for traffic in ("data", "control", "transport")
+        for traffic in TRAFFIC
         for row in rows(recording, traffic)
     ]
     caption = (
@@ -319,10 +258,6 @@ def _log(recording: Recording) -> list[tuple[str, str]]:
         ("source", recording.source),
         *((name, version) for name, version in recording.versions.items()),
     ]
-
-
-def _kind(row: ComparedRow) -> str:
-    return row.verdict if row.verdict in ("faster", "slower") else ""
 
 
 def _calls(row: Row) -> str:

@@ -6,12 +6,11 @@ import csv
 import dataclasses
 from typing import Any, TextIO
 
+from hvprof.analysis.inputs import JSON_VERSION
 from hvprof.analysis.scaling import limits
 from hvprof.analysis.summary import Row, exposed, rows
+from hvprof.format.key import TRAFFIC
 from hvprof.recording.model import RankRecording, Recording, Step
-
-JSON_VERSION = 2
-TRAFFIC = ("data", "control", "transport")
 
 
 def as_json(recording: Recording, *, full: bool = True) -> dict[str, Any]:

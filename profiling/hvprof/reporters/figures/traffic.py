@@ -6,17 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof.analysis.bootstrap import FASTER, SLOWER
-from hvprof.analysis.comparison import Comparison
 from hvprof.analysis.summary import SIZE_ROWS, Row, rows, size_row
 from hvprof.analysis.wait_split import Split
+from hvprof.format.key import TRAFFIC
 from hvprof.recording.model import Recording
 from hvprof.reporters import svg
 from hvprof.reporters.figures.base import (
-    BAD,
     CONTROL,
     DATA,
-    GOOD,
     WAIT,
     Figure,
     grouped,
@@ -137,12 +134,11 @@ def waiting(split: Split | None) -> Iterator[Figure]:
 
 def control(recording: Recording) -> Iterator[Figure]:
     """Horovod's coordination, and what hvd_ext sends below its reductions."""
-    kinds = ("data", "control", "transport")
-    found = {kind: rows(recording, kind) for kind in kinds}
+    found = {kind: rows(recording, kind) for kind in TRAFFIC}
     if not found["control"] and not found["transport"]:
         return
     operations: dict[tuple[str, str], float] = defaultdict(float)
-    for kind in kinds[1:]:
+    for kind in TRAFFIC[1:]:
         for row in found[kind]:
             operations[(kind, row.operation)] += row.time_s
     order = sorted(operations.items(), key=lambda item: -item[1])[:8]
@@ -160,47 +156,6 @@ def control(recording: Recording) -> Iterator[Figure]:
             format_seconds,
         ),
     )
-
-
-def comparison(found: Comparison) -> Iterator[Figure]:
-    """Improvement of each row with its interval, and the times side by side."""
-    colors = {FASTER: GOOD, SLOWER: BAD}
-    shown = [
-        (row.message_size, row.improvement_percent, row.low_percent, row.high_percent,
-         colors.get(row.verdict, CONTROL))
-        for row in (*found.rows, found.total)
-        if row.improvement_percent is not None
-    ]  # fmt: skip
-    if shown:
-        yield Figure(
-            "improvement",
-            "Improvement of the allreduce time",
-            f"How much less time {found.labels[1]} takes for a byte than {found.labels[0]}, with "
-            f"the {100 * found.confidence:g} % interval. Grey: no evidence of a difference.",
-            svg.intervals("improvement", shown, lambda value: f"{value:+.3g} %"),
-        )
-    # Both on one scale, line by line.
-    names = [name for row in found.rows for name in (row.message_size, "")]
-    sides = (
-        [time_s for row in found.rows for time_s in (row.first.time_s, None)],
-        [time_s for row in found.rows for time_s in (None, row.second.time_s)],
-    )
-    if names:
-        yield Figure(
-            "times",
-            "Allreduce time by message size",
-            f"Time of a rank, mean over the ranks and over the runs ({found.runs[0]} of "
-            f"{found.labels[0]}, {found.runs[1]} of {found.labels[1]}).",
-            svg.bars(
-                "times",
-                names,
-                [
-                    Series(svg.shorten(found.labels[0], 24), sides[0], CONTROL),
-                    Series(svg.shorten(found.labels[1], 24), sides[1], DATA),
-                ],
-                format_seconds,
-            ),
-        )
 
 
 def _call_times(

@@ -1,0 +1,16 @@
+"""The collective operations, by who waits for whom."""
+
+from __future__ import annotations
+
+# All ranks wait for the root alone.
+FROM_ROOT = frozenset({"bcast", "scatter", "scatterv"})
+# Ranks have different parts, and need different times without anyone being late.
+UNEVEN = frozenset({"reduce", "scan", "exscan", "gather", "gatherv", "scatter", "scatterv"})
+COLLECTIVES = (
+    FROM_ROOT
+    | UNEVEN
+    | {
+        *("allreduce", "allgather", "allgatherv", "alltoall", "alltoallv"),
+        *("reduce_scatter", "reduce_scatter_block", "barrier"),
+    }
+)

@@ -1,0 +1,28 @@
+"""hvprof import: a recording made of a Horovod timeline."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hvd_ext.cli import at_least
+from hvprof.commands.shared import add_directory
+from hvprof.importers.horovod_timeline import import_timeline
+
+HELP = "make a recording of a Horovod timeline"
+ABOUT = "Rebuild the fused messages of a Horovod timeline (HOROVOD_TIMELINE) as a recording."
+EXAMPLE = "import timeline.json -o runs/old"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument("timeline", metavar="TIMELINE", type=Path)
+    add_directory(parser)
+    parser.add_argument(
+        "--size", type=at_least(1), metavar="N", help="ranks of the job, if the timeline lacks them"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import a timeline."""
+    return import_timeline(options.timeline, options.output, force=options.force, size=options.size)

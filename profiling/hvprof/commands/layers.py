@@ -1,0 +1,45 @@
+"""hvprof layers: a model timed layer by layer."""
+
+from __future__ import annotations
+
+import argparse
+
+from hvd_ext.cli import at_least
+from hvd_ext.errors import UsageError
+from hvprof.analysis.layers import measure, parse_shape
+from hvprof.commands.shared import after_dashes, console, print_json
+from hvprof.reporters.terminal_layers import render
+
+HELP = "time a model layer by layer"
+ABOUT = (
+    "Time forward and backward of each layer at several batches, and when each gradient is "
+    "ready. MODEL is module:callable, its arguments name=value."
+)
+EXAMPLE = "layers --input 3,224,224 --batch 1,4,16 -- resnet.model:resnet50 classes=10"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument(
+        "--input", required=True, metavar="SHAPE", help="of one sample, such as 3,224,224"
+    )
+    parser.add_argument("--batch", default="1,4,16", help="batches of a rank (default: 1,4,16)")
+    parser.add_argument(
+        "--repeats", type=at_least(1), default=5, metavar="N", help="of each batch (default: 5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- MODEL [NAME=VALUE ...]")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Time a model."""
+    model, *settings = after_dashes(options.command) or [""]
+    if not model:
+        raise UsageError("no model: give module:callable after --, such as resnet.model:resnet50")
+    shape, batches = parse_shape(options.input), parse_shape(options.batch)
+    table = measure(model, settings, shape, batches, options.repeats)
+    if options.json:
+        print_json(table.as_json())
+    else:
+        render(table, console())
+    return 0

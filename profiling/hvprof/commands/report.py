@@ -1,0 +1,67 @@
+"""hvprof report: one recording on the terminal, as a page, as data, or as a trace."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+from hvd_ext.cli import above_zero, output_file
+from hvprof.analysis.advice import advise
+from hvprof.analysis.layers import load_layers
+from hvprof.analysis.wait_split import split
+from hvprof.analysis.wait_time import waiting
+from hvprof.commands.shared import add_html, console, print_json, write_page
+from hvprof.recording.load import load
+from hvprof.reporters import terminal
+from hvprof.reporters.html import report_page
+from hvprof.reporters.json_csv import as_json, write_csv
+from hvprof.reporters.perfetto import write_chrome
+
+HELP = "show a recording"
+ABOUT = "Show where the communication time went, who waited, and what to try next."
+EXAMPLE = "report runs/a --html a.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument("directory", metavar="DIR", type=Path)
+    add_html(parser)
+    parser.add_argument(
+        "--trace", type=output_file, metavar="FILE", help="write the trace for Perfetto"
+    )
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_true", help="print all the data as JSON")
+    printed.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    parser.add_argument(
+        "--layers", type=Path, metavar="FILE", help="with what hvprof layers --json wrote"
+    )
+    parser.add_argument(
+        "--peak",
+        type=above_zero,
+        metavar="GB/S",
+        help="what the link can do, in 10^9 bytes/s: busbw is shown as a share of it",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show a recording in the ways that are asked for."""
+    recording = load(options.directory)
+    layers = load_layers(options.layers) if options.layers else None
+    parts = split(recording, waiting(recording))
+    advices = advise(recording, parts)
+    if options.html:
+        write_page(options.html, report_page(recording, parts, advices, layers, options.peak))
+    if options.trace:
+        count = write_chrome(recording, options.trace)
+        print(f"hvprof: {count} events in {options.trace}: open it in Perfetto", file=sys.stderr)
+    if options.json:
+        advised = [dataclasses.asdict(advice) for advice in advices]
+        waits = dataclasses.asdict(parts) if parts else None
+        print_json({**as_json(recording), "wait": waits, "advice": advised})
+    elif options.csv:
+        write_csv(recording, sys.stdout)
+    elif not (options.html or options.trace):
+        terminal.render(recording, console(), parts, advices)
+    return 0

@@ -1,0 +1,81 @@
+"""What the subcommands share: arguments, and where results go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hvd_ext.cli import at_least, output_file
+from hvd_ext.files import write_text
+
+SIDES = (
+    "a recording, a directory of recordings (several runs of the same thing), or a file "
+    "written by hvprof report --html or --json"
+)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add what env and record share: where to, over what, and how much of a trace."""
+    add_directory(parser)
+    parser.add_argument(
+        "--trace",
+        type=at_least(1),
+        default=0,
+        metavar="N",
+        help="keep each rank's last N calls one by one: tells waiting from transfer",
+    )
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    """Add where a recording goes, and whether over an earlier one."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="a folder for the recording, which all nodes see",
+    )
+    parser.add_argument("--force", action="store_true", help="replace the recording in DIR")
+
+
+def after_dashes(words: list[str]) -> list[str]:
+    """What was given after "--"."""
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def add_sides(parser: argparse.ArgumentParser) -> None:
+    """Add the two sides of a comparison."""
+    parser.add_argument("first", metavar="A", type=Path, help="the default")
+    parser.add_argument("second", metavar="B", type=Path, help="what is to be better")
+    parser.add_argument(
+        "--labels", nargs=2, metavar=("A", "B"), help="names of the sides (default: paths)"
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Add the page's file, which is tried before the work."""
+    parser.add_argument("--html", type=output_file, metavar="FILE", help="write one offline page")
+
+
+def console() -> Console:
+    """Standard output, wide enough for the tables."""
+    return Console(width=max(Console().width, 120))
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print JSON on standard output."""
+    json.dump(value, sys.stdout, indent=2, allow_nan=False)
+    print()
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page, and say so on standard error."""
+    write_text(path, text)
+    print(f"hvprof: {path} written, {len(text) / 1e6:.1f} MB", file=sys.stderr)

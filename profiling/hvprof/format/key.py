@@ -1,0 +1,57 @@
+"""The key of a cell or a traced call: 64 bits, as format.h packs them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The orders are those of the recorder's enums. Regions are counted like traffic of a fourth kind.
+TRAFFIC = ("data", "control", "transport")
+REGION = len(TRAFFIC)
+SOURCES = ("mpi", "hvd_ext", "program")
+
+_USED = 1 << 63  # no key is 0
+# First bit and number of bits of each field.
+_BITS = ((0, 8), (8, 8), (16, 8), (24, 2), (26, 2), (28, 8), (36, 8))
+
+
+class Key(NamedTuple):
+    """What tells a kind of call from others, as numbers.
+
+    Attributes:
+        operation, algorithm, datatype: numbers of names; of a region, its name and kind.
+            Datatype 0: not known.
+        size_bin: of the message, as in `bins`.
+        traffic: index into TRAFFIC, or REGION.
+        source: index into SOURCES.
+        communicator: number of the rank's communicator; 0: none.
+    """
+
+    operation: int
+    algorithm: int
+    size_bin: int = 0
+    traffic: int = 0
+    source: int = 0
+    datatype: int = 0
+    communicator: int = 0
+
+
+def encode(key: Key) -> int:
+    """Pack a key into 64 bits."""
+    return _USED | sum(value << shift for value, (shift, _) in zip(key, _BITS, strict=True))
+
+
+def decode(packed: int) -> Key:
+    """Unpack a key."""
+    return Key(*(packed >> shift & (1 << bits) - 1 for shift, bits in _BITS))
+
+
+def decode_all(packed: NDArray[Any]) -> dict[str, NDArray[np.int64]]:
+    """Unpack an array of keys: for each field of Key an array of the same shape."""
+    unsigned = packed.astype(np.uint64)
+    return {
+        name: (unsigned >> np.uint64(shift) & np.uint64((1 << bits) - 1)).astype(np.int64)
+        for name, (shift, bits) in zip(Key._fields, _BITS, strict=True)
+    }

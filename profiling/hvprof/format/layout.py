@@ -1,0 +1,87 @@
+"""The file of a rank and that of its trace, byte by byte, as format.h lays them out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvprof.format.bins import BUCKETS
+
+MAGIC = b"hvprof\r\n"
+VERSION = 2
+NAMES, NAME_BYTES = 256, 48
+COMMUNICATORS, STEPS, MOST_CELLS, BLOCKS = 128, 1024, 4096, 32
+STATES = ("unfinished", "finalized", "exited")
+
+_STEP_TIMES = ("start", "time", "compute", "exposed", "overlapped", "io", "other")
+STEP = np.dtype([("index", "<u8"), *((f"{name}_ns", "<u8") for name in _STEP_TIMES)])
+OFFSET = np.dtype([("at_ns", "<u8"), ("offset_ns", "<i8"), ("error_ns", "<u8")])
+HEADER = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("state", "<u4"),
+        ("rank", "<i4"),
+        ("size", "<i4"),
+        ("pid", "<i8"),
+        ("start_unix_ns", "<u8"),
+        ("end_unix_ns", "<u8"),
+        ("start_clock_ns", "<u8"),
+        ("dropped_calls", "<u8"),
+        ("cost_ns", "<f8"),
+        ("cells", "<u4"),
+        ("communicators", "<u4"),
+        ("trace_capacity", "<u8"),
+        ("trace_calls", "<u8"),
+        ("step_count", "<u8"),
+        ("cache_hits", "<u8"),
+        ("cache_misses", "<u8"),
+        ("offsets", OFFSET, 2),
+        ("all_steps", STEP),
+        ("clock", "S64"),
+        ("cache_source", "S64"),
+        ("host", "S64"),
+        ("library", "S384"),
+        ("reserved", "V216"),
+    ]
+)
+COMMUNICATOR = np.dtype(
+    [("id", "<u8"), ("size", "<i4"), ("rank", "<i4"), ("name", "S64"), ("ranks", "S96")]
+)
+FIXED = np.dtype(
+    [
+        ("header", HEADER),
+        ("names", f"S{NAME_BYTES}", NAMES),
+        ("communicators", COMMUNICATOR, COMMUNICATORS),
+        ("steps", STEP, STEPS),
+    ]
+)
+CELL = np.dtype(
+    [
+        ("key", "<u8"),
+        ("lock", "<u4"),
+        ("block_shift", "<u4"),
+        ("calls", "<u8"),
+        ("bytes", "<u8"),
+        ("time_ns", "<u8"),
+        ("wait_ns", "<u8"),
+        ("min_ns", "<u8"),
+        ("max_ns", "<u8"),
+        ("blocks_ns", "<u8", BLOCKS),
+        ("histogram", "<u4", BUCKETS),
+    ]
+)
+# One call of a trace; the first place of the file is its head.
+EVENT = np.dtype(
+    [
+        ("number", "<u8"),
+        ("begin_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("wait_ns", "<i8"),
+        ("key", "<u8"),
+        ("bytes", "<u8"),
+        ("sequence", "<u4"),
+        ("thread", "<u4"),
+        ("peer", "<i4"),
+        ("reserved", "<u4"),
+    ]
+)

@@ -1,0 +1,105 @@
+/* The files of a rank: made when MPI starts, closed when it ends. */
+#ifndef HVPROF_FILES_H
+#define HVPROF_FILES_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "recorder.h"
+
+/* A new file, of which `bytes` are there and `reach` can be addressed as it grows. */
+static void *map_file(const char *path, size_t bytes, size_t reach, int *descriptor)
+{
+    int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (file < 0)
+        return NULL;
+    errno = posix_fallocate(file, 0, (off_t)bytes);
+    void *map = errno ? MAP_FAILED : mmap(NULL, reach, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    int reason = errno;
+    if (map == MAP_FAILED) {
+        close(file);
+        unlink(path);
+        errno = reason;
+        return NULL;
+    }
+    *descriptor = file;
+    return map;
+}
+
+static void begin_recording(struct recorder *into)
+{
+    pthread_mutex_init(&into->changing, NULL);
+    strcpy(into->file->names[OTHER], "other");
+    strcpy(into->file->names[NATIVE], "native");
+    /* The first stands for none: that of a wait, which may be for anybody of the job. */
+    into->file->communicators[0].size = into->file->size;
+    into->file->communicators_end = 1;
+}
+
+static void open_trace(struct recorder *into, const char *directory, uint64_t events)
+{
+    char path[4096];
+    size_t bytes = (events + 1) * sizeof(struct event); /* the first place is the head */
+    int descriptor;
+    snprintf(path, sizeof path, "%s/rank-%05d.trace", directory, into->file->rank);
+    char *map = map_file(path, bytes, bytes, &descriptor);
+    if (!map) {
+        fprintf(stderr, "hvprof: rank %d has no trace: cannot create %s: %s\n", into->file->rank,
+                path, strerror(errno));
+        return;
+    }
+    close(descriptor);
+    memcpy(map, "hvtrace\n", 8);
+    ((uint32_t *)map)[2] = VERSION;
+    ((uint32_t *)map)[3] = (uint32_t)into->file->rank;
+    into->file->trace_capacity = events;
+    into->trace = (struct event *)map + 1;
+}
+
+/* The recorder of this rank, with its files in `directory`, or NULL after a line that says
+ * why not. A trace holds the last `events` calls, or is not kept where that is 0. */
+static struct recorder *create_recorder(const char *directory, int rank, int size, uint64_t events)
+{
+    char path[4096];
+    struct recorder *made = calloc(1, sizeof *made);
+    if (!made)
+        return NULL;
+    snprintf(path, sizeof path, "%s/rank-%05d.hvprof", directory, rank);
+    size_t bytes = offsetof(struct recording, cells) + CELLS_AT_ONCE * sizeof(struct cell);
+    made->cells_there = CELLS_AT_ONCE;
+    made->file = map_file(path, bytes, sizeof(struct recording), &made->descriptor);
+    if (!made->file) {
+        fprintf(stderr, "hvprof: rank %d is not recorded: cannot create %s: %s%s\n", rank, path,
+                strerror(errno), errno == EEXIST ? "; a recording holds one MPI job" : "");
+        free(made);
+        return NULL;
+    }
+    struct recording *file = made->file;
+    file->version = VERSION;
+    file->rank = rank;
+    file->size = size;
+    file->pid = getpid();
+    file->start_unix_ns = clock_ns(CLOCK_REALTIME);
+    file->start_clock_ns = clock_ns(CLOCK_MONOTONIC);
+    gethostname(file->host, sizeof file->host - 1);
+    begin_recording(made);
+    if (events)
+        open_trace(made, directory, events);
+    memcpy(file->magic, "hvprof\r\n", sizeof file->magic);
+    return made;
+}
+
+static void close_recording(struct recorder *made, enum state how)
+{
+    if (made && atomic_load(&made->file->state) == RUNNING) {
+        made->file->end_unix_ns = clock_ns(CLOCK_REALTIME);
+        atomic_store(&made->file->state, how);
+    }
+}
+
+#endif

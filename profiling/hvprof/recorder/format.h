@@ -1,0 +1,123 @@
+/* A rank's recording and its trace, as they lie in their files. format/layout.py, key.py and
+ * bins.py read the same layout; a test holds them against this.
+ *
+ * A recording is histograms of fixed size in a file that is mapped into memory. Whatever was
+ * counted is in the file at once, so it outlives a killed process. There is one cell for each
+ * kind of call (operation, algorithm, traffic, source, datatype, communicator, size bin) and
+ * never one for each call: the file grows with the kinds, by some cells at a time, up to
+ * CELLS. */
+#ifndef HVPROF_FORMAT_H
+#define HVPROF_FORMAT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { VERSION = 2, NAMES = 256, NAME_BYTES = 48, COMMUNICATORS = 128, STEPS = 1024 };
+/* Regions and datatypes, of which there may be any number, leave room for operations. */
+enum { OPEN_NAMES = NAMES - 64 };
+enum { CELLS = 4096, CELLS_AT_ONCE = 32, INDEX_BITS = 13, BLOCKS = 32, BUCKETS = 256 };
+enum traffic { DATA, CONTROL, TRANSPORT, REGION };
+enum source { SOURCE_MPI, SOURCE_HVD_EXT, SOURCE_PROGRAM };
+enum name { OTHER, NATIVE }; /* names that are always there */
+enum state { RUNNING, FINALIZED, EXITED };
+
+struct step {
+    uint64_t index, start_ns, time_ns, compute_ns, exposed_ns, overlapped_ns, io_ns, other_ns;
+};
+
+struct offset {
+    uint64_t at_ns;
+    int64_t offset_ns;
+    uint64_t error_ns;
+};
+
+struct communicator {
+    uint64_t id;
+    int32_t size, rank;
+    char name[64], ranks[96];
+};
+
+struct cell {
+    uint64_t key;
+    _Atomic uint32_t lock;
+    uint32_t block_shift; /* 2^block_shift calls to a block */
+    uint64_t calls, bytes, time_ns, wait_ns, min_ns, max_ns;
+    uint64_t blocks_ns[BLOCKS];
+    uint32_t histogram[BUCKETS];
+};
+
+struct recording {
+    char magic[8];
+    uint32_t version;
+    _Atomic uint32_t state;
+    int32_t rank, size;
+    int64_t pid;
+    uint64_t start_unix_ns, end_unix_ns, start_clock_ns;
+    _Atomic uint64_t dropped_calls;
+    double cost_ns;
+    _Atomic uint32_t cells_end, communicators_end;
+    uint64_t trace_capacity;
+    _Atomic uint64_t trace_calls;
+    uint64_t step_count, cache_hits, cache_misses;
+    struct offset offsets[2];
+    struct step all_steps;
+    char clock[64], cache_source[64], host[64], library[384], reserved[216];
+    char names[NAMES][NAME_BYTES];
+    struct communicator communicators[COMMUNICATORS];
+    struct step steps[STEPS];
+    struct cell cells[CELLS];
+};
+_Static_assert(offsetof(struct recording, names) == 1024, "layout");
+_Static_assert(offsetof(struct recording, cells) == 101376, "layout");
+_Static_assert(sizeof(struct cell) == 1344, "layout");
+
+enum { NO_PEER = -1 };
+
+/* One call of a trace. */
+struct event {
+    _Atomic uint64_t number; /* from 1; 0 while it is written */
+    uint64_t begin_ns, end_ns, wait_ns, key, bytes;
+    uint32_t sequence; /* of a collective on its communicator, or of a region, from 1 */
+    uint32_t thread;
+    int32_t peer; /* the root, or the other rank of a message; or NO_PEER */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct event) == 64, "layout");
+
+/* Exact powers of two have bins of their own: coarser rows can then include or exclude
+ * their edges, and powers of two can be held against other sizes.
+ * 0: no bytes; 2k+1: exactly 2^k; 2k+2: between 2^k and 2^(k+1). */
+static unsigned size_bin(uint64_t bytes)
+{
+    if (bytes == 0)
+        return 0;
+    unsigned exponent = 63u - (unsigned)__builtin_clzll(bytes);
+    return 2 * exponent + 1 + ((bytes & (bytes - 1)) != 0);
+}
+
+/* Eight buckets for each power of two from 32 ns on; bins.py knows their edges. */
+static unsigned time_bucket(uint64_t time_ns)
+{
+    if (time_ns < 32)
+        return 0;
+    unsigned exponent = 63u - (unsigned)__builtin_clzll(time_ns);
+    unsigned bucket = (exponent - 5) * 8 + (unsigned)(time_ns >> (exponent - 3) & 7) + 1;
+    return bucket < BUCKETS ? bucket : BUCKETS - 1;
+}
+
+struct kind {
+    int operation, algorithm, datatype, communicator;
+    enum traffic traffic;
+    enum source source;
+};
+
+static uint64_t cell_key(struct kind kind, uint64_t bytes)
+{
+    return (uint64_t)kind.operation | (uint64_t)kind.algorithm << 8 |
+           (uint64_t)size_bin(bytes) << 16 | (uint64_t)kind.traffic << 24 |
+           (uint64_t)kind.source << 26 | (uint64_t)kind.datatype << 28 |
+           (uint64_t)kind.communicator << 36 | (uint64_t)1 << 63;
+}
+
+#endif
