@@ -6,6 +6,7 @@ global shapes; a message is told from others by how many exchanges came before i
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from hvd_ext.errors import StallError
 from hvd_ext.events import CommEvent, emit, listening
+from hvd_ext.job.stalls import StallReport
 from hvd_ext.settings import stall_timeout_s
 
 if TYPE_CHECKING:
@@ -52,10 +54,16 @@ class MpiCommunicator:
 
     def __init__(self, comm: MPI.Comm, name: str = "hvd_ext.spatial") -> None:
         """Take a private copy of `comm`; collective over it."""
+        from mpi4py import MPI
+
         self._comm = comm.Dup()
         self._comm.Set_name(name)
         self.rank: int = self._comm.rank
         self.size: int = self._comm.size
+        # What a person knows a rank by: its number in the world, and its host.
+        self._names: list[tuple[int, str]] = self._comm.allgather(
+            (MPI.COMM_WORLD.rank, socket.gethostname())
+        )
         self._started = 0
         self._unfinished: list[tuple[list[MPI.Request], list[Any]]] = []
 
@@ -78,15 +86,15 @@ class MpiCommunicator:
 
         def wait() -> None:
             entered_s = time.monotonic()
-            self._wait(requests, [peer for peer, _ in (*receives, *sends)])
+            self._wait(requests, [peer for peer, _ in (*receives, *sends)], "a halo exchange")
             self._unfinished = [kept for kept in self._unfinished if kept is not keep]
             for _, tensor, host in arrivals:
                 if host is not tensor:
                     tensor.copy_(host)
             if listening():
                 moved = sum(host.nbytes for _, host in leaving)
-                stood_s = time.monotonic() - entered_s
-                emit(CommEvent("halo", "direct", moved, self.size, begun_s, 0.0, stood_s))
+                blocked_s = time.monotonic() - entered_s
+                emit(CommEvent("halo", "direct", moved, self.size, begun_s, 0.0, blocked_s))
 
         return wait
 
@@ -102,7 +110,7 @@ class MpiCommunicator:
         # whichever way the MPI library would have gone.
         rows = torch.empty((self.size, *host.shape), dtype=host.dtype)
         others = [rank for rank in range(self.size) if rank != self.rank]
-        self._wait([self._comm.Iallgather(_bytes(host), _bytes(rows))], others)
+        self._wait([self._comm.Iallgather(_bytes(host), _bytes(rows))], others, "a sum over space")
         total = rows[0].clone()
         for row in rows[1:]:
             total += row
@@ -118,7 +126,12 @@ class MpiCommunicator:
         part.Free()
         return made
 
-    def _wait(self, requests: list[MPI.Request], peers: list[int]) -> None:
+    def _wait(self, requests: list[MPI.Request], peers: list[int], occasion: str) -> None:
+        """Wait for all requests.
+
+        Raises:
+            StallError: some did not end in time; names the ranks that are late.
+        """
         from mpi4py import MPI
 
         deadline = None
@@ -131,21 +144,21 @@ class MpiCommunicator:
             now = time.monotonic()
             deadline = now + stall_timeout_s() if deadline is None else deadline
             if now > deadline:
-                late = {
-                    peer
-                    for peer, request in zip(peers, requests, strict=False)
-                    if not request.Test()
-                }
-                # A collective does not say whom it lacks.
-                names = sorted(late) if len(requests) == len(peers) else f"some of {peers}"
-                raise StallError(
-                    f"ranks {names} of the group did not come to a spatial exchange within "
-                    f"{stall_timeout_s():g} s: look for their last lines above; if they were "
-                    "only slow, raise HVD_EXT_STALL_TIMEOUT_S"
-                )
+                if len(requests) < len(peers):
+                    # A collective does not say which rank it lacks.
+                    raise StallError(f"one or more of {self._stalled(peers, occasion)}")
+                pairs = zip(peers, requests, strict=True)
+                late = [peer for peer, request in pairs if not request.Test()]
+                if late:
+                    raise StallError(self._stalled(late, occasion))
+
+    def _stalled(self, late: Sequence[int], occasion: str) -> str:
+        hosts = dict(self._names[peer] for peer in late)
+        report = StallReport(sorted(hosts), occasion, stall_timeout_s())
+        return report.sentence([hosts.get(rank, "") for rank in range(max(hosts) + 1)])
 
     def _reap(self) -> None:
-        """Let go of the buffers of exchanges that ended without anyone waiting for them."""
+        """Drop the buffers of exchanges that ended without being waited for."""
         from mpi4py import MPI
 
         self._unfinished = [kept for kept in self._unfinished if not MPI.Request.Testall(kept[0])]

@@ -48,7 +48,9 @@ class _Exchange:
                 if self._failed:
                     raise _Ended
                 if self._stuck:
-                    raise StallError(f"{what} did not come: all other ranks wait too, or are done")
+                    raise StallError(
+                        f"{what} never arrived: all other ranks are waiting, or have ended"
+                    )
                 self._changed.wait()
             return self._letters.pop(address)
 
