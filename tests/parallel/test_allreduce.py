@@ -18,23 +18,6 @@ def run(launch, np, program, *arguments, **options):
     assert done.stdout.count("ok ") == np, done.stdout
 
 
-@pytest.mark.parametrize(("np", "most"), [(6, 257), (7, 257), (8, 33)])
-def test_results_on_more_ranks_than_cores(launch, np, most):
-    """1 to 5 ranks, with longer messages, are test_exchange.py's."""
-    run(launch, np, "allreduce_algorithms", most)
-
-
-@pytest.mark.parametrize("np", [2, 3, 4, 5])
-def test_messages_of_several_segments(launch, np):
-    run(launch, np, "allreduce_long")
-
-
-@pytest.mark.skipif(not HUGE, reason="takes 8 GiB and minutes: HVD_EXT_TEST_HUGE=1")
-@pytest.mark.timeout(1000)
-def test_more_bytes_than_an_int_counts(launch):
-    run(launch, 2, "allreduce_long", "huge", timeout=900)
-
-
 @pytest.mark.parametrize("np", [2, 3])
 def test_memory_stays_flat(launch, np):
     run(launch, np, "soak", 20_000 if HUGE else 1_000, timeout=900)

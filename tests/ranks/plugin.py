@@ -6,7 +6,7 @@
 
 Each is a test of its own for each number of ranks. All ranks run the same one at a time; it
 has failed if it fails on any, and the failure names the ranks. A rank that dies or hangs ends
-its job within `timeout_s` (60), or soon after the test has failed on another rank; the tests
+its job within `timeout_s` (120), or soon after the test has failed on another rank; the tests
 that are left get a new one. Tests of a module with the same number of ranks share a job.
 Further arguments of the marker: `env`, the ranks' variables; `launcher`, "hvd-launch" or
 "horovodrun". The module itself is imported outside the ranks too: it must not start MPI.
@@ -56,7 +56,7 @@ def topology() -> Topology:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    line = 'ranks(*numbers, env=None, launcher="hvd-launch", timeout_s=60): run on so many ranks'
+    line = 'ranks(*numbers, env=None, launcher="hvd-launch", timeout_s=120): run on so many ranks'
     config.addinivalue_line("markers", line)
     # Blocked by name where this is a rank.
     config.pluginmanager.register(FromOutside(config), "ranks_from_outside")
@@ -124,7 +124,7 @@ class FromOutside:
         start_s = time.monotonic() - start
         assert self._job
         marker = item.get_closest_marker("ranks")
-        limit_s = marker.kwargs.get("timeout_s", 60) if marker else 60
+        limit_s = marker.kwargs.get("timeout_s", 120) if marker else 120
         result = self._job.run(item.nodeid, following.nodeid if following else None, limit_s)
         for report in merge(item, spec.ranks, result):
             if report.when == "setup":
