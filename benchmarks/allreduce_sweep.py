@@ -16,7 +16,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -174,6 +173,7 @@ def _measure(topology: Any, gloo: Any, message_bytes: int) -> dict[str, Any]:
     from hvd_ext.allreduce.operations import OPERATIONS
     from hvd_ext.allreduce.persistent import PersistentAllreduce
     from hvd_ext.allreduce.prepare import prepare
+    from hvd_ext.allreduce.timing import check, interleave, repeats_for
 
     world = topology.world
     count = message_bytes // 4
@@ -194,17 +194,12 @@ def _measure(topology: Any, gloo: Any, message_bytes: int) -> dict[str, Any]:
     repeats = {}
     total_s = 0.0
     for name, (buffer, call) in calls.items():
-        _check(world, name, buffer, call)
-        buffer.fill(0)
-        _sample_s(world, call, 1)
-        once_s = _sample_s(world, call, 2)
-        repeats[name] = min(_MOST_CALLS, 1 + int(_SAMPLE_S / once_s))
+        check(world, world, name, buffer, call)
+        repeats[name], once_s = repeats_for(world, call, _SAMPLE_S, _MOST_CALLS)
         total_s += once_s * repeats[name]
     rounds = max(_LEAST_ROUNDS, min(_ROUNDS, int(_SIZE_S / total_s)))
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, (_, call) in calls.items():
-            samples[name].append(_sample_s(world, call, repeats[name]))
+    timed = {name: call for name, (_, call) in calls.items()}
+    samples = interleave(world, timed, repeats, rounds)
     best_s = min(statistics.median(samples[name]) for name in _PEERS if name in samples)
     return {
         "message_bytes": message_bytes,
@@ -216,27 +211,6 @@ def _measure(topology: Any, gloo: Any, message_bytes: int) -> dict[str, Any]:
             name: timing.summary([1e6 * t for t in times]) for name, times in samples.items()
         },
     }
-
-
-def _sample_s(world: Any, call: Call, repeats: int) -> float:
-    """Time of one call, by the slowest rank."""
-    from mpi4py import MPI
-
-    world.Barrier()
-    start_s = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return float(world.allreduce((time.perf_counter() - start_s) / repeats, op=MPI.MAX))
-
-
-def _check(world: Any, name: str, buffer: Any, call: Call) -> None:
-    """Small whole numbers, so that every order of summing is exact."""
-    values = np.arange(len(buffer), dtype=np.float32) % 97
-    np.multiply(values, world.rank + 1, out=buffer)
-    call()
-    values *= world.size * (world.size + 1) // 2
-    if not np.array_equal(buffer, values):
-        raise harness.BenchmarkError(f"{name} gave a wrong sum of {len(buffer)} float32")
 
 
 def _gloo(world: Any) -> Any:

@@ -22,6 +22,7 @@ SOURCES = {
 FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
     *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli"),
+    "hvd_ext.statistics",
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
@@ -62,6 +63,8 @@ TRAINED = {*SHOWN, *FACTS, "hvd_ext", "hvd_ext.torch", "torch", "PIL", "skimage"
 # that fits a module is its room; a module without a room fails the test.
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FACTS, FACTS),
+    # Not standard library alone: whoever asks has measured, and has numpy.
+    "hvd_ext.statistics": {*FACTS, "numpy", "scipy"},
     # Draws its progress bar, when it has one to draw.
     "hvd_ext.cli": {*FACTS, "rich"},
     "hvd_ext.__init__": FACTS,
@@ -72,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.allreduce": {*MPI, "hvd_ext.job", "hvd_ext.shm", "cupy", "scipy"},
     # Read by the launcher too; an algorithm's file is imported when it is used.
     "hvd_ext.allreduce.table": {*FACTS, "hvd_ext.allreduce.algorithms"},
-    "hvd_ext.allreduce.measure": {*MPI, *SHOWN, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"},
+    "hvd_ext.allreduce.report": {*MPI, "hvd_ext.allreduce", "rich"},
     "hvd_ext.arena": {*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"},
     "hvd_ext.arena.cuda": {*MPI, "cupy", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.arena"},
     "hvd_ext.torch": {
