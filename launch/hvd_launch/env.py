@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from hvd_launch.backends import libraries as backends
-from hvd_launch.backends.libraries import BACKENDS
-from hvd_launch.machine import find_backend
+from hvd_launch.backends.detect import find_backend
+from hvd_launch.backends.libraries import LIBRARIES
 from hvd_launch.settings import FORMATS, PRESETS, render
 
 HELP = "print the variables of a preset"
@@ -22,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + "."
     )
     parser.add_argument(
-        "--backend", choices=sorted(BACKENDS), help="the MPI library (default: this machine's)"
+        "--backend", choices=sorted(LIBRARIES), help="the MPI library (default: this machine's)"
     )
     parser.add_argument("--preset", choices=sorted(PRESETS), default="mpi-opt")
     parser.add_argument("--format", choices=FORMATS, default="sh")
@@ -31,12 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     """Print the variables."""
     del command
-    name = options.backend or find_backend().name
-    settings = (
-        *backends.always(name),
-        *backends.devices(name, options.preset, os.environ),
-    )
-    library = BACKENDS[name].title
-    title = f"{options.preset} for {library}: {PRESETS[options.preset]}"
+    library = LIBRARIES[options.backend or find_backend().name]
+    settings = (*library.settings(), *library.gpu_settings(options.preset, os.environ))
+    title = f"{options.preset} for {library.title}: {PRESETS[options.preset]}"
     print(render(settings, options.format, title))
     return 0

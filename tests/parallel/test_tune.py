@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from hvd_ext.allreduce.table import BUILT_IN, dump
-from hvd_launch.tune.allreduce import native_forms
-from hvd_launch.tune.allreduce.candidates import library as candidates_of
+from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,7 +136,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: in
     result = json.loads(out)
     assert result == json.loads((tmp_path / "allreduce.json").read_text())
     assert set(result["median_us"]) == {
-        candidate.name for candidate in candidates_of(backend(library), 1).candidates
+        candidate.name for candidate in backend(library).library.candidates(1).all
     }
     assert result["dropped"] == {}
     # All is known: a third run starts no job.
@@ -193,9 +192,9 @@ def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> N
     assert code == 0, output
     selection = json.loads("".join(entry["part"] for entry in parts)) if parts else None
     found = backend(library)
-    chosen = candidates_of(found, 1)
+    chosen = found.library.candidates(1)
     choices = ((0, chosen.base), (8192, "ring"))
-    form = native_forms.ruled(found, chosen, choices, 2, tmp_path, selection)
+    form = native_rules(found, chosen, choices, 2, tmp_path, selection)
     assert form is not None
     assert form.file is not None
     path = tmp_path / form.file
@@ -237,7 +236,7 @@ def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> N
 
 
 def test_a_variable_that_forces_is_read_back(library: Path, tmp_path: Path) -> None:
-    chosen = candidates_of(backend(library), 1)
+    chosen = backend(library).library.candidates(1)
     candidate = chosen["recursive_doubling"]
     variables = {setting.name: setting.value for setting in candidate.settings}
     names = [name.removeprefix("OMPI_MCA_") for name in variables]
@@ -265,9 +264,9 @@ def test_stock_horovod_on_open_mpi_5_follows_the_rules(tmp_path: Path) -> None:
     if not (library / "python").exists():
         pytest.skip(f"no {library}: run `make mpi5-horovod`")
     found = backend(library)
-    chosen = candidates_of(found, 1)
+    chosen = found.library.candidates(1)
     choices = ((0, chosen.base), (8192, "ring"))
-    form = native_forms.ruled(found, chosen, choices, 2, tmp_path)
+    form = native_rules(found, chosen, choices, 2, tmp_path)
     assert form is not None
     variables = {setting.name: setting.value for setting in form.settings}
     command = [str(library / "python"), "-m", "hvd_launch", "run", "-np", "2", "--"]

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_launch.backends import libraries as backends
 from hvd_launch.backends import slurm
+from hvd_launch.backends.base import PROGRAMS
 from hvd_launch.backends.libraries import (
-    BACKENDS,
-    PROGRAMS,
+    LIBRARIES,
     Backend,
-    plan,
+    build_launch,
+    find,
     recognise,
-    recognise_library,
+    recognise_mpirun,
 )
 from hvd_launch.job import Host, Job, parse_hosts
 from hvd_launch.run.command import script
-from hvd_launch.settings import PRESETS, render
+from hvd_launch.settings import PRESETS, Setting, render
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "launch"
 OPENMPI_4 = """mpirun (Open MPI) 4.1.8
@@ -58,7 +58,7 @@ ENVIRON = {"PATH": "/opt/mpi/bin:/usr/bin", "HOME": "/home/me", "OMP_NUM_THREADS
     ],
 )
 def test_recognises_a_library_by_its_mpirun(text: str, name: str, version: tuple[int, ...]) -> None:
-    assert recognise(text) == (name, version)
+    assert recognise_mpirun(text) == (LIBRARIES[name], version)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_recognises_a_library_by_its_mpirun(text: str, name: str, version: tuple
 )
 def test_an_unknown_library_is_quoted(text: str) -> None:
     with pytest.raises(HvdExtError, match="hvd-launch knows"):
-        recognise(text)
+        recognise_mpirun(text)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,8 @@ def test_an_unknown_library_is_quoted(text: str) -> None:
     ],
 )
 def test_recognises_a_library_by_its_own_words(text: str, expected: object) -> None:
-    assert recognise_library(text) == expected
+    found = recognise(text)
+    assert (found and (found[0].name, found[1])) == expected
 
 
 def job(hosts: str = "", size: int = 4, slots: int = 8, as_root: bool = False) -> Job:
@@ -100,8 +101,8 @@ def job(hosts: str = "", size: int = 4, slots: int = 8, as_root: bool = False) -
 
 
 def arguments(name: str, launcher: str, job: Job, plugin: str = "") -> str:
-    backend = Backend(name, BACKENDS[name].version, launcher, PROGRAMS[launcher], plugin)
-    return shlex.join(plan(backend, job, ENVIRON).argv)
+    backend = Backend(name, LIBRARIES[name].assumed_version, launcher, PROGRAMS[launcher], plugin)
+    return shlex.join(build_launch(backend, job, ENVIRON).argv)
 
 
 def test_open_mpi() -> None:
@@ -140,9 +141,9 @@ def test_intels_mpirun_names_hosts_and_their_slots_apart() -> None:
 
 def test_srun_is_given_the_best_plugin_that_it_has() -> None:
     listed = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific versions: pmix_v4\n"
-    assert slurm.plugins("openmpi4", listed) == ["pmix_v4", "pmix"]
-    assert slurm.plugins("mvapich2", listed) == ["pmi2"]
-    assert slurm.plugins("openmpi5", "none\n") == []
+    assert slurm.plugins(LIBRARIES["openmpi4"], listed) == ["pmix_v4", "pmix"]
+    assert slurm.plugins(LIBRARIES["mvapich2"], listed) == ["pmi2"]
+    assert slurm.plugins(LIBRARIES["openmpi5"], "none\n") == []
 
 
 @pytest.mark.parametrize(
@@ -157,16 +158,16 @@ def test_slurms_counts(text: str, counts: tuple[int, ...]) -> None:
 def test_mpirun_rsh_is_given_nothing_that_its_remote_shell_would_read(word: str) -> None:
     plain = Job(2, (Host("n1", 2),), 2, ("HVD_EXT_X",), False, ("python", "train.py"))
     backend = Backend("mvapich2", (2, 3), "mpirun_rsh", "mpirun_rsh")
-    assert plan(backend, plain, {"HVD_EXT_X": "1"}).argv[1:] == (
+    assert build_launch(backend, plain, {"HVD_EXT_X": "1"}).argv[1:] == (
         *("-np", "2", "n1", "n1", "HVD_EXT_X=1"),
         *("python", "train.py"),
     )
     hostile = Job(2, (Host("n1", 2),), 2, (), False, ("python", word))
     with pytest.raises(UsageError, match="remote shell"):
-        plan(backend, hostile, {})
+        build_launch(backend, hostile, {})
     if word:
         with pytest.raises(UsageError, match="remote shell"):
-            plan(backend, plain, {"HVD_EXT_X": word})
+            build_launch(backend, plain, {"HVD_EXT_X": word})
 
 
 def test_a_lone_colon_is_refused_by_all() -> None:
@@ -174,11 +175,18 @@ def test_a_lone_colon_is_refused_by_all() -> None:
         arguments("openmpi4", "mpirun", Job(2, (), 2, (), False, ("true", ":", "true")))
 
 
+def library_settings(name: str, preset: str) -> tuple[Setting, ...]:
+    library = LIBRARIES[name]
+    return (*library.settings(), *library.gpu_settings(preset, ENVIRON))
+
+
 STARTED = [
     (name, launcher, plugin)
-    for name, library in BACKENDS.items()
+    for name, library in LIBRARIES.items()
     for launcher in library.launchers
-    for plugin in ([slurm.plugins(name, "pmix_v4 pmi2")[0]] if launcher == "srun" else [""])
+    for plugin in (
+        [slurm.plugins(LIBRARIES[name], "pmix_v4 pmi2")[0]] if launcher == "srun" else [""]
+    )
 ]
 
 
@@ -186,20 +194,20 @@ STARTED = [
 def test_the_command_and_its_reasons_are_those_in_the_golden_file(
     name: str, launcher: str, plugin: str
 ) -> None:
-    backend = Backend(name, BACKENDS[name].version, launcher, PROGRAMS[launcher], plugin)
-    settings = (*backends.always(name), *backends.devices(name, "mpi-opt", ENVIRON))
+    backend = Backend(name, LIBRARIES[name].assumed_version, launcher, PROGRAMS[launcher], plugin)
+    settings = library_settings(name, "mpi-opt")
     environ = ENVIRON | {setting.name: setting.value for setting in settings}
     names = tuple(sorted({"PATH", "OMP_NUM_THREADS", *(s.name for s in settings)}))
     hosts = (Host("node1", 4), Host("node2", 4))
-    launch = plan(backend, Job(8, hosts, 8, names, False, ("python", "train.py")), environ)
+    launch = build_launch(backend, Job(8, hosts, 8, names, False, ("python", "train.py")), environ)
     compare(f"run-{name}-{launcher}.sh", script(backend, launch, settings, ()))
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_the_presets_are_those_in_the_golden_file(name: str) -> None:
     texts = []
     for preset, meaning in PRESETS.items():
-        settings = (*backends.always(name), *backends.devices(name, preset, ENVIRON))
+        settings = library_settings(name, preset)
         assert all(s.default and s.why and s.source for s in settings)
         texts.append(render(settings, "sh", f"{preset}: {meaning}"))
     compare(f"env-{name}.sh", "\n\n".join(texts))
@@ -207,24 +215,30 @@ def test_the_presets_are_those_in_the_golden_file(name: str) -> None:
 
 @pytest.mark.parametrize("form", ["json", "slurm"])
 def test_the_other_forms_are_those_in_the_golden_file(form: str) -> None:
-    settings = backends.devices("mvapich2-gdr", "mpi-opt", ENVIRON)
+    settings = LIBRARIES["mvapich2-gdr"].gpu_settings("mpi-opt", ENVIRON)
     compare(f"env-mvapich2-gdr.{form}", render(settings, form, "mpi-opt"))
 
 
 def test_mvapich2_gdr_leaves_out_what_does_not_go_with_a_preload() -> None:
-    preloaded = backends.devices("mvapich2-gdr", "mpi-opt", {"LD_PRELOAD": "libmpi.so"})
+    preloaded = LIBRARIES["mvapich2-gdr"].gpu_settings("mpi-opt", {"LD_PRELOAD": "libmpi.so"})
     assert "MV2_SUPPORT_DL" not in {setting.name for setting in preloaded}
 
 
+def test_a_name_or_a_family_finds_its_library() -> None:
+    assert find("openmpi5") is LIBRARIES["openmpi5"]
+    assert find("openmpi") is LIBRARIES["openmpi4"]
+    assert find("") is None
+
+
 def test_ucx_where_the_library_has_it() -> None:
-    assert any(s.name == "OMPI_MCA_pml" for s in backends.through_ucx("openmpi5"))
-    assert [s.value for s in backends.through_ucx("intelmpi")] == ["mlx"]
+    assert any(s.name == "OMPI_MCA_pml" for s in LIBRARIES["openmpi5"].ucx_settings())
+    assert [s.value for s in LIBRARIES["intelmpi"].ucx_settings()] == ["mlx"]
     with pytest.raises(UsageError, match="leave out --ucx"):
-        backends.through_ucx("mvapich2")
+        LIBRARIES["mvapich2"].ucx_settings()
 
 
 def compare(name: str, text: str) -> None:
-    """Against a golden file; HVD_EXT_TEST_WRITE_GOLDEN=1 writes it anew, to be read in review."""
+    """Against a golden file; HVD_EXT_TEST_WRITE_GOLDEN=1 rewrites it, to be read in review."""
     path = GOLDEN / name
     if os.environ.get("HVD_EXT_TEST_WRITE_GOLDEN"):
         path.write_text(text + "\n")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hvd_launch.doctor.collect import gpu_names, peers_without_access, ucx_transports
-from hvd_launch.doctor.model import WRONG, Evidence, Finding
+from hvd_launch.doctor.model import NOTE, WRONG, Finding, Snapshot
 from hvd_launch.doctor.rules import examine
 from hvd_launch.doctor.rules_node import CACHE_LINE
 
@@ -21,7 +21,7 @@ def rank(number: int, size: int = 2, **other: object) -> dict[str, object]:
 
 
 # Two GPUs, InfiniBand, and nothing wrong.
-SOUND = Evidence(
+SOUND = Snapshot(
     mpirun={"path": "/opt/bin/mpirun", "name": "openmpi4", "version": (4, 1, 8)},
     mpi4py={"library": OMPI, "path": "/opt/lib/libmpi.so.40"},
     horovod={"version": "0.28.1", "library": OMPI, "mpi": True, "gloo": True, "cuda": True},
@@ -46,7 +46,7 @@ GDR = replace(
 )
 
 
-def wrong(seen: Evidence) -> dict[str, Finding]:
+def wrong(seen: Snapshot) -> dict[str, Finding]:
     return {f.topic: f for f in examine(seen) if f.status == WRONG}
 
 
@@ -55,7 +55,7 @@ def test_nothing_is_wrong_with_a_sound_machine() -> None:
     assert not wrong(GDR)
 
 
-def env(seen: Evidence, **variables: str) -> Evidence:
+def env(seen: Snapshot, **variables: str) -> Snapshot:
     return replace(seen, environ={**seen.environ, **variables})
 
 
@@ -103,7 +103,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("topic", "seen", "evidence"), CASES)
-def test_what_is_wrong_is_found_and_explained(topic: str, seen: Evidence, evidence: str) -> None:
+def test_what_is_wrong_is_found_and_explained(topic: str, seen: Snapshot, evidence: str) -> None:
     finding = wrong(seen)[topic]
     assert evidence in finding.evidence
     assert finding.cost
@@ -130,6 +130,12 @@ def test_what_horovodrun_cannot_start_is_told() -> None:
         assert word in told["horovodrun"].evidence
     intel = replace(SOUND, mpirun={"path": "/m", "name": "intelmpi", "version": (2021, 13)})
     assert "horovodrun" not in {finding.topic for finding in examine(intel)}
+
+
+def test_a_library_that_was_never_run_says_so() -> None:
+    notes = [finding.evidence for finding in examine(GDR) if finding.status == NOTE]
+    assert any("never been run" in note for note in notes)
+    assert not any("never been run" in finding.evidence for finding in examine(SOUND))
 
 
 # As NVIDIA's and UCX's documentation show it; not run on a GPU here.

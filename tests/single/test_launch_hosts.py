@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
-from hvd_launch.job import Host, exported_names, parse_hostfile, parse_hosts
+from hvd_launch.backends.libraries import exported_names
+from hvd_launch.job import Host, parse_hostfile, parse_hosts
 
 HOSTILE = st.text(alphabet="ab1.-_:,=; $\"'@#४\n\tslot", max_size=24)
 

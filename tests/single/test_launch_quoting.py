@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
-from hvd_launch.backends.libraries import Backend, plan
+from hvd_launch.backends.libraries import Backend, build_launch
 from hvd_launch.job import Host, Job
 from hvd_launch.run.command import script
 from hvd_launch.settings import Setting, render
@@ -54,7 +54,7 @@ def test_a_dry_run_is_a_script_that_starts_just_this(
     setting = Setting("HVD_X", value, "default", "why", "source")
     kept = Setting("HVD_Y", "other", "default", "why", "source")
     try:
-        launch = plan(backend, job, environ)
+        launch = build_launch(backend, job, environ)
     except UsageError:
         assert ":" in command
         return

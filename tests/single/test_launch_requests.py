@@ -34,7 +34,7 @@ def environment(**variables: str) -> dict[str, str]:
         (["run", "-np", "2", "--", "-c"], "'-c' is no command"),
         (["run", "-np", "2", "-H", "a;b", "--", "true"], "'a;b' is no host"),
         (["run", "-np", "2", "-H", "$(id):2", "--", "true"], "'$(id):2' is no host"),
-        (["run", "-np", "2", "-H", "no-such-host.invalid:2", "--", "true"], "can be reached"),
+        (["run", "-np", "2", "-H", "no-such-host.invalid:2", "--", "true"], "cannot resolve host"),
         (["run", "-np", "2", "--hostfile", "/no/such", "--", "true"], "/no/such"),
         (["run", "-np", "2", "--hostfile", "/dev/null", "--", "true"], "names no host"),
         (["run", "-np", "2", "-H", "a", "--hostfile", "b", "--", "true"], "not allowed with"),

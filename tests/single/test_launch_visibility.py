@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
+from hvd_launch.backends.libraries import find
 from hvd_launch.machine import gpus
 from hvd_launch.rank import visibility
-from hvd_launch.rank.environment import Place, place
+from hvd_launch.rank.environment import RankInfo, rank_info
 from hvd_launch.rank.exec import rank_environment
 from hvd_launch.rank.visibility import STRATEGIES, pool, view
 
@@ -102,9 +103,9 @@ def test_a_gpu_that_the_scheduler_gave_alone_is_left_as_it_is() -> None:
 
 def test_a_rank_whose_one_gpu_is_not_numbered_as_the_rank_reaches_it_too() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "3"}
-    assert rank_environment(environ, Place(0, 0, "openmpi"), "auto", None, 4) == environ
+    assert rank_environment(environ, RankInfo(0, 0, "openmpi"), "auto", None, 4) == environ
     for strategy in ("auto", "pin"):
-        result = rank_environment(environ, Place(5, 2, "openmpi"), strategy, None, 4)
+        result = rank_environment(environ, RankInfo(5, 2, "openmpi"), strategy, None, 4)
         assert result["CUDA_VISIBLE_DEVICES"] == "3"
         assert result["HVD_LAUNCH_OWN_DEVICE"] == "2:0:none"
 
@@ -126,22 +127,22 @@ def test_a_rank_whose_one_gpu_is_not_numbered_as_the_rank_reaches_it_too() -> No
 def test_auto_chooses_by_library(
     family: str, environ: dict[str, str], knows: bool, strategy: str
 ) -> None:
-    assert visibility.choose(family, ("0", "1"), environ, knows)[0] == strategy
+    assert visibility.choose(find(family), ("0", "1"), environ, knows)[0] == strategy
 
 
 @pytest.mark.parametrize("family", ["openmpi4", "mpich", "mvapich2-gdr", "intelmpi", ""])
 def test_auto_pins_where_a_list_could_not_be_read(family: str) -> None:
     for knows in (True, False):
         migs = ("MIG-a", "MIG-GPU-b/1/0")
-        assert visibility.choose(family, migs, {}, knows)[0] == "pin"
-    named = visibility.choose(family, ("GPU-8f2a", "GPU-91c0"), {}, False)[0]
+        assert visibility.choose(find(family), migs, {}, knows)[0] == "pin"
+    named = visibility.choose(find(family), ("GPU-8f2a", "GPU-91c0"), {}, False)[0]
     assert (named == "pin") == (family == "mpich")
 
 
 def test_split_says_that_the_library_does_not_know_the_list(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    here = Place(0, 0, "mvapich2")
+    here = RankInfo(0, 0, "mvapich2")
     result = rank_environment({"PATH": "/nowhere"}, here, "split", "mvapich2-gdr", 4)
     assert result["MV2_VISIBLE_DEVICES"] == "0,1,2,3"
     assert "MVAPICH2-GDR does not read MV2_VISIBLE_DEVICES" in capsys.readouterr().err
@@ -150,14 +151,14 @@ def test_split_says_that_the_library_does_not_know_the_list(
 def test_the_library_is_asked_whether_it_knows_the_list(tmp_path: Path) -> None:
     (tmp_path / "libmpi.so").write_bytes(b"\x7fELF..MV2_VISIBLE_DEVICES\0")
     environ = {"PATH": "/nowhere", "LD_LIBRARY_PATH": str(tmp_path)}
-    result = rank_environment(environ, Place(1, 1, "mvapich2"), "auto", "mvapich2-gdr", 2)
+    result = rank_environment(environ, RankInfo(1, 1, "mvapich2"), "auto", "mvapich2-gdr", 2)
     assert result["CUDA_VISIBLE_DEVICES"] == "1"
     assert result["MV2_VISIBLE_DEVICES"] == "0,1"
 
 
 def test_without_gpus_nothing_changes() -> None:
     environ = {"A": "1"}
-    assert rank_environment(environ, Place(1, 1, "openmpi"), "auto", None, 0) == environ
+    assert rank_environment(environ, RankInfo(1, 1, "openmpi"), "auto", None, 0) == environ
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_without_gpus_nothing_changes() -> None:
     [
         (
             {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
-            Place(5, 1, "openmpi"),
+            RankInfo(5, 1, "openmpi"),
         ),
         (
             # A batch script's own variables reach the ranks that its mpirun starts.
@@ -173,23 +174,23 @@ def test_without_gpus_nothing_changes() -> None:
                 **{"SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
                 **{"PMI_RANK": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
             },
-            Place(3, 1, "mpich"),
+            RankInfo(3, 1, "mpich"),
         ),
         (
             {"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_LOCAL_RANK": "2", "PMI_RANK": "2"},
-            Place(2, 2, "mvapich2"),
+            RankInfo(2, 2, "mvapich2"),
         ),
         (
             {"PMI_RANK": "3", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"},
-            Place(3, 1, ""),
+            RankInfo(3, 1, ""),
         ),
-        ({"FLUX_TASK_RANK": "3", "FLUX_TASK_LOCAL_ID": "1"}, Place(3, 1, "")),
+        ({"FLUX_TASK_RANK": "3", "FLUX_TASK_LOCAL_ID": "1"}, RankInfo(3, 1, "")),
         ({"OMPI_COMM_WORLD_RANK": "x", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, None),
         ({}, None),
     ],
 )
-def test_a_process_knows_its_place(environ: dict[str, str], expected: Place | None) -> None:
-    assert place(environ) == expected
+def test_a_process_knows_its_rank(environ: dict[str, str], expected: RankInfo | None) -> None:
+    assert rank_info(environ) == expected
 
 
 def test_gpus_are_those_that_the_driver_lists(tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_a_script_that_sets_its_device_as_horovod_says(
     # A site's own sitecustomize is run all the same.
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['SITE'] = 'own'\n")
     base = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    env = rank_environment(base, Place(1, 1, "openmpi"), strategy, "openmpi4", 4)
+    env = rank_environment(base, RankInfo(1, 1, "openmpi"), strategy, "openmpi4", 4)
     script = f"{SCRIPT}\nimport os, sys; print(os.environ['SITE'], sys.modules['sitecustomize'])"
     done = subprocess.run(
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
@@ -252,7 +253,7 @@ def test_a_script_that_sets_its_device_as_horovod_says(
 
 def test_the_real_torch_is_wrapped_too() -> None:
     pytest.importorskip("torch")
-    env = rank_environment(os.environ, Place(1, 1, "openmpi"), "rotate", "openmpi4", 2)
+    env = rank_environment(os.environ, RankInfo(1, 1, "openmpi"), "rotate", "openmpi4", 2)
     code = "import torch; print(torch.cuda.set_device.__module__, torch.tensor([1]).sum().item())"
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True

@@ -14,19 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import HvdExtError, UsageError
+from hvd_launch.backends import intelmpi, mpich, openmpi
 from hvd_launch.backends.libraries import Backend
+from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce import tuning as allreduce
-from hvd_launch.tune.allreduce.candidates import DEFAULT, library
 from hvd_launch.tune.allreduce.choice import choose, hopeless
-from hvd_launch.tune.allreduce.native_forms import (
-    intel_rules,
-    mpich_selection,
-    openmpi_rules,
-    ruled,
-)
+from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
 from hvd_launch.tune.allreduce.tuning import Result
-from hvd_launch.tune.common.jobs import Outcome, Place
+from hvd_launch.tune.common.jobs import Outcome, Target
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.statistics import gain
 
@@ -142,7 +138,7 @@ def read_openmpi_rules(text: str) -> dict[int, list[tuple[int, str]]]:
 
 @given(RULES, st.integers(2, 10**6), st.sampled_from([4, 5]))
 def test_open_mpis_rules_read_back_as_they_were_meant(rules, size, columns) -> None:
-    text = openmpi_rules(rules, size, columns)
+    text = openmpi.rules_text(rules, size, columns)
     found = read_openmpi_rules(text)
     assert found[size] == [(least, rule or "0 0") for least, rule in rules]
     assert found[size + 1] == [(0, "0 0")]
@@ -160,8 +156,8 @@ def test_rules_that_open_mpi_would_not_take_are_refused(text: str) -> None:
 )
 def test_the_form_of_the_rules_is_the_releases(version, columns, tmp_path: Path) -> None:
     backend = Backend(f"openmpi{version[0]}", version, "mpirun", "mpirun")
-    found = library(backend, 2)
-    form = ruled(backend, found, ((0, found.base), (65536, "ring")), 8, tmp_path)
+    found = backend.library.candidates(2)
+    form = native_rules(backend, found, ((0, found.base), (65536, "ring")), 8, tmp_path)
     assert form is not None
     assert ("65536 4 0 0 0" in form.text.splitlines()) == (columns == 5)
     variables = {setting.name: setting.value for setting in form.settings}
@@ -194,7 +190,7 @@ def selected(tree: dict[str, Any], facts: dict[str, Any]) -> str:
 
 def test_mpichs_selection_changes_what_was_meant_and_nothing_else() -> None:
     rules = [(0, None), (4096, "recexch"), (65536, "reduce_scatter_allgather")]
-    tree = json.loads(mpich_selection(rules, 6, SELECTION))
+    tree = json.loads(mpich.selection_text(rules, 6, SELECTION))
     assert tree["collective=bcast"] == SELECTION["collective=bcast"]
     own = SELECTION["collective=allreduce"]
     assert tree["collective=allreduce"]["comm_type=inter"] == own["comm_type=inter"]
@@ -214,12 +210,14 @@ def test_mpichs_selection_changes_what_was_meant_and_nothing_else() -> None:
 
 
 def test_intels_variable_as_its_reference_writes_it() -> None:
-    assert intel_rules([(0, None), (4096, "1"), (65536, None), (2**20, "8")], 16) == (
+    assert intelmpi.rules_text([(0, None), (4096, "1"), (65536, None), (2**20, "8")], 16) == (
         "1:4096-65535@16-16;8:1048576-2147483647@16-16"
     )
     backend = Backend("intelmpi", (2021, 8, 0), "hydra", "mpirun")
-    found = library(backend, 2)
-    form = ruled(backend, found, ((0, DEFAULT), (4096, "shumilin_ring")), 16, Path("/nowhere"))
+    found = backend.library.candidates(2)
+    form = native_rules(
+        backend, found, ((0, DEFAULT), (4096, "shumilin_ring")), 16, Path("/nowhere")
+    )
     assert form is not None
     assert {s.name: s.value for s in form.settings} == {
         "I_MPI_ADJUST_ALLREDUCE": "7:4096-2147483647@16-16"
@@ -229,15 +227,15 @@ def test_intels_variable_as_its_reference_writes_it() -> None:
 def test_mvapich2_is_forced_for_all_sizes_and_has_no_rules() -> None:
     for name in ("mvapich2", "mvapich2-gdr"):
         backend = Backend(name, (2, 3, 7), "mpirun_rsh", "mpirun_rsh")
-        found = library(backend, 2)
+        found = backend.library.candidates(2)
         two_levels = found["two_level_recursive_doubling_shared_memory"]
         assert {s.name: s.value for s in two_levels.settings} == {
             "MV2_INTER_ALLREDUCE_TUNING": "1",
             "MV2_INTER_ALLREDUCE_TUNING_TWO_LEVEL": "1",
             "MV2_INTRA_ALLREDUCE_TUNING": "5",
         }
-        assert ruled(backend, found, ((0, DEFAULT),), 8, Path("/nowhere")) is None
-        assert len(library(backend, 1).candidates) == 3
+        assert native_rules(backend, found, ((0, DEFAULT),), 8, Path("/nowhere")) is None
+        assert len(backend.library.candidates(1).all) == 3
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -245,12 +243,12 @@ def test_mvapich2_is_forced_for_all_sizes_and_has_no_rules() -> None:
     "name", ["openmpi4", "openmpi5", "mpich", "mvapich", "mvapich2", "mvapich2-gdr", "intelmpi"]
 )
 def test_every_variable_has_its_default_reason_and_source(name: str, nodes: int) -> None:
-    found = library(Backend(name, (9, 9, 9), "mpirun", "mpirun"), nodes)
-    assert found.candidates[0].settings == ()
+    found = Backend(name, (9, 9, 9), "mpirun", "mpirun").library.candidates(nodes)
+    assert found.all[0].settings == ()
     assert found[found.base].name == found.base
-    names = [candidate.name for candidate in found.candidates]
+    names = [candidate.name for candidate in found.all]
     assert len(set(names)) == len(names)
-    for candidate in found.candidates:
+    for candidate in found.all:
         assert all(s.default and s.why and s.source for s in candidate.settings)
 
 
@@ -268,7 +266,7 @@ def times_of(**us: list[float]) -> dict[str, dict[int, dict[int, float]]]:
 
 
 def test_each_size_takes_what_won_there_and_beside_it() -> None:
-    found = library(OPENMPI4, 1)
+    found = OPENMPI4.library.candidates(1)
     times = times_of(default=[10, 20, 40, 80], ring=[20, 30, 30, 40], linear=[9, 25, 50, 100])
     # linear won at 4 KiB alone: luck.
     assert choose(times, found, mixed=True).choices == ((0, DEFAULT), (16384, "ring"))
@@ -281,13 +279,13 @@ def test_each_size_takes_what_won_there_and_beside_it() -> None:
 def test_nothing_is_chosen_where_nothing_won() -> None:
     times = times_of(default=[10, 20, 40, 80], ring=[10.1, 20, 40, 80], linear=[30, 60, 0, 0])
     for mixed in (True, False):
-        plan = choose(times, library(OPENMPI4, 2), mixed)
+        plan = choose(times, OPENMPI4.library.candidates(2), mixed)
         assert plan.single == DEFAULT
         assert plan.expected == 1
 
 
 def test_rules_of_open_mpi_5_on_nodes_are_set_against_its_own_choice_too() -> None:
-    found = library(OPENMPI5, 2)
+    found = OPENMPI5.library.candidates(2)
     # coll/tuned's ring beats coll/tuned, but not coll/han, which the library takes itself.
     times = times_of(default=[5, 5, 5, 5], tuned=[10, 20, 40, 80], ring=[9, 18, 30, 60])
     assert choose(times, found, mixed=True).single == DEFAULT
@@ -312,7 +310,7 @@ class Simulated:
         self.noise = random.Random(1)
         self.jobs = 0
 
-    def __call__(self, place, command, settings, timeout_s, read) -> Outcome:
+    def __call__(self, target, command, settings, timeout_s, read) -> Outcome:
         self.jobs += 1
         task = json.loads(command[-1])
         variables = {s.name.removeprefix("OMPI_MCA_coll_tuned_"): s.value for s in settings}
@@ -343,7 +341,7 @@ class Simulated:
 
 def tuned(folder: Path, simulated: Simulated, monkeypatch: pytest.MonkeyPatch) -> Result:
     monkeypatch.setattr(allreduce.jobs, "run", simulated)
-    request = allreduce.Request(Place(OPENMPI4, 8, ()), tuple(SIZES), 4, 4, folder, False)
+    request = allreduce.Request(Target(OPENMPI4, 8, ()), tuple(SIZES), 4, 4, folder, False)
     journal = Journal(folder / "allreduce.jsonl", request.subject("Simulated"))
     return allreduce.Tuning(request, journal, lambda what, done, total: None).run()
 

@@ -1,90 +1,156 @@
-"""Intel MPI, started by its Hydra: command line and variables. Pure."""
+"""Intel MPI, started by its Hydra."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 
-from hvd_launch.backends import ucx
+from hvd_launch.backends import mpich, slurm, ucx
+from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules, Rules
 from hvd_launch.job import Job, even_slots
 from hvd_launch.settings import Setting, wants_ipc
 
 _REFERENCE = "Intel MPI Library developer reference for Linux, {}"
 _GPU = _REFERENCE.format("GPU support")
+_ADJUST = "Intel MPI Library Developer Reference, I_MPI_ADJUST Family"
+_ALGORITHMS = {
+    "recursive_doubling": "1",
+    "rabenseifner": "2",
+    "reduce_bcast": "3",
+    "topology_aware_reduce_bcast": "4",
+    "binomial_gather_scatter": "5",
+    "topology_aware_binomial_gather_scatter": "6",
+    "shumilin_ring": "7",
+    "ring": "8",
+    "knomial": "9",
+}
 
 
-def recognise(text: str) -> tuple[int, ...] | None:
-    """The version, if this is what Intel's `mpirun --version` prints."""
-    match = re.match(
-        r"Intel\(R\) MPI Library for Linux\*? OS, Version (\d+)(?:\.(\d+))?", text.strip()
-    )
-    return tuple(int(part) for part in match.groups() if part) if match else None
+class IntelMpi(MpiLibrary):
+    """Intel MPI."""
+
+    name = "intelmpi"
+    title = "Intel MPI"
+    assumed_version = (2021, 11)
+    launchers = ("hydra", "srun")
+    tested = False
+    family = "intelmpi"
+    rank_variables = mpich.RANK_VARIABLES
+    srun_plugins = slurm.PMI2
+    exported = "I_MPI_(?!HYDRA|INFO).*"
+    agent_variable = mpich.AGENT_VARIABLE
+    registration_cache_off = ("FI_MR_CACHE_MONITOR=disabled",)
+    horovodrun_note = ""
+
+    def recognise_mpirun(self, text: str) -> Version | None:
+        match = re.match(
+            r"Intel\(R\) MPI Library for Linux\*? OS, Version (\d+)(?:\.(\d+))?", text.strip()
+        )
+        return tuple(int(part) for part in match.groups() if part) if match else None
+
+    def recognise(self, text: str) -> Version | None:
+        match = re.search(r"Intel\(R\) MPI Library (\d{4})(?:\.(\d+))?", text)
+        return tuple(int(part) for part in match.groups() if part) if match else None
+
+    def started_here(self, environ: Mapping[str, str]) -> bool:
+        # MPICH's ranks have the same variables.
+        return "I_MPI_ROOT" in environ and super().started_here(environ)
+
+    def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
+        """Its reference lets -hosts name hosts without their slots."""
+        del launcher, environ
+        where: list[str] = []
+        if job.hosts:
+            slots = even_slots(job, "Intel's mpirun")
+            where = ["-ppn", str(slots), "-hosts", ",".join(host.name for host in job.hosts)]
+        return ["-np", str(job.size), *where, "-genvall", *job.command]
+
+    def settings(self) -> tuple[Setting, ...]:
+        return (
+            Setting(
+                "I_MPI_PIN",
+                "0",
+                "1: each rank is bound to its share of the cores",
+                "a rank of a training framework has threads of its own to spread",
+                _REFERENCE.format("process pinning"),
+            ),
+        )
+
+    def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
+        del environ
+        ipc = wants_ipc(preset)
+        return (
+            Setting(
+                "I_MPI_OFFLOAD",
+                "1",
+                "0: no GPU buffers",
+                "MPI calls take GPU buffers",
+                _GPU,
+            ),
+            Setting(
+                "I_MPI_OFFLOAD_MODE",
+                "cuda",
+                "auto",
+                "NVIDIA GPUs: in the reference of 2021.14, not in that of 2021.9",
+                _GPU,
+            ),
+            Setting(
+                "I_MPI_OFFLOAD_IPC",
+                "1" if ipc else "0",
+                "not documented where we could read it",
+                "GPUs of a node copy from each other's memory"
+                if ipc
+                else "GPUs of a node exchange through the host",
+                "seen in sites' job scripts only; not run",
+            ),
+            *ucx.libfabric_cache(preset),
+        )
+
+    def ucx_settings(self) -> tuple[Setting, ...]:
+        return (
+            Setting(
+                "I_MPI_OFI_PROVIDER",
+                "mlx",
+                "the best that libfabric finds",
+                "libfabric sends through UCX, which this provider of Intel's stands for",
+                f"{_REFERENCE.format('OFI-capable network fabrics control')}; not run",
+            ),
+        )
+
+    def candidates(self, nodes: int) -> Candidates:
+        variable = "I_MPI_ADJUST_ALLREDUCE"
+        forced = (
+            Candidate(
+                name,
+                (Setting(variable, number, "by a table", f"allreduce by {name}", _ADJUST),),
+                number,
+            )
+            for name, number in _ALGORITHMS.items()
+            if nodes > 1 or not name.startswith("topology")
+        )
+        return Candidates((Candidate(DEFAULT, ()), *forced))
+
+    def native_rules(
+        self,
+        version: Version,
+        rules: Rules,
+        size: int,
+        folder: Path,
+        selection: Mapping[str, object] | None,
+    ) -> NativeRules:
+        del version, folder, selection
+        value = rules_text(rules, size)
+        why = "allreduce by message size, measured"
+        setting = Setting("I_MPI_ADJUST_ALLREDUCE", value, "by a table", why, _ADJUST)
+        return NativeRules((setting,))
 
 
-def arguments(job: Job) -> list[str]:
-    """What to pass to mpirun, whose reference lets -hosts name hosts without their slots.
-
-    Raises:
-        UsageError: hosts that take different numbers of ranks.
-    """
-    where: list[str] = []
-    if job.hosts:
-        slots = even_slots(job, "Intel's mpirun")
-        where = ["-ppn", str(slots), "-hosts", ",".join(host.name for host in job.hosts)]
-    return ["-np", str(job.size), *where, "-genvall", *job.command]
-
-
-def always() -> tuple[Setting, ...]:
-    """What a training job needs on any machine."""
-    return (
-        Setting(
-            "I_MPI_PIN",
-            "0",
-            "1: each rank is bound to its share of the cores",
-            "a rank of a training framework has threads of its own to spread",
-            _REFERENCE.format("process pinning"),
-        ),
-    )
-
-
-def devices(preset: str) -> tuple[Setting, ...]:
-    """A preset for jobs on GPUs."""
-    ipc = wants_ipc(preset)
-    return (
-        Setting(
-            "I_MPI_OFFLOAD",
-            "1",
-            "0: no GPU buffers",
-            "MPI calls take GPU buffers",
-            _GPU,
-        ),
-        Setting(
-            "I_MPI_OFFLOAD_MODE",
-            "cuda",
-            "auto",
-            "NVIDIA GPUs: in the reference of 2021.14, not in that of 2021.9",
-            _GPU,
-        ),
-        Setting(
-            "I_MPI_OFFLOAD_IPC",
-            "1" if ipc else "0",
-            "not documented where we could read it",
-            "GPUs of a node copy from each other's memory"
-            if ipc
-            else "GPUs of a node exchange through the host",
-            "seen in sites' job scripts only; not run",
-        ),
-        *ucx.libfabric_cache(preset),
-    )
-
-
-def through_ucx() -> tuple[Setting, ...]:
-    """Sends through UCX."""
-    return (
-        Setting(
-            "I_MPI_OFI_PROVIDER",
-            "mlx",
-            "the best that libfabric finds",
-            "libfabric sends through UCX, which this provider of Intel's stands for",
-            f"{_REFERENCE.format('OFI-capable network fabrics control')}; not run",
-        ),
-    )
+def rules_text(rules: Rules, size: int) -> str:
+    """I_MPI_ADJUST_ALLREDUCE: ID:LEAST-MOST@RANKS, separated by semicolons."""
+    parts = []
+    for (least, rule), (above, _) in zip(rules, [*rules[1:], (2**31, None)], strict=True):
+        if rule is not None:
+            parts.append(f"{rule}:{least}-{above - 1}@{size}-{size}")
+    return ";".join(parts)

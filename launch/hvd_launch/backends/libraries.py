@@ -1,7 +1,4 @@
-"""The MPI libraries that hvd-launch knows: how each is recognised, started and set. Pure.
-
-Everything here builds argument vectors: nothing ever passes through a shell.
-"""
+"""The MPI libraries that hvd-launch knows, and the commands that start their ranks. Pure."""
 
 from __future__ import annotations
 
@@ -10,39 +7,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_launch.backends import intelmpi as intel
-from hvd_launch.backends import mpich as hydra
-from hvd_launch.backends import mvapich2, openmpi, slurm
-from hvd_launch.job import Job
-from hvd_launch.settings import Setting
+from hvd_launch.backends import intelmpi, mpich, mvapich, mvapich2, openmpi, slurm
+from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.job import EXPORTED, KEPT_BACK, Job
 
-
-@dataclass(frozen=True)
-class Library:
-    """An MPI library.
-
-    Attributes:
-        title: as a person calls it.
-        version: assumed where the library is named and not found on this machine.
-        launchers: the programs that start its ranks, the usual one first.
-    """
-
-    title: str
-    version: tuple[int, ...]
-    launchers: tuple[str, ...]
-
-
-BACKENDS = {
-    "openmpi4": Library("Open MPI", (4, 1), ("mpirun", "srun")),
-    "openmpi5": Library("Open MPI", (5, 0), ("mpirun", "srun")),
-    "mpich": Library("MPICH", (5, 0), ("hydra", "srun")),
-    "mvapich": Library("MVAPICH", (4, 0), ("hydra", "srun")),
-    "mvapich2": Library("MVAPICH2", (2, 3), ("mpirun_rsh", "hydra", "srun")),
-    "mvapich2-gdr": Library("MVAPICH2-GDR", (2, 3), ("mpirun_rsh", "hydra", "srun")),
-    "intelmpi": Library("Intel MPI", (2021, 11), ("hydra", "srun")),
+# Those that are made from another stand before it: both would recognise its words.
+LIBRARIES: dict[str, MpiLibrary] = {
+    library.name: library
+    for library in (
+        openmpi.OpenMpi4(),
+        openmpi.OpenMpi5(),
+        mvapich2.Mvapich2(),
+        mvapich2.Mvapich2Gdr(),
+        mvapich.Mvapich(),
+        intelmpi.IntelMpi(),
+        mpich.Mpich(),
+    )
 }
-LAUNCHERS = ("mpirun", "hydra", "mpirun_rsh", "srun")
-PROGRAMS = {"mpirun": "mpirun", "hydra": "mpirun", "mpirun_rsh": "mpirun_rsh", "srun": "srun"}
+_EXPORTED = re.compile(
+    "|".join([EXPORTED, *(library.exported for library in LIBRARIES.values() if library.exported)])
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +34,7 @@ class Backend:
     """An MPI library and what starts its ranks.
 
     Attributes:
-        name: a key of BACKENDS.
+        name: a key of LIBRARIES.
         version: such as (4, 1, 8).
         launcher: one of LAUNCHERS.
         program: the launcher's path, or its name alone where it was not found.
@@ -58,16 +42,21 @@ class Backend:
     """
 
     name: str
-    version: tuple[int, ...]
+    version: Version
     launcher: str
     program: str
     plugin: str = ""
 
     @property
+    def library(self) -> MpiLibrary:
+        """The MPI library."""
+        return LIBRARIES[self.name]
+
+    @property
     def title(self) -> str:
         """Library, version and launcher in words."""
         version = ".".join(map(str, self.version))
-        return f"{BACKENDS[self.name].title} {version}, started by {self.program}"
+        return f"{self.library.title} {version}, started by {self.program}"
 
 
 @dataclass(frozen=True)
@@ -83,86 +72,56 @@ class Launch:
     environ: dict[str, str]
 
 
-def recognise(version_text: str) -> tuple[str, tuple[int, ...]]:
-    """Name and version of the library whose `mpirun --version` printed this.
+def untested_note(library: MpiLibrary) -> str:
+    """What to know of a library that this project's tests have never run; "" for the others."""
+    if library.tested:
+        return ""
+    return (
+        f"{library.title} has never been run by hvd_ext's tests; its settings are from its guides"
+    )
+
+
+def recognise_mpirun(text: str) -> tuple[MpiLibrary, Version]:
+    """The library whose `mpirun --version` printed this, and its version.
 
     Hydra does not say whose it is: its own version comes back, as MPICH's.
 
     Raises:
-        HvdExtError: it is none that hvd-launch knows.
+        HvdExtError: hvd-launch does not know it.
     """
-    found = openmpi.recognise(version_text)
-    if found:
-        return found
-    if version := intel.recognise(version_text):
-        return "intelmpi", version
-    if version := hydra.recognise(version_text):
-        return "mpich", version
-    first = version_text.strip().partition("\n")[0].strip()
+    for library in LIBRARIES.values():
+        if version := library.recognise_mpirun(text):
+            return library, version
+    first = text.strip().partition("\n")[0].strip()
+    known = ", ".join(dict.fromkeys(library.title for library in LIBRARIES.values()))
     raise HvdExtError(
-        f"mpirun --version printed {first!r}: hvd-launch knows Open MPI from 4.0 on, MPICH, "
-        "MVAPICH, MVAPICH2 and Intel MPI; name yours with --backend"
+        f"mpirun --version printed {first!r}: hvd-launch knows {known} (Open MPI from 4.0 on); "
+        "name yours with --backend"
     )
 
 
-def recognise_library(text: str) -> tuple[str, tuple[int, ...]] | None:
-    """Name and version from MPI_Get_library_version, `mpiname -a` or `mpichversion`."""
-    found = mvapich2.recognise(text)
-    if found:
-        return found
-    for name, pattern in (
-        ("mvapich", r"MVAPICH(?:-Plus)?(?: Version)?\s*:?\s*v?([34])\.(\d+)(?:\.(\d+))?"),
-        ("intelmpi", r"Intel\(R\) MPI Library (\d{4})(?:\.(\d+))?"),
-        ("openmpi", r"Open MPI v(\d+)\.(\d+)\.(\d+)"),
-        ("mpich", r"MPICH Version:\s*(\d+)\.(\d+)(?:\.(\d+))?"),
-    ):
-        match = re.search(pattern, text)
-        if match:
-            version = tuple(int(part) for part in match.groups() if part)
-            if name == "openmpi":
-                name = "openmpi4" if version[0] < 5 else "openmpi5"
-            return name, version
+def recognise(text: str) -> tuple[MpiLibrary, Version] | None:
+    """Library and version from MPI_Get_library_version, `mpiname -a` or `mpichversion`."""
+    for library in LIBRARIES.values():
+        if version := library.recognise(text):
+            return library, version
     return None
 
 
-def always(name: str) -> tuple[Setting, ...]:
-    """Settings for any training job."""
-    if name in ("mvapich2", "mvapich2-gdr"):
-        return mvapich2.always(name)
-    return intel.always() if name == "intelmpi" else ()
+def find(name: str) -> MpiLibrary | None:
+    """The library of this name, or else the first of this family."""
+    families = (library for library in LIBRARIES.values() if library.family == name)
+    return LIBRARIES.get(name) or next(families, None)
 
 
-def devices(name: str, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Settings of a preset for a job on GPUs.
-
-    Args:
-        name: a key of BACKENDS.
-        preset: a key of settings.PRESETS.
-        environ: the job's environment, which some settings depend on.
-    """
-    if name in ("openmpi4", "openmpi5"):
-        return openmpi.devices(preset)
-    if name in ("mpich", "mvapich"):
-        return hydra.devices(name, preset)
-    return intel.devices(preset) if name == "intelmpi" else mvapich2.devices(name, preset, environ)
+def exported_names(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the variables that ranks on other hosts need, sorted."""
+    return tuple(
+        sorted(n for n in environ if _EXPORTED.fullmatch(n) and not KEPT_BACK.fullmatch(n))
+    )
 
 
-def through_ucx(name: str) -> tuple[Setting, ...]:
-    """Settings that send through UCX.
-
-    Raises:
-        UsageError: the library cannot.
-    """
-    if name in ("openmpi4", "openmpi5"):
-        return openmpi.through_ucx()
-    if name in ("mpich", "mvapich"):
-        return hydra.through_ucx(name)
-    if name == "intelmpi":
-        return intel.through_ucx()
-    raise UsageError(f"{BACKENDS[name].title} cannot be told to use UCX: leave out --ucx")
-
-
-def plan(backend: Backend, job: Job, environ: Mapping[str, str]) -> Launch:
+def build_launch(backend: Backend, job: Job, environ: Mapping[str, str]) -> Launch:
     """The command that starts a job.
 
     Args:
@@ -179,12 +138,6 @@ def plan(backend: Backend, job: Job, environ: Mapping[str, str]) -> Launch:
         )
     if backend.launcher == "srun":
         arguments = slurm.arguments(job, backend.plugin)
-    elif backend.launcher == "mpirun_rsh":
-        arguments = mvapich2.arguments(job, environ)
-    elif backend.launcher == "mpirun":
-        arguments = openmpi.arguments(job)
-    elif backend.name == "intelmpi":
-        arguments = intel.arguments(job)
     else:
-        arguments = hydra.arguments(job)
+        arguments = backend.library.arguments(backend.launcher, job, environ)
     return Launch((backend.program, *arguments), dict(environ))

@@ -1,34 +1,182 @@
-"""MVAPICH2 and MVAPICH2-GDR, started by mpirun_rsh or Hydra: command line, variables. Pure."""
+"""MVAPICH2 and MVAPICH2-GDR, started by mpirun_rsh or Hydra."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hvd_ext.errors import UsageError
+from hvd_launch.backends import mpich, slurm
+from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates
 from hvd_launch.job import Host, Job
 from hvd_launch.settings import Setting, wants_ipc, wants_registration_cache
 
-_GUIDE = {
-    "mvapich2": "MVAPICH2 2.3.7 user guide, MVAPICH2 parameters",
-    "mvapich2-gdr": "MVAPICH2-GDR 2.3.7 user guide",
-}
+_TUNING = "MVAPICH2 2.3.7, allreduce_tuning.h and allreduce_tuning.c"
 # mpirun_rsh hands words to a remote shell: what that would read otherwise stays out.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]+")
+# (inter, intra, two levels) by name.
+_ALGORITHMS = {
+    "recursive_doubling": ("1", None),
+    "reduce_scatter_allgather": ("2", None),
+    "two_level_recursive_doubling_shared_memory": ("1", "5"),
+    "two_level_recursive_doubling_point_to_point": ("1", "6"),
+    "two_level_reduce_scatter_allgather_shared_memory": ("2", "5"),
+    "two_level_reduce_scatter_allgather_point_to_point": ("2", "6"),
+}
 
 
-def recognise(text: str) -> tuple[str, tuple[int, ...]] | None:
-    """Name and version, from what `mpiname -a` or MPI_Get_library_version says."""
-    match = re.search(
-        r"MVAPICH2(-GDR)?(?: Version\s*:?)?\s+v?(\d+)\.(\d+)(?:\.(\d+))?", text, re.IGNORECASE
+class Mvapich2(MpiLibrary):
+    """MVAPICH2."""
+
+    name = "mvapich2"
+    title = "MVAPICH2"
+    assumed_version: Version = (2, 3)
+    launchers = ("mpirun_rsh", "hydra", "srun")
+    tested = False
+    family = "mvapich2"
+    rank_variables = ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+    srun_plugins = slurm.PMI2
+    exported = "MV2_(?!COMM_WORLD_).*"
+    version_command = ("mpiname", "-a")
+    agent_variable = mpich.AGENT_VARIABLE
+    abort_patterns = (
+        re.compile(rb"MPI process \(rank: (\d+), pid: \d+\) exited with status (\d+)"),
     )
-    if match is None:
-        return None
-    name = "mvapich2-gdr" if match.group(1) else "mvapich2"
-    return name, tuple(int(part) for part in match.groups()[1:] if part)
+    registration_cache_off = ("MV2_USE_LAZY_MEM_UNREGISTER=0",)
+    rotation_note = (
+        "MVAPICH2 with MV2_CUDA_DYNAMIC_INIT=0 takes the device numbered local rank: "
+        "after a rotation that is not the rank's own; use --visibility all"
+    )
+    guide = "MVAPICH2 2.3.7 user guide, MVAPICH2 parameters"
+    gdr = False
+
+    def recognise(self, text: str) -> Version | None:
+        """From what `mpiname -a` or MPI_Get_library_version says."""
+        suffix = "-GDR" if self.gdr else ""
+        match = re.search(
+            rf"MVAPICH2{suffix}(?: Version\s*:?)?\s+v?(\d+)\.(\d+)(?:\.(\d+))?", text, re.IGNORECASE
+        )
+        return tuple(int(part) for part in match.groups() if part) if match else None
+
+    def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
+        if launcher == "hydra":
+            return mpich.hydra_arguments(job)
+        return _rsh_arguments(job, environ)
+
+    def settings(self) -> tuple[Setting, ...]:
+        return (
+            Setting(
+                "MV2_ENABLE_AFFINITY",
+                "0",
+                "1: each rank is bound to a core",
+                "Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own",
+                self.guide,
+            ),
+        )
+
+    def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
+        """With LD_PRELOAD in the environment MV2_SUPPORT_DL is left out."""
+        ipc, cache = wants_ipc(preset), wants_registration_cache(preset)
+        settings = [
+            Setting(
+                "MV2_USE_CUDA",
+                "1",
+                "0: no GPU buffers, and none of the other CUDA variables counts",
+                "MPI calls take GPU buffers",
+                self.guide,
+            )
+        ]
+        if self.gdr and "LD_PRELOAD" not in environ:
+            settings.append(
+                Setting(
+                    "MV2_SUPPORT_DL",
+                    "1",
+                    "unset",
+                    "made for Horovod and other frameworks; not together with LD_PRELOAD",
+                    self.guide,
+                )
+            )
+        settings += [
+            Setting(
+                "MV2_CUDA_IPC",
+                "1" if ipc else "0",
+                "1",
+                "GPUs of a node copy from each other's memory"
+                if ipc
+                else "GPUs of a node exchange through the host",
+                self.guide,
+            ),
+            Setting(
+                "MV2_USE_LAZY_MEM_UNREGISTER",
+                "1" if cache else "0",
+                "1, but off where its malloc hooks fail",
+                "the InfiniBand registration cache: memory stays registered between messages"
+                if cache
+                else "no registration cache: memory is registered for each large message anew",
+                self.guide,
+            ),
+        ]
+        if ipc:
+            settings.append(
+                Setting(
+                    "MV2_CUDA_ENABLE_IPC_CACHE",
+                    "1",
+                    "1",
+                    "opens each IPC handle once: Horovod's fusion buffer keeps its address",
+                    self.guide,
+                )
+            )
+        return tuple(settings)
+
+    def visibility(self, devices: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
+        return "all", "MVAPICH2 compares device ordinals, which must differ"
+
+    def candidates(self, nodes: int) -> Candidates:
+        """One algorithm for all sizes.
+
+        MVAPICH2 does read a list of sizes, but then leaves the choice of two levels to chance
+        (MV2_internode_Allreduce_is_define), so that no rules are made for it.
+        """
+        candidates = [Candidate(DEFAULT, ())]
+        for name, (inter, intra) in _ALGORITHMS.items():
+            settings = [
+                Setting(
+                    "MV2_INTER_ALLREDUCE_TUNING",
+                    inter,
+                    "by a table",
+                    f"allreduce by {name}",
+                    _TUNING,
+                ),
+                Setting(
+                    "MV2_INTER_ALLREDUCE_TUNING_TWO_LEVEL",
+                    "1" if intra else "0",
+                    "by a table",
+                    "first within the nodes" if intra else "all ranks alike",
+                    _TUNING,
+                ),
+            ]
+            if intra:
+                settings.append(
+                    Setting(
+                        "MV2_INTRA_ALLREDUCE_TUNING", intra, "by a table", "within a node", _TUNING
+                    )
+                )
+            if nodes > 1 or not intra:
+                candidates.append(Candidate(name, tuple(settings)))
+        return Candidates(tuple(candidates))
 
 
-def arguments(job: Job, environ: Mapping[str, str]) -> list[str]:
+class Mvapich2Gdr(Mvapich2):
+    """MVAPICH2-GDR."""
+
+    name = "mvapich2-gdr"
+    title = "MVAPICH2-GDR"
+    guide = "MVAPICH2-GDR 2.3.7 user guide"
+    gdr = True
+
+
+def _rsh_arguments(job: Job, environ: Mapping[str, str]) -> list[str]:
     """What to pass to mpirun_rsh: hosts one by one, variables as NAME=VALUE.
 
     Raises:
@@ -46,77 +194,3 @@ def arguments(job: Job, environ: Mapping[str, str]) -> list[str]:
                 "is: use --launcher hydra"
             )
     return ["-np", str(job.size), *hosts, *variables, *job.command]
-
-
-def always(name: str) -> tuple[Setting, ...]:
-    """What a training job needs on any machine."""
-    return (
-        Setting(
-            "MV2_ENABLE_AFFINITY",
-            "0",
-            "1: each rank is bound to a core",
-            "Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own",
-            _GUIDE[name],
-        ),
-    )
-
-
-def devices(name: str, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    """A preset for jobs on GPUs.
-
-    Args:
-        name: "mvapich2" or "mvapich2-gdr".
-        preset: one of PRESETS.
-        environ: the job's environment; with LD_PRELOAD in it, MV2_SUPPORT_DL is left out.
-    """
-    guide, ipc, cache = _GUIDE[name], wants_ipc(preset), wants_registration_cache(preset)
-    settings = [
-        Setting(
-            "MV2_USE_CUDA",
-            "1",
-            "0: no GPU buffers, and none of the other CUDA variables counts",
-            "MPI calls take GPU buffers",
-            guide,
-        )
-    ]
-    if name == "mvapich2-gdr" and "LD_PRELOAD" not in environ:
-        settings.append(
-            Setting(
-                "MV2_SUPPORT_DL",
-                "1",
-                "unset",
-                "made for Horovod and other frameworks; not together with LD_PRELOAD",
-                guide,
-            )
-        )
-    settings += [
-        Setting(
-            "MV2_CUDA_IPC",
-            "1" if ipc else "0",
-            "1",
-            "GPUs of a node copy from each other's memory"
-            if ipc
-            else "GPUs of a node exchange through the host",
-            guide,
-        ),
-        Setting(
-            "MV2_USE_LAZY_MEM_UNREGISTER",
-            "1" if cache else "0",
-            "1, but off where its malloc hooks fail",
-            "the InfiniBand registration cache: memory stays registered between messages"
-            if cache
-            else "no registration cache: memory is registered for each large message anew",
-            guide,
-        ),
-    ]
-    if ipc:
-        settings.append(
-            Setting(
-                "MV2_CUDA_ENABLE_IPC_CACHE",
-                "1",
-                "1",
-                "opens each IPC handle once: Horovod's fusion buffer keeps its address",
-                guide,
-            )
-        )
-    return tuple(settings)

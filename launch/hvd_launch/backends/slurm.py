@@ -5,31 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.job import Job, even_slots
 
-# What each library's ranks can talk to, the best first (Slurm's MPI guide).
-_PMIX = ("pmix_v5", "pmix_v4", "pmix_v3", "pmix")
-_PMI2 = ("pmi2",)
-_PLUGINS = {
-    "openmpi4": _PMIX,
-    "openmpi5": _PMIX,
-    "mpich": (*_PMI2, *_PMIX),
-    "mvapich": (*_PMI2, *_PMIX),
-    "mvapich2": _PMI2,
-    "mvapich2-gdr": _PMI2,
-    "intelmpi": _PMI2,
-}
+# What an MPI library's ranks can talk to, the best first.
+PMIX = ("pmix_v5", "pmix_v4", "pmix_v3", "pmix")
+PMI2 = ("pmi2",)
+# What srun prints when a task ends badly: the rank, and its code.
+ABORT_PATTERN = re.compile(rb"^srun: error: \S+: tasks? (\d+): Exited with exit code (\d+)")
 
 
-def plugins(backend: str, mpi_list: str) -> list[str]:
+def plugins(library: MpiLibrary, mpi_list: str) -> list[str]:
     """The plugins that `srun --mpi=` could use for a library, the best first.
 
     Args:
-        backend: name of the library.
+        library: whose ranks are started.
         mpi_list: what `srun --mpi=list` printed.
     """
     offered = re.findall(r"[a-z0-9_]+", mpi_list)
-    return [name for name in _PLUGINS[backend] if name in offered]
+    return [name for name in library.srun_plugins if name in offered]
 
 
 def arguments(job: Job, mpi_plugin: str) -> list[str]:

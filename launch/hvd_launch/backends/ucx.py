@@ -7,7 +7,7 @@ from hvd_launch.settings import Setting, wants_ipc, wants_registration_cache
 _UCX = "UCX's ucx_info -cf"
 
 
-def devices(preset: str) -> tuple[Setting, ...]:
+def gpu_settings(preset: str) -> tuple[Setting, ...]:
     """UCX's part of a preset: the transport between GPUs of a node, and the cache."""
     ipc = wants_ipc(preset)
     settings = [

@@ -14,14 +14,15 @@ from typing import Any
 
 from hvd_ext.errors import HvdExtError
 from hvd_launch import machine
+from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import Backend
-from hvd_launch.doctor.model import Evidence
+from hvd_launch.doctor.model import Snapshot
 
 _TIMEOUT_S = 60
 _PROBE = machine.module("hvd_launch.doctor.child")
 
 
-def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) -> Evidence:
+def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) -> Snapshot:
     """Look at everything.
 
     Args:
@@ -45,8 +46,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     say("devices")
     shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    name = mpirun.get("name", "")
-    return Evidence(
+    return Snapshot(
         mpirun=mpirun,
         mpi4py=mpi4py,
         horovod=horovod,
@@ -61,7 +61,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         memlock_bytes=None if memlock == resource.RLIM_INFINITY else memlock,
         infiniband=_names(Path("/sys/class/infiniband")),
         transports=ucx_transports(_text(["ucx_info", "-d"])),
-        components=_components(str(mpirun["path"])) if name.startswith("openmpi") else (),
+        components=() if found is None else _components(found),
     )
 
 
@@ -95,7 +95,7 @@ def ucx_transports(text: str) -> tuple[str, ...] | None:
 
 def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
     try:
-        found = machine.find_backend(name)
+        found = find_backend(name)
     except HvdExtError as error:
         return {"error": str(error)}, None
     if "/" not in found.program:
@@ -122,10 +122,9 @@ def _trial(found: Backend, ranks: int) -> tuple[list[Mapping[str, Any]], str]:
     return told, "\n".join(rest)
 
 
-def _components(mpirun: str) -> tuple[str, ...]:
-    beside = Path(mpirun).with_name("ompi_info")
-    text = _text([str(beside)]) if beside.exists() else ""
-    return tuple(" ".join(pair) for pair in re.findall(r"MCA (pml|coll): (\S+) ", text))
+def _components(found: Backend) -> tuple[str, ...]:
+    beside = Path(found.program).with_name(found.library.info_command or "none")
+    return found.library.components(_text([str(beside)]) if beside.exists() else "")
 
 
 def _json(command: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
-from hvd_launch.backends.libraries import BACKENDS
+from hvd_launch.backends.libraries import LIBRARIES
 from hvd_launch.doctor.collect import look
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding
 from hvd_launch.doctor.rules import examine
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ranks that you mean to start on this machine (default: %(default)s)",
     )
     parser.add_argument(
-        "--backend", choices=sorted(BACKENDS), help="the MPI library (default: found)"
+        "--backend", choices=sorted(LIBRARIES), help="the MPI library (default: found)"
     )
     parser.add_argument("--log", type=Path, metavar="F", help="a job's log, to be looked at too")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")

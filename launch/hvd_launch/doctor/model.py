@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hvd_launch.backends.base import MpiLibrary
+from hvd_launch.backends.libraries import LIBRARIES
+
 OK, NOTE, WRONG = "ok", "note", "wrong"
 
 
@@ -29,11 +32,11 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Snapshot:
     """What was seen on a machine.
 
     Attributes:
-        mpirun: path, name (of BACKENDS), version; or an error.
+        mpirun: path, name (of LIBRARIES), version; or an error.
         mpi4py: library (its version text), path; or an error.
         horovod: version, library, mpi, gloo, nccl, cuda; or an error.
         ranks: what each rank of a job of `asked` ranks told.
@@ -67,6 +70,6 @@ class Evidence:
     components: tuple[str, ...] = field(default=())
 
     @property
-    def backend(self) -> str:
-        """Name of the MPI library, or ""."""
-        return str(self.mpirun.get("name", ""))
+    def library(self) -> MpiLibrary | None:
+        """The MPI library, if there is one."""
+        return LIBRARIES.get(str(self.mpirun.get("name", "")))

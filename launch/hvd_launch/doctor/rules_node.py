@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hvd_launch.doctor.model import NOTE, OK, WRONG, Evidence, Finding
+from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
 CACHE_LINE = "Continuing without InfiniBand registration cache support"
 _GIB = 2**30
@@ -13,7 +13,7 @@ _MIB = 2**20
 _LEAST_SHM_BYTES = 256 * _MIB
 
 
-def _devices(seen: Evidence) -> Iterator[Finding]:
+def _devices(seen: Snapshot) -> Iterator[Finding]:
     aware = {rank.get("cuda_aware") for rank in seen.ranks}
     known = "takes GPU buffers" if True in aware else "does not say whether it takes GPU buffers"
     if not seen.gpus:
@@ -44,29 +44,22 @@ def _devices(seen: Evidence) -> Iterator[Finding]:
         )
     elif aware:
         yield Finding("CUDA awareness", OK if True in aware else NOTE, f"the MPI library {known}")
-    if seen.backend.startswith("openmpi") and "coll ucc" not in seen.components:
-        yield Finding(
-            "GPU allreduce",
-            NOTE,
-            "Open MPI without UCC stages an allreduce of GPU buffers in the host (coll/cuda), "
-            "whatever CUDA IPC is set to",
-        )
+    if seen.library is not None and (note := seen.library.gpu_allreduce_note(seen.components)):
+        yield Finding("GPU allreduce", NOTE, note)
 
 
-def _visibility(seen: Evidence) -> Iterator[Finding]:
+def _visibility(seen: Snapshot) -> Iterator[Finding]:
     text = seen.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None or not seen.gpus:
         return
     devices = [word for word in text.split(",") if word]
-    if any(not word.strip().isdecimal() for word in devices) and seen.backend in (
-        "mpich",
-        "mvapich",
-    ):
+    misread = "" if seen.library is None else seen.library.uuids_misread
+    if misread and any(not word.strip().isdecimal() for word in devices):
         yield Finding(
             "visibility",
             WRONG,
             f"CUDA_VISIBLE_DEVICES={text}: MPICH reads numbers only",
-            "MPICH takes every such name for GPU 0",
+            f"MPICH takes every such name for {misread}",
             "list GPUs by number",
         )
     elif len(devices) == 1 and len(seen.gpus) > 1:
@@ -81,7 +74,7 @@ def _visibility(seen: Evidence) -> Iterator[Finding]:
         yield Finding("visibility", OK, f"CUDA_VISIBLE_DEVICES={text}")
 
 
-def _registration_cache(seen: Evidence) -> Iterator[Finding]:
+def _registration_cache(seen: Snapshot) -> Iterator[Finding]:
     if CACHE_LINE in seen.output:
         yield Finding(
             "registration cache",
@@ -93,16 +86,9 @@ def _registration_cache(seen: Evidence) -> Iterator[Finding]:
             "the library's own libraries: LD_PRELOAD=$MV2_PATH/lib/libmpi.so",
         )
         return
-    switches = {
-        "openmpi4": {"OMPI_MCA_mpi_leave_pinned": "0", "UCX_RCACHE_ENABLE": "n"},
-        "openmpi5": {"OMPI_MCA_mpi_leave_pinned": "0", "UCX_RCACHE_ENABLE": "n"},
-        "mpich": {"UCX_RCACHE_ENABLE": "n", "FI_MR_CACHE_MONITOR": "disabled"},
-        "mvapich": {"UCX_RCACHE_ENABLE": "n", "FI_MR_CACHE_MONITOR": "disabled"},
-        "mvapich2": {"MV2_USE_LAZY_MEM_UNREGISTER": "0"},
-        "mvapich2-gdr": {"MV2_USE_LAZY_MEM_UNREGISTER": "0"},
-        "intelmpi": {"FI_MR_CACHE_MONITOR": "disabled"},
-    }.get(seen.backend, {})
-    off = [f"{name}={value}" for name, value in switches.items() if seen.environ.get(name) == value]
+    switches = () if seen.library is None else seen.library.registration_cache_off
+    pairs = (word.partition("=") for word in switches)
+    off = [f"{name}={value}" for name, _, value in pairs if seen.environ.get(name) == value]
     if off:
         yield Finding(
             "registration cache",
@@ -117,7 +103,7 @@ def _registration_cache(seen: Evidence) -> Iterator[Finding]:
         yield Finding("registration cache", NOTE, "no InfiniBand here: nothing to register")
 
 
-def _allocator(seen: Evidence) -> Iterator[Finding]:
+def _allocator(seen: Snapshot) -> Iterator[Finding]:
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         value = seen.environ.get(name, "")
         if "expandable_segments:true" in value.replace(" ", "").lower():
@@ -131,7 +117,7 @@ def _allocator(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def _limits(seen: Evidence) -> Iterator[Finding]:
+def _limits(seen: Snapshot) -> Iterator[Finding]:
     if seen.shm_bytes < _LEAST_SHM_BYTES:
         yield Finding(
             "/dev/shm",
@@ -157,7 +143,7 @@ def _limits(seen: Evidence) -> Iterator[Finding]:
         yield Finding("memlock", OK, text if not bounded else f"{text}; no InfiniBand needs more")
 
 
-def _cores(seen: Evidence) -> Iterator[Finding]:
+def _cores(seen: Snapshot) -> Iterator[Finding]:
     if seen.asked > seen.cores:
         yield Finding(
             "cores",
@@ -180,7 +166,7 @@ def _cores(seen: Evidence) -> Iterator[Finding]:
         yield Finding("cores", OK, f"{seen.cores} for {seen.asked} ranks")
 
 
-def _ucx(seen: Evidence) -> Iterator[Finding]:
+def _ucx(seen: Snapshot) -> Iterator[Finding]:
     chosen = seen.environ.get("UCX_TLS", "")
     names = [word.strip() for word in chosen.split(",") if word.strip()]
     cuda = any(name.startswith("cuda") or name == "all" for name in names)
@@ -201,7 +187,7 @@ def _ucx(seen: Evidence) -> Iterator[Finding]:
         yield Finding("UCX", NOTE, "ucx_info is not on PATH: its transports are not known")
 
 
-RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _devices,
     _visibility,
     _registration_cache,

@@ -1,33 +1,32 @@
-"""What a launcher tells a process of its place in the job: the one reader of these variables."""
+"""What a launcher tells a process of its rank: the one reader of these variables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# rank, local_rank, and whose they are. srun's come last: a batch script has them too, and hands
-# them to an mpirun's ranks.
-_FAMILIES = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "openmpi"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "mvapich2"),
-    ("PMI_RANK", "MPI_LOCALRANKID", "mpich"),
-    ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", ""),
+from hvd_launch.backends.libraries import LIBRARIES
+
+# Launchers that serve any MPI library: rank, local rank. srun's come last: a batch script has
+# them too, and hands them to an mpirun's ranks.
+_LAUNCHERS = (
+    ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK"),
     # Not run: jsrun, Cray's PALS, Flux.
-    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK", ""),
-    ("PALS_RANKID", "PALS_LOCAL_RANKID", ""),
-    ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", ""),
-    ("SLURM_PROCID", "SLURM_LOCALID", ""),
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
+    ("PALS_RANKID", "PALS_LOCAL_RANKID"),
+    ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
+    ("SLURM_PROCID", "SLURM_LOCALID"),
 )
 
 
 @dataclass(frozen=True)
-class Place:
-    """A process's place in its job.
+class RankInfo:
+    """Which rank of its job a process is.
 
     Attributes:
         rank: among all.
         local_rank: among those of its node.
-        family: "openmpi", "mvapich2", "mpich" or "intelmpi", where the variables tell.
+        family: of the MPI library, where the variables tell; else "".
     """
 
     rank: int
@@ -35,13 +34,13 @@ class Place:
     family: str
 
 
-def place(environ: Mapping[str, str]) -> Place | None:
-    """This process's place; None if no launcher started it."""
-    for rank, local_rank, family in _FAMILIES:
+def rank_info(environ: Mapping[str, str]) -> RankInfo | None:
+    """Which rank this process is; None if no launcher started it."""
+    for library in LIBRARIES.values():
+        if library.rank_variables is not None and library.started_here(environ):
+            rank, local_rank = library.rank_variables
+            return RankInfo(int(environ[rank]), int(environ[local_rank]), library.family)
+    for rank, local_rank in _LAUNCHERS:
         if environ.get(rank, "").isdecimal() and environ.get(local_rank, "").isdecimal():
-            return Place(
-                int(environ[rank]),
-                int(environ[local_rank]),
-                "intelmpi" if family == "mpich" and "I_MPI_ROOT" in environ else family,
-            )
+            return RankInfo(int(environ[rank]), int(environ[local_rank]), "")
     return None

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_launch.backends.libraries import BACKENDS
+from hvd_launch.backends.libraries import LIBRARIES, find
 from hvd_launch.machine import gpus
 from hvd_launch.rank import visibility
-from hvd_launch.rank.environment import Place, place
+from hvd_launch.rank.environment import RankInfo, rank_info
 
 HELP = "inside a rank: choose the GPUs it sees, then run a command"
 EXAMPLE = "horovodrun -np 4 hvd-launch exec -- python train.py"
@@ -34,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="; ".join(f"{name}: {text}" for name, text in visibility.STRATEGIES.items())
         + "; auto: what suits the MPI library (default)",
     )
-    parser.add_argument("--backend", choices=sorted(BACKENDS), help="the MPI library, if known")
+    parser.add_argument("--backend", choices=sorted(LIBRARIES), help="the MPI library, if known")
     # For `hvd-launch run`, which reads what this makes of the rank's output.
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     """Run the command in this process's place; with --report, as its child."""
-    here = place(os.environ)
+    here = rank_info(os.environ)
     if here is None:
         raise UsageError(
             "no launcher started this process, so it has no rank: put hvd-launch exec between "
@@ -55,9 +55,9 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         # Imported here: a rank that needs no report starts without it.
         from hvd_launch.rank.relay import run_reporting
 
-        # Open MPI 4's daemon reads both streams in pieces (stdout is a terminal), and reads at
-        # least a packet of 4096 bytes at once: ORTE_IOF_BASE_MSG_MAX.
-        packets = (options.backend, here.family) == ("openmpi4", "openmpi")
+        library = LIBRARIES.get(options.backend)
+        # Under srun the library's own launcher has no part in it.
+        packets = library is not None and library.mixes_packets and here.family == library.family
         return run_reporting(program, command, environ, here.rank, packets)
     sys.stderr.flush()
     try:
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
 
 def rank_environment(
     environ: Mapping[str, str],
-    here: Place,
+    here: RankInfo,
     strategy: str,
     backend: str | None,
     gpu_count: int,
@@ -77,31 +77,30 @@ def rank_environment(
 
     Args:
         environ: this process's.
-        here: its place in the job.
+        here: which rank it is.
         strategy: a key of STRATEGIES, or "auto".
-        backend: the MPI library, a key of BACKENDS; None: as the launcher's variables tell.
+        backend: the MPI library, a key of LIBRARIES; None: as the launcher's variables tell.
         gpu_count: GPUs of this machine.
     """
     devices = visibility.pool(environ, gpu_count)
     if len(devices) <= 1 and strategy == "auto":
         return _with(environ, here, visibility.view(strategy, devices, here.local_rank))
-    family = backend or here.family
+    library = find(backend or here.family)
     knows = strategy in ("auto", "split") and _library_reads_list(environ)
     reason = "as asked"
     if strategy == "auto":
-        strategy, reason = visibility.choose(family, devices, environ, knows)
-    seen = visibility.view(strategy, devices, here.local_rank, family)
+        strategy, reason = visibility.choose(library, devices, environ, knows)
+    seen = visibility.view(strategy, devices, here.local_rank, library)
     notes = [f"visibility {seen.strategy} ({reason}): {_list(seen.variables)}", *seen.notes]
     if strategy == "split" and seen.strategy == "split" and not knows:
-        library = BACKENDS[family].title if family in BACKENDS else "the MPI library"
-        notes.append(visibility.split_warning(library))
+        notes.append(visibility.split_warning(library.title if library else "the MPI library"))
     if here.rank == 0:
         for note in notes:
             sys.stderr.write(f"hvd-launch: {note}\n")
     return _with(environ, here, seen)
 
 
-def _with(environ: Mapping[str, str], here: Place, seen: visibility.View) -> dict[str, str]:
+def _with(environ: Mapping[str, str], here: RankInfo, seen: visibility.View) -> dict[str, str]:
     """The environment with what a rank sees, and which of it is its own."""
     result = {**environ, **seen.variables}
     if seen.own is not None and seen.own != here.local_rank:

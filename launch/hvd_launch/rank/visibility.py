@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hvd_ext.errors import UsageError
+from hvd_launch.backends.base import MpiLibrary
 
 STRATEGIES = {
     "pin": "the rank sees its own GPU alone",
@@ -62,12 +63,15 @@ def pool(environ: Mapping[str, str], gpus: int) -> tuple[str, ...]:
 
 
 def choose(
-    family: str, devices: Sequence[str], environ: Mapping[str, str], library_knows_list: bool
+    library: MpiLibrary | None,
+    devices: Sequence[str],
+    environ: Mapping[str, str],
+    library_knows_list: bool,
 ) -> tuple[str, str]:
     """The strategy that suits an MPI library, and why.
 
     Args:
-        family: "openmpi", "mvapich2", "mvapich2-gdr", "mpich", "mvapich", "intelmpi" or "".
+        library: the MPI library, if it is known.
         devices: of `pool`.
         environ: the rank's environment.
         library_knows_list: the MPI library reads MV2_VISIBLE_DEVICES.
@@ -76,27 +80,21 @@ def choose(
         return "pin", "a CUDA program sees the first MIG device of its list, no other"
     if library_knows_list:
         return "split", f"the MPI library reads {LIBRARY_LIST}"
-    if family.startswith("openmpi"):
-        if "ucx" in environ.get("OMPI_MCA_pml", ""):
-            return "pin", "UCX opens IPC handles of GPUs that the rank does not see"
-        return "all", "Open MPI's smcuda compares device ordinals, which must differ"
-    if family.startswith("mvapich2"):
-        return "all", "MVAPICH2 compares device ordinals, which must differ"
-    if family in ("mpich", "mvapich"):
-        if not all(device.isdecimal() for device in devices):
-            return "pin", f"MPICH reads the GPUs of {LIST} as numbers, which UUIDs are not"
-        return "rotate", "MPICH uses IPC only with GPUs in its own list, and numbers them globally"
-    return "all", "true ordinals are right for every MPI library"
+    if library is None:
+        return "all", "true ordinals are right for every MPI library"
+    return library.visibility(devices, environ)
 
 
-def view(strategy: str, devices: Sequence[str], local_rank: int, family: str = "") -> View:
+def view(
+    strategy: str, devices: Sequence[str], local_rank: int, library: MpiLibrary | None = None
+) -> View:
     """What a rank sees under a strategy.
 
     Args:
         strategy: a key of STRATEGIES.
         devices: of `pool`.
         local_rank: of this rank.
-        family: as in `choose`.
+        library: as in `choose`.
     """
     if len(devices) <= 1:
         reason = "no GPU" if not devices else f"GPU {devices[0]} alone, as the scheduler gave it"
@@ -116,11 +114,8 @@ def view(strategy: str, devices: Sequence[str], local_rank: int, family: str = "
         )
         return View("all", {LIST: every}, own, tuple(notes))
     if strategy == "rotate":
-        if family.startswith("mvapich2"):
-            notes.append(
-                "MVAPICH2 with MV2_CUDA_DYNAMIC_INIT=0 takes the device numbered local rank: "
-                "after a rotation that is not the rank's own; use --visibility all"
-            )
+        if library is not None and library.rotation_note:
+            notes.append(library.rotation_note)
         turned = (*devices[own:], *devices[:own])
         return View("rotate", {LIST: ",".join(turned)}, 0, tuple(notes))
     variables = {LIST: devices[own]}

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_launch import machine
-from hvd_launch.backends import libraries as backends
 from hvd_launch.backends import slurm
-from hvd_launch.backends.libraries import BACKENDS, LAUNCHERS, Backend, Launch
+from hvd_launch.backends.base import LAUNCHERS
+from hvd_launch.backends.detect import find_backend
+from hvd_launch.backends.libraries import LIBRARIES, Backend, Launch, untested_note
 from hvd_launch.job import Host, check_size, parse_hostfile, parse_hosts
 from hvd_launch.rank import visibility
 from hvd_launch.run.supervise import run_job
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
     where.add_argument("--hostfile", type=Path, metavar="F", help="the same, a host a line")
     parser.add_argument(
-        "--backend", choices=sorted(BACKENDS), help="the MPI library (default: found)"
+        "--backend", choices=sorted(LIBRARIES), help="the MPI library (default: found)"
     )
     parser.add_argument(
         "--launcher", choices=LAUNCHERS, help="what starts the ranks (default: found)"
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         raise UsageError(f"--gpus {options.gpus}: a host has 0 GPUs or more")
     if command[0].startswith("-") or (not options.dry_run and shutil.which(command[0]) is None):
         raise UsageError(f"{command[0]!r} is no command here: check its spelling, and PATH")
-    backend = machine.find_backend(options.backend, options.launcher)
+    backend = find_backend(options.backend, options.launcher)
     settings, kept = _settings(options, backend, os.environ)
     ranks = command if options.bare else _reporting(options, backend, command)
     launch = machine.rank_command(backend, size, ranks, hosts, settings)
@@ -100,7 +101,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         return 0
     if "/" not in backend.program:
         raise HvdExtError(
-            f"no {backend.program} of {BACKENDS[backend.name].title} on PATH: load its module; "
+            f"no {backend.program} of {backend.library.title} on PATH: load its module; "
             "--dry-run prints the command for another machine"
         )
     machine.check_hosts(hosts, os.environ)
@@ -135,12 +136,12 @@ def _settings(
     options: argparse.Namespace, backend: Backend, environ: Mapping[str, str]
 ) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
     """What is set, and what would be if the environment had not other values already."""
-    wanted = list(backends.always(backend.name))
+    wanted = list(backend.library.settings())
     gpus = machine.gpus() if options.gpus is None else options.gpus
     if gpus:
-        wanted += backends.devices(backend.name, options.preset, environ)
+        wanted += backend.library.gpu_settings(options.preset, environ)
     if options.ucx:
-        wanted += backends.through_ucx(backend.name)
+        wanted += backend.library.ucx_settings()
     kept = tuple(s for s in wanted if environ.get(s.name, s.value) != s.value)
     settings = [s for s in wanted if s not in kept]
     if options.table is not None:
@@ -217,6 +218,8 @@ def script(
         kept: what is not, since the environment has another value.
     """
     lines = [f"# {backend.title}"]
+    if note := untested_note(backend.library):
+        lines.append(f"# note: {note}")
     for s in settings:
         lines += [f"# {s.why}", f"# default: {s.default} ({s.source})"]
         lines += [f"export {assignment(s.name, s.value)}"]

@@ -7,6 +7,8 @@ import signal
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
+from hvd_launch.backends import slurm
+from hvd_launch.backends.libraries import LIBRARIES
 from hvd_launch.rank.relay import MARK, OUTPUT_MARK
 
 # Of each stream: what a rank prints must not push its traceback out.
@@ -14,14 +16,10 @@ LAST_LINES = 20
 OUTPUT, ERRORS = 1, 2
 _RANK = re.compile(rb"\[(\d{1,7})\] ")
 _REPORT = re.compile(rb"rank (\d{1,7}) (exited with code (\d{1,3})|was killed by .{1,20})$")
-# A rank that aborts is killed before it can report. These are the libraries' own words,
-# Open MPI's, MPICH's and srun's, with the rank first, and then perhaps the code.
+# A rank that aborts is killed before it can report. These are the libraries' own words.
 _ABORTS = (
-    re.compile(rb"MPI_ABORT was invoked on rank (\d+)()"),
-    re.compile(rb"Abort\(-?\d+\) on node \d+ \(rank (\d+) in comm 0\): .*MPI_Abort\(.*, (\d+)\)"),
-    re.compile(rb"application called MPI_Abort\(MPI_COMM_WORLD, \d+\) - process (\d+)()"),
-    re.compile(rb"^srun: error: \S+: tasks? (\d+): Exited with exit code (\d+)"),
-    re.compile(rb"MPI process \(rank: (\d+), pid: \d+\) exited with status (\d+)"),
+    *(pattern for library in LIBRARIES.values() for pattern in library.abort_patterns),
+    slurm.ABORT_PATTERN,
 )
 
 
@@ -123,7 +121,8 @@ def _signal_code(how: str) -> int | None:
 def _abort(line: bytes) -> Failure | None:
     for pattern in _ABORTS:
         if match := pattern.search(line):
-            how = f"exited with code {int(match.group(2))}" if b"srun" in line else ""
             code = int(match.group(2)) if match.group(2) else None
-            return Failure(int(match.group(1)), how or "called MPI_Abort", code)
+            exited = pattern is slurm.ABORT_PATTERN
+            how = f"exited with code {code}" if exited else "called MPI_Abort"
+            return Failure(int(match.group(1)), how, code)
     return None

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from hvd_ext.errors import UsageError
 from hvd_ext.units import parse_bytes
+from hvd_launch.backends.detect import find_backend
 from hvd_launch.job import check_size, parse_hosts
-from hvd_launch.machine import check_hosts, find_backend
+from hvd_launch.machine import check_hosts
 from hvd_launch.run.supervise import handle
 from hvd_launch.tune.common.files import write
-from hvd_launch.tune.common.jobs import Place
+from hvd_launch.tune.common.jobs import Target
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.progress import progress
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description=_ALLREDUCE,
         epilog="example: hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning",
     )
-    _add_place(allreduce)
+    _add_target(allreduce)
     allreduce.add_argument("--least", default="4KiB", help="shortest message (4KiB)")
     allreduce.add_argument("--most", default="64MiB", help="longest message (64MiB)")
     allreduce.add_argument("--rounds", type=int, default=6, help="jobs of each algorithm (6)")
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description=_FUSION,
         epilog="example: hvd-launch tune fusion -np 4 -o tuning -- python train.py --steps 50",
     )
-    _add_place(fusion)
+    _add_target(fusion)
     fusion.add_argument(
         "--rate",
         metavar="REGEX",
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
+def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-np", type=int, required=True, metavar="N", help="number of ranks")
     parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
     parser.add_argument(
@@ -105,18 +106,18 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     slots = sum(host.slots for host in hosts)
     if hosts and slots < options.np:
         raise UsageError(f"-np {options.np}: the hosts of -H have {slots} slots")
-    kinds: dict[str, Callable[[argparse.Namespace, tuple[str, ...], Place], int]] = {
+    kinds: dict[str, Callable[[argparse.Namespace, tuple[str, ...], Target], int]] = {
         "allreduce": _allreduce,
         "fusion": _fusion,
     }
-    return kinds[options.kind](options, command, Place(find_backend(), options.np, hosts))
+    return kinds[options.kind](options, command, Target(find_backend(), options.np, hosts))
 
 
 def _stop(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def _allreduce(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> int:
+def _allreduce(options: argparse.Namespace, command: tuple[str, ...], target: Target) -> int:
     from rich.console import Console
 
     from hvd_launch.tune.allreduce import report as allreduce_report
@@ -131,10 +132,10 @@ def _allreduce(options: argparse.Namespace, command: tuple[str, ...], place: Pla
     sizes = _sizes(parse_bytes(options.least), parse_bytes(options.most))
     folder: Path = options.output
     request = allreduce.Request(
-        place, sizes, options.rounds, options.pairs, folder, not options.no_table
+        target, sizes, options.rounds, options.pairs, folder, not options.no_table
     )
-    version = ".".join(map(str, place.backend.version))
-    subject = request.subject(f"{place.backend.name} {version}")
+    version = ".".join(map(str, target.backend.version))
+    subject = request.subject(f"{target.backend.name} {version}")
     journal = Journal(folder / "allreduce.jsonl", subject, options.fresh)
     with progress("tune allreduce") as advance:
         result = allreduce.Tuning(request, journal, advance).run()
@@ -152,10 +153,10 @@ def _allreduce(options: argparse.Namespace, command: tuple[str, ...], place: Pla
     return 0
 
 
-def _fusion(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> int:
+def _fusion(options: argparse.Namespace, command: tuple[str, ...], target: Target) -> int:
     from hvd_launch.tune.fusion import command as fusion_command
 
-    return fusion_command.run(options, command, place)
+    return fusion_command.run(options, command, target)
 
 
 def _sizes(least: int, most: int) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
 # MVAPICH 4.0, started by srun
+# note: MVAPICH has never been run by hvd_ext's tests; its settings are from its guides
 # the library asks of each buffer whether it lies on a GPU
 # default: 1 in a library built for GPUs (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
 export MVP_ENABLE_GPU=1

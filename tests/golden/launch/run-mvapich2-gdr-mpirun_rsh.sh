@@ -1,4 +1,5 @@
 # MVAPICH2-GDR 2.3, started by mpirun_rsh
+# note: MVAPICH2-GDR has never been run by hvd_ext's tests; its settings are from its guides
 # Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
 # default: 1: each rank is bound to a core (MVAPICH2-GDR 2.3.7 user guide)
 export MV2_ENABLE_AFFINITY=0

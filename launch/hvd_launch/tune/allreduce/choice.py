@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hvd_launch.tune.allreduce.candidates import DEFAULT, Library
+from hvd_launch.backends.tuning import DEFAULT, Candidates
 from hvd_launch.tune.common.statistics import Interval, from_logs, gain
 
 # us by candidate, then by message_bytes, then by round.
@@ -17,7 +17,7 @@ HOPELESS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Proposal:
     """What to try against the library as it is.
 
     Attributes:
@@ -44,28 +44,28 @@ def compare(times: Times, base: str, name: str, message_bytes: int) -> Interval 
     return gain([before[r] for r in rounds], [after[r] for r in rounds])
 
 
-def choose(times: Times, library: Library, mixed: bool) -> Plan:
-    """The plan that promises most; the library as it is where nothing promises a gain.
+def choose(times: Times, candidates: Candidates, mixed: bool) -> Proposal:
+    """The proposal that promises most; the library as it is where nothing promises a gain.
 
     Args:
         times: what was measured.
-        library: the candidates.
+        candidates: of the library.
         mixed: a size may take another candidate than the next one does.
     """
     sizes = sorted(times[DEFAULT])
-    plans = [Plan(((0, DEFAULT),), 1.0)]
-    for candidate in library.candidates[1:]:
+    proposals = [Proposal(((0, DEFAULT),), 1.0)]
+    for candidate in candidates.all[1:]:
         if mixed and candidate.rule is not None:
             continue  # rules for each size say as much, and leave the shortest messages alone
         expected = _expected(times, dict.fromkeys(sizes, candidate.name))
         if expected is not None and expected.gained:
-            plans.append(Plan(((0, candidate.name),), expected.estimate))
+            proposals.append(Proposal(((0, candidate.name),), expected.estimate))
     if mixed:
-        by_size = _by_size(times, library, sizes)
+        by_size = _by_size(times, candidates, sizes)
         expected = _expected(times, by_size)
-        if expected is not None and set(by_size.values()) != {library.base}:
-            plans.append(Plan(_merged(by_size, library.base), expected.estimate))
-    return max(plans, key=lambda plan: plan.expected)
+        if expected is not None and set(by_size.values()) != {candidates.base}:
+            proposals.append(Proposal(_merged(by_size, candidates.base), expected.estimate))
+    return max(proposals, key=lambda proposal: proposal.expected)
 
 
 def hopeless(times: Times, name: str, message_bytes: int) -> bool:
@@ -75,17 +75,17 @@ def hopeless(times: Times, name: str, message_bytes: int) -> bool:
     return bool(mine) and min(mine.values()) > HOPELESS * min(others)
 
 
-def _by_size(times: Times, library: Library, sizes: list[int]) -> dict[int, str]:
+def _by_size(times: Times, candidates: Candidates, sizes: list[int]) -> dict[int, str]:
     """For each size the fastest of those that beat the base there and beside it.
 
     What wins at one size alone has had luck.
     """
-    names = [candidate.name for candidate in library.candidates if candidate.rule is not None]
+    names = [candidate.name for candidate in candidates.all if candidate.rule is not None]
     gains = {
         size: {
             name: found
             for name in names
-            if (found := compare(times, library.base, name, size)) is not None
+            if (found := compare(times, candidates.base, name, size)) is not None
         }
         for size in sizes
     }
@@ -100,7 +100,7 @@ def _by_size(times: Times, library: Library, sizes: list[int]) -> dict[int, str]
                 not beside or any(name in gains[s] and gains[s][name].estimate > 1 for s in beside)
             )
         }
-        chosen[size] = max(lasting, key=lasting.__getitem__, default=library.base)
+        chosen[size] = max(lasting, key=lasting.__getitem__, default=candidates.base)
     return chosen
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from hvd_ext.allreduce.table import load
 from hvd_ext.cli import run
 from hvd_ext.errors import HvdExtError
+from hvd_launch.backends.libraries import LIBRARIES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -46,14 +47,14 @@ class Task:
         sizes: message_bytes of each allreduce (float32, sum, in place, as Horovod's).
         limits_us: for each size, from what time of one call on more calls are in vain.
         read: control variables to ask the library for (MPI_T).
-        selection: tell MPICH's built-in selection of algorithms, in parts.
+        selection: tell the built-in choices of this library, in parts.
         table: reduce with the algorithms of this hvd_ext table, not MPI_Allreduce.
     """
 
     sizes: list[int]
     limits_us: list[float] = field(default_factory=list)
     read: list[str] = field(default_factory=list)
-    selection: bool = False
+    selection: str = ""
     table: str | None = None
 
 
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     facts = _facts(world, task)
     if world.rank == 0:
         _tell({"kind": "facts", **facts})
-        for part in _built_in_selection(_library()) if task.selection else ():
+        for part in _built_in_selection(task.selection):
             _tell({"kind": "selection", "part": part})
     planner = _planner(world, task.table)
     limits = task.limits_us or [float("inf")] * len(task.sizes)
@@ -183,24 +184,9 @@ def _control_variable(mpi: ctypes.CDLL, name: str) -> int | str | None:
 
 
 def _built_in_selection(library: str) -> list[str]:
-    """MPICH's own tree of conditions and algorithms, which it has as text in its library.
-
-    A file that is to choose for allreduce replaces the whole tree, so that it has to hold
-    the rest of it, too, as this version of the library has it. Given in parts: not every
-    launcher leaves long lines whole.
-    """
-    data = Path(library).read_bytes()
-    start = 0
-    while (start := data.find(b'{"collective=', start)) >= 0:
-        text = data[start : data.find(b"\0", start)].decode(errors="replace")
-        try:
-            tree = json.loads(text)
-        except ValueError:
-            tree = {}
-        if "MPIR_Allreduce_intra" in json.dumps(tree.get("collective=allreduce")):
-            return [text[at : at + _PART] for at in range(0, len(text), _PART)]
-        start += 1
-    return []
+    """In parts: not every launcher leaves long lines whole."""
+    text = LIBRARIES[library].built_in_selection(Path(_library())) if library else ""
+    return [text[at : at + _PART] for at in range(0, len(text), _PART)]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvd_launch.tune.allreduce.candidates import DEFAULT
+from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce.choice import compare
 from hvd_launch.tune.allreduce.tuning import Result, Verdict
 
@@ -73,7 +73,7 @@ def _verdict_json(verdict: Verdict | None) -> dict[str, Any] | None:
         "gained": verdict.overall.gained,
         "ratio": asdict(verdict.overall),
         "ratio_by_message_bytes": {n: asdict(found) for n, found in verdict.by_size.items()},
-        "choices": [list(choice) for choice in verdict.plan.choices],
+        "choices": [list(choice) for choice in verdict.proposal.choices],
         "settings": {setting.name: setting.value for setting in verdict.settings},
         "files": [str(path) for path in verdict.files] if verdict.overall.gained else [],
     }
@@ -114,7 +114,7 @@ def _print_verdict(verdict: Verdict, against: str, console: Console) -> None:
     for name in ("message", "takes", "times as fast (95 % interval)"):
         table.add_column(name, justify="left" if name == "takes" else "right")
     for size, found in verdict.by_size.items():
-        takes = next(name for least, name in reversed(verdict.plan.choices) if least <= size)
+        takes = next(name for least, name in reversed(verdict.proposal.choices) if least <= size)
         table.add_row(format_bytes(size), takes, str(found))
     table.add_section()
     table.add_row("all", "", str(verdict.overall))

@@ -19,11 +19,12 @@ from typing import Any
 
 from hvd_ext.allreduce.table import load
 from hvd_ext.errors import HvdExtError
+from hvd_launch.backends.base import MpiLibrary
+from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules
 from hvd_launch.machine import module
 from hvd_launch.settings import Setting, render
-from hvd_launch.tune.allreduce import native_forms
-from hvd_launch.tune.allreduce.candidates import DEFAULT, Candidate, Library, library
-from hvd_launch.tune.allreduce.choice import Plan, Times, choose, hopeless
+from hvd_launch.tune.allreduce import native_rules
+from hvd_launch.tune.allreduce.choice import Proposal, Times, choose, hopeless
 from hvd_launch.tune.allreduce.rank import MARK
 from hvd_launch.tune.common import jobs
 from hvd_launch.tune.common.files import write
@@ -45,7 +46,7 @@ class Request:
     """What to tune.
 
     Attributes:
-        place: where jobs run.
+        target: where jobs run.
         sizes: message_bytes, ascending.
         rounds: jobs of each candidate.
         pairs: jobs of either side, when the choice is measured.
@@ -53,7 +54,7 @@ class Request:
         with_table: measure hvd_ext's algorithms, too.
     """
 
-    place: jobs.Place
+    target: jobs.Target
     sizes: tuple[int, ...]
     rounds: int
     pairs: int
@@ -65,8 +66,8 @@ class Request:
         return {
             "what": "allreduce",
             "library": library_name,
-            "ranks": self.place.size,
-            "hosts": self.place.names,
+            "ranks": self.target.size,
+            "hosts": self.target.names,
             "sizes": list(self.sizes),
         }
 
@@ -75,7 +76,7 @@ class Request:
 class Verdict:
     """What came of a choice when it was measured against what it is to replace."""
 
-    plan: Plan
+    proposal: Proposal
     settings: tuple[Setting, ...]
     overall: Interval
     by_size: dict[int, Interval]
@@ -87,7 +88,7 @@ class Result:
     """What was found; None where nothing promised a gain, and so nothing was tried."""
 
     facts: dict[str, Any]
-    library: Library
+    candidates: Candidates
     times: Times
     native: Verdict | None
     table: Verdict | None
@@ -113,18 +114,18 @@ class Tuning:
         """
         request = self._request
         facts = self._facts()
-        found = library(request.place.backend, len(facts["ranks_per_node"]))
+        found = request.target.backend.library.candidates(len(facts["ranks_per_node"]))
         form = self._form(found, ((0, DEFAULT),), facts)
-        forced = [setting for candidate in found.candidates for setting in candidate.settings]
+        forced = [setting for candidate in found.all for setting in candidate.settings]
         jobs.check_unset((*forced, *(form.settings if form else ())))
-        self._total = 1 + request.rounds * len(found.candidates) + 2 * request.pairs
+        self._total = 1 + request.rounds * len(found.all) + 2 * request.pairs
         self._total += (2 * request.pairs + 1) * request.with_table
         dropped = self._measure(found)
         times = self._times("measure")
-        plan = choose(times, found, form is not None)
-        native = self._try_native(found, plan, facts)
+        proposal = choose(times, found, form is not None)
+        native = self._try_native(found, proposal, facts)
         if native is None or not native.overall.gained:
-            self._remove(*native_forms.FILES)
+            self._remove(*native_rules.FILES)
         kept = native.settings if native is not None and native.overall.gained else ()
         table = self._try_table(kept, dropped) if request.with_table else None
         if table is None or not table.overall.gained:
@@ -133,7 +134,9 @@ class Tuning:
 
     def _facts(self) -> dict[str, Any]:
         """What the library says of itself, and of where the ranks are."""
-        self._job("facts", Candidate(DEFAULT, ()), 0, (), {"selection": True})
+        self._job(
+            "facts", Candidate(DEFAULT, ()), 0, (), {"selection": self._request.target.backend.name}
+        )
         entries = self._journal.entries
         told = [n for n, e in enumerate(entries) if (e["kind"], e["phase"]) == ("facts", "facts")]
         failed = self._journal.find(kind="job", phase="facts", ok=False)
@@ -150,10 +153,10 @@ class Tuning:
             )
         return facts
 
-    def _measure(self, found: Library) -> dict[str, str]:
+    def _measure(self, found: Candidates) -> dict[str, str]:
         dropped: dict[str, str] = {}
         for number in range(self._request.rounds):
-            for candidate in found.candidates:
+            for candidate in found.all:
                 if candidate.name in dropped:
                     self._done += 1
                     continue
@@ -171,30 +174,32 @@ class Tuning:
         return dropped
 
     def _form(
-        self, found: Library, choices: Sequence[tuple[int, str]], facts: dict[str, Any]
-    ) -> native_forms.NativeForm | None:
-        place = self._request.place
+        self, found: Candidates, choices: Sequence[tuple[int, str]], facts: dict[str, Any]
+    ) -> NativeRules | None:
+        target = self._request.target
         folder = self._request.folder.resolve()
-        return native_forms.ruled(
-            place.backend, found, choices, place.size, folder, facts["selection"]
+        return native_rules.native_rules(
+            target.backend, found, choices, target.size, folder, facts["selection"]
         )
 
-    def _try_native(self, found: Library, plan: Plan, facts: dict[str, Any]) -> Verdict | None:
-        """Write the plan in the library's own form, and run with it and without."""
-        if plan.single == DEFAULT:
+    def _try_native(
+        self, found: Candidates, proposal: Proposal, facts: dict[str, Any]
+    ) -> Verdict | None:
+        """Write the proposal in the library's own form, and run with it and without."""
+        if proposal.single == DEFAULT:
             return None
         files: tuple[Path, ...] = ()
-        if plan.single is not None:
-            settings = found[plan.single].settings
+        if proposal.single is not None:
+            settings = found[proposal.single].settings
         else:
-            form = self._form(found, plan.choices, facts)
+            form = self._form(found, proposal.choices, facts)
             assert form is not None
             settings = form.settings
             if form.file is not None:
                 files = (self._request.folder / form.file,)
                 write(files[0], form.text)
         sides = (Candidate(DEFAULT, ()), Candidate(TUNED, settings))
-        return self._verdict(f"verify {_digest(plan)}", plan, sides, files)
+        return self._verdict(f"verify {_digest(proposal)}", proposal, sides, files)
 
     def _try_table(self, settings: tuple[Setting, ...], dropped: dict[str, str]) -> Verdict | None:
         """Measure hvd_ext's algorithms with these settings, and run with the table and without."""
@@ -207,7 +212,7 @@ class Tuning:
             command += ["--least", str(sizes[0]), "--most", str(sizes[-1])]
             self._advance("hvd_ext's algorithms", self._done, self._total)
             outcome = jobs.run(
-                self._request.place, command, settings, _TABLE_TIMEOUT_S, lambda line: None
+                self._request.target, command, settings, _TABLE_TIMEOUT_S, lambda line: None
             )
             ok = outcome.code == 0 and path.exists()
             self._journal.append(
@@ -218,13 +223,13 @@ class Tuning:
                 return None
         self._done += 1
         rows = [row for row in load(path).rows if row.memory == "host"]
-        plan = Plan(rows[0].choices if rows else ((0, "native"),), 1.0)
-        if plan.choices == ((0, "native"),):
+        proposal = Proposal(rows[0].choices if rows else ((0, "native"),), 1.0)
+        if proposal.choices == ((0, "native"),):
             return None
         sides = (Candidate(TUNED, settings), Candidate(TABLE, settings))
         table = self._request.folder / "table.json"
         phase = f"verify {phase} {_digest(path.read_text())}"
-        verdict = self._verdict(phase, plan, sides, (table,), path)
+        verdict = self._verdict(phase, proposal, sides, (table,), path)
         if verdict.overall.gained:
             shutil.copyfile(path, table)
         return verdict
@@ -232,7 +237,7 @@ class Tuning:
     def _verdict(
         self,
         phase: str,
-        plan: Plan,
+        proposal: Proposal,
         sides: tuple[Candidate, Candidate],
         files: tuple[Path, ...],
         table: Path | None = None,
@@ -253,7 +258,7 @@ class Tuning:
         }
         overall = from_logs([statistics.fmean(logs[size][r] for size in logs) for r in rounds])
         by_size = {size: from_logs(values) for size, values in logs.items()}
-        return Verdict(plan, sides[1].settings, overall, by_size, files)
+        return Verdict(proposal, sides[1].settings, overall, by_size, files)
 
     def _remove(self, *names: str) -> None:
         for name in names:
@@ -274,7 +279,8 @@ class Tuning:
         self._done += 1
         if done and done[-1]["ok"]:
             return None
-        names = [_cvar(setting) for setting in candidate.settings]
+        library = self._request.target.backend.library
+        names = [library.control_variable(setting) for setting in candidate.settings]
         task = {"sizes": list(sizes), "limits_us": self._limits(sizes), "read": names}
         command = [*module("hvd_launch.tune.allreduce.rank"), json.dumps(task | (more or {}))]
         attempt = len(done)
@@ -288,11 +294,11 @@ class Tuning:
                 self._journal.append(entry)
 
         outcome = jobs.run(
-            self._request.place, command, candidate.settings, self._timeout_s(), read
+            self._request.target, command, candidate.settings, self._timeout_s(), read
         )
         reason = None if outcome.code == 0 else outcome.reason
         if reason is None:
-            reason = _not_taken(candidate.settings, seen)
+            reason = _not_taken(library, candidate.settings, seen)
         self._journal.append(
             {
                 "kind": "job",
@@ -354,29 +360,14 @@ def _attempt(entry: Entry) -> tuple[Any, ...]:
     return tuple(entry.get(name) for name in ("candidate", "round", "attempt"))
 
 
-def _cvar(setting: Setting) -> str:
-    """The library's own name of the variable."""
-    return setting.name.removeprefix("OMPI_MCA_")
-
-
-def _not_taken(settings: Sequence[Setting], entries: Iterable[Entry]) -> str | None:
-    """Which variable the library says it has at another value, if any.
-
-    A variable that the library does not tell counts as taken. MPICH tells numbers only: of a
-    text it gives the default, and of a name the number.
-    """
+def _not_taken(
+    library: MpiLibrary, settings: Sequence[Setting], entries: Iterable[Entry]
+) -> str | None:
+    """Which variable the library says it has at another value, if any."""
     facts = [entry for entry in entries if entry["kind"] == "facts"]
     told: dict[str, int | str | None] = facts[0]["variables"] if facts else {}
     for setting in settings:
-        value = told.get(_cvar(setting))
-        if value is None:
-            taken = True
-        elif isinstance(value, str):
-            taken = value == setting.value or setting.name.startswith("MPIR_")
-        elif setting.value.isdecimal():
-            taken = value == int(setting.value)
-        else:
-            taken = (value == 0) == (setting.value == "auto")
-        if not taken:
+        value = told.get(library.control_variable(setting))
+        if not library.took(setting, value):
             return f"had {setting.name} at {value!r}, not at {setting.value!r}"
     return None

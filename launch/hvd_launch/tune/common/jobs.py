@@ -27,7 +27,7 @@ _GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """Where jobs run: an MPI library, how many ranks, and on which hosts."""
 
     backend: Backend
@@ -76,7 +76,7 @@ def check_unset(settings: Iterable[Setting]) -> None:
 
 
 def run(
-    place: Place,
+    target: Target,
     command: Sequence[str],
     settings: Iterable[Setting],
     timeout_s: float,
@@ -86,7 +86,7 @@ def run(
 
     Whatever ends this call, an exception in it included, ends the job.
     """
-    launch = rank_command(place.backend, place.size, command, place.hosts, settings)
+    launch = rank_command(target.backend, target.size, command, target.hosts, settings)
     start_s = time.monotonic()
     last: deque[str] = deque(maxlen=_LAST_LINES)
     process = subprocess.Popen(

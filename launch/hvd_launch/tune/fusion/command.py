@@ -12,7 +12,7 @@ from rich.console import Console
 from hvd_ext.errors import UsageError
 from hvd_launch.settings import render
 from hvd_launch.tune.common.files import write
-from hvd_launch.tune.common.jobs import Place, check_unset
+from hvd_launch.tune.common.jobs import Target, check_unset
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.progress import progress
 from hvd_launch.tune.fusion import report as fusion_report
@@ -24,7 +24,7 @@ from hvd_launch.tune.fusion.runs import Found, Runs, Search, subject
 _MOST_SECONDS = 1_000_000
 
 
-def run(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> int:
+def run(options: argparse.Namespace, command: tuple[str, ...], target: Target) -> int:
     """Tune; 0, whether anything was gained or not."""
     if not command:
         raise UsageError(
@@ -40,9 +40,9 @@ def run(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> 
         )
     check_unset(setting for point in (DEFAULT, AUTOTUNE) for setting in point.settings())
     reader = Reader(options.rate)
-    search = Search(place, command, reader, options.seconds, options.trials, options.pairs)
-    version = ".".join(map(str, place.backend.version))
-    about = subject(search, f"{place.backend.name} {version}")
+    search = Search(target, command, reader, options.seconds, options.trials, options.pairs)
+    version = ".".join(map(str, target.backend.version))
+    about = subject(search, f"{target.backend.name} {version}")
     folder: Path = options.output
     journal = Journal(folder / "fusion.jsonl", about, options.fresh)
     with progress("tune fusion") as advance:
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...], place: Place) -> 
         settings.unlink(missing_ok=True)
     else:
         gained = found.gains[found.kept]
-        title = f"measured for {place.size} ranks: {gained} times as fast as Horovod's defaults"
+        title = f"measured for {target.size} ranks: {gained} times as fast as Horovod's defaults"
         write(settings, render(found.kept.settings(), "sh", title) + "\n")
     picture = folder / "fusion.png"
     if not fusion_report.draw(found, picture):

@@ -27,7 +27,7 @@ class Search:
     """What to tune.
 
     Attributes:
-        place: where the command runs.
+        target: where the command runs.
         command: what each rank runs; in its words "{run}" becomes the number of the run.
         reader: finds the throughput in what it prints.
         seconds: when a run is stopped.
@@ -35,7 +35,7 @@ class Search:
         pairs: runs of each of the best, of the defaults and of autotune.
     """
 
-    place: jobs.Place
+    target: jobs.Target
     command: tuple[str, ...]
     reader: Reader
     seconds: float
@@ -125,7 +125,7 @@ class Runs:
                 self._journal.append({"kind": "reading", **key, "line": line})
 
         outcome = jobs.run(
-            self._search.place,
+            self._search.target,
             command,
             point.settings(),
             self._search.seconds,
@@ -165,7 +165,7 @@ def subject(search: Search, library: str) -> dict[str, Any]:
     return {
         "what": "fusion",
         "library": library,
-        "ranks": search.place.size,
-        "hosts": search.place.names,
+        "ranks": search.target.size,
+        "hosts": search.target.names,
         "command": list(search.command),
     }

@@ -1,0 +1,172 @@
+"""What hvd-launch has to know of an MPI library: each library is a class derived from this one.
+
+Everything here builds argument vectors: nothing ever passes through a shell.
+"""
+
+from __future__ import annotations
+
+import abc
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hvd_ext.errors import UsageError
+from hvd_launch.backends.tuning import Candidates, NativeRules, Rules
+from hvd_launch.job import Job
+from hvd_launch.settings import Setting
+
+Version = tuple[int, ...]
+# What starts ranks, and its program.
+PROGRAMS = {"mpirun": "mpirun", "hydra": "mpirun", "mpirun_rsh": "mpirun_rsh", "srun": "srun"}
+LAUNCHERS = tuple(PROGRAMS)
+
+
+class MpiLibrary(abc.ABC):
+    """An MPI library: how it is recognised, started and set. Pure.
+
+    Attributes:
+        name: as --backend takes it.
+        title: as a person calls it.
+        assumed_version: where the library is named and not found on this machine.
+        launchers: what starts its ranks, of LAUNCHERS, the usual one first.
+        tested: this project's tests have run it.
+        family: libraries that set the same rank variables share it.
+        rank_variables: those that its launcher sets: rank, local rank; None: no own ones.
+        srun_plugins: what its ranks can talk to (Slurm's MPI guide), the best first.
+        exported: matches the names of its variables that ranks on other hosts need and its
+            launcher does not pass on by itself.
+        mpirun_is_shared: other libraries' mpirun says the same of its version.
+        version_command: a program beside mpirun that tells the library, and its arguments.
+        info_command: a program beside mpirun that lists the library's components.
+        agent_variable: who sets it has a way to other hosts that is not ssh's.
+        abort_patterns: what it prints when a rank aborts: the rank, then the code or nothing.
+        mixes_packets: its daemon mixes what it reads of several ranks, but leaves packets whole.
+        registration_cache_off: what turns the registration cache off, as NAME=VALUE.
+        uuids_misread: what it takes a GPU for that is listed by its UUID; "": it can read them.
+        rotation_note: what to know where a rank's GPUs are rotated.
+        horovodrun_note: why horovodrun does not start it as it is; "": it does.
+        rules_file: the name of the file that holds `native_rules`; "": none is needed.
+    """
+
+    name: str
+    title: str
+    assumed_version: Version
+    launchers: tuple[str, ...]
+    tested = True
+    family: str
+    rank_variables: tuple[str, str] | None = None
+    srun_plugins: tuple[str, ...]
+    exported = ""
+    mpirun_is_shared = False
+    version_command: tuple[str, ...] = ()
+    info_command = ""
+    agent_variable = ""
+    abort_patterns: tuple[re.Pattern[bytes], ...] = ()
+    mixes_packets = False
+    registration_cache_off: tuple[str, ...] = ()
+    uuids_misread = ""
+    rotation_note = ""
+    horovodrun_note = "horovodrun 0.28.1 does not recognise this MPI: use hvd-launch run"
+    rules_file = ""
+
+    def recognise_mpirun(self, text: str) -> Version | None:
+        """The version, if this is what the library's `mpirun --version` prints."""
+        del text
+        return None
+
+    @abc.abstractmethod
+    def recognise(self, text: str) -> Version | None:
+        """The version, if MPI_Get_library_version or `version_command` said this."""
+
+    def started_here(self, environ: Mapping[str, str]) -> bool:
+        """Whether the library's launcher started the process that has this environment."""
+        return self.rank_variables is not None and all(
+            environ.get(name, "").isdecimal() for name in self.rank_variables
+        )
+
+    @abc.abstractmethod
+    def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
+        """What to pass to the library's own launcher (srun's is slurm's matter).
+
+        Args:
+            launcher: one of `launchers`, srun aside.
+            job: what is to be started.
+            environ: the environment that the ranks are to have.
+
+        Raises:
+            UsageError: the launcher cannot do what the job asks for.
+        """
+
+    def settings(self) -> tuple[Setting, ...]:
+        """What a training job needs on any machine."""
+        return ()
+
+    @abc.abstractmethod
+    def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
+        """A preset for jobs on GPUs; some settings depend on the job's environment."""
+
+    def ucx_settings(self) -> tuple[Setting, ...]:
+        """Sends through UCX.
+
+        Raises:
+            UsageError: the library cannot.
+        """
+        raise UsageError(f"{self.title} cannot be told to use UCX: leave out --ucx")
+
+    def visibility(self, devices: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
+        """Which of rank.visibility.STRATEGIES suits it for these GPUs, and why."""
+        del devices, environ
+        return "all", "true ordinals are right for every MPI library"
+
+    def components(self, listed: str) -> tuple[str, ...]:
+        """Its components, such as "pml ucx", from what `info_command` printed."""
+        del listed
+        return ()
+
+    def gpu_allreduce_note(self, components: Sequence[str]) -> str:
+        """What slows an allreduce of GPU buffers down with these components; "": nothing."""
+        del components
+        return ""
+
+    @abc.abstractmethod
+    def candidates(self, nodes: int) -> Candidates:
+        """Its allreduce algorithms on so many nodes, and the variables that force them."""
+
+    def native_rules(
+        self,
+        version: Version,
+        rules: Rules,
+        size: int,
+        folder: Path,
+        selection: Mapping[str, object] | None,
+    ) -> NativeRules | None:
+        """Rules by message size in the library's own form; None where it has none.
+
+        They hold for one number of ranks: a communicator of another size is served as before.
+
+        Args:
+            version: of the library.
+            rules: from which message_bytes on which algorithm.
+            size: number of ranks that they hold for.
+            folder: where the file will be; variables name it there.
+            selection: the built-in choices, of `built_in_selection`.
+        """
+        del version, rules, size, folder, selection
+        return None
+
+    def built_in_selection(self, library: Path) -> str:
+        """The built-in choices, read from the library's file; "" where none are needed."""
+        del library
+        return ""
+
+    def control_variable(self, setting: Setting) -> str:
+        """The name under which MPI_T knows a variable."""
+        return setting.name
+
+    def took(self, setting: Setting, told: int | str | None) -> bool:
+        """Whether MPI_T tells that a setting is in force; one that it does not tell counts so."""
+        if told is None:
+            return True
+        if isinstance(told, int) and setting.value.isdecimal():
+            return told == int(setting.value)
+        return told == setting.value

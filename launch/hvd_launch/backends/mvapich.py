@@ -1,0 +1,33 @@
+"""MVAPICH 3 and 4: MPICH with control variables under a prefix of its own."""
+
+from __future__ import annotations
+
+import re
+
+from hvd_launch.backends.base import Version
+from hvd_launch.backends.mpich import Mpich
+
+
+class Mvapich(Mpich):
+    """MVAPICH 3 and 4."""
+
+    name = "mvapich"
+    title = "MVAPICH"
+    assumed_version = (4, 0)
+    tested = False
+    # A rank cannot tell it from MPICH, which has the same.
+    rank_variables = None
+    exported = "MVP_.*"
+    version_command = ("mpiname", "-a")
+    prefix = "MVP_"
+    source = "MPICH's CVARs under MVAPICH's prefix MVP_; not run"
+    ipc_threshold = "16384"
+
+    def recognise_mpirun(self, text: str) -> Version | None:
+        return None
+
+    def recognise(self, text: str) -> Version | None:
+        match = re.search(
+            r"MVAPICH(?:-Plus)?(?: Version)?\s*:?\s*v?([34])\.(\d+)(?:\.(\d+))?", text
+        )
+        return tuple(int(part) for part in match.groups() if part) if match else None

@@ -1,0 +1,44 @@
+"""Choices by message size in the MPI library's own form. Pure.
+
+Rules hold for one number of ranks: a communicator of another size is served as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hvd_launch.backends.libraries import LIBRARIES, Backend
+from hvd_launch.backends.tuning import Candidates, NativeRules
+
+FILES = tuple({lib.rules_file: None for lib in LIBRARIES.values() if lib.rules_file})
+# From which message_bytes on which candidate, ascending from 0.
+Choices = Sequence[tuple[int, str]]
+
+
+def native_rules(
+    backend: Backend,
+    candidates: Candidates,
+    choices: Choices,
+    size: int,
+    folder: Path,
+    selection: Mapping[str, Any] | None = None,
+) -> NativeRules | None:
+    """The native form of choices that differ by size; None where a library has none.
+
+    Args:
+        backend: whose form.
+        candidates: those that `choices` names.
+        choices: what the library is to do; its base candidate needs no rule.
+        size: number of ranks that they hold for.
+        folder: where the file will be; variables name it there.
+        selection: the library's built-in choices, as `rank.py` reads them.
+    """
+    rules = [
+        (least, None if name == candidates.base else candidates[name].rule)
+        for least, name in choices
+    ]
+    found = backend.library.native_rules(backend.version, rules, size, folder, selection)
+    return found and replace(found, settings=(*candidates.ruled, *found.settings))
