@@ -158,7 +158,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: in
 
 
 def backend(library: Path) -> Any:
-    code = "from hvd_launch.machine import find_backend; print(find_backend())"
+    code = "from hvd_launch.backends.detect import find_backend; print(find_backend())"
     done = subprocess.run(
         [library / "python", "-c", code],
         env=environment(library),
