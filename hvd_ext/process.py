@@ -78,7 +78,7 @@ def _processes() -> Iterator[tuple[int, int]]:
                 yield int(path.name), int(parent)
 
 
-def end_tree(process: subprocess.Popen[str]) -> None:
+def end_tree(process: subprocess.Popen[Any], grace_s: float = _GRACE_S) -> None:
     """End a process that still runs, and all that it has started.
 
     It gets SIGTERM first: a launcher then ends its ranks, on other hosts too, and tidies
@@ -89,7 +89,7 @@ def end_tree(process: subprocess.Popen[str]) -> None:
     family = [process.pid, *descendants(process.pid)]
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE_S)
+        process.wait(grace_s)
     for pid in family:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

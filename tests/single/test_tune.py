@@ -22,9 +22,10 @@ from hvd_launch.tune.allreduce.choice import choose, hopeless
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
 from hvd_launch.tune.allreduce.tuning import Result
-from hvd_launch.tune.common.jobs import Outcome, Target
+from hvd_launch.tune.common.jobs import Outcome
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.statistics import gain
+from hvd_launch.tune.common.target import Target
 
 OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
 OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")

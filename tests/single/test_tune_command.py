@@ -29,16 +29,16 @@ def tune(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedPr
         ("allreduce -np 2 -- true", "runs no command"),
         ("allreduce -np 2 --least 8MiB --most 4MiB", "ascending"),
         ("allreduce -np 2 --least 5KiB --most 6KiB", "no power of two"),
-        ("allreduce -np 2 --least many", "'many' is no size"),
-        ("allreduce -np 2 --rounds 1", "2 or more"),
-        ("allreduce -np 2 --pairs 1", "at least 2"),
+        ("allreduce -np 2 --least many", "'many'"),
+        ("allreduce -np 2 --rounds 1", ">= 2"),
+        ("allreduce -np 2 --pairs 1", ">= 2"),
         ("allreduce -np 2 -H a;b", "'a;b' is no host"),
         ("allreduce -np 4 -H localhost:2", "2 slots"),
-        ("allreduce -np 2 -o file", "is no folder"),
+        ("allreduce -np 2 -o file", "not a folder"),
         ("fusion -np 2", "no COMMAND"),
         ("fusion -np 2 --", "no COMMAND"),
-        ("fusion -np 2 -- no-such-program", "'no-such-program' is no command"),
-        ("fusion -np 2 --trials 3 -- true", "at least 6"),
+        ("fusion -np 2 -- no-such-program", "'no-such-program': command not found"),
+        ("fusion -np 2 --trials 3 -- true", ">= 6"),
         ("fusion -np 2 --seconds 0 -- true", "above 0"),
         ("fusion -np 2 --seconds inf -- true", "above 0"),
         ("fusion -np 2 -o /proc/x -- true", "/proc/x"),
@@ -71,3 +71,17 @@ def test_help_ends_with_an_example(tmp_path: Path) -> None:
     for kind in ("allreduce", "fusion"):
         last = tune(kind, "--help", cwd=tmp_path).stdout.splitlines()[-1]
         assert last.startswith(f"example: hvd-launch tune {kind} ")
+
+
+def test_a_result_that_could_not_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    if not (Path(sys.executable).parent / "mpirun").exists():
+        pytest.skip("no mpirun beside this Python: the MPI is asked for first")
+    for kind, name in (("allreduce", "settings.sh"), ("fusion", "fusion.json")):
+        (tmp_path / "tuning" / name).mkdir(parents=True)
+        command = ["--", "true"] if kind == "fusion" else []
+        done = tune(kind, "-np", "2", *command, cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert f"cannot write tuning/{name}: it is a folder" in done.stderr
+        assert not list((tmp_path / "tuning").glob("*.jsonl"))

@@ -6,7 +6,6 @@ when a program writes a line in pieces. None of them tells in every case which r
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import select
@@ -18,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from hvd_ext.errors import HvdExtError
+from hvd_ext.process import die_with_parent, dying_with_parent
 
 # Before a report's text; no program's line starts so by chance.
 MARK = b"\x1ehvd-launch "
@@ -25,7 +25,6 @@ MARK = b"\x1ehvd-launch "
 OUTPUT_MARK = b"\x1eo"
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FORWARDED = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
-_PR_SET_PDEATHSIG = 1
 _LOOK_MS = 200
 # A line is written at once, so that no other rank's falls into it: as long as a pipe lets it.
 _LONGEST = select.PIPE_BUF - 32
@@ -94,7 +93,7 @@ def run_reporting(
     for number in _FORWARDED:
         signal.signal(number, forward)
     # A launcher whose output nobody reads any more may die of that before it ends its ranks.
-    _die_with_parent()
+    die_with_parent(signal.SIGKILL)
     # A program that writes to a pipe keeps its lines back until it has a block of them.
     environ = {"PYTHONUNBUFFERED": "1", **environ}
     try:
@@ -106,7 +105,7 @@ def run_reporting(
             stderr=subprocess.PIPE,
             # The launcher's own descriptors (PMI_FD) are the program's.
             close_fds=False,
-            preexec_fn=_die_with_parent,
+            preexec_fn=dying_with_parent(signal.SIGKILL),
         )
     except OSError as error:
         raise HvdExtError(f"{program} cannot be started: {error.strerror}") from error
@@ -117,11 +116,6 @@ def run_reporting(
     if code < 0:
         _end_by_signal(-code)
     return code
-
-
-def _die_with_parent() -> None:
-    """Have this process killed when the one that started it ends, however that ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _in_packets() -> bool:

@@ -10,12 +10,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import BinaryIO
 
 from hvd_ext.errors import HvdExtError
+from hvd_ext.process import descendants, dying_with_parent
 from hvd_launch.backends.libraries import Launch
 from hvd_launch.run.output import OUTPUT, Failure, JobOutput, arrived
 
@@ -25,7 +25,7 @@ _LOOK_S = 0.1
 # Ends the job; the others are the ranks' own, and are only handed on.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class _Supervisor:
@@ -46,7 +46,7 @@ class _Supervisor:
                 stderr=stream,
                 # Ctrl-C is this process's, which sends it on: once, not twice.
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=dying_with_parent(),
             )
         except OSError as error:
             raise HvdExtError(f"{launch.argv[0]} cannot be started: {error.strerror}") from error
@@ -58,8 +58,8 @@ class _Supervisor:
 
     def run(self) -> int:
         """Wait for the job's end; returns its exit code."""
-        handle(_ENDS, self._on_signal)
-        handle(_HANDED_ON, lambda number, _: self._process.send_signal(number))
+        _handle(_ENDS, self._on_signal)
+        _handle(_HANDED_ON, lambda number, _: self._process.send_signal(number))
         for reader in self._readers:
             reader.start()
         while True:
@@ -152,34 +152,6 @@ def run_job(launch: Launch, reporting: bool) -> int:
     return _Supervisor(launch, reporting).run()
 
 
-def descendants(pid: int) -> list[int]:
-    """Processes that a process has started, and those that they have; zombies left out."""
-    children: dict[int, list[int]] = {}
-    for child, parent in _processes():
-        children.setdefault(parent, []).append(child)
-    found: list[int] = []
-    queue = [pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
-
-
-def _processes() -> Iterator[tuple[int, int]]:
-    """Each process and its parent."""
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal():
-            try:
-                stat = (path / "stat").read_text(errors="replace")
-            except OSError:  # gone by now
-                continue
-            # The name, in brackets, may hold anything.
-            state, parent = stat.rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                yield int(path.name), int(parent)
-
-
 def _sweep() -> None:
     """End what the launcher left behind: it gets a moment to end by itself."""
     end = time.monotonic() + _PATIENCE_S
@@ -221,15 +193,10 @@ def _say(text: str) -> None:
     _tell([f"hvd-launch: {text}\n".encode()])
 
 
-def handle(
+def _handle(
     numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
 ) -> None:
     """Have signals handled, but for those that are ignored from the start (nohup)."""
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
-
-
-def end_with_parent() -> None:
-    """In the launcher before it starts: if this process is killed, the job ends too."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.allreduce.table import load
+from hvd_ext.cli import Advance
 from hvd_ext.errors import HvdExtError
+from hvd_ext.files import write_text
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules
 from hvd_launch.machine import module
@@ -27,10 +29,9 @@ from hvd_launch.tune.allreduce import native_rules
 from hvd_launch.tune.allreduce.choice import Proposal, Times, choose, hopeless
 from hvd_launch.tune.allreduce.rank import MARK
 from hvd_launch.tune.common import jobs
-from hvd_launch.tune.common.files import write
 from hvd_launch.tune.common.journal import Entry, Journal
-from hvd_launch.tune.common.progress import Advance
 from hvd_launch.tune.common.statistics import Interval, from_logs
+from hvd_launch.tune.common.target import Target, check_unset
 
 _FIRST_TIMEOUT_S = 600.0
 # A forced algorithm may be slow, or hang.
@@ -54,7 +55,7 @@ class Request:
         with_table: measure hvd_ext's algorithms, too.
     """
 
-    target: jobs.Target
+    target: Target
     sizes: tuple[int, ...]
     rounds: int
     pairs: int
@@ -117,7 +118,7 @@ class Tuning:
         found = request.target.backend.library.candidates(len(facts["ranks_per_node"]))
         form = self._form(found, ((0, DEFAULT),), facts)
         forced = [setting for candidate in found.all for setting in candidate.settings]
-        jobs.check_unset((*forced, *(form.settings if form else ())))
+        check_unset((*forced, *(form.settings if form else ())))
         self._total = 1 + request.rounds * len(found.all) + 2 * request.pairs
         self._total += (2 * request.pairs + 1) * request.with_table
         dropped = self._measure(found)
@@ -197,7 +198,7 @@ class Tuning:
             settings = form.settings
             if form.file is not None:
                 files = (self._request.folder / form.file,)
-                write(files[0], form.text)
+                write_text(files[0], form.text)
         sides = (Candidate(DEFAULT, ()), Candidate(TUNED, settings))
         return self._verdict(f"verify {_digest(proposal)}", proposal, sides, files)
 
@@ -210,7 +211,7 @@ class Tuning:
             sizes = self._request.sizes
             command = [*module("hvd_ext.allreduce.measure"), "-o", str(path)]
             command += ["--least", str(sizes[0]), "--most", str(sizes[-1])]
-            self._advance("hvd_ext's algorithms", self._done, self._total)
+            self._advance(self._done, "hvd_ext's algorithms", self._total)
             outcome = jobs.run(
                 self._request.target, command, settings, _TABLE_TIMEOUT_S, lambda line: None
             )
@@ -275,7 +276,7 @@ class Tuning:
         """Run one job, unless the journal has it; returns why it failed."""
         key = {"phase": phase, "candidate": candidate.name, "round": number}
         done = self._journal.find(kind="job", **key)
-        self._advance(f"{phase.split()[0]} {candidate.name}", self._done, self._total)
+        self._advance(self._done, f"{phase.split()[0]} {candidate.name}", self._total)
         self._done += 1
         if done and done[-1]["ok"]:
             return None

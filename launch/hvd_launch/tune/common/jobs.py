@@ -5,41 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
-import socket
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hvd_ext.errors import UsageError
-from hvd_launch.backends import slurm
-from hvd_launch.backends.libraries import Backend
-from hvd_launch.job import Host
+from hvd_ext.process import dying_with_parent, end_tree
 from hvd_launch.machine import rank_command
-from hvd_launch.run.supervise import end_with_parent
 from hvd_launch.settings import Setting
+from hvd_launch.tune.common.target import Target
 
 _LAST_LINES = 12
 # A launcher that is told to stop needs a moment to stop the ranks on other hosts.
 _GRACE_S = 10.0
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where jobs run: an MPI library, how many ranks, and on which hosts."""
-
-    backend: Backend
-    size: int
-    hosts: tuple[Host, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """The hosts and their slots; this machine, unless hosts or a scheduler's are meant."""
-        if self.hosts or slurm.allocated(os.environ):
-            return [f"{host.name}:{host.slots}" for host in self.hosts]
-        return [socket.gethostname()]
 
 
 @dataclass(frozen=True)
@@ -61,18 +40,6 @@ class Outcome:
         """Why it failed, in one line; its last lines follow."""
         how = "was not done in time" if self.code is None else f"ended with code {self.code}"
         return "\n".join([f"{how} after {self.wall_s:.0f} s; it said last:", *self.last])
-
-
-def check_unset(settings: Iterable[Setting]) -> None:
-    """Raise a UsageError where the environment has a variable that is to be tuned.
-
-    It would be in force in the jobs that leave it to the library.
-    """
-    for name in sorted({setting.name for setting in settings}):
-        if name in os.environ:
-            raise UsageError(
-                f"{name}={os.environ[name]!r} is set, which tune measures itself: unset {name}"
-            )
 
 
 def run(
@@ -97,12 +64,14 @@ def run(
         stderr=subprocess.STDOUT,
         # Ctrl-C is for this process, which then ends the job.
         start_new_session=True,
-        preexec_fn=end_with_parent,
+        preexec_fn=dying_with_parent(),
     )
     try:
         ended = _follow(process, start_s + timeout_s, last, read)
     finally:
-        _end(process)
+        end_tree(process, _GRACE_S)
+        assert process.stdout is not None
+        process.stdout.close()
     code = process.returncode if ended else None
     return Outcome(code, time.monotonic() - start_s, tuple(last))
 
@@ -134,17 +103,3 @@ def _follow(
                     process.wait(max(0.0, deadline_s - time.monotonic()))
                 return process.poll() is not None
     return False
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Stop what is left of the job: the launcher first, which stops its ranks."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.stdout is not None
-    process.stdout.close()

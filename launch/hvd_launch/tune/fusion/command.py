@@ -6,69 +6,103 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from hvd_ext.cli import above_zero, at_least, progress
 from hvd_ext.errors import UsageError
+from hvd_ext.files import write_text
 from hvd_launch.settings import render
-from hvd_launch.tune.common.files import write
-from hvd_launch.tune.common.jobs import Target, check_unset
 from hvd_launch.tune.common.journal import Journal
-from hvd_launch.tune.common.progress import progress
-from hvd_launch.tune.fusion import report as fusion_report
-from hvd_launch.tune.fusion.model import AUTOTUNE, DEFAULT, DESIGN
+from hvd_launch.tune.common.target import check_results, check_unset, target_of
 from hvd_launch.tune.fusion.rate import Reader
-from hvd_launch.tune.fusion.runs import Found, Runs, Search, subject
 
+if TYPE_CHECKING:
+    from hvd_launch.tune.fusion.runs import Found
+
+HELP = "Horovod's fusion threshold and cycle time"
+EXAMPLE = "hvd-launch tune fusion -np 4 -o tuning -- python train.py --steps 50"
+_DESCRIPTION = """Run COMMAND for short times with HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME
+at values that a model proposes; compare the best with Horovod's defaults and with its
+HOROVOD_AUTOTUNE. In the words of COMMAND {run} becomes the number of the run, for programs that
+want a new folder each time. Ctrl-C at any time: the same command goes on where it was."""
 # Longer waits overflow in the system's calls.
 _MOST_SECONDS = 1_000_000
+# The model's first settings: it takes at least as many.
+_LEAST_TRIALS = 6
 
 
-def run(options: argparse.Namespace, command: tuple[str, ...], target: Target) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.description = _DESCRIPTION
+    parser.usage = "hvd-launch tune fusion [-h] -np N [-H HOST:SLOTS,...] [-o DIR] ... -- COMMAND"
+    parser.add_argument(
+        "--rate",
+        metavar="REGEX",
+        help="finds the throughput in what COMMAND prints, as its first group "
+        "(default: a number before img/sec, images/s, samples/s, it/s and the like)",
+    )
+    parser.add_argument(
+        "--seconds", type=above_zero, default=600.0, help="stop each run after so long (600)"
+    )
+    parser.add_argument(
+        "--trials", type=at_least(_LEAST_TRIALS), default=8, help="settings that are tried (8)"
+    )
+    parser.add_argument(
+        "--pairs",
+        type=at_least(2),
+        default=5,
+        help="runs of the best, of the defaults, of autotune (5)",
+    )
+
+
+def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     """Tune; 0, whether anything was gained or not."""
     if not command:
         raise UsageError(
             "no COMMAND: write it after --, as in: hvd-launch tune fusion -np 2 -- python x.py"
         )
     if shutil.which(command[0]) is None:
-        raise UsageError(f"{command[0]!r} is no command here: check its spelling, and PATH")
-    if options.trials < len(DESIGN):
-        raise UsageError(f"--trials {options.trials}: the model takes at least {len(DESIGN)}")
-    if not 0 < options.seconds <= _MOST_SECONDS:
-        raise UsageError(
-            f"--seconds {options.seconds:g}: give a time above 0, at most {_MOST_SECONDS}"
-        )
-    check_unset(setting for point in (DEFAULT, AUTOTUNE) for setting in point.settings())
+        raise UsageError(f"{command[0]!r}: command not found; check its spelling, and PATH")
+    if options.seconds > _MOST_SECONDS:
+        raise UsageError(f"--seconds {options.seconds:g}: give at most {_MOST_SECONDS}")
+    target = target_of(options)
     reader = Reader(options.rate)
+    from hvd_launch.tune.fusion import report
+    from hvd_launch.tune.fusion.model import AUTOTUNE, DEFAULT
+    from hvd_launch.tune.fusion.runs import Runs, Search, subject
+
+    check_unset(setting for point in (DEFAULT, AUTOTUNE) for setting in point.settings())
     search = Search(target, command, reader, options.seconds, options.trials, options.pairs)
-    version = ".".join(map(str, target.backend.version))
-    about = subject(search, f"{target.backend.name} {version}")
     folder: Path = options.output
-    journal = Journal(folder / "fusion.jsonl", about, options.fresh)
+    settings, picture = folder / "fusion.sh", folder / "fusion.png"
+    check_results(folder, ("fusion.json", settings.name, picture.name))
+    journal = Journal(folder / "fusion.jsonl", subject(search), options.fresh)
     with progress("tune fusion") as advance:
         found = Runs(search, journal, advance).run()
-    write(folder / "fusion.json", fusion_report.dump(found))
-    settings = folder / "fusion.sh"
+    write_text(folder / "fusion.json", report.dump(found))
     if found.kept == DEFAULT:
         settings.unlink(missing_ok=True)
     else:
         gained = found.gains[found.kept]
         title = f"measured for {target.size} ranks: {gained} times as fast as Horovod's defaults"
-        write(settings, render(found.kept.settings(), "sh", title) + "\n")
-    picture = folder / "fusion.png"
-    if not fusion_report.draw(found, picture):
+        write_text(settings, render(found.kept.settings(), "sh", title) + "\n")
+    if not report.draw(found, picture):
         print("no picture: pip install matplotlib", file=sys.stderr)
     if options.json:
-        print(fusion_report.dump(found), end="")
+        print(report.dump(found), end="")
     else:
-        _print(found, folder.resolve())
+        _print(found, folder.resolve(), kept_defaults=found.kept == DEFAULT)
     return 0
 
 
-def _print(found: Found, folder: Path) -> None:
+def _print(found: Found, folder: Path, kept_defaults: bool) -> None:
+    from rich.console import Console
+
+    from hvd_launch.tune.fusion.report import print_found
+
     console = Console(width=max(Console().width, 100))
-    fusion_report.print_found(found, console)
-    if found.kept == DEFAULT:
+    print_found(found, console)
+    if kept_defaults:
         said = "Nothing beat Horovod's defaults beyond doubt: keep them, nothing was written."
     else:
         said = f"Wrote {folder / 'fusion.sh'}. Before a job:\n    . {folder / 'fusion.sh'}"

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hvd_ext.files import atomic_path
 from hvd_launch.tune.fusion.model import AUTOTUNE, CYCLES_MS, DEFAULT, THRESHOLDS_MIB, fit, predict
 from hvd_launch.tune.fusion.runs import Found
 
@@ -84,7 +85,6 @@ def draw(found: Found, path: Path) -> bool:
     axes.set_ylabel("runs/s, by wall time" if found.by_wall_time else "throughput as printed")
     axes.set_title(f"Kept: {found.kept.name}")
     axes.legend(fontsize="small")
-    draft = path.with_name(path.name + ".part")
-    figure.savefig(draft, format="png", dpi=120)
-    draft.replace(path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
     return True

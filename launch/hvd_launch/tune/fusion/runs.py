@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hvd_ext.cli import Advance
 from hvd_ext.errors import HvdExtError
 from hvd_launch.tune.common import jobs
 from hvd_launch.tune.common.journal import Journal
-from hvd_launch.tune.common.progress import Advance
 from hvd_launch.tune.common.statistics import Interval
+from hvd_launch.tune.common.target import Target
 from hvd_launch.tune.fusion.model import (
     AUTOTUNE,
     DEFAULT,
@@ -35,7 +36,7 @@ class Search:
         pairs: runs of each of the best, of the defaults and of autotune.
     """
 
-    target: jobs.Target
+    target: Target
     command: tuple[str, ...]
     reader: Reader
     seconds: float
@@ -107,7 +108,7 @@ class Runs:
     def _rate(self, phase: str, point: Point, number: int) -> float | None:
         """The throughput of one run; None if it failed."""
         key = {"phase": phase, "setting": [point.threshold_mib, point.cycle_ms], "round": number}
-        self._advance(f"{phase} {point.name}", self._done, self._total)
+        self._advance(self._done, f"{phase} {point.name}", self._total)
         self._done += 1
         done = self._journal.find(kind="run", **key)
         if done and done[-1]["rate"] is not None:
@@ -160,11 +161,11 @@ class Runs:
         return bool(whole) and bool(whole[0]["by_wall_time"])
 
 
-def subject(search: Search, library: str) -> dict[str, Any]:
+def subject(search: Search) -> dict[str, Any]:
     """What measurements must have in common to be put together."""
     return {
         "what": "fusion",
-        "library": library,
+        "library": search.target.library,
         "ranks": search.target.size,
         "hosts": search.target.names,
         "command": list(search.command),

@@ -1,0 +1,79 @@
+"""`hvd-launch tune allreduce`: from its arguments to its files."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from hvd_ext.cli import at_least, progress, size_bytes
+from hvd_ext.errors import UsageError
+from hvd_ext.files import write_text
+from hvd_launch.tune.allreduce.native_rules import FILES
+from hvd_launch.tune.common.journal import Journal
+from hvd_launch.tune.common.target import check_results, target_of
+
+HELP = "the MPI library's allreduce algorithms by message size"
+EXAMPLE = "hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning"
+_DESCRIPTION = """Time each of the MPI library's own allreduce algorithms, forced by its own
+variables, and hvd_ext's; write the best by message size in the library's own form; run again
+with it and without it, in turns. Nothing is written where there is no gain beyond doubt.
+Ctrl-C at any time: the same command goes on where it was."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.description = _DESCRIPTION
+    parser.add_argument("--least", type=size_bytes, default="4KiB", help="shortest message (4KiB)")
+    parser.add_argument("--most", type=size_bytes, default="64MiB", help="longest message (64MiB)")
+    parser.add_argument("--rounds", type=at_least(2), default=6, help="jobs of each algorithm (6)")
+    parser.add_argument(
+        "--pairs", type=at_least(2), default=8, help="jobs with the choice, and without it (8)"
+    )
+    parser.add_argument(
+        "--no-table", action="store_true", help="leave hvd_ext's own algorithms out"
+    )
+
+
+def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
+    """Tune; 0, whether anything was gained or not."""
+    if command:
+        raise UsageError("tune allreduce runs no command: leave out -- and what follows")
+    if options.np == 1:
+        raise UsageError("-np 1: an allreduce takes at least 2 ranks")
+    sizes = _sizes(options.least, options.most)
+    target = target_of(options)
+    from rich.console import Console
+
+    from hvd_launch.tune.allreduce import report, tuning
+
+    folder: Path = options.output
+    check_results(folder, ("allreduce.json", "settings.sh", "table.json", *FILES))
+    request = tuning.Request(
+        target, sizes, options.rounds, options.pairs, folder, not options.no_table
+    )
+    journal = Journal(folder / "allreduce.jsonl", request.subject(target.library), options.fresh)
+    with progress("tune allreduce") as advance:
+        result = tuning.Tuning(request, journal, advance).run()
+    if result.native is not None and result.native.overall.gained:
+        text = tuning.settings_text(result.native, result.facts, options.np)
+        write_text(folder / "settings.sh", text)
+    else:
+        (folder / "settings.sh").unlink(missing_ok=True)
+    write_text(folder / "allreduce.json", report.dump(result))
+    if options.json:
+        print(report.dump(result), end="")
+    else:
+        console = Console(width=max(Console().width, 120))
+        report.print_result(result, folder.resolve(), console)
+    return 0
+
+
+def _sizes(least: int, most: int) -> tuple[int, ...]:
+    """Powers of two from the first not below `least` to the last not above `most`."""
+    if not 4 <= least <= most:
+        raise UsageError(f"--least {least}, --most {most}: give 4 bytes or more, ascending")
+    first, last = math.ceil(math.log2(least)), int(math.log2(most))
+    if last < first:
+        raise UsageError(f"--least {least}, --most {most}: no power of two lies between")
+    return tuple(2**power for power in range(first, last + 1))

@@ -1,0 +1,95 @@
+"""What both kinds of tuning are told: where jobs run, and where the results go."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_ext.errors import UsageError
+from hvd_ext.files import check_writable, make_folder
+from hvd_launch.backends import slurm
+from hvd_launch.backends.detect import find_backend
+from hvd_launch.backends.libraries import Backend
+from hvd_launch.job import Host, check_size, parse_hosts
+from hvd_launch.machine import check_hosts
+from hvd_launch.settings import Setting
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is tuned: an MPI library at so many ranks on these hosts."""
+
+    backend: Backend
+    size: int
+    hosts: tuple[Host, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts and their slots; this machine, unless hosts or a scheduler's are meant."""
+        if self.hosts or slurm.allocated(os.environ):
+            return [f"{host.name}:{host.slots}" for host in self.hosts]
+        return [socket.gethostname()]
+
+    @property
+    def library(self) -> str:
+        """The library's name and version, as a journal has it."""
+        return f"{self.backend.name} {'.'.join(map(str, self.backend.version))}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("-np", type=int, required=True, metavar="N", help="number of ranks")
+    parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("tuning"),
+        metavar="DIR",
+        help="folder of the measurements and results, which all hosts see (tuning)",
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="start over; older measurements are moved aside"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    """What the options name.
+
+    Raises:
+        UsageError: there is no such host, or too few slots.
+        HvdExtError: there is no MPI library.
+    """
+    check_size(options.np)
+    hosts = parse_hosts(options.hosts) if options.hosts is not None else ()
+    check_hosts(hosts, os.environ)
+    slots = sum(host.slots for host in hosts)
+    if hosts and slots < options.np:
+        raise UsageError(f"-np {options.np}: the hosts of -H have {slots} slots")
+    return Target(find_backend(), options.np, hosts)
+
+
+def check_results(folder: Path, names: Iterable[str]) -> None:
+    """Make the folder, and raise a UsageError where a result could not be written after hours."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"-o {folder}: not a folder")
+    make_folder(folder)
+    for name in names:
+        check_writable(folder / name)
+
+
+def check_unset(settings: Iterable[Setting]) -> None:
+    """Raise a UsageError where the environment has a variable that is to be tuned.
+
+    It would be in force in the jobs that leave it to the library.
+    """
+    for name in sorted({setting.name for setting in settings}):
+        if name in os.environ:
+            raise UsageError(
+                f"{name}={os.environ[name]!r} is set, which tune measures itself: unset {name}"
+            )
