@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -36,8 +37,17 @@ def main(arguments: Sequence[str]) -> int:
     own, command, separated = separate(list(arguments))
     # A rank that is to start a program loads what that takes, no more.
     names = own[:1] if own[:1] and own[0] in SUBCOMMANDS else list(SUBCOMMANDS)
-    options = parser(names).parse_args(own)
+    top = parser(names)
+    options, unknown = top.parse_known_args(own)
     name: str = options.subcommand
+    takes_command = name in WITH_COMMAND or getattr(options, "kind", "") == "fusion"
+    if unknown and takes_command and not separated and not unknown[0].startswith("-"):
+        given = shlex.join(own[: len(own) - len(unknown)])
+        raise UsageError(
+            f"-- is missing before the command: hvd-launch {given} -- {shlex.join(unknown)}"
+        )
+    if unknown:
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
     if name in WITH_COMMAND and not command:
         raise UsageError(
             f"no COMMAND: write it after --, as in: hvd-launch {name} "

@@ -188,7 +188,7 @@ def ranks(library: Path, variables: dict[str, str], **task: Any) -> tuple[int, l
 
 
 def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> None:
-    code, (_, *parts), output = ranks(library, {}, sizes=[], selection=True)
+    code, (_, *parts), output = ranks(library, {}, sizes=[], selection=backend(library).name)
     assert code == 0, output
     selection = json.loads("".join(entry["part"] for entry in parts)) if parts else None
     found = backend(library)

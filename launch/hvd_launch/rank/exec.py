@@ -49,7 +49,9 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         )
     program = shutil.which(command[0])
     if program is None:
-        raise UsageError(f"{command[0]!r} is no command on this host: check its spelling, and PATH")
+        raise UsageError(
+            f"{command[0]!r}: command not found on this host; check its spelling, and PATH"
+        )
     environ = rank_environment(os.environ, here, options.visibility, options.backend, gpus())
     if options.report:
         # Imported here: a rank that needs no report starts without it.

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
@@ -20,6 +20,7 @@ from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import LIBRARIES, Backend, Launch, untested_note
 from hvd_launch.job import Host, check_size, parse_hostfile, parse_hosts
 from hvd_launch.rank import visibility
+from hvd_launch.run.profile import Profile
 from hvd_launch.run.supervise import run_job
 from hvd_launch.settings import PRESETS, Setting, assignment
 
@@ -85,19 +86,16 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     if options.gpus is not None and options.gpus < 0:
         raise UsageError(f"--gpus {options.gpus}: a host has 0 GPUs or more")
     if command[0].startswith("-") or (not options.dry_run and shutil.which(command[0]) is None):
-        raise UsageError(f"{command[0]!r} is no command here: check its spelling, and PATH")
+        raise UsageError(f"{command[0]!r}: command not found; check its spelling, and PATH")
     backend = find_backend(options.backend, options.launcher)
-    settings, kept = _settings(options, backend, os.environ)
+    profile = None if options.profile is None else Profile(options.profile, command)
+    recording = () if profile is None else profile.settings()
+    settings, kept = _settings(options, backend, os.environ, recording)
     ranks = command if options.bare else _reporting(options, backend, command)
     launch = machine.rank_command(backend, size, ranks, hosts, settings)
     if options.dry_run:
-        if options.profile is not None:
-            launch = replace(launch, argv=(*_recorder(options.profile), *launch.argv))
-        print(
-            _json(backend, launch, settings)
-            if options.json
-            else script(backend, launch, settings, kept)
-        )
+        show = _json if options.json else script
+        print(show(backend, launch, settings, kept, profile))
         return 0
     if "/" not in backend.program:
         raise HvdExtError(
@@ -105,10 +103,11 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
             "--dry-run prints the command for another machine"
         )
     machine.check_hosts(hosts, os.environ)
-    if options.profile is not None:
-        _record(options.profile)
     _tell(size, hosts, settings, kept)
-    return run_job(launch, reporting=not options.bare)
+    if profile is None:
+        return run_job(launch, reporting=not options.bare)
+    profile.begin()
+    return profile.end(run_job(launch, reporting=not options.bare))
 
 
 def _size(options: argparse.Namespace) -> int:
@@ -133,9 +132,14 @@ def _hosts(options: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def _settings(
-    options: argparse.Namespace, backend: Backend, environ: Mapping[str, str]
+    options: argparse.Namespace,
+    backend: Backend,
+    environ: Mapping[str, str],
+    recording: tuple[Setting, ...],
 ) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
     """What is set, and what would be if the environment had not other values already."""
+    # Some settings do not go with a preload.
+    environ = {**environ, **{setting.name: setting.value for setting in recording}}
     wanted = list(backend.library.settings())
     gpus = machine.gpus() if options.gpus is None else options.gpus
     if gpus:
@@ -143,7 +147,7 @@ def _settings(
     if options.ucx:
         wanted += backend.library.ucx_settings()
     kept = tuple(s for s in wanted if environ.get(s.name, s.value) != s.value)
-    settings = [s for s in wanted if s not in kept]
+    settings = [*recording, *(s for s in wanted if s not in kept)]
     if options.table is not None:
         from hvd_ext.allreduce.table import load
 
@@ -169,27 +173,6 @@ def _reporting(
     return (*program, *choice, "--", *command)
 
 
-def _record(directory: Path) -> None:
-    """Start over in this process's place, under hvprof."""
-    own = sys.argv[1:]
-    end = own.index("--")
-    kept: list[str] = []
-    skip = False
-    for word in own[:end]:
-        if skip:
-            skip = False
-        elif word == "--profile":
-            skip = True
-        elif not word.startswith("--profile="):
-            kept.append(word)
-    again = (*machine.module("hvd_launch"), *kept, *own[end:])
-    os.execv(sys.executable, [*_recorder(directory), *again])
-
-
-def _recorder(directory: Path) -> tuple[str, ...]:
-    return (*machine.module("hvprof"), "record", "-o", str(directory), "--")
-
-
 def _tell(
     size: int, hosts: tuple[Host, ...], settings: tuple[Setting, ...], kept: tuple[Setting, ...]
 ) -> None:
@@ -208,6 +191,7 @@ def script(
     launch: Launch,
     settings: tuple[Setting, ...],
     kept: tuple[Setting, ...],
+    profile: Profile | None = None,
 ) -> str:
     """A shell script that does what `run` would do.
 
@@ -216,6 +200,7 @@ def script(
         launch: the command.
         settings: what is set, each with its reason.
         kept: what is not, since the environment has another value.
+        profile: the job is recorded.
     """
     lines = [f"# {backend.title}"]
     if note := untested_note(backend.library):
@@ -227,15 +212,28 @@ def script(
         # As JSON: a comment must not end where a value has a newline.
         yours = json.dumps(launch.environ[s.name])
         lines.append(f"# {s.name} is yours: {yours}; it would be {json.dumps(s.value)}: {s.why}")
-    return "\n".join([*lines, shlex.join(launch.argv)])
+    lines.append(shlex.join(launch.argv))
+    if profile is not None:
+        lines.insert(0, f"{shlex.join(profile.begin_command)} > /dev/null || exit")
+        lines.append(f"code=$?; {shlex.join(profile.end_command)} $code && exit $code")
+    return "\n".join(lines)
 
 
-def _json(backend: Backend, launch: Launch, settings: tuple[Setting, ...]) -> str:
+def _json(
+    backend: Backend,
+    launch: Launch,
+    settings: tuple[Setting, ...],
+    kept: tuple[Setting, ...],
+    profile: Profile | None,
+) -> str:
+    del kept
     return json.dumps(
         {
             "backend": asdict(backend),
             "argv": launch.argv,
             "settings": [asdict(setting) for setting in settings],
+            "before": None if profile is None else profile.begin_command,
+            "after": None if profile is None else (*profile.end_command, "EXIT_CODE"),
         },
         indent=2,
     )
