@@ -115,6 +115,7 @@ setup(
     ],
     package_data={"hvd_ext.arena.cuda": ["*.cu"], "hvprof.reporters": ["templates/*.j2"]},
     install_requires=[
+        "argcomplete>=3.5",  # completion by the shell
         "jinja2>=3.1",  # the profiler's pages
         "mpi4py>=4.0",  # communicators and ranks
         "numpy>=1.26",  # gradients in memory; the profiler's arithmetic

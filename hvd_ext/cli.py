@@ -1,4 +1,4 @@
-"""What command lines share: exit codes, argument types, and a progress bar."""
+"""What command lines share: exit codes, argument types, completion, and a progress bar."""
 
 from __future__ import annotations
 
@@ -43,6 +43,17 @@ def run(main: Callable[[Sequence[str]], int], program: str) -> None:
             code = 130
             print(f"{program}: interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+def complete(parser: Callable[[], argparse.ArgumentParser]) -> None:
+    """Answer a shell that asks how a command line could go on, and exit; else do nothing.
+
+    argcomplete's script, once the shell has evaluated it, runs the program to ask.
+    """
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(parser(), always_complete_options="long")
 
 
 @contextlib.contextmanager

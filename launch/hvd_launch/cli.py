@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
-from hvd_ext.cli import run
+from hvd_ext.cli import complete, run
 from hvd_ext.errors import UsageError
 
 # A module each, with HELP, EXAMPLE, add_arguments(parser) and run(options, command).
@@ -17,7 +19,6 @@ SUBCOMMANDS = {
     "exec": "hvd_launch.rank.exec",
     "env": "hvd_launch.env",
     "doctor": "hvd_launch.doctor.command",
-    "completion": "hvd_launch.completion",
     "tune": "hvd_launch.tune.command",
 }
 # Those that run what stands after "--".
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
     What stands after the first "--" is the ranks' own and is never interpreted.
     """
+    complete(lambda: parser(with_command=True))
     own, command, separated = separate(list(arguments))
     # A rank that is to start a program loads what that takes, no more.
     names = own[:1] if own[:1] and own[0] in SUBCOMMANDS else list(SUBCOMMANDS)
@@ -73,8 +75,16 @@ def separate(words: list[str]) -> tuple[list[str], list[str], bool]:
     return words[:at], words[at + separated :], separated
 
 
-def parser(names: Sequence[str] = tuple(SUBCOMMANDS)) -> argparse.ArgumentParser:
-    """The parser of these subcommands."""
+def programs(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Programs on PATH for COMMAND's first word; a shell completes the others as files."""
+    folders = map(Path, os.get_exec_path() if not parsed_args.command else [])
+    return [p.name for folder in folders if folder.is_dir() for p in folder.glob(f"{prefix}*")]
+
+
+def parser(
+    names: Sequence[str] = tuple(SUBCOMMANDS), with_command: bool = False
+) -> argparse.ArgumentParser:
+    """The parser of these subcommands; with COMMAND as a positional to complete it too."""
     top = argparse.ArgumentParser(
         prog="hvd-launch",
         description="Start training jobs with the MPI that this machine has, set as it should be.",
@@ -93,4 +103,6 @@ def parser(names: Sequence[str] = tuple(SUBCOMMANDS)) -> argparse.ArgumentParser
         module.add_arguments(child)
         if name in WITH_COMMAND:
             child.usage = f"hvd-launch {name} [OPTIONS] -- COMMAND"
+            if with_command:
+                child.add_argument("command", nargs="*").completer = programs  # type: ignore[attr-defined]
     return top

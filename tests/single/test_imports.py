@@ -66,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Not standard library alone: whoever asks has measured, and has numpy.
     "hvd_ext.statistics": {*FACTS, "numpy", "scipy"},
     # Draws its progress bar, when it has one to draw.
-    "hvd_ext.cli": {*FACTS, "rich"},
+    "hvd_ext.cli": {*FACTS, "argcomplete", "rich"},
     "hvd_ext.__init__": FACTS,
     "hvd_ext.__main__": {*FACTS, "hvd_ext.torch"},
     # From here on each room knows those above it.

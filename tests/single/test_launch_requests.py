@@ -54,7 +54,6 @@ def environment(**variables: str) -> dict[str, str]:
         (["env", "--", "true"], "runs no command"),
         (["env", "--backend", "lam"], "'lam'"),
         (["doctor", "-np", "0"], "-np 0"),
-        (["completion", "csh"], "'csh'"),
     ],
 )
 def test_a_request_that_cannot_be_meant(
