@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import nnls
 
 from hvd_launch.settings import Setting
 from hvd_launch.tune.common.statistics import Interval, gain
@@ -101,17 +102,7 @@ def fit(rates: Mapping[Point, float]) -> tuple[float, ...]:
     terms = np.array([_terms(point) for point in points])
     times = np.array([1 / rates[point] for point in points])
     # Relative errors: a rate is known to so many percent.
-    weighted, ones = terms / times[:, None], np.ones(len(points))
-    best, least = np.zeros(terms.shape[1]), np.inf
-    columns = range(terms.shape[1])
-    # The constrained optimum is the free one of some subset of the terms: there are 31.
-    for count in range(1, len(columns) + 1):
-        for subset in map(list, itertools.combinations(columns, count)):
-            solution, *_ = np.linalg.lstsq(weighted[:, subset], ones, rcond=None)
-            error = float(np.sum((weighted[:, subset] @ solution - ones) ** 2))
-            if (solution >= 0).all() and error < least - 1e-12:
-                best, least = np.zeros(len(columns)), error
-                best[subset] = solution
+    best, _ = nnls(terms / times[:, None], np.ones(len(points)))
     return tuple(map(float, best))
 
 
