@@ -42,8 +42,8 @@ PROJECT_SOURCES = (
 )
 EXTRAS = "torch,images,plot,dev"
 # What hvd_ext, hvprof and hvd_launch need beside MPI, and what the trainers need beside that.
-NEEDS = ("numpy", "rich")
-TRAINERS_NEED = (*NEEDS, "pillow", "matplotlib", "jinja2", "scipy")
+NEEDS = ("numpy", "rich", "scipy")
+TRAINERS_NEED = (*NEEDS, "pillow", "matplotlib", "jinja2")
 # The checkout's roots of packages.
 ROOTS = (ROOT, ROOT / "profiling", ROOT / "launch")
 # What Horovod needs at hand while it is built (its setup.py imports some of it).
