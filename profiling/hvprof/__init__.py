@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.comparison import Comparison, compare
 from hvprof.analysis.summary import SIZE_ROWS, Exposed, Row, exposed, quantile_s, rows
 from hvprof.analysis.wait_time import waiting
@@ -19,6 +20,7 @@ from hvprof.recording.model import Cell, RankRecording, Recording
 
 __all__ = [
     "SIZE_ROWS",
+    "Analysis",
     "Cell",
     "Comparison",
     "Exposed",

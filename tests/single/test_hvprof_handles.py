@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 import hvprof
-from hvprof.analysis.advice import advise
+from hvprof.analysis.analysis import Analysis
 from hvprof.recording.model import RankRecording, Recording, Region, RegistrationCache
 from hvprof.reporters import terminal
 from hvprof.reporters.header import registration
@@ -30,7 +30,7 @@ def test_the_hit_rate_is_that_of_the_handles_where_the_library_has_none(tmp_path
     recording = changed(tmp_path / "b", registration_cache=cache)
     assert registration(recording) == f"75.0 % of 8 ({HANDLES})"
     # What to do about the library's cache is no advice for these.
-    assert not any("registered" in advice.title for advice in advise(recording, None))
+    assert not any("registered" in advice.title for advice in Analysis(recording).advice)
 
 
 def test_exposed_is_the_time_in_regions_of_communication(tmp_path: Path) -> None:
@@ -43,5 +43,5 @@ def test_exposed_is_the_time_in_regions_of_communication(tmp_path: Path) -> None
     )
     assert hvprof.exposed(recording) == hvprof.Exposed(4, 0.008, 0.008)
     out = io.StringIO()
-    terminal.render(recording, Console(file=out, width=120))
+    terminal.render(Analysis(recording), Console(file=out, width=120))
     assert "exposed communication: 8.0 ms in 4 steps, 2.00 ms a step" in out.getvalue()

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import hvprof
 from hvd_ext.errors import UsageError
+from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.cli import main
 from hvprof.format.bins import bin_edges
@@ -98,8 +99,11 @@ NO_CELL = struct.pack("<QQQ", 255 << 16, 0, 1).ljust(CELL.itemsize, b"\0")
 
 def shown(what: object) -> str:
     out = io.StringIO()
-    renderer = terminal.render if isinstance(what, hvprof.Recording) else render
-    renderer(what, Console(file=out, width=120))
+    console = Console(file=out, width=120)
+    if isinstance(what, hvprof.Recording):
+        terminal.render(Analysis(what), console)
+    else:
+        render(what, console)
     return out.getvalue()
 
 
@@ -332,5 +336,5 @@ def test_any_damage_is_an_error_or_a_report(
     except UsageError:
         return
     shown(recording)
-    json.dumps(as_json(recording), allow_nan=False)
+    json.dumps(as_json(Analysis(recording)), allow_nan=False)
     shown(hvprof.compare(recording, recording))

@@ -17,7 +17,7 @@ import pytest
 
 import hvprof
 from hvd_ext.errors import UsageError
-from hvprof.analysis.advice import advise
+from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.scaling import limits
 from hvprof.analysis.wait_split import split
 from hvprof.cli import main
@@ -69,7 +69,7 @@ def test_a_formula_stays_text_in_a_spreadsheet(
 
 def test_advice_is_bounded_and_can_be_typed(tmp_path: Path) -> None:
     recording = hvprof.load(write_job(tmp_path / "run", 8, late_rank=3))
-    found = advise(recording, split(recording, None))
+    found = Analysis(recording).advice
     titles = [advice.title for advice in found]
     assert any(title.startswith("See what keeps rank 3 on node000") for title in titles)
     assert any("Hide communication" in title for title in titles)
@@ -89,7 +89,7 @@ def test_advice_is_bounded_and_can_be_typed(tmp_path: Path) -> None:
 
 def test_even_ranks_get_no_advice_on_a_straggler(tmp_path: Path) -> None:
     recording = hvprof.load(write_job(tmp_path / "run", 8, noise=0.001))
-    found = advise(recording, split(recording, None))
+    found = Analysis(recording).advice
     assert not any("See what keeps" in advice.title for advice in found)
 
 
@@ -165,10 +165,10 @@ def test_a_rank_that_speaks_of_a_million_is_reported(
 
 def test_the_page_has_all_but_histograms(tmp_path: Path) -> None:
     recording = hvprof.load(write_job(tmp_path / "run", 2))
-    short = as_json(recording, full=False)
-    assert "histogram" in as_json(recording)["ranks"][0]["cells"][0]
+    short = as_json(Analysis(recording), full=False)
+    assert "histogram" in as_json(Analysis(recording))["ranks"][0]["cells"][0]
     assert "histogram" not in short["ranks"][0]["cells"][0]
-    assert short["data"] == as_json(recording)["data"]
+    assert short["data"] == as_json(Analysis(recording))["data"]
 
 
 @pytest.mark.parametrize("command", [["report", "--html"], ["report", "--trace"]])
@@ -281,3 +281,17 @@ def test_no_name_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert "\x1b" not in out
         assert "\x07" not in out
         assert command[0] != "report" or "[bold]" in out
+
+
+def test_a_page_groups_the_cells_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(recording: hvprof.Recording, traffic: str) -> list[hvprof.Row]:
+        asked.append(traffic)
+        return hvprof.rows(recording, traffic)
+
+    monkeypatch.setattr("hvprof.analysis.analysis.rows", counted)
+    page = tmp_path / "a.html"
+    main(["report", str(write_job(tmp_path / "run", 2)), "--html", str(page), "--json"])
+    assert page.exists()
+    assert sorted(asked) == ["control", "data", "transport"]

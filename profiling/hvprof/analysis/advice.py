@@ -7,12 +7,13 @@ communication can bring more than the communication that is exposed, where that 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_ext.units import format_seconds
-from hvprof.analysis.summary import Row, exposed, rows
+from hvprof.analysis.shares import Shares
+from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
 from hvprof.recording.model import Recording
 
@@ -45,36 +46,21 @@ class Advice:
     command: str
 
 
-def share_of(recording: Recording) -> str:
-    """What shares of time are taken of: "steps" where the program marks them, else "run"."""
-    steps = recording.all_steps
-    return "steps" if steps and steps.time_s > 0 else "run"
+def advise(
+    recording: Recording,
+    rows: Mapping[str, Sequence[Row]],
+    shares: Shares,
+    split: Split | None,
+) -> list[Advice]:
+    """All advice that the figures support, the most promising first.
 
-
-def base_s(recording: Recording) -> float:
-    """Seconds of a rank that shares are taken of."""
-    steps = recording.all_steps
-    return steps.time_s if steps and steps.time_s > 0 else run_s(recording)
-
-
-def run_s(recording: Recording) -> float:
-    """Seconds from a rank's start to its end, as a mean; 0 where none has ended."""
-    ends = [rank.end_unix_s - rank.start_unix_s for rank in recording.ranks if rank.end_unix_s]
-    return max(sum(ends) / len(ends), 0.0) if ends else recording.duration_s or 0.0
-
-
-def exposed_s(recording: Recording) -> float | None:
-    """How long a rank stood still for communication; None if nothing tells."""
-    steps = recording.all_steps
-    if steps:
-        return steps.exposed_s
-    shown = exposed(recording)
-    return shown.time_s if shown else None
-
-
-def advise(recording: Recording, split: Split | None) -> list[Advice]:
-    """All advice that the figures support, the most promising first."""
-    case = _Case(recording, split)
+    Args:
+        recording: of one job.
+        rows: its rows, by traffic.
+        shares: what shares of time are taken of.
+        split: waiting against transfer, where it is known.
+    """
+    case = _Case(recording, rows, shares, split)
     found = [advice for rule in _RULES for advice in rule(case)]
     return sorted(found, key=lambda advice: -(advice.most_s or 0))
 
@@ -82,16 +68,21 @@ def advise(recording: Recording, split: Split | None) -> list[Advice]:
 class _Case:
     """What the rules look at."""
 
-    def __init__(self, recording: Recording, split: Split | None) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        rows: Mapping[str, Sequence[Row]],
+        shares: Shares,
+        split: Split | None,
+    ) -> None:
         self.recording = recording
         self.split = split
-        self.run_s = run_s(recording)
-        self.base_s = base_s(recording)
-        self.share_of = share_of(recording)
-        self.exposed_s = exposed_s(recording)
-        self.data = rows(recording, "data")
-        self.allreduce = [row for row in self.data if row.operation == "allreduce"]
-        self.control = rows(recording, "control")
+        self.run_s = shares.run_s
+        self.base_s = shares.base_s
+        self.share_of = shares.share_of
+        self.exposed_s = shares.exposed_s
+        self.allreduce = [row for row in rows["data"] if row.operation == "allreduce"]
+        self.control = rows["control"]
         self.control_s = sum(row.time_s for row in self.control)
         # A lucky call or two is no measure for thousands.
         least_s = 0.05 * sum(row.time_s for row in self.allreduce)

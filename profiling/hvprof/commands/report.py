@@ -8,16 +8,15 @@ import sys
 from pathlib import Path
 
 from hvd_ext.cli import above_zero, output_file
-from hvprof.analysis.advice import advise
+from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.layers import load_layers
-from hvprof.analysis.wait_split import split
-from hvprof.analysis.wait_time import waiting
 from hvprof.commands.shared import add_html, console, print_json, write_page
 from hvprof.recording.load import load
 from hvprof.reporters import terminal
 from hvprof.reporters.html import report_page
 from hvprof.reporters.json_csv import as_json, write_csv
 from hvprof.reporters.perfetto import write_chrome
+from hvprof.reporters.sections.base import Page
 
 HELP = "show a recording"
 ABOUT = "Show where the communication time went, who waited, and what to try next."
@@ -47,21 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show a recording in the ways that are asked for."""
-    recording = load(options.directory)
+    analysis = Analysis(load(options.directory))
     layers = load_layers(options.layers) if options.layers else None
-    parts = split(recording, waiting(recording))
-    advices = advise(recording, parts)
     if options.html:
-        write_page(options.html, report_page(recording, parts, advices, layers, options.peak))
+        write_page(options.html, report_page(Page(analysis, layers, options.peak)))
     if options.trace:
-        count = write_chrome(recording, options.trace)
+        count = write_chrome(analysis.recording, options.trace)
         print(f"hvprof: {count} events in {options.trace}: open it in Perfetto", file=sys.stderr)
     if options.json:
-        advised = [dataclasses.asdict(advice) for advice in advices]
-        waits = dataclasses.asdict(parts) if parts else None
-        print_json({**as_json(recording), "wait": waits, "advice": advised})
+        advice = [dataclasses.asdict(one) for one in analysis.advice]
+        wait = dataclasses.asdict(analysis.wait_split) if analysis.wait_split else None
+        print_json({**as_json(analysis), "wait": wait, "advice": advice})
     elif options.csv:
-        write_csv(recording, sys.stdout)
+        write_csv(analysis, sys.stdout)
     elif not (options.html or options.trace):
-        terminal.render(recording, console(), parts, advices)
+        terminal.render(analysis, console())
     return 0

@@ -12,8 +12,8 @@ from hvd_ext.units import MB, format_seconds
 from hvprof.analysis.bootstrap import BETWEEN_RUNS, FASTER, NO_EVIDENCE, SLOWER
 from hvprof.analysis.comparison import ComparedRow, Comparison, Side, interval_text
 from hvprof.reporters import svg
-from hvprof.reporters.figures.base import BAD, CONTROL, DATA, GOOD, Figure, plain
 from hvprof.reporters.page import render_page
+from hvprof.reporters.sections.base import BAD, CONTROL, DATA, GOOD, Figure
 from hvprof.reporters.svg import Series
 
 
@@ -111,7 +111,7 @@ def comparison_page(comparison: Comparison) -> str:
         verdict=comparison_verdict(comparison),
         total={"kind": _kind(comparison.total)},
         rows=[{"kind": _kind(row), "cells": cells(row)} for row in shown],
-        charts=[plain(figure) for figure in _pictures(comparison)],
+        charts=[*_pictures(comparison)],
     )
 
 

@@ -6,22 +6,21 @@ import csv
 import dataclasses
 from typing import Any, TextIO
 
+from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.inputs import JSON_VERSION
-from hvprof.analysis.scaling import limits
-from hvprof.analysis.summary import Row, exposed, rows
-from hvprof.format.key import TRAFFIC
-from hvprof.recording.model import RankRecording, Recording, Step
+from hvprof.analysis.summary import Row
+from hvprof.recording.model import RankRecording, Step
 
 
-def as_json(recording: Recording, *, full: bool = True) -> dict[str, Any]:
+def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
     """All of a recording in JSON's types.
 
     Args:
-        recording: of one job.
+        analysis: of the recording.
         full: with each cell's histogram and blocks, each rank's last steps, and the
             regions' histograms; the rows have quantiles and blocks either way.
     """
-    shown, found = exposed(recording), limits(recording)
+    recording, shown, found = analysis.recording, analysis.exposed, analysis.limits
     return {
         "json_version": JSON_VERSION,
         "directory": str(recording.directory),
@@ -37,8 +36,8 @@ def as_json(recording: Recording, *, full: bool = True) -> dict[str, Any]:
         "steps": step_as_json(recording.all_steps),
         "limits": dataclasses.asdict(found) if found else None,
         **{
-            traffic: [dataclasses.asdict(row) for row in rows(recording, traffic)]
-            for traffic in TRAFFIC
+            traffic: [dataclasses.asdict(row) for row in of_traffic]
+            for traffic, of_traffic in analysis.rows.items()
         },
         "ranks": [_rank(rank, full=full) for rank in recording.ranks],
     }
@@ -51,7 +50,7 @@ def step_as_json(step: Step | None) -> dict[str, Any] | None:
     return {**dataclasses.asdict(step), "overlap_percent": step.overlap_percent}
 
 
-def write_csv(recording: Recording, stream: TextIO) -> None:
+def write_csv(analysis: Analysis, stream: TextIO) -> None:
     """Write one line for each row of the report, with a heading.
 
     The columns are `traffic` and the attributes of `rows.Row`, without the blocks.
@@ -59,8 +58,8 @@ def write_csv(recording: Recording, stream: TextIO) -> None:
     names = [field.name for field in dataclasses.fields(Row) if field.name != "blocks_s"]
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["traffic", *names])
-    for traffic in TRAFFIC:
-        for row in rows(recording, traffic):
+    for traffic, of_traffic in analysis.rows.items():
+        for row in of_traffic:
             writer.writerow([traffic, *(_cell(getattr(row, name)) for name in names)])
 
 

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.advice import Advice
-from hvprof.analysis.scaling import limits
-from hvprof.analysis.summary import Row, exposed, rows
+from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
-from hvprof.recording.model import Recording, Step
+from hvprof.recording.model import Step
 from hvprof.reporters.header import facts, registration, warnings
 from hvprof.text import printable
 
@@ -28,23 +28,15 @@ _TITLES = {
 }
 
 
-def render(
-    recording: Recording,
-    console: Console,
-    split: Split | None = None,
-    advices: Sequence[Advice] = (),
-) -> None:
-    """Print the header and a table for each kind of traffic.
-
-    And, where they are given, who waits and what to try.
-    """
-    for line in map(printable, _header(recording)):
+def render(analysis: Analysis, console: Console) -> None:
+    """Print the header, a table for each kind of traffic, who waits, and what to try."""
+    for line in map(printable, _header(analysis)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for traffic, title in _TITLES.items():
-        found = rows(recording, traffic)
+        found = analysis.rows[traffic]
         if found:
             console.print()
-            print_table(_table(title, found, recording.size), console)
+            print_table(_table(title, found, analysis.recording.size), console)
     console.print(
         "Times and calls are a rank's: total is the mean over the ranks, worst the rank with "
         "the most.\nKB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Of an i... "
@@ -52,12 +44,12 @@ def render(
         style="dim",
         highlight=False,
     )
-    if split and split.time_s:
+    if analysis.wait_split and analysis.wait_split.time_s:
         console.print()
-        _waiting(split, console)
-    if advices:
+        _waiting(analysis.wait_split, console)
+    if analysis.advice:
         console.print()
-        _advice(advices, console)
+        _advice(analysis.advice, console)
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -69,14 +61,15 @@ def print_table(table: Table, console: Console) -> None:
     console.print(table, crop=False)
 
 
-def _header(recording: Recording) -> list[str]:
+def _header(analysis: Analysis) -> list[str]:
+    recording = analysis.recording
     *first, cost = facts(recording)
     lines = [shlex.join(recording.command) or str(recording.directory), "  ".join(first), cost]
     lines.append(f"registration cache: {registration(recording)}")
-    step, shown = recording.all_steps, exposed(recording)
+    step, shown = recording.all_steps, analysis.exposed
     if step and step.index:
         lines.append(_step(step))
-        if found := limits(recording):
+        if found := analysis.limits:
             line = f"limits: {found.free_speedup:.2f} x if communication were free"
             if found.most_speedup is not None:
                 line += f"; at most {found.most_speedup:.1f} x by splitting this batch further"

@@ -1,18 +1,16 @@
-"""Figures of the training: its steps, overlap, regions, limits and layers."""
+"""The step, or the run where no steps are marked."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from hvd_ext.units import format_bytes, format_seconds
-from hvprof.analysis.advice import exposed_s, run_s
-from hvprof.analysis.layers import LayerTable
+from hvd_ext.units import format_seconds
+from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.scaling import Limits
-from hvprof.analysis.summary import rows
 from hvprof.recording.model import Recording, Step
 from hvprof.reporters import svg
-from hvprof.reporters.figures.base import (
+from hvprof.reporters.sections.base import (
     BAD,
     COMPUTE,
     CONTROL,
@@ -21,19 +19,32 @@ from hvprof.reporters.figures.base import (
     INPUT,
     WAIT,
     Figure,
+    Page,
+    Section,
     grouped,
     ranks_title,
 )
 from hvprof.reporters.svg import Axis, Curve, Series
 
-_MOST_LAYERS = 16
+
+def section(page: Page) -> Section:
+    """Where the time goes, what is hidden, and what more ranks could bring."""
+    analysis, recording = page.analysis, page.analysis.recording
+    figures = [
+        *_step_time(analysis),
+        *_overlap(recording),
+        *_regions(recording),
+        *_limits(analysis.limits),
+    ]
+    return Section("The step", figures)
 
 
-def step_time(recording: Recording) -> Iterator[Figure]:
+def _step_time(analysis: Analysis) -> Iterator[Figure]:
     """Where a step's time goes, of ranks that mark steps; else what is known of the run."""
+    recording = analysis.recording
     step = recording.all_steps
     if step is None or not step.index:
-        yield from _run_time(recording)
+        yield from _run_time(analysis)
         return
     count = step.index
     ranks = [
@@ -63,7 +74,7 @@ def step_time(recording: Recording) -> Iterator[Figure]:
     )
 
 
-def overlap(recording: Recording) -> Iterator[Figure]:
+def _overlap(recording: Recording) -> Iterator[Figure]:
     """Hidden against exposed communication, rank by rank."""
     found = [(rank.rank, rank.all_steps) for rank in recording.ranks if rank.all_steps]
     step = recording.all_steps
@@ -89,7 +100,7 @@ def overlap(recording: Recording) -> Iterator[Figure]:
     )
 
 
-def regions(recording: Recording) -> Iterator[Figure]:
+def _regions(recording: Recording) -> Iterator[Figure]:
     """The parts that the program named."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     colors: dict[str, int] = {}
@@ -116,7 +127,7 @@ def regions(recording: Recording) -> Iterator[Figure]:
     )
 
 
-def limits(found: Limits | None) -> Iterator[Figure]:
+def _limits(found: Limits | None) -> Iterator[Figure]:
     """Speed on more ranks, as far as the recording can tell."""
     if found is None:
         return
@@ -152,78 +163,12 @@ def limits(found: Limits | None) -> Iterator[Figure]:
     )
 
 
-def layers(table: LayerTable | None) -> Iterator[Figure]:
-    """Compute time layer by layer, and how it shrinks with the batch."""
-    if table is None:
-        return
-    last = len(table.batches) - 1
-    heaviest = sorted(table.layers, key=lambda one: -one.time_s(last))[:_MOST_LAYERS]
-    chosen = [one for one in table.layers if one in heaviest]
-    yield Figure(
-        "layers",
-        f"Compute by layer at a batch of {table.batches[last]}",
-        f"Forward and backward of the {len(chosen)} layers that take longest, in the order of "
-        f"the forward pass, of {len(table.layers)}.",
-        svg.bars(
-            "layers",
-            [one.name for one in chosen],
-            [
-                Series("forward", [one.forward_s[last] for one in chosen], COMPUTE),
-                Series("backward", [one.backward_s[last] for one in chosen], DATA),
-            ],
-            format_seconds,
-        ),
-    )
-    total = [
-        (batch, sum(one.time_s(index) for one in table.layers) / batch)
-        for index, batch in enumerate(table.batches)
-    ]
-    skinny = [
-        (batch, sum(one.time_s(index) for one in table.skinny) / batch)
-        for index, batch in enumerate(table.batches)
-    ]
-    lines = [Curve("all layers", total, COMPUTE)]
-    if table.skinny:
-        lines.append(Curve("skinny layers", skinny, BAD))
-    yield Figure(
-        "batch",
-        "Compute for one sample against the batch of a rank",
-        "A flat line scales: half the batch takes half the time. Where it rises to the left, "
-        "splitting a fixed batch over more ranks stops paying. Skinny: at the smallest batch a "
-        "sample costs more than twice what it does at the largest.",
-        svg.curves(
-            "batch",
-            lines,
-            Axis("batch of a rank", lambda value: f"{value:.0f}", base=2),
-            Axis("a sample", format_seconds, base=10),
-        ),
-    )
-    ready = sorted((one for one in table.layers if one.gradient_bytes), key=lambda o: o.ready_s)
-    points, done = [(0.0, 0.0)], 0
-    for one in ready:
-        points += [(one.ready_s, done / 1e6), (one.ready_s, (done + one.gradient_bytes) / 1e6)]
-        done += one.gradient_bytes
-    if done:
-        yield Figure(
-            "ready",
-            f"When gradients are ready: {format_bytes(done)} in all",
-            "Bytes of gradient that are ready so long after backward began: what is ready early "
-            "can be reduced behind the rest of backward.",
-            svg.curves(
-                "gradients ready",
-                [Curve("ready", points, DATA, dots=False)],
-                Axis("since backward began", format_seconds),
-                Axis("MB", lambda value: f"{value:g}"),
-            ),
-        )
-
-
-def _run_time(recording: Recording) -> Iterator[Figure]:
-    total_s, stood_s = run_s(recording), exposed_s(recording)
-    times = {kind: sum(row.time_s for row in rows(recording, kind)) for kind in ("data", "control")}
+def _run_time(analysis: Analysis) -> Iterator[Figure]:
+    total_s, blocked_s = analysis.shares.run_s, analysis.shares.exposed_s
+    times = {kind: sum(row.time_s for row in analysis.rows[kind]) for kind in ("data", "control")}
     known = {
         "run": total_s,
-        **({} if stood_s is None else {"exposed": stood_s}),
+        **({} if blocked_s is None else {"exposed": blocked_s}),
         "data traffic": times["data"],
         "control traffic": times["control"],
     }

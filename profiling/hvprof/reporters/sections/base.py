@@ -1,11 +1,15 @@
-"""What all figures share: a title, a caption, colours, and how many ranks fit in."""
+"""What all sections share: figures, tables, colours, and how many ranks fit in."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from hvd_ext.units import format_seconds
+from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.layers import LayerTable
+from hvprof.analysis.summary import Row
 
 # Colours of the page (templates/page.html.j2).
 DATA, WAIT, CONTROL, COMPUTE, INPUT, GOOD, BAD = 1, 2, 3, 4, 5, 6, 7
@@ -52,6 +56,46 @@ def ranks_title(count: int, names: Sequence[str]) -> str:
     return "rank" if len(names) == count else f"ranks, {math.ceil(count / len(names))} a column"
 
 
-def plain(figure: Figure) -> dict[str, str]:
-    """A figure for the template."""
-    return dataclasses.asdict(figure)
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, and what its columns hold."""
+
+    names: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with figures and tables; it is left out where there are none."""
+
+    title: str
+    figures: Sequence[Figure]
+    tables: Sequence[Table] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page is about.
+
+    Attributes:
+        analysis: of the recording.
+        layers: of its model, where they were measured.
+        peak_gb_s: what the link or the memory can do, in 10^9 bytes/s; where it is None,
+            shares are of the best bandwidth in the recording.
+    """
+
+    analysis: Analysis
+    layers: LayerTable | None = None
+    peak_gb_s: float | None = None
+
+
+def calls_text(row: Row) -> str:
+    """Calls of a rank, as a range where the ranks differ."""
+    even = row.calls_min == row.calls_max
+    return str(row.calls_max) if even else f"{row.calls_min}-{row.calls_max}"
+
+
+def seconds_text(value: float | None) -> str:
+    """A time, or "-" where it is not known."""
+    return "-" if value is None else format_seconds(value)

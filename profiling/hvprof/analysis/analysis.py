@@ -1,0 +1,61 @@
+"""All that reports show of a recording, each part computed once, when it is first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from hvprof.analysis.advice import Advice, advise
+from hvprof.analysis.scaling import Limits, limits
+from hvprof.analysis.shares import Shares, shares
+from hvprof.analysis.summary import Exposed, Row, exposed, rows
+from hvprof.analysis.wait_split import Split, split
+from hvprof.analysis.wait_time import waiting
+from hvprof.format.key import TRAFFIC
+from hvprof.recording.model import Recording
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """What follows from a recording; reporters take nothing else.
+
+    Attributes:
+        recording: of one job.
+    """
+
+    recording: Recording
+
+    @cached_property
+    def rows(self) -> dict[str, list[Row]]:
+        """By traffic, each with the operation that took longest first."""
+        return {traffic: rows(self.recording, traffic) for traffic in TRAFFIC}
+
+    @cached_property
+    def allreduce(self) -> list[Row]:
+        """The rows of data traffic that are allreduce."""
+        return [row for row in self.rows["data"] if row.operation == "allreduce"]
+
+    @cached_property
+    def exposed(self) -> Exposed | None:
+        """What regions of kind "communication" say; None without any."""
+        return exposed(self.recording)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """What shares of time are taken of."""
+        return shares(self.recording, self.exposed)
+
+    @cached_property
+    def wait_split(self) -> Split | None:
+        """Waiting against transfer: from the trace, hvd_ext's own reports, or estimated."""
+        return split(self.recording, waiting(self.recording))
+
+    @cached_property
+    def limits(self) -> Limits | None:
+        """What more ranks could bring; None where steps are not marked."""
+        return limits(self.recording)
+
+    @cached_property
+    def advice(self) -> list[Advice]:
+        """What to try next, the most promising first."""
+        return advise(self.recording, self.rows, self.shares, self.wait_split)

@@ -1,0 +1,39 @@
+"""What shares of time are taken of, and the share that a rank was blocked on communication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hvprof.analysis.summary import Exposed
+from hvprof.recording.model import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Seconds of a rank, as means.
+
+    Attributes:
+        run_s: from start to end; 0 where no rank has ended.
+        base_s: what shares are taken of: the steps where the program marks them, else the run.
+        share_of: "steps" or "run", accordingly.
+        exposed_s: blocked on communication; None if nothing tells.
+    """
+
+    run_s: float
+    base_s: float
+    share_of: str
+    exposed_s: float | None
+
+
+def shares(recording: Recording, exposed: Exposed | None) -> Shares:
+    """The shares of a recording, with what its regions say was exposed."""
+    ends = [rank.end_unix_s - rank.start_unix_s for rank in recording.ranks if rank.end_unix_s]
+    run_s = max(sum(ends) / len(ends), 0.0) if ends else recording.duration_s or 0.0
+    steps = recording.all_steps
+    marked = steps is not None and steps.time_s > 0
+    return Shares(
+        run_s=run_s,
+        base_s=steps.time_s if steps is not None and marked else run_s,
+        share_of="steps" if marked else "run",
+        exposed_s=steps.exposed_s if steps else exposed.time_s if exposed else None,
+    )

@@ -1,0 +1,83 @@
+"""Control traffic and everything else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from hvd_ext.units import format_bytes, format_seconds
+from hvprof.analysis.analysis import Analysis
+from hvprof.format.key import TRAFFIC
+from hvprof.reporters import svg
+from hvprof.reporters.sections.base import (
+    CONTROL,
+    Figure,
+    Page,
+    Section,
+    Table,
+    calls_text,
+    seconds_text,
+)
+from hvprof.reporters.svg import Series
+
+
+def section(page: Page) -> Section:
+    """Coordination, and a table of all operations."""
+    return Section(
+        "Control traffic and everything else",
+        [*_control(page.analysis)],
+        [_everything(page.analysis)],
+    )
+
+
+def _control(analysis: Analysis) -> Iterator[Figure]:
+    """Horovod's coordination, and what hvd_ext sends below its reductions."""
+    found = analysis.rows
+    if not found["control"] and not found["transport"]:
+        return
+    operations: dict[tuple[str, str], float] = defaultdict(float)
+    for kind in TRAFFIC[1:]:
+        for row in found[kind]:
+            operations[(kind, row.operation)] += row.time_s
+    order = sorted(operations.items(), key=lambda item: -item[1])[:8]
+    labels = [f"{kind}: {operation}" for (kind, operation), _ in order]
+    calls = sum(row.calls for row in found["control"]) // len(analysis.recording.ranks)
+    yield Figure(
+        "control",
+        "Control traffic, apart from the data",
+        f"Horovod's ranks agree on what is ready: {calls} calls of a rank. Mostly waiting, on a "
+        "thread of its own. Transport is what hvd_ext sends for reductions it reports as data.",
+        svg.bars(
+            "control traffic",
+            labels,
+            [Series("time of a rank", [time_s for _, time_s in order], CONTROL)],
+            format_seconds,
+        ),
+    )
+
+
+def _everything(analysis: Analysis) -> Table:
+    names = ["operation", "traffic", "message size", "calls", "bytes", "total", "worst rank"]
+    names += ["median", "99 %", "longest"]
+    table = [
+        [
+            row.operation if row.algorithm == "native" else f"{row.operation} ({row.algorithm})",
+            traffic,
+            row.message_size,
+            calls_text(row),
+            format_bytes(row.message_bytes // len(analysis.recording.ranks)),
+            format_seconds(row.time_s),
+            format_seconds(row.time_max_s),
+            seconds_text(row.p50_s),
+            seconds_text(row.p99_s),
+            format_seconds(row.max_s),
+        ]
+        for traffic, of_traffic in analysis.rows.items()
+        for row in of_traffic
+    ]
+    caption = (
+        "All operations. Of a non-blocking one (i...), the time is that of starting it. Data is "
+        "what the program exchanges; control is Horovod's coordination; transport is what "
+        "hvd_ext sends to carry out reductions that stand under data."
+    )
+    return Table(names, table, caption)

@@ -1,0 +1,97 @@
+"""Ranks, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from hvd_ext.units import format_seconds
+from hvprof.analysis.summary import SIZE_ROWS, size_row
+from hvprof.analysis.wait_split import Split
+from hvprof.recording.model import Recording
+from hvprof.reporters import svg
+from hvprof.reporters.sections.base import (
+    DATA,
+    WAIT,
+    Figure,
+    Page,
+    Section,
+    grouped,
+    ranks_title,
+)
+from hvprof.reporters.svg import Series
+
+
+def section(page: Page) -> Section:
+    """What each rank spent where, and who was waited for."""
+    analysis = page.analysis
+    figures = [*_ranks(analysis.recording), *_waiting(analysis.wait_split)]
+    return Section("Ranks, and who waits for whom", figures)
+
+
+def _ranks(recording: Recording) -> Iterator[Figure]:
+    """The heat map: what each rank spent where."""
+    sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for rank in recording.ranks:
+        for region in rank.regions:
+            if region.kind == "communication":
+                sums["blocked"][rank.rank] += region.time_s
+        for cell in rank.cells:
+            if cell.traffic == "data":
+                label = f"{cell.operation} {SIZE_ROWS[size_row(cell.low_bytes)][0]}"
+                sums[label][rank.rank] += cell.time_s
+            elif cell.traffic == "control":
+                sums["control"][rank.rank] += cell.time_s
+    if not sums or len(recording.ranks) < 2:
+        return
+    labels = sorted(sums, key=lambda label: -sum(sums[label].values()))[:10]
+    table = [[(rank.rank, sums[label][rank.rank]) for rank in recording.ranks] for label in labels]
+    names, values = grouped(*table, unusual=True)
+    several = len(recording.ranks) > len(names)
+    yield Figure(
+        "ranks",
+        "Who spends how long where",
+        "Time of each rank, the strongest colour for a row's longest: a faint column is a rank "
+        "that others wait for, since it arrives last and waits least."
+        + (
+            " A column holds several ranks, and shows the one farthest from the mean."
+            if several
+            else ""
+        ),
+        svg.heat("ranks", labels, names, values, format_seconds, ranks_title(len(table[0]), names)),
+    )
+
+
+def _waiting(split: Split | None) -> Iterator[Figure]:
+    """Waiting against transfer by operation and by rank, and who was waited for."""
+    if split is None or not split.time_s:
+        return
+    parts = split.by_operation[:8]
+    share = 100 * split.wait_s / split.time_s
+    yield Figure(
+        "wait",
+        f"Wait against transfer: {share:.0f} % is waiting",
+        f"Collectives of a rank, mean over the ranks. {split.note}",
+        svg.bars(
+            "wait against transfer",
+            [label for label, _, _ in parts],
+            [
+                Series("transfer", [transfer for _, transfer, _ in parts], DATA),
+                Series("wait", [wait for _, _, wait in parts], WAIT),
+            ],
+            format_seconds,
+        ),
+    )
+    first = split.waited_for[:8]
+    if first:
+        yield Figure(
+            "late",
+            f"Who is waited for: rank {first[0][0]} most",
+            f"Time that ranks waited for this one, as a mean over all ranks. {split.note}",
+            svg.bars(
+                "waited for",
+                [f"rank {rank}" for rank, _ in first],
+                [Series("waited for", [time_s for _, time_s in first], WAIT)],
+                format_seconds,
+            ),
+        )
