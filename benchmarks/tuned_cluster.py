@@ -22,7 +22,7 @@ from benchmarks import gradients, harness, shapes
 from hvd_ext.cli import at_least
 from hvd_ext.files import make_folder
 from hvd_ext.process import started
-from hvd_launch.tune.common.statistics import gain
+from hvd_ext.statistics import gain
 from testbed import ranks
 from testbed.emulated_hosts import Hosts, emulated_hosts
 

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         module.add_arguments(child)
         child.set_defaults(run=module.run)
+    cli.complete(lambda: parser)
     options = parser.parse_args(arguments)
     code: int = options.run(options)
     return code

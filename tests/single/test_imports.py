@@ -91,7 +91,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_launch.doctor": {"hvd_ext.errors", "hvd_launch", "rich"},
     # Runs in processes of its own, to see what these load.
     "hvd_launch.doctor.child": {"mpi4py", "horovod"},
-    "hvd_launch.tune": {"hvd_launch", *FACTS, "hvd_ext.allreduce.table", *SHOWN, "scipy"},
+    "hvd_launch.tune": {
+        "hvd_launch",
+        *FACTS,
+        "hvd_ext.statistics",
+        "hvd_ext.allreduce.table",
+        *SHOWN,
+        "scipy",
+    },
     "hvd_launch.tune.allreduce.rank": {*MPI, "hvd_ext.job", "hvd_ext.allreduce", "hvd_launch"},
     "training": {*TRAINED, "horovod"},
     "training.volumes": {*TRAINED, "hvd_ext.spatial"},

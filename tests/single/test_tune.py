@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.statistics import gain
 from hvd_launch.backends import intelmpi, mpich, openmpi
 from hvd_launch.backends.libraries import Backend
 from hvd_launch.backends.tuning import DEFAULT
@@ -24,7 +25,6 @@ from hvd_launch.tune.allreduce.rank import MARK
 from hvd_launch.tune.allreduce.tuning import Result
 from hvd_launch.tune.common.jobs import Outcome
 from hvd_launch.tune.common.journal import Journal
-from hvd_launch.tune.common.statistics import gain
 from hvd_launch.tune.common.target import Target
 
 OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
@@ -49,26 +49,6 @@ SELECTION: dict[str, Any] = {
         "comm_type=inter": {"algorithm=MPIR_Allreduce_inter_reduce_exchange_bcast": {}},
     },
 }
-
-
-def test_a_gain_is_told_from_luck() -> None:
-    before = [10.0, 10.2, 9.9, 10.1, 10.3, 9.8]
-    sure = gain(before, [time / 2 for time in before])
-    assert sure.gained
-    assert sure.low == pytest.approx(2) == sure.high
-    assert not gain(before, before[::-1]).gained
-    assert not gain([10.0], [1.0]).gained
-
-
-@pytest.mark.parametrize("pairs", [2, 3, 5, 8, 20])
-def test_the_interval_holds_the_truth_about_as_often_as_it_says(pairs: int) -> None:
-    source = random.Random(1)
-    held = 0
-    for _ in range(100):
-        after = [math.exp(source.gauss(0, 0.2)) for _ in range(pairs)]
-        found = gain([1.2 * math.exp(source.gauss(0, 0.2)) for _ in range(pairs)], after)
-        held += found.low <= 1.2 <= found.high
-    assert held >= 89
 
 
 def test_a_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:

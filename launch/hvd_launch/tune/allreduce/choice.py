@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hvd_ext.statistics import Interval, from_logs, gain, lasting
 from hvd_launch.backends.tuning import DEFAULT, Candidates
-from hvd_launch.tune.common.statistics import Interval, from_logs, gain
 
 # us by candidate, then by message_bytes, then by round.
 Times = Mapping[str, Mapping[int, Mapping[int, float]]]
@@ -76,32 +76,20 @@ def hopeless(times: Times, name: str, message_bytes: int) -> bool:
 
 
 def _by_size(times: Times, candidates: Candidates, sizes: list[int]) -> dict[int, str]:
-    """For each size the fastest of those that beat the base there and beside it.
-
-    What wins at one size alone has had luck.
-    """
+    """For each size the fastest of those that beat the base there and beside it."""
     names = [candidate.name for candidate in candidates.all if candidate.rule is not None]
-    gains = {
-        size: {
+    gains = [
+        {
             name: found
             for name in names
             if (found := compare(times, candidates.base, name, size)) is not None
         }
         for size in sizes
+    ]
+    return {
+        size: max(left, key=left.__getitem__, default=candidates.base)
+        for size, left in zip(sizes, lasting(gains), strict=True)
     }
-    chosen = {}
-    for index, size in enumerate(sizes):
-        beside = sizes[max(0, index - 1) : index] + sizes[index + 1 : index + 2]
-        lasting = {
-            name: found.estimate
-            for name, found in gains[size].items()
-            if found.gained
-            and (
-                not beside or any(name in gains[s] and gains[s][name].estimate > 1 for s in beside)
-            )
-        }
-        chosen[size] = max(lasting, key=lasting.__getitem__, default=candidates.base)
-    return chosen
 
 
 def _expected(times: Times, by_size: Mapping[int, str]) -> Interval | None:

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.allreduce.table import load
+from hvd_ext.allreduce.timing import check, sample_s
 from hvd_ext.cli import run
-from hvd_ext.errors import HvdExtError
 from hvd_launch.backends.libraries import LIBRARIES
 
 if TYPE_CHECKING:
@@ -103,37 +102,14 @@ def _planner(
 def _samples(
     world: MPI.Comm, call: Callable[[], Any], buffer: np.ndarray[Any, Any], limit_s: float
 ) -> list[float]:
-    _check(world, call, buffer)
-    first_s = _sample_s(world, call, 1)
+    check(world, world, "allreduce", buffer, call)
+    first_s = sample_s(world, call, 1)
     if first_s > limit_s:
         return [first_s]
     repeats = min(_MOST_CALLS, 1 + int(_SAMPLE_S / first_s))
     count = int(_BUDGET_S / (first_s * repeats))
     count = max(_LEAST_SAMPLES, min(_MOST_SAMPLES, count))
-    return [_sample_s(world, call, repeats) for _ in range(count)]
-
-
-def _sample_s(world: MPI.Comm, call: Callable[[], Any], repeats: int) -> float:
-    """Time of one call, by the slowest rank."""
-    from mpi4py import MPI
-
-    world.Barrier()
-    start_s = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return float(world.allreduce((time.perf_counter() - start_s) / repeats, op=MPI.MAX))
-
-
-def _check(world: MPI.Comm, call: Callable[[], Any], buffer: np.ndarray[Any, Any]) -> None:
-    """Small whole numbers, so that every order of summing is exact."""
-    values = np.arange(len(buffer)) % 5
-    buffer[:] = values + world.rank % 3
-    call()
-    total = sum(rank % 3 for rank in range(world.size))
-    right = np.array_equal(buffer, (values * world.size + total).astype(np.float32))
-    buffer.fill(0)
-    if not all(world.allgather(right)):
-        raise HvdExtError(f"a wrong sum of {buffer.nbytes} bytes")
+    return [sample_s(world, call, repeats) for _ in range(count)]
 
 
 def _facts(world: MPI.Comm, task: Task) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from hvd_ext.allreduce.table import load
 from hvd_ext.cli import Advance
 from hvd_ext.errors import HvdExtError
 from hvd_ext.files import write_text
+from hvd_ext.statistics import Interval, from_logs
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules
 from hvd_launch.machine import module
@@ -30,7 +31,6 @@ from hvd_launch.tune.allreduce.choice import Proposal, Times, choose, hopeless
 from hvd_launch.tune.allreduce.rank import MARK
 from hvd_launch.tune.common import jobs
 from hvd_launch.tune.common.journal import Entry, Journal
-from hvd_launch.tune.common.statistics import Interval, from_logs
 from hvd_launch.tune.common.target import Target, check_unset
 
 _FIRST_TIMEOUT_S = 600.0

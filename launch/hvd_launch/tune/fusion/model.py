@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
+from hvd_ext.statistics import Interval, gain
 from hvd_launch.settings import Setting
-from hvd_launch.tune.common.statistics import Interval, gain
 
 _SOURCE = "Horovod 0.28.1, horovod/common/operations.cc and docs/autotune.rst"
 THRESHOLDS_MIB = (1, 4, 16, 32, 64, 128)

@@ -7,9 +7,9 @@ from typing import Any
 
 from hvd_ext.cli import Advance
 from hvd_ext.errors import HvdExtError
+from hvd_ext.statistics import Interval
 from hvd_launch.tune.common import jobs
 from hvd_launch.tune.common.journal import Journal
-from hvd_launch.tune.common.statistics import Interval
 from hvd_launch.tune.common.target import Target
 from hvd_launch.tune.fusion.model import (
     AUTOTUNE,
