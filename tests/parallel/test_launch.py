@@ -495,3 +495,16 @@ def test_more_ranks_than_slots_is_told(library: Path) -> None:
     done = run(library, *job)
     assert len(done.stdout.splitlines()) == 3, done.stderr
     assert "hvd-launch: note: 3 ranks share 1 slots" in done.stderr
+
+
+def test_paths_with_a_blank(tmp_path: Path) -> None:
+    checkout = tmp_path / "a checkout"
+    checkout.mkdir()
+    for name in ("hvd_ext", "launch"):
+        (checkout / name).symlink_to(ROOT / name)
+    (checkout / "train it.py").write_text(SUM)
+    path = os.pathsep.join([str(checkout), str(checkout / "launch")])
+    done = run(
+        HERE, "run", "-np", "2", "--", sys.executable, checkout / "train it.py", PYTHONPATH=path
+    )
+    assert sorted(done.stdout.splitlines()) == ["[0] sum 1", "[1] sum 1"], done.stderr
