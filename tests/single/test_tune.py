@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.statistics import gain
 from hvd_launch.backends import intelmpi, mpich, openmpi
 from hvd_launch.backends.libraries import Backend
 from hvd_launch.backends.tuning import DEFAULT
