@@ -84,14 +84,3 @@ def test_a_script_that_is_not_there(launch):
     done = launch(1, ["-m", "hvd_ext", "no_such_script.py"])
     assert done.returncode == 2
     assert done.stdout.count("hvd_ext: error: 'no_such_script.py' is no file") == 1
-
-
-@pytest.mark.parametrize("np", [1, 2, 3])
-def test_buckets_follow_from_when_gradients_are_ready(launch, np):
-    done = launch(np, ["tests/programs/fusing.py"])
-    assert done.stdout.count("ok ") == np, done.stdout
-
-
-def test_the_users_bucket_bytes_are_kept(launch):
-    done = launch(2, ["tests/programs/fusing.py", "fixed"], env={"HVD_EXT_BUCKET_BYTES": "1 MiB"})
-    assert done.stdout.count("ok ") == 2, done.stdout

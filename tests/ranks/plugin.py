@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,13 +47,30 @@ def comm() -> Iterator[MPI.Comm]:
 
 
 @pytest.fixture
-def topology() -> Topology:
+def topology() -> Iterator[Topology]:
     """All ranks, and who shares memory with whom."""
     from mpi4py import MPI
 
     from hvd_ext.job.topology import discover
 
-    return discover(MPI.COMM_WORLD, 30)
+    topology = discover(MPI.COMM_WORLD, 30)
+    yield topology
+    topology.close()
+
+
+@pytest.fixture(scope="module")
+def hvd() -> Iterator[ModuleType]:
+    """hvd_ext.torch, started, with one thread for each rank."""
+    import torch
+    from mpi4py import MPI
+
+    import hvd_ext.torch as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+    yield hvd
+    MPI.COMM_WORLD.Barrier()  # who ends first ends Horovod for all
+    hvd.shutdown()
 
 
 def pytest_configure(config: pytest.Config) -> None:
