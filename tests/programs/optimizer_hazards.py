@@ -24,9 +24,9 @@ STEPS = 6
 if len(sys.argv) > 1:
     # Every so many ranks are a node by themselves, as far as hvd_ext is told.
     from hvd_ext.torch import runtime
-    from tests.programs.two_nodes import pretend
+    from tests.pretended_nodes import pretend
 
-    pretended = pretend(int(sys.argv[1]))
+    pretended = pretend(MPI.COMM_WORLD, int(sys.argv[1]))
     runtime.the_topology = lambda timeout_s: pretended
 
 hvd.init()
