@@ -39,15 +39,15 @@ def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str]
         `model`.
 
     Raises:
-        UsageError: it is converted already, or has no submodule of such a name.
+        UsageError: it is already converted, or has no such submodule.
     """
     if getattr(model, _MARK, False):
-        raise UsageError("the model is converted already: build a new one for another grid")
+        raise UsageError("the model is already converted: build a new one for another grid")
     modules = dict(model.named_modules())
     for name in gather_before:
         if name not in modules or not name:
             raise UsageError(
-                f"gather_before {name!r} is no submodule: the model has "
+                f"unknown submodule {name!r} in gather_before: the model has "
                 + ", ".join(child for child, _ in model.named_children())
             )
     for name, module in modules.items():
@@ -67,7 +67,7 @@ def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str]
         return found, {key: split(value) for key, value in kwargs.items()}
 
     model.register_forward_pre_hook(scatter_arguments, with_kwargs=True)
-    # An attribute of its own: state_dict and parameters do not see it.
+    # An attribute that state_dict and parameters do not see.
     object.__setattr__(model, _MARK, True)
     return model
 

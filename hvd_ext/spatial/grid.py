@@ -30,7 +30,7 @@ class GridShape:
     def __post_init__(self) -> None:
         for axis, count in zip(AXES, self.axes, strict=True):
             if not isinstance(count, int) or count < 1:
-                raise UsageError(f"{axis}={count!r}: a grid has at least 1 rank along an axis")
+                raise UsageError(f"{axis}={count!r}: use at least 1 rank along an axis")
 
     @property
     def axes(self) -> tuple[int, int, int]:
@@ -73,10 +73,10 @@ class ProcessGrid:
         shape: ranks along each spatial axis.
         space: the ranks that share this one's samples, row-major.
         samples: the ranks that own the same part of other samples.
-        sample_group: which of the groups this rank is in; a group has samples of its own.
+        sample_group: which of the groups this rank is in; each group has its own samples.
         sample_groups: how many there are.
         overlap: compute the interior while halos are on their way. Off, the same
-            kernels run on the same blocks, only later.
+            kernels run on the same blocks, but later.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class ProcessGrid:
         """Arrange the ranks of `comm`, by default those of MPI's world.
 
         Raises:
-            UsageError: the number of ranks is no multiple of the grid's.
+            UsageError: the number of ranks is not a multiple of the grid's.
         """
         self.shape = GridShape(depth, height, width)
         world = _communicator(comm)
         if world.size % self.shape.size:
             raise UsageError(
-                f"a grid of {self.shape} takes a multiple of {self.shape.size} ranks, and there "
-                f"are {world.size}: start as many, or choose another grid"
+                f"a grid of {self.shape} needs a multiple of {self.shape.size} ranks, not "
+                f"{world.size}: start as many, or choose another grid"
             )
         self.overlap = overlap
         self.sample_group, place = divmod(world.rank, self.shape.size)

@@ -33,16 +33,16 @@ def open_array(path: Path) -> Source:
     """Map a .npy file; what is not sliced is not read.
 
     Raises:
-        UsageError: it is missing, cut off, or no .npy file of numbers.
+        UsageError: it is missing, truncated, or not a .npy file of numbers.
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
-        raise UsageError(f"{path} does not exist: name a .npy file") from error
+        raise UsageError(f"{path} does not exist: give a .npy file") from error
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"{path} is no .npy file, or is cut off: {error}") from error
+        raise UsageError(f"{path} is not a .npy file, or is truncated: {error}") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
-        raise UsageError(f"{path} holds no array of real numbers: write one with numpy.save")
+        raise UsageError(f"{path} does not hold real numbers: write an array with numpy.save")
     return array
 
 
@@ -61,7 +61,7 @@ def read(
         The samples, partitioned over the grid; an ordinary tensor where there is no space.
 
     Raises:
-        UsageError: there is no such sample.
+        UsageError: a sample is out of range.
     """
     extents = tuple(source.shape[2:])
     for sample in samples:

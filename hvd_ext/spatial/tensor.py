@@ -1,6 +1,6 @@
 """The partitioned tensor, and the one list of operations that know it.
 
-It is no torch.Tensor, so nothing can take a shard for the whole by mistake: torch hands
+It is not a torch.Tensor, so nothing can take a shard for the whole by mistake: torch hands
 every function that is called with one to `__torch_function__`, and what is not on the
 list is refused. Ordinary modules take it as it is: `nn.Conv2d(...)(x)` ends up in
 `torch.conv2d`, which is on the list.
@@ -145,7 +145,7 @@ class SpatialTensor:
         handler = HANDLERS.get(function)
         if handler is None:
             raise UnsupportedError(
-                f"{name_of(function)} does not know tensors that are split over ranks: "
+                f"{name_of(function)} does not support tensors that are split over ranks: "
                 "use an operation that does (docs/spatial.md lists them), or gather first: "
                 "hvd_ext.spatial.gather(x)"
             )
@@ -220,7 +220,7 @@ def _in_reentrant_checkpoint() -> bool:
 
 
 def name_of(function: Any) -> str:
-    """How a person knows a function of torch."""
+    """The public name of a function of torch."""
     name = torch.overrides.resolve_name(function) or getattr(function, "__qualname__", "")
     return str(name or function)
 
@@ -229,7 +229,7 @@ def name_of(function: Any) -> str:
 def global_shape(
     function: Callable[..., Tensor], shapes: tuple[tuple[int, ...] | None, ...], options: Any
 ) -> tuple[int, ...]:
-    """What torch makes of the global shapes: the output's, or its error, alike on all ranks.
+    """What torch makes of the global shapes: the output's, or its error, the same on all ranks.
 
     Args:
         function: one of torch's.
@@ -256,7 +256,7 @@ def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def result_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype in which a convolution of `tensor` would come out, autocast included."""
+    """The dtype of a convolution of `tensor`, autocast included."""
     kind = tensor.device.type
     if kind == "meta" or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor.dtype

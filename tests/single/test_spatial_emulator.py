@@ -40,7 +40,7 @@ COUNTS = {
 
 
 def load() -> ModuleType:
-    """The program's functions; it is no module of a package."""
+    """The program's functions; it is not in a package."""
     if "spatial_cases" not in sys.modules:
         spec = importlib.util.spec_from_file_location("spatial_cases", PROGRAM)
         assert spec is not None
@@ -94,7 +94,7 @@ def test_every_kind_of_layer_is_drawn() -> None:
     assert sum(COUNTS[family] for family in exact) >= 2000
 
 
-def test_a_ranks_error_reaches_the_caller_and_nobody_hangs() -> None:
+def test_a_ranks_error_reaches_the_caller_and_no_rank_hangs() -> None:
     def rank(comm: Communicator) -> None:
         if comm.rank == 2:
             raise KeyError("rank 2 has no such thing")
@@ -108,7 +108,7 @@ def test_a_ranks_error_reaches_the_caller_and_nobody_hangs() -> None:
     assert time.monotonic() - begun < 30
 
 
-def test_a_message_that_never_comes_is_named() -> None:
+def test_a_message_that_never_arrives_is_named() -> None:
     def rank(comm: Communicator) -> None:
         import torch
 
@@ -119,7 +119,7 @@ def test_a_message_that_never_comes_is_named() -> None:
         emulator.run(2, rank)
 
 
-def test_a_message_that_nobody_takes_is_an_error() -> None:
+def test_a_message_that_is_not_received_is_an_error() -> None:
     def rank(comm: Communicator) -> None:
         import torch
 

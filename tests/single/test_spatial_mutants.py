@@ -77,7 +77,7 @@ def zeros_inside(patch: pytest.MonkeyPatch) -> None:
 
 
 def unweighed_batch_norm(patch: pytest.MonkeyPatch) -> None:
-    """Every shard's statistics count alike, however many cells it has."""
+    """Every shard's statistics count the same, however many cells it has."""
     patch.setattr(batch_norm, "_shard_of", lambda x, rank: [(0, 1)] * len(x.extents))
 
 
@@ -131,6 +131,6 @@ def test_a_mutant_is_killed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> Non
     check()
     mutate(monkeypatch)
     window_plan.plan_windows.cache_clear()
-    with pytest.raises(Exception):  # noqa: B017, PT011 - anything but silence
+    with pytest.raises(Exception):  # noqa: B017, PT011 - any failure
         check()
     window_plan.plan_windows.cache_clear()

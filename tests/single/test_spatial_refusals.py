@@ -1,4 +1,4 @@
-"""What is not exact is refused, by all ranks alike, with a reason."""
+"""What is not exact is refused, with the same reason on all ranks."""
 
 from __future__ import annotations
 
@@ -59,6 +59,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "view": (lambda x: x.view(1, 3, 6, 7), "[1, 3, 6, 7]"),
     "stride": (lambda x: F.conv2d(x, torch.ones(1, 2, 1, 1), stride=0), "(0,)"),
     "padding": (lambda x: F.conv_transpose2d(x, torch.ones(2, 1, 1, 1), padding=-1), "(-1,)"),
+    "transposed to nothing": (
+        lambda x: F.conv_transpose2d(x, torch.ones(2, 1, 1, 1), padding=(3, 0)),
+        "(0, 7)",
+    ),
     "weight": (lambda x: F.conv2d(x, torch.ones(1, 2, 1, 1).double()), "float64"),
     "batch_norm": (lambda x: F.batch_norm(x, None, None, torch.ones(3), training=True), "(3,)"),
     "statistics": (lambda x: F.batch_norm(x, *torch.ones(2, 2).double()), "float64"),
@@ -74,7 +78,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_not_exact_is_refused_by_all_ranks_alike(what: str) -> None:
+def test_what_is_not_exact_is_refused_by_all_ranks(what: str) -> None:
     operation, words = REFUSED[what]
     x = torch.ones(1, 2, 6, 7)
 

@@ -1,6 +1,6 @@
 """All ranks of a job in one process, a thread each: no MPI, the same code paths.
 
-Tests and `spatial.verify` stand on it. A message is handed over as it is sent, sums are
+Tests and `spatial.verify` use it. A message is handed over as it is sent, sums are
 taken in the order of the ranks, and what a rank raises reaches the caller.
 """
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Ended(BaseException):
-    """Another rank has failed: this one stops, without a word of its own."""
+    """Another rank has failed: this one stops silently."""
 
 
 class _Exchange:
@@ -63,11 +63,11 @@ class _Exchange:
             self._changed.notify_all()
 
     def left(self) -> int:
-        """Letters that nobody took."""
+        """Letters that were not taken."""
         return len(self._letters)
 
     def _look(self) -> None:
-        """Notice when nobody is left who could send what the others wait for."""
+        """Notice when no rank is left that could send what the others wait for."""
         if self._awaited and len(self._awaited) == self._working:
             self._stuck = True
             self._changed.notify_all()
@@ -167,5 +167,5 @@ def run(size: int, function: Callable[[Communicator], T]) -> list[T]:
     if errors:
         raise errors[0]
     if exchange.left():
-        raise AssertionError(f"{exchange.left()} messages were sent that nobody received")
+        raise AssertionError(f"{exchange.left()} messages were sent but not received")
     return [results[rank] for rank in range(size)]

@@ -9,7 +9,7 @@ The adjoint of StartExchange is FinishAdjoint, that of FinishExchange is StartAd
 the other way round: a second backward is the first one's forward.
 
 Autograd runs nodes in the reverse of the order in which they were made. All ranks make
-those of an exchange alike, whether or not they have a part in it ("ties" keep them in
+the same nodes for an exchange, whether or not they have a part in it ("ties" keep them in
 the graph), so that backward meets exchanges in one order everywhere.
 """
 
@@ -71,7 +71,7 @@ def exchange_around(
     """
     if not plan.active:
         slices = [local[index_of(box, plan.shard)] for box in boxes]
-        # A block of nothing but padding must hang on the input as all others do.
+        # A block of nothing but padding must depend on the input as all others do.
         return Exchanged(compute(slices), slices, [], [] if boxes else [local])
     exchange = HaloExchange(plan, comm, whole=whole)
     token, *slices = StartExchange.apply(exchange, boxes, local)
@@ -131,7 +131,7 @@ class HaloExchange:
         shard = self._plan.shard
         if self._whole:
             (given,) = slices
-            # Nobody else has it, unless somebody differentiates this.
+            # Nothing else reads it, unless this is differentiated again.
             total = given.clone() if given.requires_grad else given
         else:
             total = like.new_zeros((*self.lead, *lengths(shard)))

@@ -18,7 +18,7 @@ class ScaleGradient(Function):
     def forward(ctx: Any, ranks: int, power: int, back: int, fresh: bool, tensor: Tensor) -> Tensor:
         """The tensor times ranks ** power; its gradient times ranks ** back.
 
-        With `fresh` the gradient comes as new memory that nobody else reads.
+        With `fresh` the gradient comes as new memory that nothing else reads.
         """
         ctx.ranks, ctx.power, ctx.back, ctx.fresh = ranks, power, back, fresh
         if power == 0:

@@ -1,7 +1,7 @@
 """Who sends what to whom so that each rank of a grid has the inputs it needs: pure.
 
 Every rank knows the global extents, so each works out both ends of all its messages by
-itself: nothing is negotiated. A message goes straight from owner to user, diagonal
+itself, and nothing is negotiated. A message goes straight from owner to user, diagonal
 neighbours and those several shards away included.
 """
 

@@ -1,7 +1,7 @@
 """The canonical partition: who owns which part of an extent, by arithmetic alone.
 
 It depends on the global extent and on the number of parts, never on how a tensor came
-about: two tensors of equal extents are cut alike, so that a skip connection finds its
+about: two tensors of equal extents are cut in the same places, so that a skip connection finds its
 other end on the same rank, whatever strides and upsamplings lie between.
 """
 

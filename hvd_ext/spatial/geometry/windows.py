@@ -19,7 +19,7 @@ from hvd_ext.spatial.geometry.partition import Interval, cuts, intersect
 
 
 class Window(Protocol):
-    """How the outputs of an operation hang on its inputs along one dim."""
+    """How the outputs of an operation depend on its inputs along one dim."""
 
     def input_range(self, outputs: Interval) -> Interval:
         """The inputs that `outputs` need, unclipped."""
@@ -75,8 +75,8 @@ class Sliding:
 class Transposed:
     """The window of a transposed convolution: Sliding with inputs and outputs swapped.
 
-    Input i adds to the outputs i s - p + d t of the taps t, so output o hears of the
-    inputs from ceil((o + p - d (k - 1)) / s) to floor((o + p) / s).
+    Input i adds to the outputs i s - p + d t of the taps t, so output o depends on
+    the inputs from ceil((o + p - d (k - 1)) / s) to floor((o + p) / s).
     """
 
     kernel: int
@@ -97,7 +97,7 @@ class Transposed:
         return (begin, max(begin, (outputs[1] - 1 + self.padding) // self.stride + 1))
 
     def inside(self, shard: Interval, extent: int) -> Interval:
-        """The outputs that hear of nothing but `shard`; beyond the sample nobody speaks."""
+        """The outputs that depend on `shard` alone; beyond the sample there is nothing."""
         # The first output that input shard[0] - 1 does not reach, and the first of shard[1].
         begin = (shard[0] - 1) * self.stride - self.padding + self.span
         end = shard[1] * self.stride - self.padding
@@ -170,7 +170,7 @@ def needs(window: Window, outputs: int, extent: int, parts: int) -> tuple[Interv
 
 
 def interior(window: Window, owned: Interval, shard: Interval, extent: int) -> Interval:
-    """The outputs of `owned` that can be computed before any neighbour is heard."""
+    """The outputs of `owned` that can be computed before any halo arrives."""
     if shard[0] >= shard[1]:
         return (owned[0], owned[0])
     return intersect(owned, window.inside(shard, extent))

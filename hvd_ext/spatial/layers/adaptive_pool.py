@@ -62,7 +62,7 @@ for _dims in (1, 2, 3):
 
 @implements(*WITH_INDICES)
 def refuse_indices(x: SpatialTensor, *args: Any, **kwargs: Any) -> None:
-    """Say no."""
+    """Indices would need every rank's cells."""
     raise UnsupportedError(
         "adaptive max pooling with return_indices=True is not supported: leave it out"
     )
@@ -92,7 +92,7 @@ def adaptive_pool(
     asked = asked * dims if len(asked) == 1 else asked
     if len(asked) != dims or 0 in x.extents or any(size is not None and size < 1 for size in asked):
         raise UnsupportedError(
-            f"{name} of extents {x.extents} to {asked}: give {dims} sizes of at least 1"
+            f"{name} of extents {x.extents} to {asked}: use {dims} sizes of at least 1"
         )
     sizes = tuple(
         extent if size is None else size for extent, size in zip(x.extents, asked, strict=True)

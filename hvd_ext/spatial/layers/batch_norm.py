@@ -1,4 +1,4 @@
-"""Batch normalisation over the whole sample: statistics of all shards, weighed by their cells."""
+"""Batch normalisation over the whole sample: statistics of all shards, weighted by their cells."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batch_norm(
     if not training:
         if running_mean is None or running_var is None:
             raise UnsupportedError(
-                "batch_norm: without running statistics it is always in training"
+                "batch_norm: running statistics are missing: pass them, or use training=True"
             )
         return x.like(_apply(x.local, running_mean, running_var, weight, bias, eps))
     running = (running_mean, running_var, momentum)
@@ -101,7 +101,7 @@ class _BatchNorm(Function):
         local, weight, bias, mean, variance = ctx.saved_tensors
         space, count = ctx.space, ctx.cells * local.shape[0]
         if torch.is_grad_enabled():
-            # Somebody will differentiate this: do it by parts that know how.
+            # It will be differentiated again: use operations that can be.
             inputs = [tensor for tensor in (local, weight, bias) if tensor is not None]
             wanted = [tensor for tensor in inputs if tensor.requires_grad]
             again = _by_parts(local, count, space, weight, bias, ctx.eps)
@@ -117,8 +117,8 @@ class _BatchNorm(Function):
             )
         scale = torch.ones_like(mean) if weight is None else weight
         if local.numel():
-            # The part that passes the statistics by, and the sums of gradient and of
-            # gradient times normalised input, in one go.
+            # The part that bypasses the statistics, and the sums of gradient and of
+            # gradient times normalised input, in one pass.
             direct, by_input, by_one = torch.ops.aten.native_batch_norm_backward(
                 gradient.contiguous(memory_format=layout(local)),
                 local,
@@ -170,7 +170,7 @@ def _update(
 def _statistics(x: SpatialTensor, local: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and (biased) variance per channel, from each shard's by Chan's formula.
 
-    One exchange: how many cells a shard has is known to everybody. (Chan, Golub and
+    One exchange: every rank knows how many cells each shard has. (Chan, Golub and
     LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
     1979.)
     """

@@ -1,6 +1,6 @@
 """Convolutions in 1, 2 and 3 dims: torch's own kernel on blocks that hold their halo.
 
-ScaleGradientt and bias gradients come out as each shard's share (see replicated.to_partitioned).
+Weight and bias gradients come out as each shard's share (see replicated.to_partitioned).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def per_dim(value: int | Sequence[int], dims: int, least: int = 0) -> tuple[int,
 def batched(x: Any, dims: int, what: str) -> SpatialTensor:
     """Check that `x` is (N, C, *extents) with `dims` split dims."""
     if not isinstance(x, SpatialTensor):
-        raise UnsupportedError(f"{what}: its parameters are split over ranks, and its input is not")
+        raise UnsupportedError(f"{what}: its parameters are split over ranks, but its input is not")
     if len(x.extents) != dims or x.ndim != dims + 2:
         raise UnsupportedError(
             f"{what} of a tensor of shape {tuple(x.shape)} with {len(x.extents)} split dims: "
@@ -91,7 +91,7 @@ def convolve(
     )
     kernel = tuple(weight.shape[2:])
     before, after = _padding(padding, kernel, dilation)
-    # Where a dim is not split and torch can pad it alike on both sides, it may.
+    # Where a dim is not split and torch can pad it equally on both sides, it does.
     whole = [
         parts == 1 and low == high for parts, low, high in zip(x.parts, before, after, strict=True)
     ]

@@ -26,6 +26,7 @@ from hvd_ext.spatial.tensor import (
     implements,
     result_dtype,
 )
+from hvd_ext.spatial.unsupported import UnsupportedError
 
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
 
@@ -67,6 +68,12 @@ def convolve_transposed(
         (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape)),
         (stride, padding, output_padding, groups, dilation),
     )
+    if 0 in shape[2:]:
+        # torch raises this too, but not on the meta device.
+        raise UnsupportedError(
+            f"conv_transpose{dims}d of extents {x.extents}: the output would have extents "
+            f"{tuple(shape[2:])}; use less padding"
+        )
     windows = [
         Transposed(*numbers)
         for numbers in zip(weight.shape[2:], stride, padding, dilation, strict=True)
@@ -76,7 +83,7 @@ def convolve_transposed(
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
         if block.numel() == 0:
-            # Outputs that no input reaches; they hang on the weight as all others do.
+            # Outputs that no input reaches; they depend on the weight as all others do.
             full = _nothing(block) + weight.reshape(-1)[:0].sum()
             crops = [bound for size in reversed(lengths(outputs)) for bound in (0, size)]
         else:

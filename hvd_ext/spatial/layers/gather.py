@@ -20,7 +20,7 @@ from hvd_ext.spatial.unsupported import UnsupportedError
 def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) -> SpatialTensor:
     """Keep this rank's shard of a tensor that every rank of its space group has whole.
 
-    Nothing is sent. The shard is a copy, so that the whole can be let go of.
+    Nothing is sent. The shard is a copy, so that the whole can be freed.
 
     Args:
         tensor: (N, C, *extents), the same on all ranks of the space group.
@@ -35,7 +35,7 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
     if not 1 <= dims <= min(3, tensor.ndim):
         raise UnsupportedError(
             f"scatter of a tensor of shape {tuple(tensor.shape)} over {dims} spatial dims: "
-            "1 to 3 of its last dims can be split; name them: spatial_dims=2 for labels (N, H, W)"
+            "1 to 3 of its last dims can be split; use spatial_dims=2 for labels (N, H, W)"
         )
     extents = tuple(tensor.shape[tensor.ndim - dims :])
     box = shard(extents, grid.shape.parts(dims), grid.coordinates(dims))

@@ -46,7 +46,7 @@ def interpolate(
         )
     if LINEAR.get(mode, dims) != dims:
         raise UnsupportedError(
-            f"interpolate with mode={mode!r} of {dims} split dims: it takes another many"
+            f"interpolate with mode={mode!r} of {dims} split dims: the mode is for {LINEAR[mode]}"
         )
     if align_corners is not None and mode not in LINEAR:
         raise UnsupportedError(
@@ -62,7 +62,7 @@ def interpolate(
     )[2:]
     if min(*sizes, *x.extents) < 1:
         raise UnsupportedError(
-            f"interpolate of extents {x.extents} to {sizes}: at least 1 cell per dim"
+            f"interpolate of extents {x.extents} to {sizes}: use at least 1 cell per dim"
         )
     scales: Sequence[float | None] = (None,) * dims
     if scale_factor is not None and not recompute_scale_factor:
@@ -120,7 +120,7 @@ def _nearest(
     if chosen(cells.float().unsqueeze(2)) != found:
         raise UnsupportedError(
             f"interpolate with mode={mode!r} of {extent} to {count} cells in {wide}: which of them "
-            "torch takes hangs on the tensor's size; give size, or a whole scale_factor"
+            "torch takes depends on the tensor's size; give size, or a whole scale_factor"
         )
     return tuple(map(int, found))
 
@@ -138,7 +138,7 @@ def _linear(
     ]
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
-        # ScaleGradientts are computed, as torch does, in no less than single precision.
+        # Weights are computed, as torch does, in no less than single precision.
         wide = accumulate_dtype(block.dtype)
         for dim, (along, (begin, end), (first, _)) in enumerate(
             zip(weighed, outputs, inputs, strict=True), start=2

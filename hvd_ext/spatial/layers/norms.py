@@ -42,7 +42,7 @@ def group_norm(
     batch, channels = x.lead
     if num_groups < 1 or channels % num_groups:
         raise UnsupportedError(
-            f"group_norm of {channels} channels in {num_groups} groups: it must divide"
+            f"group_norm of {channels} channels in {num_groups} groups: use a divisor"
         )
     if x.shape.numel() == num_groups:
         raise UnsupportedError(

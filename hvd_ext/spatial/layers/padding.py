@@ -37,7 +37,7 @@ def pad(
     pairs = [(0, 0)] * (x.ndim - len(pairs)) + pairs
     lead, split = pairs[: len(x.lead)], pairs[len(x.lead) :]
     if min(extents) < 1:
-        raise UnsupportedError(f"pad={tuple(pad)} of extents {x.extents}: nothing is left")
+        raise UnsupportedError(f"pad={tuple(pad)} of extents {x.extents}: no cells are left")
     if mode == "constant":
         fill = 0.0 if value is None else value
         windows = [Sliding(1, 1, before) for before, _ in split]

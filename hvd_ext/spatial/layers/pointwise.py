@@ -60,7 +60,7 @@ def _local(function: Any) -> Any:
         if isinstance(changed, Tensor):
             raise UnsupportedError(
                 f"{name_of(function)} into a replicated tensor of shape {tuple(changed.shape)}, of "
-                "which each rank would change its part alone: make a new tensor instead"
+                "which each rank would change only its part: make a new tensor instead"
             )
         values = [shard_of(function, operand, x) for operand in operands]
         named = {name: shard_of(function, value, x) for name, value in options.items()}
@@ -70,7 +70,7 @@ def _local(function: Any) -> Any:
             return result
         if not isinstance(result, Tensor):
             raise UnsupportedError(
-                f"{name_of(function)} of {x!r} alone: its result is no tensor like it"
+                f"{name_of(function)} of {x!r} alone: its result is not a tensor of that shape"
             )
         return x.like(result)
 
@@ -150,9 +150,7 @@ for _function in (Tensor.to, Tensor.type_as):
 def _over_channels(function: Any) -> Any:
     def handler(x: SpatialTensor, dim: int | None = None, *args: Any, **kw: Any) -> SpatialTensor:
         if dim is None:
-            raise UnsupportedError(
-                f"{name_of(function)} of {x!r} over a dim that is not named: name it"
-            )
+            raise UnsupportedError(f"{name_of(function)} of {x!r} without a dim: give one")
         return x.like(function(x.local, unsplit(x, dim, name_of(function)), *args, **kw))
 
     return handler
@@ -169,11 +167,11 @@ for _function in (
 def dropout(
     x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> SpatialTensor:
-    """Each shard has a mask of its own.
+    """Each shard has its own mask.
 
     It is drawn from a seed that comes from torch's own generator, which ranks of a space
-    group seed alike, and this rank's place: reproducible, and recomputed alike under
-    activation checkpointing.
+    group seed with the same number, and this rank's place: reproducible, also when activation
+    checkpointing recomputes.
     """
     return _dropped(x, x.local.shape, x.grid.space.rank, p, training, inplace)
 
@@ -189,7 +187,7 @@ def dropout_channels(
 def _dropped(
     x: SpatialTensor, shape: Sequence[int], place: int, p: float, training: bool, inplace: bool
 ) -> SpatialTensor:
-    """Times a mask of `shape`, which ranks of the same `place` draw alike."""
+    """Times a mask of `shape`, the same on ranks of the same `place`."""
     if not 0 <= p <= 1:
         raise UnsupportedError(f"dropout with p={p}: a probability is between 0 and 1")
     if not training or p == 0:

@@ -24,7 +24,7 @@ from hvd_ext.spatial.geometry.window_plan import Block, WindowPlan, plan_windows
 from hvd_ext.spatial.geometry.windows import Window
 from hvd_ext.spatial.tensor import SpatialTensor, result_dtype
 
-# Below this part of a rank's outputs, an interior of its own saves too little.
+# Below this part of a rank's outputs, a separate interior saves too little.
 _WORTH = 0.5
 # From this part on, computing the boundary's part in the own shard twice costs less than
 # putting interior and boundary together: of fresh memory, most of which is page faults.
@@ -77,7 +77,7 @@ def windowed(
             of the padded input that holds the box `inputs`: just what the windows say.
         fill: what stands outside the sample.
         ties: what else the operation reads (parameters), so that the output of a rank
-            without any outputs hangs on them as everybody else's does.
+            without any outputs depends on them as on all other ranks.
         empty: from the shard (of no cells or some), a tensor whose leading dims and dtype
             are those of the operation's result; by default those of the input.
         linear: the operation once more, where it is linear.
@@ -107,8 +107,8 @@ def _by_blocks(
 ) -> Tensor:
     """Compute the interior, then the boundary, and put them together."""
     inner, local = plan.interior, x.local
-    # Of the interior's inputs all are in the shard, but for some beyond the sample that a
-    # transposed window names in vain.
+    # Of the interior's inputs all are in the shard, but for some beyond the sample,
+    # which a transposed window may ask for.
     boxes = [block.own for block in (inner, *plan.boundary) if block and block.own]
 
     def compute(slices: list[Tensor]) -> list[Piece]:
@@ -130,7 +130,7 @@ def _by_blocks(
     like = local
     if not done:
         # A rank without outputs: its empty shard must still have the right leading
-        # dims, and hang on whatever the others' do.
+        # dims, and depend on whatever the others' do.
         like = local if empty is None else empty(local)
         tie = [*tie, *ties, local]
     return join(plan.owned, done, like, 0.0, tie)

@@ -1,6 +1,6 @@
-"""One rank's work on a split model, gone through without data: shapes, bytes, flops.
+"""One rank's work on a split model, without data: shapes, bytes, flops.
 
-Tensors are on torch's meta device, which computes shapes and nothing else, and messages
+Tensors are on torch's meta device, which computes shapes only, and messages
 are counted instead of sent. So what is planned is what the layers do, halo by halo, for
 samples and grids of any size, on one processor.
 """
@@ -31,7 +31,7 @@ class LayerCost:
     Attributes:
         name: of the submodule, as in `named_modules`.
         kind: its class.
-        shape: global shape of its output; empty if that is no tensor.
+        shape: global shape of its output; empty if that is not a tensor.
         local_shape: of this rank's shard of it, or the same if it is replicated.
         partitioned: whether the output is split over the grid.
         flops: multiplications and additions of convolutions and matrix products.
@@ -86,7 +86,7 @@ def dry_run(
     extents = tuple(shape[2:])
     box = shard(extents, grid.parts(len(extents)), process_grid.coordinates(len(extents)))
     local = torch.empty((*shape[:2], *lengths(box)), dtype=dtype, device="meta")
-    # Layers ask torch on the meta device for their global shapes too, once: not to be booked.
+    # Layers ask torch on the meta device for their global shapes too, once: not to be counted.
     split(SpatialTensor(local, process_grid, extents))
     ledger.layers.clear()
     ledger.kept = {p.untyped_storage()._cdata: p for p in split.parameters()}
@@ -97,7 +97,7 @@ def dry_run(
 
 @dataclass
 class _Ledger(TorchDispatchMode):
-    """Books everything on the innermost module that is running."""
+    """Counts everything for the innermost module that is running."""
 
     layers: list[LayerCost] = field(default_factory=list)
     running: list[LayerCost] = field(default_factory=list)
@@ -108,7 +108,7 @@ class _Ledger(TorchDispatchMode):
         super().__init__()
 
     def watch(self, module: nn.Module, name: str) -> None:
-        """Book on `module` what happens in it."""
+        """Count for `module` what happens in it."""
         # Ahead of the hook that gathers, whose bytes are this layer's.
         module.register_forward_pre_hook(self._entering(name), prepend=True)
         module.register_forward_hook(self._leave)
@@ -133,13 +133,13 @@ class _Ledger(TorchDispatchMode):
         layer.local_shape = tuple(local.shape)
 
     def send(self, nbytes: int) -> None:
-        """Book an exchange."""
+        """Count an exchange."""
         if self.running:
             self.running[-1].sent_bytes += nbytes
             self.running[-1].messages += 1
 
     def save(self, tensor: Tensor) -> Tensor:
-        """Book what autograd keeps, each piece of memory once."""
+        """Count what autograd keeps, each piece of memory once."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self.kept:
             self.kept[storage._cdata] = tensor
@@ -150,7 +150,7 @@ class _Ledger(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation, and book its flops."""
+        """Run an operation, and count its flops."""
         output = func(*args, **(kwargs or {}))
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None and self.running:

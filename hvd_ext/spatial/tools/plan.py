@@ -78,7 +78,7 @@ class Plan:
         ranks: those looked at: all, or on large grids the first, middle and last of an axis.
         layers: in the order in which they run.
         gather_before: submodules before which to gather, for `convert`; () if nowhere.
-        speeds: what times are reckoned from.
+        speeds: from which times are estimated.
     """
 
     input_shape: tuple[int, ...]
@@ -167,7 +167,7 @@ def plan(
     speeds: Speeds | None = None,
     gather_before: Sequence[str] | None = None,
 ) -> Plan:
-    """Work out what a split costs, without data, MPI or memory for the sample.
+    """Estimate what a split costs, without data, MPI or memory for the sample.
 
     Args:
         model: not converted; stays as it is.
@@ -240,7 +240,7 @@ def _planned(
 def _places(model: nn.Module, shape: tuple[int, ...], split: Plan) -> list[str]:
     """Submodules before which gathering may pay, the most promising three.
 
-    Reckoned as if gathering cost nothing: what is left is worth doing everywhere only if
+    Estimated as if gathering cost nothing: the rest is worth doing everywhere only if
     its exchanges take longer than the flops that ranks would do twice.
     """
     whole = {layer.name: layer for layer in _layers(model, shape, GridShape(), (0,), ())}

@@ -1,4 +1,4 @@
-"""How fast this rank computes, and how fast a message is: what plans are reckoned from."""
+"""How fast this rank computes, and how fast a message is: what plans are computed from."""
 
 from __future__ import annotations
 

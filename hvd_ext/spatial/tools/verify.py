@@ -1,4 +1,4 @@
-"""Is a model, split over ranks, the same model? Tried in one process, without MPI."""
+"""Checks, in one process and without MPI, that a split model equals the unsplit one."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def verify(
     unsplit = _prepared(model)
     whole = batch.clone().requires_grad_()
     output = unsplit(whole)
-    # An arbitrary direction: the gradient of one number hears of every output.
+    # An arbitrary direction: the gradient of one number depends on every output.
     direction = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     (output * direction).sum().backward()
 
