@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
 
 T = TypeVar("T")
+Hosts = Sequence[str] | Mapping[int, str]  # by rank of the world
 log = logging.getLogger("hvd_ext")
 WARN_AFTER_S = 60.0
 # Between two slices of a wait Python sees to Ctrl-C.
@@ -28,7 +29,7 @@ _SLICE_S = 0.5
 _END_WITHIN_S = 10.0
 
 
-def name_ranks(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
+def name_ranks(ranks: Sequence[int], hosts: Hosts = ()) -> str:
     """How a person finds ranks: "rank 3 (node07)", or "ranks 3 (node07), 5 (node08)"."""
     names = ", ".join(f"{rank} ({hosts[rank]})" if hosts else str(rank) for rank in ranks)
     return f"rank{'s' * (len(ranks) != 1)} {names}"
@@ -50,7 +51,7 @@ class StallReport:
     waited_s: float
     ended: bool = False
 
-    def sentence(self, hosts: Sequence[str] = ()) -> str:
+    def sentence(self, hosts: Hosts = ()) -> str:
         """Say who did not arrive, and what to do.
 
         Args:
@@ -71,7 +72,7 @@ class StallReport:
             f"{'they were' if several else 'it was'} only slow, raise HVD_EXT_STALL_TIMEOUT_S"
         )
 
-    def error(self, hosts: Sequence[str] = ()) -> StallError:
+    def error(self, hosts: Hosts = ()) -> StallError:
         """The error to raise."""
         return StallError(self.sentence(hosts))
 
