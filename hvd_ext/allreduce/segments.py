@@ -25,9 +25,9 @@ SEGMENT_BYTES = 256 * KIB
 # MPI counts with an int, and libraries compute bytes with one.
 MOST_BYTES = GIB
 TAG = 1
-# How often a request is looked at before the core is let go of, and for how long.
-_LOOKS = 50
-_LET_GO_S = 30e-6
+# How often a request is tested before this thread sleeps, and for how long.
+_TESTS = 50
+_SLEEP_S = 30e-6
 
 
 class _Held(threading.local):
@@ -50,14 +50,14 @@ def scratch(count: int, dtype: Any, purpose: str = "received") -> Array:
 def wait(request: MPI.Request) -> None:
     """Wait for one of many transfers that are under way.
 
-    MPI's own wait would keep the core, which the network stack, other ranks' sums and
-    the training may need; what is under way goes on without this thread.
+    MPI's own wait would keep the core busy, which the network stack, other ranks' sums and
+    the training may need; the transfers go on without this thread.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_TESTS):
         if request.Test():
             return
     while not request.Test():
-        time.sleep(_LET_GO_S)
+        time.sleep(_SLEEP_S)
 
 
 def transfer(comm: MPI.Comm, outgoing: Array, to: int, incoming: Array, source: int) -> None:

@@ -1,10 +1,10 @@
 """hvd_ext's private communicators of a topology: made when needed, lent again, freed together.
 
-An MPI library has a bounded number of them (MPICH 2,048), so that what needs some for a
-while borrows them. Making, lending and freeing are collective and so come in the same
+An MPI library has a bounded number of them (MPICH 2,048), so whoever needs some for a
+while borrows them. Making, lending and freeing are collective and happen in the same
 order on every rank. Giving back is not: it may be left to the garbage collector, which
-runs on each rank when it likes. So a communicator is lent again only when every rank gave
-it back, and freed only when all ranks have reached `close`.
+runs at its own time on each rank. A communicator is thus lent again only when every rank
+has given it back, and freed only when all ranks have reached `close`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Lease:
     """Communicators that were borrowed.
 
     Attributes:
-        comms: for nobody else until they are given back.
+        comms: for the borrower alone until they are given back.
         uses: how often they were lent, the same number on every rank.
     """
 

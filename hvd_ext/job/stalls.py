@@ -22,7 +22,7 @@ T = TypeVar("T")
 Hosts = Sequence[str] | Mapping[int, str]  # by rank of the world
 log = logging.getLogger("hvd_ext")
 WARN_AFTER_S = 60.0
-# Between two slices of a wait Python sees to Ctrl-C.
+# Between two slices of a wait Python handles Ctrl-C.
 _SLICE_S = 0.5
 # How long an error may take to end the job by itself: a traceback, the program's own
 # clean-up, Horovod's shutdown. A rank that hangs in those would hang the job.
@@ -37,7 +37,7 @@ def name_ranks(ranks: Sequence[int], hosts: Hosts = ()) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StallReport:
-    """Ranks that were waited for in vain.
+    """Ranks that did not arrive.
 
     Attributes:
         ranks: of the world; empty if all arrived and the network is stuck.
@@ -81,7 +81,13 @@ class StallMonitor:
     """Waits for the ranks of a node, warns of those that are late, and gives up in the end."""
 
     def __init__(self, topology: Topology, limit_s: float, occasion: str) -> None:
-        """Remember whom to wait for, for what, and how long."""
+        """Monitor waits for the ranks of this node.
+
+        Args:
+            topology: nodes and ranks.
+            limit_s: how long ranks are waited for.
+            occasion: what they are to reach.
+        """
         self._hosts = topology.hosts
         self._limit_s = limit_s
         self._occasion = occasion

@@ -5,15 +5,15 @@
  *
  * Exchanges are numbered by tickets that ascend in the same order on every rank. A
  * rank says by `ready` up to which ticket its own data is there, and by `done` up to
- * which it has reduced its share for everybody. It reduces a share once all ranks are
+ * which it has reduced its shard for everybody. It reduces a shard once all ranks are
  * ready, and may use a result once all ranks are done. Nothing else is waited for:
  * ranks meet once at the end of many exchanges, not at each of them, so those that
  * share a core do not hand it to and fro.
  *
  * Who waits looks for a while, then sleeps on a futex. Because `ready` and `done`
- * belong to ranks, whoever waits knows whom for.
+ * belong to ranks, a waiting rank knows which ranks are late.
  *
- * Called from Python through ctypes, which lets go of the interpreter lock. Linux
+ * Called from Python through ctypes, which releases the GIL. Linux
  * only (futex).
  */
 #define _GNU_SOURCE
@@ -53,13 +53,13 @@ struct window {
     struct control **control;
     char **data;
     const int32_t *pid;
-    uint8_t *missing; /* out: who was waited for in vain */
+    uint8_t *missing; /* out: which ranks are late */
 };
 
 /* One exchange, planned once and run again with a new ticket each time. */
 struct exchange {
     uint64_t offset;       /* bytes into every rank's data */
-    uint64_t begin, count; /* this rank's share, in elements from offset */
+    uint64_t begin, count; /* this rank's shard, in elements from offset */
     int32_t dtype, operation;
     int32_t local; /* 1: the node is all there is, so the result goes out at once */
     double scale;  /* every element of a float result is multiplied by it */
@@ -247,7 +247,7 @@ static kernel *const KERNELS[][4] = {ROW(float32), ROW(float64), ROW(float16), R
                                      ROW(int64),   ROW(int32),   ROW(int8),    ROW(uint8)};
 static const int ITEM_BYTES[] = {4, 8, 2, 2, 8, 4, 1, 1};
 
-static void reduce_share(const struct window *w, const struct exchange *x) {
+static void reduce_shard(const struct window *w, const struct exchange *x) {
     uint64_t byte = x->offset + x->begin * ITEM_BYTES[x->dtype];
     char *at[w->size];
     for (int r = 0; r < w->size; r++) at[r] = w->data[r] + byte;
@@ -266,7 +266,7 @@ int window_finish(struct window *w, uint64_t ticket, double timeout_s) {
     return wait_for_all(w, DONE, ticket, timeout_s);
 }
 
-/* Reduce this rank's share: OVER if it is with all ranks now, REDUCED if the caller
+/* Reduce this rank's shard: OVER if it is with all ranks now, REDUCED if the caller
  * is to take it between nodes and then to call window_publish and window_done. */
 int window_reduce(struct window *w, struct exchange *x, uint64_t ticket, double timeout_s) {
     window_ready(w, ticket);
@@ -275,13 +275,13 @@ int window_reduce(struct window *w, struct exchange *x, uint64_t ticket, double 
     double begun = now_s();
     x->wait_s = begun - start;
     if (gave_up) return gave_up;
-    reduce_share(w, x);
+    reduce_shard(w, x);
     if (x->local) reach(w, DONE, ticket);
     x->transfer_s = now_s() - begun;
     return x->local ? OVER : REDUCED;
 }
 
-/* Give the node's other ranks this rank's share, which has come from other nodes. */
+/* Give the node's other ranks this rank's shard, which has come from other nodes. */
 void window_publish(struct window *w, const struct exchange *x) {
     uint64_t byte = x->offset + x->begin * ITEM_BYTES[x->dtype];
     uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
@@ -289,7 +289,7 @@ void window_publish(struct window *w, const struct exchange *x) {
         if (r != w->rank) memcpy(w->data[r] + byte, w->data[w->rank] + byte, bytes);
 }
 
-/* Say that this rank's shares of all exchanges up to `ticket` are published. */
+/* Say that this rank's shards of all exchanges up to `ticket` are published. */
 void window_done(struct window *w, uint64_t ticket) { reach(w, DONE, ticket); }
 
 /* One exchange by itself, from end to end. */
@@ -302,7 +302,7 @@ static int exchange_all(struct window *w, struct exchange *x, uint64_t ticket, d
  * the window and combines all parts itself, so it is enough that all are ready. Parts
  * go into two places in turn: who is ready with this ticket has read what lay in the
  * other place. */
-static int exchange_short(struct window *w, struct exchange *x, char *buffer, uint64_t ticket,
+static int one_shot(struct window *w, struct exchange *x, char *buffer, uint64_t ticket,
                           double timeout_s) {
     uint64_t place = (ticket & 1) * x->offset;
     memcpy(w->data[w->rank] + place, buffer, x->count * ITEM_BYTES[x->dtype]);
@@ -319,7 +319,7 @@ static int exchange_short(struct window *w, struct exchange *x, char *buffer, ui
  * each short enough to be in the cache still when it is copied out. Pieces go into two
  * places in turn. A rank's piece is overwritten by others' shares only once the rank is
  * ready with it, and it is ready only after it copied out what lay there before. */
-static int exchange_staged(struct window *w, struct exchange *x, char *buffer, uint64_t *ticket,
+static int two_shot(struct window *w, struct exchange *x, char *buffer, uint64_t *ticket,
                            double timeout_s) {
     const uint64_t item = ITEM_BYTES[x->dtype], most = x->offset / item;
     for (uint64_t at = 0; at < x->count; at += most) {
@@ -354,8 +354,8 @@ struct call {
 int window_call(struct call *c) {
     struct exchange *x = c->exchange;
     if (c->buffer && x->count * ITEM_BYTES[x->dtype] > x->offset)
-        return exchange_staged(c->window, x, c->buffer, &c->ticket, c->timeout_s);
+        return two_shot(c->window, x, c->buffer, &c->ticket, c->timeout_s);
     uint64_t ticket = ++c->ticket;
-    return c->buffer ? exchange_short(c->window, x, c->buffer, ticket, c->timeout_s)
+    return c->buffer ? one_shot(c->window, x, c->buffer, ticket, c->timeout_s)
                      : exchange_all(c->window, x, ticket, c->timeout_s);
 }

@@ -1,6 +1,6 @@
 """The arena in device memory: buckets lie where the node's other processes can open them.
 
-Each rank reduces its share of a bucket straight from its peers' memory into theirs, by
+Each rank reduces its shard of a bucket straight from its peers' memory into theirs, by
 one kernel on a stream of its own. The GPU keeps the order by events: a bucket's event is
 recorded where its gradients are made, and every rank's stream waits for those of all. An
 event of another process means something only once it was recorded, which the window's
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_refuse
+from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.stalls import StallMonitor
@@ -39,10 +39,10 @@ _VECTOR_BYTES = 16
 _THREADS = 512
 # Enough to be bound by memory, and few enough to leave room for backward.
 _BLOCKS_A_MULTIPROCESSOR = 2
-# A rank that leaves takes its memory along. The others' work there is over by then, but
-# for what is queued: they may say so, and no one waits for longer than this.
-_FAREWELL_S = 5.0
-_FAREWELL = 2**63  # a ticket after all others
+# A rank that leaves takes its memory along. The others' work there is over by then, except
+# for what is queued: they may say so, and are waited for no longer than this.
+_LEAVE_WITHIN_S = 5.0
+_LEAVING = 2**63  # a ticket after all others
 
 
 class DeviceArena:
@@ -89,7 +89,7 @@ class DeviceArena:
         self._window = on_every_rank(topology, lambda: Window(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.
         self._meeting = self._window.plan(0, 0, "float32", scale, local=False)
-        # An event for each bucket, and one for when this rank has done its shares.
+        # An event for each bucket, and one for when this rank has done its shards.
         events = len(layout.buckets) + 1
         self._own = on_every_rank(topology, lambda: Exported(device, layout.total_bytes, events))
         self.data = self._own.data
@@ -98,10 +98,10 @@ class DeviceArena:
         try:
             on_every_rank(topology, lambda: self._prepare(device, handles, topology.node.rank))
         except WindowError:
-            self._let_go()
+            self._close_peers()
             raise
         self._scale = np.float32(scale)
-        self._shares = [
+        self._shards = [
             vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
         self._ticket = 0  # of the last bucket of the last round
@@ -125,7 +125,7 @@ class DeviceArena:
         self._window.ready(self._ticket + index + 1)
 
     def reduce(self, index: int) -> None:
-        """Queue the reduction of this rank's share of bucket `index`; buckets come in order.
+        """Queue the reduction of this rank's shard of bucket `index`; buckets come in order.
 
         Raises:
             StallError: ranks did not arrive in time, or ended.
@@ -134,7 +134,7 @@ class DeviceArena:
             self.ready(index)
         ticket = self._ticket + index + 1
         self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
-        first, count = self._shares[index]
+        first, count = self._shards[index]
         blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
         arguments = (self._memory, np.int32(len(self._events)), np.uint64(first))
         with self._on_device():
@@ -146,7 +146,7 @@ class DeviceArena:
                 )
 
     def finish(self) -> None:
-        """Have the current stream wait until every rank has reduced its shares.
+        """Have the current stream wait until every rank has reduced its shards.
 
         Raises:
             StallError: ranks did not arrive in time, or ended.
@@ -166,24 +166,24 @@ class DeviceArena:
     def explain(self) -> str:
         """Say how buckets are reduced."""
         return (
-            f"on GPUs of one node: {len(self._events)} ranks, each its share straight from its "
+            f"on GPUs of one node: {len(self._events)} ranks, each its shard straight from its "
             "peers' memory (CUDA IPC)"
         )
 
     def close(self) -> None:
-        """Wait for the node's ranks to close theirs, for some seconds, and let go of them."""
+        """Wait some seconds for the node's ranks to close theirs, then close the peers' memory."""
         if self._closed:
             return
         self._closed = True
-        # In the middle of a round the others must not take this leave for work done.
+        # In the middle of a round the others must not mistake this for work that is done.
         if self._recorded == 0:
             with self._on_device():
                 self._runtime.deviceSynchronize()
-            self._window.done(_FAREWELL)
-            # Who ended, or does not come, has nothing more to ask of this rank's memory.
+            self._window.done(_LEAVING)
+            # A rank that ended or is late needs nothing more of this rank's memory.
             with suppress(TimeoutError, ProcessLookupError):
-                self._window.finish(_FAREWELL, _FAREWELL_S)
-        self._let_go()
+                self._window.finish(_LEAVING, _LEAVE_WITHIN_S)
+        self._close_peers()
 
     def _prepare(self, device: int, handles: list[Handles], rank: int) -> None:
         """Open the peers' memory, and compile the kernel."""
@@ -195,7 +195,7 @@ class DeviceArena:
                 self._peers.append(Opened(device, of_rank))
                 everybodys.append(self._peers[-1])
         self._events = [memory.events for memory in everybodys]
-        with or_refuse(f"the kernel for GPU {device}"):
+        with or_window_error(f"the kernel for GPU {device}"):
             import cupy
 
             self._runtime = cupy.cuda.runtime
@@ -211,13 +211,13 @@ class DeviceArena:
                 self._runtime.cudaDevAttrMultiProcessorCount, device
             )
 
-    def _let_go(self) -> None:
+    def _close_peers(self) -> None:
         while self._peers:
             self._peers.pop().close()
 
 
 def vectors(bucket: Bucket, size: int, rank: int) -> tuple[int, int]:
-    """Where the share of `rank` of `size` begins in the arena, and its length, in 16 bytes."""
+    """Where the shard of `rank` of `size` begins in the arena, and its length, in 16 bytes."""
     item_bytes = DTYPES[bucket.dtype].item_bytes
     begin, end = shard(bucket.count, size, rank, item_bytes)
     first_byte = bucket.offset_bytes + begin * item_bytes

@@ -15,7 +15,7 @@ from typing import Any
 from hvd_ext.arena.cuda.handle_cache import HandleCache
 from hvd_ext.shm.regions import WindowError
 
-# A handle opens the whole block that memory lies in: ours shall lie there alone.
+# A handle opens the whole block that memory lies in: ours must be alone there.
 _BLOCK_BYTES = 2 << 20
 _MOST_IDLE = 16
 # cudaEventDisableTiming | cudaEventInterprocess: peers cannot wait for an event that is timed.
@@ -28,8 +28,8 @@ _idle: list[tuple[int, int, int, bytes]] = []
 
 
 @contextmanager
-def or_refuse(what: str) -> Iterator[None]:
-    """Turn whatever CuPy, CUDA or the driver object to into the reason why there is no arena.
+def or_window_error(what: str) -> Iterator[None]:
+    """Turn any error of CuPy, CUDA or the driver into the reason why there is no arena.
 
     Raises:
         WindowError: in place of any other error.
@@ -60,7 +60,7 @@ class Exported:
         Raises:
             WindowError: there is no CuPy, no such device, no memory, or no IPC.
         """
-        with or_refuse(f"device memory of GPU {device} that others can open"):
+        with or_window_error(f"device memory of GPU {device} that others can open"):
             import cupy
 
             runtime = cupy.cuda.runtime
@@ -89,7 +89,7 @@ class Opened:
     Attributes:
         address: where its memory begins in this process.
         events: addresses of its events.
-        close: lets go of both.
+        close: closes both.
     """
 
     def __init__(self, device: int, handles: Handles) -> None:
@@ -101,13 +101,13 @@ class Opened:
         memory, events = handles
         key = (device, memory)
         self.events: list[int] = []
-        with or_refuse(f"memory of another process, from GPU {device}"):
+        with or_window_error(f"memory of another process, from GPU {device}"):
             import cupy
 
             runtime = cupy.cuda.runtime
             self.address = _opened.lease(key)
-            # Lets go of both; called, or when nothing refers to this any more.
-            self.close = weakref.finalize(self, _let_go, runtime, self.events, key)
+            # Called, or when nothing refers to this any more.
+            self.close = weakref.finalize(self, _close_opened, runtime, self.events, key)
             self.close.atexit = False  # by then the driver may be gone
             try:
                 with cupy.cuda.Device(device):
@@ -134,7 +134,7 @@ class _Allocation:
         weakref.finalize(self, _idle.append, place)
 
 
-def _let_go(runtime: Any, events: list[int], key: tuple[int, bytes]) -> None:
+def _close_opened(runtime: Any, events: list[int], key: tuple[int, bytes]) -> None:
     while events:
         runtime.eventDestroy(events.pop())
     _opened.release(key)
