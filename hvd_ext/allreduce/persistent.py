@@ -51,7 +51,8 @@ def allreduce(
     share memory take the MPI library's own.
     """
     dtype_class = dtype_class_of(buffer)
-    chosen = choose(table, topology, "host", buffer.nbytes, dtype_class)
+    ranks = topology.node.size
+    chosen = table.choose(topology.nodes, ranks, "host", buffer.nbytes, dtype_class)
     if chosen == SHARED_MEMORY:
         chosen = NATIVE
     reduction = operation(operation_name)
