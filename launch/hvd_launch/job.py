@@ -71,14 +71,16 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     """Read "node1:4,node2:4"; a host without slots takes one rank.
 
     Raises:
-        UsageError: an entry is no host name with a positive number of slots.
+        UsageError: an entry is not a host name with a positive number of slots.
     """
     hosts = []
     for entry in text.split(","):
         name, colon, slots = entry.partition(":")
         host = _host(name, slots if colon else "1")
         if host is None:
-            raise UsageError(f"{entry!r} is no host: write NAME:SLOTS,... such as node1:4,node2:4")
+            raise UsageError(
+                f"invalid host {entry!r}: write NAME:SLOTS,... such as node1:4,node2:4"
+            )
         hosts.append(host)
     return _once(hosts, "-H")
 
@@ -95,7 +97,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
         path: its name, for errors.
 
     Raises:
-        UsageError: a line is none of these, or there is no host at all.
+        UsageError: a line is none of these, or the file names no host.
     """
     hosts: list[Host] = []
     bare: set[str] = set()
@@ -109,7 +111,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
         host = _host(name, value) if len(words) == 1 or named else None
         if host is None:
             raise UsageError(
-                f"{path}, line {number}: {line.strip()!r} is no host: write one a line, "
+                f"{path}, line {number}: invalid host {line.strip()!r}: write one a line, "
                 "such as: node1 slots=4"
             )
         if not (named or colon) and name in bare:
@@ -120,7 +122,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
             bare.add(name)
         hosts.append(host)
     if not hosts:
-        raise UsageError(f"{path} names no host: write one a line, such as: node1 slots=4")
+        raise UsageError(f"{path} names no host; write one a line, such as: node1 slots=4")
     return _once(hosts, path)
 
 

@@ -37,7 +37,7 @@ def rank_command(
         size: number of ranks.
         command: each rank's program and its arguments.
         hosts: where; empty: on this machine, or on those of the Slurm allocation.
-        settings: variables that every rank gets, whatever `environ` holds.
+        settings: variables that every rank gets, whatever is in `environ`.
         environ: the environment to start from (default: this process's).
 
     Raises:

@@ -40,9 +40,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise UsageError(
-                f"{self.name!r} is no name of a variable: letters, digits and _ make one"
-            )
+            raise UsageError(f"invalid variable name {self.name!r}: use letters, digits and _")
         if "\0" in self.value:
             raise UsageError(f"{self.name}={self.value!r}: no variable can hold a NUL")
 

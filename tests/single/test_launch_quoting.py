@@ -66,5 +66,5 @@ def test_a_dry_run_is_a_script_that_starts_just_this(
 
 @pytest.mark.parametrize("name", ["", "A B", "A=B", "1A", "A\n", "Ä", "A;id"])
 def test_no_variable_has_such_a_name(name: str) -> None:
-    with pytest.raises(UsageError, match="is no name of a variable"):
+    with pytest.raises(UsageError, match="invalid variable name"):
         Setting(name, "1", "", "", "")

@@ -30,7 +30,7 @@ def environment(**variables: str) -> dict[str, str]:
         ),
         (["run", "--typo", "-np", "2", "python", "train.py"], "unrecognized arguments: --typo"),
         (["tune", "fusion", "-np", "2", "python", "x.py"], "fusion -np 2 -- python x.py"),
-        (["run", "--", "true"], "no number of ranks"),
+        (["run", "--", "true"], "missing number of ranks"),
         (["run", "-np", "0", "--", "true"], "-np 0"),
         (["run", "-np", "-1", "--", "true"], "-np -1"),
         (["run", "-np", "99999999999999999999", "--", "true"], "at most 9999999"),
@@ -38,8 +38,8 @@ def environment(**variables: str) -> dict[str, str]:
         (["run", "-np", "2", "--", "no-such-program"], "'no-such-program': command not found"),
         (["run", "-np", "2", "--", ""], "'': command not found"),
         (["run", "-np", "2", "--", "-c"], "'-c': command not found"),
-        (["run", "-np", "2", "-H", "a;b", "--", "true"], "'a;b' is no host"),
-        (["run", "-np", "2", "-H", "$(id):2", "--", "true"], "'$(id):2' is no host"),
+        (["run", "-np", "2", "-H", "a;b", "--", "true"], "invalid host 'a;b'"),
+        (["run", "-np", "2", "-H", "$(id):2", "--", "true"], "invalid host '$(id):2'"),
         (["run", "-np", "2", "-H", "no-such-host.invalid:2", "--", "true"], "cannot resolve host"),
         (["run", "-np", "2", "--hostfile", "/no/such", "--", "true"], "/no/such"),
         (["run", "-np", "2", "--hostfile", "/dev/null", "--", "true"], "names no host"),
@@ -79,7 +79,7 @@ def test_a_process_that_is_no_rank_is_told_so() -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("hvd-launch: error: no launcher started this process")
+    assert done.stderr.startswith("hvd-launch: error: not started by a launcher")
     assert len(done.stderr.splitlines()) == 1
 
 

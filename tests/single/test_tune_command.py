@@ -32,7 +32,7 @@ def tune(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedPr
         ("allreduce -np 2 --least many", "'many'"),
         ("allreduce -np 2 --rounds 1", ">= 2"),
         ("allreduce -np 2 --pairs 1", ">= 2"),
-        ("allreduce -np 2 -H a;b", "'a;b' is no host"),
+        ("allreduce -np 2 -H a;b", "invalid host 'a;b'"),
         ("allreduce -np 4 -H localhost:2", "2 slots"),
         ("allreduce -np 2 -o file", "not a folder"),
         ("fusion -np 2", "no COMMAND"),

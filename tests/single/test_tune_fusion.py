@@ -48,7 +48,7 @@ def test_a_run_has_one_throughput() -> None:
     own = Reader(r"speed=(\S+)").read("speed=7 img/sec: 8")
     assert own is not None
     assert own.rate == 7
-    for wrong, complaint in (("(", "no regular expression"), ("speed", "in a group")):
+    for wrong, complaint in (("(", "invalid regular expression"), ("speed", "in a group")):
         with pytest.raises(UsageError, match=complaint):
             Reader(wrong)
 

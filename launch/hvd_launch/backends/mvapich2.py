@@ -113,7 +113,7 @@ class Mvapich2(MpiLibrary):
                 "1, but off where its malloc hooks fail",
                 "the InfiniBand registration cache: memory stays registered between messages"
                 if cache
-                else "no registration cache: memory is registered for each large message anew",
+                else "no registration cache: memory is registered again for each large message",
                 self.guide,
             ),
         ]

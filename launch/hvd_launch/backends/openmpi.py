@@ -97,7 +97,7 @@ class _OpenMpi(MpiLibrary):
                 "-1: on where a transport asks for it",
                 "keeps memory registered with the network card between messages (pml ob1)"
                 if cache
-                else "registers memory with the network card for each large message anew (pml ob1)",
+                else "registers memory again for each large message (pml ob1)",
                 _PINNED,
             ),
             *ucx.gpu_settings(preset),

@@ -45,7 +45,7 @@ def registration_cache(preset: str) -> tuple[Setting, ...]:
             "try",
             "keeps memory registered with the network card between messages"
             if on
-            else "registers memory with the network card for each large message anew",
+            else "registers memory again for each large message",
             _UCX,
         ),
     )
@@ -61,7 +61,7 @@ def libfabric_cache(preset: str) -> tuple[Setting, ...]:
             "memhooks",
             "libfabric keeps memory registered, and learns of its release by hooks"
             if on
-            else "libfabric registers memory for each large message anew",
+            else "libfabric registers memory again for each large message",
             "libfabric's fi_mr(3)",
         ),
     )

@@ -105,7 +105,7 @@ def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
 
 
 def _trial(found: Backend, ranks: int) -> tuple[list[Mapping[str, Any]], str]:
-    """Run ranks that tell of themselves: what they told, and what else was printed."""
+    """Run ranks that report on themselves: what they said, and what else was printed."""
     launch = machine.rank_command(found, ranks, [*_PROBE, "rank"])
     done = _run(launch.argv, launch.environ)
     told: list[Mapping[str, Any]] = []
@@ -136,7 +136,7 @@ def _json(command: Sequence[str]) -> dict[str, Any]:
         value = {}
     if isinstance(value, dict) and value:
         return value
-    return {"error": printed[-1][:200] if printed else "the probe ended without a word"}
+    return {"error": printed[-1][:200] if printed else "the probe printed nothing"}
 
 
 def _text(command: Sequence[str]) -> str:
@@ -158,7 +158,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], fail: str | None = 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return fail if fail is not None else f"{command[0]} was not done after {_TIMEOUT_S} s"
+        return fail if fail is not None else f"{command[0]} timed out after {_TIMEOUT_S} s"
     except OSError as error:
         return fail if fail is not None else f"{command[0]}: {error.strerror}"
     return done.stdout if done.returncode == 0 or fail is None else fail

@@ -1,4 +1,4 @@
-"""`hvd-launch doctor`: what is right and wrong with a machine, what it costs, what mends it."""
+"""`hvd-launch doctor`: what is right and wrong with a machine, what it costs, how to fix it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _show(findings: list[Finding]) -> None:
         lines = [escape(finding.evidence)]
         if finding.status == WRONG:
             lines.append(f"[red]costs[/] {escape(finding.cost)}")
-            lines.append(f"[green]mend[/]  {escape(finding.remedy)}")
+            lines.append(f"[green]fix[/]   {escape(finding.remedy)}")
         table.add_row(f"[{colour}]{sign}[/]", finding.topic, "\n".join(lines))
     console = Console(width=max(Console().width, 100), highlight=False)
     console.print(table)

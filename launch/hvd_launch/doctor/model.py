@@ -21,7 +21,7 @@ class Finding:
         status: OK, NOTE (worth knowing) or WRONG.
         evidence: what was seen.
         cost: what it costs, if it is wrong.
-        remedy: the line that mends it, if it is wrong.
+        remedy: how to fix it, if it is wrong.
     """
 
     topic: str

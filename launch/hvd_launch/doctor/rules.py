@@ -1,6 +1,6 @@
 """From what was seen on a machine to what is right and wrong with it. Pure.
 
-Each finding has its evidence; one that is wrong also says what it costs and what mends it.
+Each finding has its evidence; one that is wrong also says what it costs and how to fix it.
 """
 
 from __future__ import annotations

@@ -88,11 +88,11 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
         )
     else:
         words = [line.strip() for line in seen.output.splitlines() if line.strip("-= *")]
-        tail = " / ".join(words[-3:]) or "it printed nothing"
+        tail = " / ".join(words[-3:]) or "no output"
         yield Finding(
             "a job",
             WRONG,
-            f"{len(sizes)} of {seen.asked} ranks came up: {tail}",
+            f"{len(sizes)} of {seen.asked} ranks started: {tail}",
             "no job can be started",
             "hvd-launch run -np 2 -- python -c 'from mpi4py import MPI'  shows the whole error",
         )

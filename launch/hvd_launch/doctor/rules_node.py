@@ -80,7 +80,7 @@ def _registration_cache(seen: Snapshot) -> Iterator[Finding]:
             "registration cache",
             WRONG,
             f'the library printed "{CACHE_LINE}"',
-            "every large message is registered with the network card anew (paper: 5 % of the "
+            "every large message is registered with the network card again (paper: 5 % of the "
             "throughput of EDSR)",
             "keep other allocators out of LD_PRELOAD (tcmalloc, jemalloc), and start through "
             "the library's own libraries: LD_PRELOAD=$MV2_PATH/lib/libmpi.so",
@@ -94,7 +94,7 @@ def _registration_cache(seen: Snapshot) -> Iterator[Finding]:
             "registration cache",
             WRONG,
             f"off: {' '.join(off)}",
-            "every large message is registered with the network card anew",
+            "every large message is registered with the network card again",
             f"unset {' '.join(word.partition('=')[0] for word in off)}",
         )
     elif seen.infiniband:

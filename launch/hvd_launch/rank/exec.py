@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     here = rank_info(os.environ)
     if here is None:
         raise UsageError(
-            "no launcher started this process, so it has no rank: put hvd-launch exec between "
+            "not started by a launcher, so this process has no rank: put hvd-launch exec between "
             "mpirun, srun or horovodrun and the program"
         )
     program = shutil.which(command[0])

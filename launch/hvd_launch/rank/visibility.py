@@ -104,7 +104,7 @@ def view(
     notes = []
     if local_rank >= len(devices):
         notes.append(
-            f"local rank {local_rank} shares GPU {devices[own]}: there are {len(devices)} GPUs"
+            f"local rank {local_rank} shares GPU {devices[own]}: there are only {len(devices)} GPUs"
         )
     every = ",".join(devices)
     if strategy == "all":
@@ -125,8 +125,8 @@ def view(
 
 
 def split_warning(library: str) -> str:
-    """What to say where MV2_VISIBLE_DEVICES will be read by nobody."""
+    """What to say where MV2_VISIBLE_DEVICES is not read by the library."""
     return (
-        f"{library} does not read {LIBRARY_LIST}: split is no more than pin here, and CUDA IPC "
+        f"{library} does not read {LIBRARY_LIST}: split does no more than pin here, and CUDA IPC "
         "between ranks may be off; use --visibility all, or leave the choice to auto"
     )

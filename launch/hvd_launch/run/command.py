@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     size = _size(options)
     hosts = _hosts(options)
     if options.json and not options.dry_run:
-        raise UsageError("--json says how --dry-run prints: give both")
+        raise UsageError("--json needs --dry-run")
     if options.gpus is not None and options.gpus < 0:
         raise UsageError(f"--gpus {options.gpus}: a host has 0 GPUs or more")
     if command[0].startswith("-") or (not options.dry_run and shutil.which(command[0]) is None):
@@ -115,7 +115,9 @@ def _size(options: argparse.Namespace) -> int:
     if size is None:
         size = slurm.tasks(os.environ) if slurm.allocated(os.environ) else None
     if size is None:
-        raise UsageError("no number of ranks: give -np N, or ask Slurm for tasks (--ntasks)")
+        raise UsageError(
+            "missing number of ranks: give -np N, or request tasks from Slurm (--ntasks)"
+        )
     return check_size(size)
 
 
@@ -128,7 +130,7 @@ def _hosts(options: argparse.Namespace) -> tuple[Host, ...]:
     except OSError as error:
         raise UsageError(f"--hostfile {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"--hostfile {path}: it is no text ({error.reason})") from error
+        raise UsageError(f"--hostfile {path}: not a text file ({error.reason})") from error
 
 
 def _settings(
@@ -182,7 +184,7 @@ def _tell(
     for does, what in (("sets", settings), ("keeps your", kept)):
         if what:
             names = " ".join(setting.name for setting in what)
-            print(f"hvd-launch: {does} {names} (--dry-run tells why)", file=sys.stderr)
+            print(f"hvd-launch: {does} {names} (--dry-run says why)", file=sys.stderr)
     sys.stderr.flush()
 
 

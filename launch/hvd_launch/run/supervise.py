@@ -103,7 +103,7 @@ class _Supervisor:
                 if target not in self._lost:
                     _write(target, shown)
             except BrokenPipeError:
-                # Nobody reads any more (`| head`): the job has no reason to go on.
+                # The reader is gone (`| head`): the job has no reason to go on.
                 self._reader_gone = True
                 self._lost.add(target)
             except OSError as error:
@@ -126,7 +126,7 @@ class _Supervisor:
             self._show(failure)
             code = failure.code or code
         elif code != 0 and self._readers:
-            _say(f"the job ended with code {code}; its launcher does not tell which rank failed")
+            _say(f"the job ended with code {code}; its launcher does not say which rank failed")
         _tell(self._output.held)
         return code or int(bool(self._lost))
 
@@ -183,7 +183,7 @@ def _write(target: int, data: bytes) -> None:
 
 
 def _tell(lines: Iterable[bytes]) -> None:
-    # Where nobody can be told, the exit code still tells.
+    # If that fails too, the exit code still tells.
     with contextlib.suppress(OSError):
         for line in lines:
             _write(2, line)

@@ -11,7 +11,7 @@ export I_MPI_OFFLOAD_MODE=cuda
 # GPUs of a node exchange through the host
 # default: not documented where we could read it (seen in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=0
-# libfabric registers memory for each large message anew
+# libfabric registers memory again for each large message
 # default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=disabled
 

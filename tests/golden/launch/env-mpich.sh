@@ -5,10 +5,10 @@ export MPIR_CVAR_ENABLE_GPU=1
 # no message is long enough for CUDA IPC
 # default: 1048576 (MPICH's CVAR descriptions (MPI_T), src/mpid/ch4/shm/ipc/gpu/gpu_post.c)
 export MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD=2147483647
-# registers memory with the network card for each large message anew
+# registers memory again for each large message
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=n
-# libfabric registers memory for each large message anew
+# libfabric registers memory again for each large message
 # default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=disabled
 

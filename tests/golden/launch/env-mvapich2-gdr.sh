@@ -11,7 +11,7 @@ export MV2_SUPPORT_DL=1
 # GPUs of a node exchange through the host
 # default: 1 (MVAPICH2-GDR 2.3.7 user guide)
 export MV2_CUDA_IPC=0
-# no registration cache: memory is registered for each large message anew
+# no registration cache: memory is registered again for each large message
 # default: 1, but off where its malloc hooks fail (MVAPICH2-GDR 2.3.7 user guide)
 export MV2_USE_LAZY_MEM_UNREGISTER=0
 

@@ -2,13 +2,13 @@
 # GPUs of a node exchange through the host (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=0
-# registers memory with the network card for each large message anew (pml ob1)
+# registers memory again for each large message (pml ob1)
 # default: -1: on where a transport asks for it (ompi_info --param mpi all --level 9; Open MPI FAQ, tuning with leave_pinned)
 export OMPI_MCA_mpi_leave_pinned=0
 # UCX does without CUDA IPC: GPUs of a node exchange through the host
 # default: all (UCX's ucx_info -cf)
 export UCX_TLS='^cuda_ipc'
-# registers memory with the network card for each large message anew
+# registers memory again for each large message
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=n
 

@@ -44,7 +44,7 @@ class Task:
 
     Attributes:
         sizes: message_bytes of each allreduce (float32, sum, in place, as Horovod's).
-        limits_us: for each size, from what time of one call on more calls are in vain.
+        limits_us: for each size, the time of one call from which more calls are not worth it.
         read: control variables to ask the library for (MPI_T).
         selection: tell the built-in choices of this library, in parts.
         table: reduce with the algorithms of this hvd_ext table, not MPI_Allreduce.

@@ -38,8 +38,8 @@ class Outcome:
     @property
     def reason(self) -> str:
         """Why it failed, in one line; its last lines follow."""
-        how = "was not done in time" if self.code is None else f"ended with code {self.code}"
-        return "\n".join([f"{how} after {self.wall_s:.0f} s; it said last:", *self.last])
+        how = "timed out" if self.code is None else f"ended with code {self.code}"
+        return "\n".join([f"{how} after {self.wall_s:.0f} s; its last lines:", *self.last])
 
 
 def run(

@@ -41,11 +41,11 @@ class Journal:
         Args:
             path: the file.
             subject: what is measured: JSON's types.
-            fresh: move what is there aside, and begin anew.
+            fresh: move what is there aside, and start over.
 
         Raises:
-            UsageError: it holds measurements of something else, is no such file, or cannot be
-                one.
+            UsageError: it holds measurements of something else, or is not a journal, or cannot be
+                written.
         """
         self.path = path
         self.entries: list[Entry] = []
@@ -89,7 +89,7 @@ class Journal:
             lines = [json.loads(line) for line in whole.splitlines()]
             found = dict(lines[0]["subject"]) if lines else subject
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UsageError(f"{self.path}: holds no measurements: move it away") from error
+            raise UsageError(f"{self.path}: holds no measurements; move it away") from error
         differing = sorted(
             name for name in {*found, *subject} if found.get(name) != subject.get(name)
         )
@@ -97,11 +97,11 @@ class Journal:
             name = differing[0]
             raise UsageError(
                 f"{self.path}: was measured with {name} {found.get(name)!r}, not "
-                f"{subject.get(name)!r}: name another folder with -o, or begin anew with --fresh"
+                f"{subject.get(name)!r}: name another folder with -o, or start over with --fresh"
             )
         for number, entry in enumerate(lines[1:], 2):
             if not _sound(entry):
-                raise UsageError(f"{self.path}, line {number}: is no measurement: move it away")
+                raise UsageError(f"{self.path}, line {number}: not a measurement; move it away")
         if len(whole) != len(data):
             os.truncate(self.path, len(whole))
         self.entries = lines[1:]

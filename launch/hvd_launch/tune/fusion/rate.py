@@ -36,12 +36,12 @@ class Reader:
         """Take `pattern`'s first group, or without one what DEFAULT_PATTERNS find.
 
         Raises:
-            UsageError: it is no regular expression, or has no group.
+            UsageError: not a regular expression, or it has no group.
         """
         try:
             self._patterns = [re.compile(p) for p in ([pattern] if pattern else DEFAULT_PATTERNS)]
         except re.error as error:
-            raise UsageError(f"--rate {pattern!r}: no regular expression: {error}") from error
+            raise UsageError(f"--rate {pattern!r}: invalid regular expression: {error}") from error
         if any(compiled.groups < 1 for compiled in self._patterns):
             raise UsageError(
                 f"--rate {pattern!r}: put the number in a group, as in 'rate: ([0-9.]+)'"

@@ -141,7 +141,7 @@ class Runs:
         elif rate is None and outcome.code is None:
             reason = (
                 f"printed no throughput in {self._search.seconds:g} s: give --rate, or more "
-                "--seconds, or a command that ends sooner; it said last:\n"
+                "--seconds, or a command that ends sooner; its last lines:\n"
                 + "\n".join(outcome.last)
             )
         elif by_wall_time:
