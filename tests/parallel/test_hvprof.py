@@ -95,7 +95,7 @@ def test_the_hidden_share_of_communication_is_right(tmp_path: Path) -> None:
         "exposed": ("communication", 4),
         "step": ("other", 4),
     }
-    # Rank 1 computes for longer, and rank 0 stands still for it.
+    # Rank 1 computes for longer, and rank 0 waits for it.
     found = waiting(recording)
     assert found is not None
     assert [(one.operation, one.calls) for one in found.regions] == [("exposed", 8)]

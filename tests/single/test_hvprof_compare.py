@@ -192,10 +192,10 @@ def test_more_ranks_or_steps_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.html", "", "is no report"),
-        ("a.html", "<html><body>hello", "is no report"),
-        ("a.json", "[" * 100_000, "is no report"),
-        ("a.json", "{}", "is no report"),
+        ("a.html", "", "is not a report"),
+        ("a.html", "<html><body>hello", "is not a report"),
+        ("a.json", "[" * 100_000, "is not a report"),
+        ("a.json", "{}", "is not a report"),
         ("a.json", '{"json_version": 99}', "has format 99"),
         ("a.json", '{"json_version": "<b>"}', "has format '<b>'"),
         ("a.json", '{"json_version": 2}', "is damaged"),
@@ -242,7 +242,7 @@ def test_what_is_no_side(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(UsageError, match="holds no recording and no report"):
         load_side(tmp_path)
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(UsageError, match="is not a folder"):
         load_side(tmp_path / "absent")
 
 
@@ -261,7 +261,7 @@ def test_the_gate() -> None:
     assert _gate(1.0, 1.03, 5, 5) == 0
     assert _gate(1.0, 1.03, 5, 0) == 1
     assert _gate(1.2, 1.0, 5, 5) == 0
-    # Noise alone is no regression, but what may hide in it is said.
+    # Noise alone is not a regression, but what may hide in it is reported.
     generator = np.random.default_rng(1)
     wide = [[run_with(np.exp(generator.normal(0, 0.3, 5))) for _ in range(3)] for _ in range(2)]
     outcome = check(compare(*wide), 5)
@@ -279,6 +279,6 @@ def test_the_gate_from_the_command_line(tmp_path: Path) -> None:
     assert main(["check", *sides, "--max-regression", "5%"]) == 1
     assert main(["check", *reversed(sides), "--max-regression", "5%"]) == 0
     assert main(["check", *sides, "--max-regression", "50", "--json"]) == 0
-    with pytest.raises(UsageError, match="is no number of percent"):
+    with pytest.raises(UsageError, match="invalid percentage"):
         main(["check", *sides, "--max-regression", "-1"])
     assert parse_percent(" 2.5 % ") == 2.5

@@ -29,7 +29,7 @@ def test_the_hit_rate_is_that_of_the_handles_where_the_library_has_none(tmp_path
     cache = RegistrationCache(HANDLES, 3, 1)
     recording = changed(tmp_path / "b", registration_cache=cache)
     assert registration(recording) == f"75.0 % of 8 ({HANDLES})"
-    # What to do about the library's cache is no advice for these.
+    # Advice about the library's cache does not apply to these.
     assert not any("registered" in advice.title for advice in Analysis(recording).advice)
 
 

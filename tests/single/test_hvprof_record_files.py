@@ -225,7 +225,7 @@ def test_blocks_of_any_length_are_read(tmp_path: Path) -> None:
 def test_a_trace_that_is_gone_is_named(tmp_path: Path) -> None:
     put_event(tmp_path, 0, [])
     (tmp_path / "rank-00000.trace").unlink()
-    with pytest.raises(UsageError, match=r"rank-00000\.trace cannot be read"):
+    with pytest.raises(UsageError, match=r"cannot read .*rank-00000\.trace"):
         load_trace(hvprof.load(tmp_path))
 
 

@@ -114,22 +114,22 @@ def test_a_timeline_of_a_killed_job_is_read_as_far_as_it_goes(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no Horovod timeline"),
-        (b"{}", "no Horovod timeline"),
-        (b"[" * 100_000, "no Horovod timeline"),
-        (b"\xff\xfe", "it is no text"),
+        (b"", "not a Horovod timeline"),
+        (b"{}", "not a Horovod timeline"),
+        (b"[" * 100_000, "not a Horovod timeline"),
+        (b"\xff\xfe", "it is not text"),
         (b"[]", "has no exchange"),
         (b'[1, null, "x", {"ph": "B"}]', "has no exchange"),
         (json.dumps(FUSED).encode(), "give --size N"),
     ],
 )
-def test_what_is_no_timeline_leaves_nothing(content: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_not_a_timeline_leaves_nothing(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_bytes(content)
     with pytest.raises(UsageError, match=said) as raised:
         import_timeline(tmp_path / "t.json", tmp_path / "run", force=False)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         import_timeline(tmp_path / "absent.json", tmp_path / "run", force=False)
 
 

@@ -276,7 +276,7 @@ def test_whole_seconds_are_numbers(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_recording(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(UsageError, match="is not a folder"):
         hvprof.load(tmp_path / "absent")
     with pytest.raises(UsageError, match="holds no recording"):
         hvprof.load(tmp_path)
@@ -304,13 +304,13 @@ def test_a_rank_that_was_killed_at_its_start_is_missing(tmp_path: Path) -> None:
     (tmp_path / "rank-00001.hvprof").write_bytes(bytes(100_000))
     assert "no recording of rank 1" in shown(hvprof.load(tmp_path))
     (tmp_path / "rank-00000.hvprof").write_bytes(bytes(100_000))
-    with pytest.raises(UsageError, match="holds no recording, its ranks were killed"):
+    with pytest.raises(UsageError, match="holds no recording: its ranks were killed"):
         hvprof.load(tmp_path)
 
 
 def test_a_pipe_is_no_recording(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank-00000.hvprof")
-    with pytest.raises(UsageError, match=r"rank-00000\.hvprof is no file"):
+    with pytest.raises(UsageError, match=r"rank-00000\.hvprof is not a regular file"):
         hvprof.load(tmp_path)
 
 

@@ -185,10 +185,10 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     write_job(tmp_path / "run", 1)
     absent = str(tmp_path / "absent" / "x.html")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         main(["report", str(tmp_path / "run"), "--layers", absent])
     (tmp_path / "layers.json").write_text('{"layers_version": 1}')
-    with pytest.raises(UsageError, match="is no table of layers"):
+    with pytest.raises(UsageError, match="is not a table of layers"):
         main(["report", str(tmp_path / "run"), "--layers", str(tmp_path / "layers.json")])
     with pytest.raises(UsageError, match="trace"):
         main(["report", str(tmp_path / "run"), "--trace", str(tmp_path / "t.json")])

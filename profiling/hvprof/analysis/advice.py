@@ -84,7 +84,7 @@ class _Case:
         self.allreduce = [row for row in rows["data"] if row.operation == "allreduce"]
         self.control = rows["control"]
         self.control_s = sum(row.time_s for row in self.control)
-        # A lucky call or two is no measure for thousands.
+        # A lucky call or two says nothing about thousands.
         least_s = 0.05 * sum(row.time_s for row in self.allreduce)
         bandwidths = [row.busbw_gb_s or 0 for row in self.allreduce if row.time_s >= least_s]
         self.best_gb_s = max(bandwidths, default=0.0)
@@ -153,7 +153,7 @@ def _negotiation(case: _Case) -> Iterator[Advice]:
     yield from case.advice(
         "Reduce gradients without negotiation",
         f"Horovod's coordination took {calls} calls and {case.share(case.control_s)}; gradients "
-        f"wait for it. The training thread stood still for {case.share_of_steps(case.exposed_s)}.",
+        f"wait for it. The training thread was blocked for {case.share_of_steps(case.exposed_s)}.",
         "hvd_ext's DistributedOptimizer, which reduces in a fixed order; or HOROVOD_CYCLE_TIME",
         case.control_s,
         case.again("hvd_ext", change=_over_hvd_ext),
@@ -165,10 +165,10 @@ def _unhidden(case: _Case) -> Iterator[Advice]:
     overlap = steps.overlap_percent if steps else None
     if steps is None or overlap is None or overlap >= 50:
         return
-    stood = case.share_of_steps(steps.exposed_s)
+    blocked = case.share_of_steps(steps.exposed_s)
     yield from case.advice(
         "Hide communication behind backward",
-        f"{overlap:.0f} % of the communication is hidden; {stood} is not.",
+        f"{overlap:.0f} % of the communication is hidden; {blocked} is not.",
         "HVD_EXT_BUCKET_BYTES: smaller buckets start earlier"
         if case.uses_hvd_ext
         else "hvd_ext's DistributedOptimizer: a bucket is reduced once its last gradient is there",
@@ -258,7 +258,7 @@ def _input(case: _Case) -> Iterator[Advice]:
     if percent >= 5:
         yield Advice(
             "Read data ahead",
-            f"Steps stand still for data during {case.share_of_steps(steps.io_s)}.",
+            f"Steps wait for data for {case.share_of_steps(steps.io_s)}.",
             "more loader workers, packed files, samples kept in memory",
             steps.io_s,
             percent,

@@ -62,7 +62,7 @@ class Evidence:
 
 
 def weigh(first: Sample, second: Sample, confidence: float = CONFIDENCE) -> Evidence:
-    """Hold two samples against each other.
+    """Compare two samples.
 
     Args:
         first: what the second is measured against; its amount and time are above 0.

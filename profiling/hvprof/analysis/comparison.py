@@ -1,4 +1,4 @@
-"""Two sides held against each other: the allreduce time of a rank by message size.
+"""Two sides compared: the allreduce time of a rank by message size.
 
 The table is that of Anthony et al. for EDSR on Horovod: message size, time with the
 default, time optimised, improvement; here with an interval and a verdict for each row.
@@ -87,11 +87,11 @@ def compare(
     labels: tuple[str, str] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Comparison:
-    """Hold the allreduce of two sides against each other.
+    """Compare the allreduce of two sides.
 
     Args:
         first: the default: a recording, or runs of the same thing (`sides.load_side`).
-        second: what is to be better than it.
+        second: the side that should be better.
         labels: names of the sides; by default those of the directories.
         confidence: of the intervals, between 0 and 1.
     """

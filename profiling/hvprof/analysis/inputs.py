@@ -1,4 +1,4 @@
-"""Reads what can be compared: recordings, directories of them, and reports in files."""
+"""What can be compared: recordings, directories of them, and reports in files."""
 
 from __future__ import annotations
 
@@ -90,11 +90,13 @@ def _read_report(path: Path) -> Run:
             text = text.partition(DATA_START)[2].partition(_DATA_END)[0]
         data = json.loads(text)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or "json_version" not in data:
-        raise UsageError(f"{path} is no report: name one written by hvprof report --html or --json")
+        raise UsageError(
+            f"{path} is not a report: name one written by hvprof report --html or --json"
+        )
     version = data["json_version"]
     if version != JSON_VERSION:
         raise UsageError(

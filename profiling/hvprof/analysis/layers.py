@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 LAYERS_VERSION = 1
-# Skinny: a sample costs more than so often what it costs in the largest batch, in a layer
+# Skinny: a sample costs more than so many times what it costs in the largest batch, in a layer
 # that takes at least this share of the smallest batch's time.
 _SKINNY, _SHARE = 2.0, 0.01
 
@@ -165,9 +165,9 @@ def load_layers(path: Path) -> LayerTable:
         if not table.batches or not table.layers or min(table.batches) < 1:
             raise ValueError(table.batches)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        raise UsageError(f"{path} is no table of layers: write one with hvprof layers") from None
+        raise UsageError(f"{path} is not a table of layers: write one with hvprof layers") from None
     return table
 
 
@@ -306,7 +306,7 @@ def _build(model: str, settings: Sequence[str]) -> torch.nn.Module:
         raise
     except Exception as error:  # whatever the model's own code raises
         raise UsageError(
-            f"{model!r} cannot be made: {type(error).__name__}: {error}; "
+            f"cannot make {model!r}: {type(error).__name__}: {error}; "
             "give module:callable and its arguments, such as resnet.model:resnet50 classes=10"
         ) from error
     finally:

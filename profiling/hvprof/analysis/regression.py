@@ -24,11 +24,11 @@ def parse_percent(text: str) -> float:
     """Read "5%" or "5".
 
     Raises:
-        UsageError: no number of percent from 0 on.
+        UsageError: not a percentage from 0 on.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)
     if match is None:
-        raise UsageError(f"{text!r} is no number of percent: write --max-regression 5%")
+        raise UsageError(f"invalid percentage {text!r}: write --max-regression 5%")
     return float(match.group(1))
 
 

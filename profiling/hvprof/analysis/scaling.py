@@ -40,7 +40,7 @@ class Limits:
 
     Attributes:
         free_speedup: how much faster steps would be without exposed communication.
-        communication_percent, io_percent: shares of a step that stood still for them.
+        communication_percent, io_percent: shares of a step that was blocked on them.
         serial_percent: what does not shrink when the batch is split further: exposed
             communication and "other" (Amdahl's share).
         most_speedup: Amdahl's limit from serial_percent; None if nothing is serial.

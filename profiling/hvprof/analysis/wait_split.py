@@ -134,7 +134,7 @@ def _sorted(parts: dict[str, list[float]]) -> tuple[tuple[str, float, float], ..
 
 
 def _longest(waited: dict[int, float]) -> tuple[tuple[int, float], ...]:
-    # What is left of rounding is no waiting.
+    # Rounding errors are not waiting.
     least = 1e-3 * max(waited.values(), default=0.0)
     late = [(rank, time_s) for rank, time_s in waited.items() if time_s > least]
     return tuple(sorted(late, key=lambda item: -item[1]))

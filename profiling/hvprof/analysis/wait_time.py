@@ -1,8 +1,8 @@
-"""Waiting told from transfer: who came last to each collective, and who waited for it.
+"""Waiting against transfer: which rank arrived last at each collective, and which waited for it.
 
 Nothing is sent for that. The k-th collective on a communicator is one and the same on all
 of its ranks; a trace has when each of them entered it, on one clock. Until the last one
-came, the others waited:
+arrived, the others waited:
 
     wait of a rank = min(time of its call, last arrival - its own arrival)
 
@@ -11,7 +11,7 @@ itself, that is taken, and the last to come is named.
 
 The same is told of regions of kind "communication", which all ranks enter equally often:
 Horovod starts an exchange only when every rank has asked for it, so a late rank is not seen
-in the exchange but in how long the others stand still before it.
+in the exchange but in how long the others are blocked before it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class PeerWait:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Waiting and transfer, as far as the trace reaches.
+    """Waiting and transfer, of the calls that the trace covers.
 
     Attributes:
         operations: the one with the longest time first.
@@ -138,7 +138,7 @@ def waiting(recording: Recording) -> Waiting | None:
 def _told_apart(
     rows: _Columns, names: dict[str, int]
 ) -> tuple[tuple[OperationWait, ...], tuple[PeerWait, ...], int]:
-    """Waiting by operation and by whom it was for, and how many calls that is of."""
+    """Waiting by operation and by which rank it was for, and how many calls that is of."""
     # Within a collective the last to come is the last.
     rows = rows[np.lexsort((rows["begin"], rows["sequence"], rows["group"]))]
     rows, first, last = _complete(rows)

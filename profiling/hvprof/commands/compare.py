@@ -10,7 +10,7 @@ from hvprof.commands.shared import SIDES, add_html, add_sides, console, print_js
 from hvprof.reporters.comparison import comparison_page, render
 from hvprof.text import printable
 
-HELP = "hold two sides against each other"
+HELP = "compare two sides"
 ABOUT = f"Show the allreduce time of two sides by message size, with verdicts. A side is {SIDES}."
 EXAMPLE = "compare runs/default runs/optimised"
 

@@ -57,7 +57,7 @@ def record(directory: Path, command: Sequence[str], *, force: bool, trace_events
         HvdExtError: the recorder is not built, or the command started no MPI.
     """
     if not command or shutil.which(command[0]) is None:
-        raise UsageError(f"{' '.join(command[:1])!r} is no command on PATH: give one after --")
+        raise UsageError(f"command not found: {' '.join(command[:1])!r}; give one on PATH after --")
     begin(directory, command, force=force)
     start_s = time.monotonic()
     added = variables(directory, trace_events)

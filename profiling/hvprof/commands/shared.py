@@ -52,7 +52,7 @@ def after_dashes(words: list[str]) -> list[str]:
 def add_sides(parser: argparse.ArgumentParser) -> None:
     """Add the two sides of a comparison."""
     parser.add_argument("first", metavar="A", type=Path, help="the default")
-    parser.add_argument("second", metavar="B", type=Path, help="what is to be better")
+    parser.add_argument("second", metavar="B", type=Path, help="the side that should be better")
     parser.add_argument(
         "--labels", nargs=2, metavar=("A", "B"), help="names of the sides (default: paths)"
     )

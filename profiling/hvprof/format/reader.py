@@ -64,11 +64,11 @@ def read_bytes(path: Path, most: int) -> bytes:
     """
     try:
         if path.exists() and not path.is_file():
-            raise UsageError(f"{path} is no file: hvprof did not write it")
+            raise UsageError(f"{path} is not a regular file: hvprof did not write it")
         with path.open("rb") as file:
             return file.read(min(most, path.stat().st_size))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_rank(path: Path) -> RankRecording | None:
@@ -82,7 +82,7 @@ def read_rank(path: Path) -> RankRecording | None:
     if data[: len(MAGIC)] == bytes(len(MAGIC)):
         return None
     if not data.startswith(MAGIC[: len(data)]):
-        raise UsageError(f"{path} is no recording of a rank: hvprof did not write it")
+        raise UsageError(f"{path} is not a rank's recording: hvprof did not write it")
     version = int.from_bytes(data[8:12], "little")
     if len(data) >= 12 and version != VERSION:
         raise UsageError(f"{path} has format {version}, this hvprof reads {VERSION}: update it")

@@ -55,7 +55,7 @@ def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTra
     want = (rank.trace_capacity + 1) * EVENT.itemsize
     data = read_bytes(path, want + 1)
     if not data.startswith(_MAGIC[: len(data)]):
-        raise UsageError(f"{path} is no trace of a rank: hvprof did not write it")
+        raise UsageError(f"{path} is not a rank's trace: hvprof did not write it")
     version, of_rank = np.frombuffer(data[8:16].ljust(8, b"\0"), "<u4").tolist()
     if len(data) >= 16 and version > VERSION:
         raise UsageError(f"{path} has format {version}, this hvprof reads {VERSION}: update it")

@@ -89,7 +89,7 @@ def import_timeline(
         0, the exit code.
 
     Raises:
-        UsageError: it is no timeline, or does not say how many ranks there were.
+        UsageError: it is not a timeline, or does not say how many ranks there were.
     """
     events = read_events(timeline)
     messages = fused_messages(events)
@@ -133,13 +133,13 @@ def read_events(timeline: Path) -> list[dict[str, Any]]:
     """The events of a timeline, up to where it was cut off.
 
     Raises:
-        UsageError: it cannot be read, or is no list of events.
+        UsageError: it cannot be read, or is not a list of events.
     """
     try:
         text = timeline.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"{timeline} cannot be read: {reason}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"cannot read {timeline}: {reason}") from None
     try:
         events = json.loads(text)
     except RecursionError:
@@ -150,7 +150,7 @@ def read_events(timeline: Path) -> list[dict[str, Any]]:
         except (json.JSONDecodeError, RecursionError):
             events = None
     if not isinstance(events, list):
-        raise UsageError(f"{timeline} is no Horovod timeline: give what HOROVOD_TIMELINE named")
+        raise UsageError(f"{timeline} is not a Horovod timeline: give HOROVOD_TIMELINE's file")
     return [event for event in events if isinstance(event, dict)]
 
 

@@ -7,7 +7,7 @@
 
 #include "recorder.h"
 
-/* The number of a name, which is entered if it is new; OTHER when there is no room left
+/* The number of a name, which is added if it is new; OTHER when there is no room left
  * among the first `places`. */
 static int name_id(struct recorder *into, const char *name, int places)
 {

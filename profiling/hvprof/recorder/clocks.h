@@ -69,7 +69,7 @@ static struct offset compare_clocks(const char *name)
     mpi.comm_size(clock_comm, &size);
     char(*names)[sizeof mine] = calloc((size_t)size, sizeof *names);
     if (!names)
-        abort(); /* the other ranks would wait for ever */
+        abort(); /* the other ranks would wait forever */
     mpi.allgather(mine, sizeof mine, mpi.byte, names, sizeof mine, mpi.byte, clock_comm);
     for (int first = 1; first < size; first++) {
         bool seen = false;

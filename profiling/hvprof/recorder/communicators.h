@@ -25,7 +25,7 @@ static struct {
     _Atomic uint32_t sequence;
 } known[COMMUNICATORS];
 
-/* Where a handle was found last. An entry of an earlier generation counts no more: when a
+/* Where a handle was found last. An entry of an earlier generation is stale: when a
  * communicator is freed, its handle may be given to another one. */
 static struct {
     _Atomic uint64_t handle, found; /* generation, and entry in the low byte */

@@ -43,7 +43,7 @@ struct call {
     void *caller;
 };
 
-/* Control is Horovod's coordination, and hvd_ext's roll calls, which have tags of their own. */
+/* Control is Horovod's coordination, and hvd_ext's monitored barriers, which have tags of their own. */
 static enum traffic classify(const struct call *call, int communicator, bool control_type)
 {
     if (known[communicator].transport)

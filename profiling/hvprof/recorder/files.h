@@ -36,7 +36,7 @@ static void begin_recording(struct recorder *into)
     pthread_mutex_init(&into->changing, NULL);
     strcpy(into->file->names[OTHER], "other");
     strcpy(into->file->names[NATIVE], "native");
-    /* The first stands for none: that of a wait, which may be for anybody of the job. */
+    /* The first stands for none: that of a wait, which may be for any rank of the job. */
     into->file->communicators[0].size = into->file->size;
     into->file->communicators_end = 1;
 }

@@ -86,7 +86,7 @@ struct event {
 _Static_assert(sizeof(struct event) == 64, "layout");
 
 /* Exact powers of two have bins of their own: coarser rows can then include or exclude
- * their edges, and powers of two can be held against other sizes.
+ * their edges, and powers of two can be compared with other sizes.
  * 0: no bytes; 2k+1: exactly 2^k; 2k+2: between 2^k and 2^(k+1). */
 static unsigned size_bin(uint64_t bytes)
 {

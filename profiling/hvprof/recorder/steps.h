@@ -1,7 +1,7 @@
 /* Where the time of a step goes, on the thread that marks steps.
  *
  * While a step lasts, intervals are noted: what regions the thread was in (the innermost
- * counts), when it stood still for communication, and when other threads communicated. At
+ * counts), when it was blocked on communication, and when other threads communicated. At
  * its end they are united and laid over each other: so nothing is counted twice, whoever
  * reports it and in whatever order.
  */
@@ -74,7 +74,7 @@ static void unite(struct intervals *set, uint64_t gap_ns)
     set->end = kept;
 }
 
-/* A step of very many calls: the smallest gaps between them are no longer told apart. */
+/* A step of very many calls: the smallest gaps between them are closed. */
 static void make_room(struct intervals *set)
 {
     unite(set, 0);

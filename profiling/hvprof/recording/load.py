@@ -37,7 +37,7 @@ def load(directory: str | Path) -> Recording:
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise UsageError(f"{directory} is no directory: name one made by {_RECORD}")
+        raise UsageError(f"{directory} is not a folder: name one made by {_RECORD}")
     meta = read_meta(directory / META_NAME)
     paths = sorted(directory.glob(RANK_FILES))
     if not paths:
@@ -45,7 +45,7 @@ def load(directory: str | Path) -> Recording:
         raise UsageError(f"{directory} holds no recording, {why}: make one with {_RECORD}")
     found = [(rank, path) for path in paths if (rank := read_rank(path))]
     if not found:
-        raise UsageError(f"{directory} holds no recording, its ranks were killed: record again")
+        raise UsageError(f"{directory} holds no recording: its ranks were killed; record again")
     ranks = sorted((rank for rank, _ in found), key=lambda rank: rank.rank)
     for before, after in pairwise(ranks):
         if before.rank == after.rank:

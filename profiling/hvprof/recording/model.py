@@ -16,7 +16,7 @@ class Cell:
         operation: "allreduce", "bcast", ...; "iallreduce" for a non-blocking one, "wait",
             "waitall" or "waitany" for where it is waited for.
         algorithm: "native" for the MPI library's own, or what hvd_ext named.
-        traffic: "data", "control" (coordination: Horovod's, and hvd_ext's roll calls) or
+        traffic: "data", "control" (coordination: Horovod's, and hvd_ext's monitored barriers) or
             "transport" (what hvd_ext sends to carry out a reduction that it reports itself).
         source: "mpi" for an intercepted call, "hvd_ext" for one that it reported.
         size: number of ranks of the communicator.
@@ -99,7 +99,7 @@ class Step:
     """Where a step's time went on the thread that calls `hvprof.step`; or a sum of steps.
 
     `time_s` is compute + exposed + io + other. Communication is exposed while this thread
-    stands still for it, and overlapped while other threads communicate and this one does
+    is blocked on it, and overlapped while other threads communicate and this one does
     something else: `overlapped_s` is beside the other four, not one more of them.
 
     Attributes:

@@ -112,11 +112,11 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
         UsageError: it holds other things, or a recording and `force` is not given.
     """
     if directory.exists() and not directory.is_dir():
-        raise UsageError(f"{directory} is a file: name a directory")
+        raise UsageError(f"{directory} is a file: name a folder")
     earlier = (directory / META_NAME).exists()
     if directory.is_dir() and any(directory.iterdir()):
         if not earlier:
-            raise UsageError(f"{directory} holds other things than a recording: use another name")
+            raise UsageError(f"{directory} holds files of something else: use another name")
         if not force:
             raise UsageError(f"{directory} holds a recording: use another name, or --force")
     try:
@@ -128,7 +128,7 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
         ):
             old.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"{directory} cannot be written: {error.strerror}") from error
+        raise UsageError(f"cannot write {directory}: {error.strerror}") from error
 
 
 def write_meta(directory: Path, meta: dict[str, object]) -> None:

@@ -77,7 +77,7 @@ def _header(analysis: Analysis) -> list[str]:
     elif shown:
         lines.append(
             f"exposed communication: {shown.time_s * 1e3:.1f} ms in {shown.steps} steps, "
-            f"{shown.time_s * 1e3 / shown.steps:.2f} ms a step (the training thread stood still)"
+            f"{shown.time_s * 1e3 / shown.steps:.2f} ms a step (the training thread was blocked)"
         )
     return lines + warnings(recording)
 

@@ -69,7 +69,7 @@ def _step_time(analysis: Analysis) -> Iterator[Figure]:
         "steps",
         "Where a step's time goes",
         f"A step of the training thread, mean of {count} steps: all ranks, and the slowest five. "
-        "Exposed: the thread stood still for communication.",
+        "Exposed: the thread was blocked on communication.",
         chart,
     )
 
@@ -81,12 +81,12 @@ def _overlap(recording: Recording) -> Iterator[Figure]:
     if not found or step is None or step.overlap_percent is None:
         return
     hidden = [(rank, sums.overlapped_s / max(sums.index, 1)) for rank, sums in found]
-    stood = [(rank, sums.exposed_s / max(sums.index, 1)) for rank, sums in found]
-    names, (hidden_s, stood_s) = grouped(hidden, stood)
+    blocked = [(rank, sums.exposed_s / max(sums.index, 1)) for rank, sums in found]
+    names, (hidden_s, blocked_s) = grouped(hidden, blocked)
     chart = svg.columns(
         "overlap",
         names,
-        [Series("exposed", stood_s, DATA), Series("hidden", hidden_s, GOOD)],
+        [Series("exposed", blocked_s, DATA), Series("hidden", hidden_s, GOOD)],
         Axis("a step", format_seconds),
         ranks_title(len(found), names),
     )
@@ -94,7 +94,7 @@ def _overlap(recording: Recording) -> Iterator[Figure]:
         "overlap",
         f"Overlap: {step.overlap_percent:.0f} % of the communication is hidden",
         "Communication of a step that ran while the training thread did something else "
-        "(hidden), and during which it stood still (exposed). Overlap is hidden over both: of "
+        "(hidden), and during which it was blocked (exposed). Overlap is hidden over both: of "
         "what was communicated, not of the step.",
         chart,
     )
