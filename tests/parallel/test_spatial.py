@@ -1,46 +1,58 @@
-"""Spatial layers on real MPI: the emulator's cases, groups of ranks, and an absent rank."""
+"""Spatial layers on real MPI: the emulator's cases, adjoints, and an absent rank."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
 pytest.importorskip("torch", reason="spatial layers need torch")
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests import spatial_adjoint
+from tests.spatial_cases import FAMILIES, cases, check
+
+# How many cases of each kind of layer, by the number of ranks.
+COUNTS = {2: 20, 3: 12, 4: 12, 6: 8, 8: 6}
 TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))
 Launch = Callable[..., "CompletedProcess[str]"]
 
 
-@pytest.mark.parametrize(("size", "each"), [(2, 20), (3, 12), (4, 12), (6, 8), (8, 6)])
-def test_split_layers_compute_what_whole_ones_do(launch: Launch, size: int, each: int) -> None:
-    """Each kind of layer, on random grids of all ranks."""
-    done = launch(size, [PROGRAMS / "spatial_cases.py", each * TIMES, size], timeout=100 * TIMES)
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("ok ") == size, done.stdout
+@pytest.mark.ranks(*COUNTS, timeout_s=100 * TIMES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_split_layers_compute_what_whole_ones_do(comm, family: str) -> None:
+    """On random grids of all ranks."""
+    drawn = cases(family, COUNTS[comm.size] * TIMES, comm.size, [comm.size])
+    for number, (case, expected) in enumerate(drawn):
+        check(case, expected, comm, overlap=number % 2 == 0)
 
 
-def test_groups_precision_refusals_and_events(launch: Launch) -> None:
-    done = launch(4, [PROGRAMS / "spatial_groups.py"])
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("ok ") == 4, done.stdout
+@pytest.mark.ranks(2, 3)
+def test_every_exchange_has_its_adjoint(comm) -> None:
+    # The same cases on every rank; the first that fails ends the test.
+    @settings(
+        max_examples=60,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(spatial_adjoint.cases([comm.size]))
+    def scenario(case: spatial_adjoint.Case) -> None:
+        spatial_adjoint.check_exchange(comm, case)
+        spatial_adjoint.check_maps(comm, case)
+
+    scenario()
 
 
 def test_an_absent_rank_is_named_by_world_rank_and_host(launch: Launch) -> None:
     done = launch(
-        2, [PROGRAMS / "spatial_absent.py"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}, timeout=45
+        2, ["tests/programs/spatial_absent.py"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}, timeout=45
     )
     assert done.returncode == 75, done.stdout
     assert f"ended: rank 0 ({socket.gethostname()}) did not reach a halo exchange" in done.stdout
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_every_exchange_has_its_adjoint(launch: Launch, size: int) -> None:
-    done = launch(size, [PROGRAMS / "spatial_adjoint.py"])
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count("ok ") == size, done.stdout

@@ -5,13 +5,9 @@ HVD_EXT_TEST_SWEEP=20 takes twenty times as many.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 import time
 import warnings
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -21,8 +17,8 @@ from hvd_ext.errors import StallError
 from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.layers import windowed
+from tests import spatial_cases
 
-PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "spatial_cases.py"
 TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))
 # Convolutions first: that is what the layers are for.
 COUNTS = {
@@ -39,29 +35,16 @@ COUNTS = {
 }
 
 
-def load() -> ModuleType:
-    """The program's functions; it is not in a package."""
-    if "spatial_cases" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("spatial_cases", PROGRAM)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["spatial_cases"] = module
-        spec.loader.exec_module(module)
-    return sys.modules["spatial_cases"]
-
-
 def check_family(family: str, count: int, seed: int) -> None:
     """Random cases of one kind of layer, on grids of 1 to 8 ranks."""
-    program = load()
     with warnings.catch_warnings():
         # torch's, about 'same' padding of even kernels.
         warnings.simplefilter("ignore", UserWarning)
-        drawn = program.cases(family, count, seed, range(1, 9))
+        drawn = spatial_cases.cases(family, count, seed, range(1, 9))
     for number, (case, _) in enumerate(drawn):
 
         def rank(comm: Communicator, number: int = number) -> None:
-            program.check(drawn[number][0], drawn[number][1], comm, overlap=number % 2 == 0)
+            spatial_cases.check(drawn[number][0], drawn[number][1], comm, overlap=number % 2 == 0)
 
         try:
             emulator.run(case.size, rank)
@@ -89,7 +72,7 @@ def test_small_shards_summed_as_large_ones_are(
 
 
 def test_every_kind_of_layer_is_drawn() -> None:
-    assert set(COUNTS) == set(load().FAMILIES)
+    assert set(COUNTS) == set(spatial_cases.FAMILIES)
     exact = ("conv", "transposed", "max_pool", "pad", "shuffle")
     assert sum(COUNTS[family] for family in exact) >= 2000
 

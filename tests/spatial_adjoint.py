@@ -2,8 +2,6 @@
 
 A pairing of split tensors is the sum over ranks, one of replicated tensors the mean: so
 gradients are counted (docs/spatial.md). Numbers are whole, and no sum of them rounds.
-
-As a program, the ranks of the job check cases that suit their number.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -171,27 +168,3 @@ def check_assembling(outer: Box, inner: Box) -> None:
     for made, inputs in ((joined, pieces), (added, [total, *pieces])):
         back = torch.autograd.grad(made, inputs, y)
         assert dot([made], [y]) == dot(inputs, back)
-
-
-if __name__ == "__main__":
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    torch.set_num_threads(1)
-
-    # The same cases on every rank; one that fails ends the job.
-    @settings(
-        max_examples=60,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cases([world.size]))
-    def scenario(case: Case) -> None:
-        check_exchange(world, case)
-        check_maps(world, case)
-
-    scenario()
-    print(f"ok {world.rank}")

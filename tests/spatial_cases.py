@@ -1,14 +1,9 @@
-"""Random layers, split against unsplit: output, input gradient, parameter gradients.
-
-As a program, every rank checks the cases of a seed that suit the number of ranks.
-Arguments: number of cases, seed.
-"""
+"""Random layers, split against unsplit: output, input gradient, parameter gradients."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -358,17 +353,3 @@ def cases(
             case.text = f"{case.text} on {case.grid}"
             drawn.append((case, expected))
     return drawn
-
-
-if __name__ == "__main__":
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    each, seed = int(sys.argv[1]), int(sys.argv[2])
-    torch.set_num_threads(1)
-    done = 0
-    for family in FAMILIES:
-        for number, (case, expected) in enumerate(cases(family, each, seed, [world.size])):
-            check(case, expected, world, overlap=number % 2 == 0)
-            done += 1
-    print(f"ok {world.rank} {done}")
