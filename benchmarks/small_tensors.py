@@ -62,11 +62,11 @@ def _work(rounds: int) -> None:
 
     import hvd_ext.torch as hvd
     from hvd_ext.allreduce.persistent import allreduce
-    from hvd_ext.torch.runtime import the_topology
+    from hvd_ext.torch import lifecycle
 
     torch.set_num_threads(1)
     follows = gradients.start()
-    topology = the_topology(60.0)
+    topology = lifecycle.topology()
     sizes: list[dict[str, Any]] = []
     for message_bytes in _SIZES:
         tensor = torch.zeros(message_bytes // 4)

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     if not options.module and not Path(options.script).is_file():
-        raise UsageError(f"{options.script!r} is no file: give the path of a Python script")
+        raise UsageError(f"script not found: {options.script!r}: give the path of a Python script")
 
     from hvd_ext.torch.auto import install
 

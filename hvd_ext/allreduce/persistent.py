@@ -252,7 +252,8 @@ class _Background:
         self.thread = Progress()
 
     def close(self) -> None:
-        if self.thread.close(_END_WITHIN_S):
+        self.thread.close()
+        if self.thread.join(_END_WITHIN_S):
             self._lease.give_back()
 
 

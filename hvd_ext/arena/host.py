@@ -161,15 +161,28 @@ class HostArena:
         return f"{text}\nbetween nodes, the longest shard: {between}"
 
     def close(self) -> None:
-        """Stop the threads; the memory goes when nothing refers to it any more."""
-        idle = True
-        if self._channels:
-            idle = self._channels.close()
+        """Stop the threads, after what is on its way; the memory goes with the last reference.
+
+        Ranks of other nodes that are late for it are the watchdog's.
+        """
+        with self._watched():
+            if self._channels:
+                self._channels.close()
         if self._watchdog:
             self._watchdog.close()
-        if self._lease and idle:
+        if self._lease:
             self._lease.give_back()
             self._lease = None
+
+    def hurry(self, within_s: float) -> bool:
+        """Have the job ended, and who is late named, where `close` takes longer than this.
+
+        Returns:
+            Whether MPI must not end before `close` did.
+        """
+        if self._watchdog:
+            self._watchdog.hurry(within_s)
+        return self._watchdog is not None
 
     def _emit(self, longer_s: float = 0.0) -> None:
         if self._event is not None:

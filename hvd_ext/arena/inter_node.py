@@ -69,11 +69,12 @@ class Channels:
         """Wait for all that was started; raises what the first failing piece raised."""
         wait_for(self._pending)
 
-    def close(self) -> bool:
-        """End the threads; returns whether nothing is on its way any more."""
+    def close(self) -> None:
+        """End the threads, after what was started."""
         for thread in self._threads:
             thread.close()
-        return not self._pending
+        for thread in self._threads:
+            thread.join()
 
 
 def _in_order(first: Work, second: Work) -> None:

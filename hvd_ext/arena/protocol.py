@@ -49,4 +49,14 @@ class Arena(Protocol):
         """Say how buckets are reduced, and why."""
 
     def close(self) -> None:
-        """Stop the threads; the memory goes when nothing refers to it any more."""
+        """Stop the threads, after what was started; the memory goes with the last reference.
+
+        To be called on the thread that calls `reduce`.
+        """
+
+    def hurry(self, within_s: float) -> bool:
+        """Have the job ended, and who is late named, where `close` takes longer than this.
+
+        Returns:
+            Whether the program must not end before `close` did.
+        """

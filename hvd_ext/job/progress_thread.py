@@ -41,16 +41,21 @@ class Progress:
         self._work.put((work, future))
         return future
 
-    def close(self, wait_s: float = 0.0) -> bool:
-        """End the thread after the work that was handed over.
+    def close(self, last: Work = lambda: None) -> Future[None]:
+        """End the thread after the work that was handed over, and `last`; to be called once.
 
-        Returns:
-            Whether it has ended, for which it is waited up to `wait_s`.
+        The result is there when nothing runs on the thread any more. Does not block: the
+        garbage collector may call this from any thread.
         """
         self._closed = True
+        future: Future[None] = Future()
+        self._work.put((last, future))
         self._work.put(None)
-        if wait_s > 0:
-            self._thread.join(wait_s)
+        return future
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end of a thread that was closed; returns whether it has ended."""
+        self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -58,6 +58,10 @@ class Watchdog:
         finally:
             self._since = None
 
+    def hurry(self, timeout_s: float) -> None:
+        """Allow an exchange no more than this from now on."""
+        self._timeout_s = min(self._timeout_s, timeout_s)
+
     def close(self) -> None:
         """Stop watching."""
         self._closing.set()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import horovod.torch
 import horovod.torch.optimizer
 
-from hvd_ext.torch.background import init
-from hvd_ext.torch.optimizer import DistributedOptimizer, join, shutdown
+from hvd_ext.torch import OVERRIDES, DistributedOptimizer
 
 
 def install() -> None:
@@ -15,8 +14,5 @@ def install() -> None:
     To be called before the script imports it: `from horovod.torch import
     DistributedOptimizer` binds what is there at that moment.
     """
-    horovod.torch.init = init
-    horovod.torch.shutdown = shutdown
-    horovod.torch.join = join
-    horovod.torch.DistributedOptimizer = DistributedOptimizer
+    vars(horovod.torch).update(OVERRIDES)
     horovod.torch.optimizer.DistributedOptimizer = DistributedOptimizer

@@ -1,53 +1,53 @@
-"""Horovod's background thread, out of the way of those that compute.
+"""Keeps Horovod's background thread from taking cores that training needs.
 
 It wakes every cycle (1 ms by default) and meets the other ranks' threads in an
 MPI_Allreduce, in which it spins until the last of them has got a core. Where every
-core computes, that time is taken from training, though no gradient goes by Horovod
-any more: of 2 ranks on 2 cores, each of which computed with one thread, the background
-threads took a third of either core.
+core computes, training loses that time, though no gradient goes through Horovod any
+more: with 2 ranks on 2 cores, one computing thread each, the background threads took a
+third of both cores.
 
-So two things are done. Open MPI is told to give the core away between two looks while it
-waits (mpi_yield_when_idle, which it does by itself only where it knows of more ranks than
-slots), and the thread gets the lowest priority: it still runs at once when a core is
-free, as one is while a script waits for an exchange of its own. The cycle time stays what
-the user chose. The priority of ranks that share cores is left alone: there one rank's
-waiting would keep another one's thread from the core that it is waited for on.
+Hence two measures. Open MPI yields the core while it polls (mpi_yield_when_idle, which it
+sets itself only where it knows of more ranks than slots), and the thread gets the lowest
+priority: it still runs at once on a free core, such as that of a script that waits for an
+exchange of its own. The cycle time stays as the user set it. Where ranks share cores the
+priority is left alone: a waiting rank could otherwise keep the thread it waits for off
+their core.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import horovod.torch as horovod
 
 log = logging.getLogger("hvd_ext")
 
-_horovods_init = horovod.init
 _thread_id: int | None = None
 
 
-def init(*arguments: Any, **named: Any) -> Any:
-    """Start Horovod, as `horovod.torch.init` does, so that its waiting costs others little."""
+@contextmanager
+def noting_thread() -> Iterator[None]:
+    """Set what Open MPI reads at start-up, and note the thread that Horovod starts."""
     global _thread_id
-    # Read as Open MPI starts, in Horovod's init; others do not know it.
+    # Other MPI libraries ignore these.
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    # Or a script that is started without a launcher would look for Open MPI's daemon, in vain
-    # where that is not on the path it was built with.
+    # Without a launcher, Open MPI would look for its daemon, in vain where that is not on the
+    # path it was built with.
     os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
     before = _threads()
-    result = _horovods_init(*arguments, **named)
+    yield
     started = _threads() - before
     if started:
         # The background thread is the first: it starts MPI, which starts the others.
         _thread_id = min(started)
-    return result
 
 
-def yield_to_training() -> None:
-    """Have Horovod's background thread run on cores that nothing else wants.
+def lower_thread_priority() -> None:
+    """Let everything else run before Horovod's background thread.
 
     Does nothing where the node has more ranks than this one may use cores.
     """

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import horovod.torch as horovod
 import torch
 
-from hvd_ext import settings
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
-from hvd_ext.torch import runtime
+from hvd_ext.torch import fallback, lifecycle
+from hvd_ext.torch.agreement import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ def plan_allreduce(
 
     Raises:
         UsageError: one of these is not served, or Horovod does not run on MPI.
-        StallError: ranks did not come here in time; names them.
+        StallError: ranks did not reach this in time; names them.
     """
     if op not in _OPERATIONS:
         raise UsageError(f"op {op!r}: use Average, Sum, Min, Max or Product")
@@ -49,10 +49,10 @@ def plan_allreduce(
             f"a tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()} and layout "
             f"{tensor.layout}: give one that is dense and contiguous"
         )
-    reason = runtime.unserved()
+    reason = fallback.reason_against_job()
     if reason is not None:
         raise UsageError(f"plan_allreduce: {reason}; use hvd.allreduce_")
-    topology = runtime.the_topology(settings.stall_timeout_s())
+    topology = lifecycle.topology()
     dtype = str(tensor.dtype).removeprefix("torch.")
     held: Any = tensor.detach()
     if tensor.dtype == torch.bfloat16:  # numpy has none
@@ -65,5 +65,5 @@ def plan_allreduce(
         _OPERATIONS[op],
         dtype=dtype,
         algorithm=algorithm,
-        table=runtime.read_table(topology.world),
+        table=read_table(topology.world),
     )

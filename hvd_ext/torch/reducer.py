@@ -13,123 +13,95 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from hvd_ext.arena.cuda.arena import DeviceArena
-from hvd_ext.arena.host import HostArena
-from hvd_ext.arena.layout import Bucket, ParameterSpec
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from hvd_ext.job.progress_thread import Progress, wait_for
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.torch.parameters import NamedParameters, specify
+from hvd_ext.torch.slot import BucketState, Slot
+from hvd_ext.torch.sparse import KNOWN_AFTER, SparseExchange
 
-Arena = HostArena | DeviceArena
-NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
-# Starts the exchange of a sparse gradient; calling the result gives the reduced one.
-SparseExchange = Callable[[torch.Tensor, str], Callable[[], torch.Tensor]]
-# Steps until it is known when gradients are ready, and which of them are sparse.
-_FUSE_AFTER = 4
+if TYPE_CHECKING:
+    from hvd_ext.arena.protocol import Arena
+    from hvd_ext.torch.arenas import ArenaFactory
+
+# Steps until it is known when gradients are ready: no sooner than which are sparse.
+_REBUILD_AFTER = KNOWN_AFTER
 
 log = logging.getLogger("hvd_ext")
 
 
-class ArenaMaker(Protocol):
-    """Makes arenas, on all ranks alike."""
-
-    @property
-    def may_fuse(self) -> bool:
-        """Whether the buckets may follow from measurement."""
-
-    def first(self, specs: list[ParameterSpec]) -> tuple[Arena, str]:
-        """An arena before anything was measured, and the reason for its buckets."""
-
-    def fused(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[Arena, str]:
-        """One that suits when gradients are ready, and the reason for its buckets."""
-
-    def named_by_any(self, indices: list[int]) -> list[int]:
-        """What any rank names, the same on every rank; collective."""
-
-
-@dataclass
-class _Slot:
-    name: str
-    parameter: torch.nn.Parameter
-    view: torch.Tensor
-    bucket: int | None  # None: it is sparse, and not in the arena
-    passes_left: int
-    version: int = 0  # of `.grad` when it was given to the exchange
-    sparse: bool = False
-    sparse_result: Callable[[], torch.Tensor] | None = None
-    ready_s: float = math.inf  # after backward began
-
-
-def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:
-    """Describe parameters for the plan. A gradient has its parameter's memory layout."""
-    return [
-        ParameterSpec(name, tuple(p.shape), _grad_strides(p), str(p.dtype).removeprefix("torch."))
-        for name, p in named_parameters
-    ]
-
-
-class Gradients:
+class Reducer:
     """The gradients of one optimizer, kept in arenas and reduced as they get ready.
 
     Every rank builds it alike. It needs all of `add`, `synchronize` and backward to
     be called from one thread.
+
+    Attributes:
+        number: among the optimizers of this process.
+        in_flight: this rank has a part of the step's gradients.
     """
 
     def __init__(
-        self, passes_per_step: int, size: int, arenas: ArenaMaker, reduce_sparse: SparseExchange
+        self,
+        named_parameters: NamedParameters,
+        passes_per_step: int,
+        factory: ArenaFactory,
+        sparse: SparseExchange,
     ) -> None:
-        """Begin with no parameters.
+        """Make an arena for parameters; collective.
 
         Args:
+            named_parameters: those that are trained.
             passes_per_step: how many backward passes fill a gradient.
-            size: number of ranks, for the events.
-            arenas: makes the arenas.
-            reduce_sparse: exchanges what the arena does not serve.
+            factory: makes the arenas, on all ranks alike.
+            sparse: exchanges what the arena does not serve.
+
+        Raises:
+            StallError: ranks did not reach this.
+            MismatchError: ranks differ in their parameters.
+            WindowError: on every rank, if some cannot share memory.
         """
-        self._passes_per_step = passes_per_step
-        self._make = arenas
-        self._step = 0  # since parameters were added
-        self._begun_s: float | None = None
-        self._why = ""
-        self._size = size
-        self._reduce_sparse = reduce_sparse
-        self._progress = Progress()
-        self._pending: deque[Future[None]] = deque()
-        self._arenas: list[Arena] = []
-        # An optimizer that is dropped leaves no threads, which would outlive MPI.
-        weakref.finalize(self, _close, self._progress, self._arenas).atexit = False
-        self._memory: list[tuple[torch.Tensor, int]] = []  # of each arena, and its address
-        self._slots: list[_Slot] = []
-        self._buckets: list[tuple[Arena, int, Bucket]] = []
-        self._unready: list[int] = []
-        self._next = 0
+        self.number = 0
         self.in_flight = False
+        self._factory = factory
+        self._passes_per_step = passes_per_step
+        self._sparse = sparse
+        self._step = 0  # since parameters were added
+        self._backward_since_s: float | None = None
+        self._arenas: list[Arena] = []
+        self._memory: list[tuple[torch.Tensor, int]] = []  # of each arena, and its address
+        self._slots: list[Slot] = []
+        self._buckets: list[BucketState] = []
+        self._next = 0  # bucket to be submitted
+        self._pending: deque[Future[None]] = deque()
+        arena, self._reason = factory.first(specify(named_parameters))
+        self._progress = Progress()
+        # An optimizer that is dropped leaves no threads, which would outlive MPI.
+        self._close = weakref.finalize(self, _close, self._progress, self._arenas)
+        self._close.atexit = False
+        self._take_in(arena, named_parameters)
 
     def add(self, named_parameters: NamedParameters) -> None:
-        """Take in parameters, in buckets after those that are there; collective."""
-        arena, self._why = self._make.first(specify(named_parameters))
-        slots = [
-            _Slot(name, parameter, parameter, 0, self._passes_per_step)
-            for name, parameter in named_parameters
-        ]
-        self._place(arena, slots)
-        for slot in slots:
-            self._watch(slot)
+        """Take in parameters, in buckets after those that are there; collective.
+
+        Raises: as the constructor.
+        """
+        arena, self._reason = self._factory.first(specify(named_parameters))
+        self._take_in(arena, named_parameters)
         self._step = 0
 
     def explain(self) -> str:
         """Say which buckets there are and why, and how they are reduced."""
-        return "\n".join([f"buckets: {self._why}", *(arena.explain() for arena in self._arenas)])
+        return "\n".join([f"buckets: {self._reason}", *(a.explain() for a in self._arenas)])
 
     def set_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes fill a gradient, between two steps."""
@@ -142,7 +114,7 @@ class Gradients:
         A parameter that got no gradient on this rank takes part with zeros.
 
         Raises:
-            StallError: ranks did not come to an exchange.
+            StallError: ranks did not reach an exchange.
             UsageError: a gradient was changed while it was exchanged, or hvd.shutdown()
                 was called.
         """
@@ -151,30 +123,31 @@ class Gradients:
                 "the gradients' memory was moved, as model.share_memory() does: call that before "
                 "DistributedOptimizer()"
             )
+        self._factory.begin_step(self.number)
         for slot in self._slots:
             if slot.passes_left > 0:
                 slot.passes_left = 0
                 self._fill(slot)
             else:
-                _see_untouched(slot)
+                slot.check_untouched()
         with region("exposed", kind="communication"):
             for arena in self._arenas:
                 arena.ready(len(arena.layout.buckets) - 1)
             # What is left is done here: this thread has nothing else to do, and a core.
             wait_for(self._pending)
-            for reducing, index, _ in self._buckets[self._next :]:
-                reducing.reduce(index)
+            for bucket in self._buckets[self._next :]:
+                bucket.arena.reduce(bucket.index)
             for arena in self._arenas:
                 arena.finish()
-            if self._step < _FUSE_AFTER:
-                self._agree_on_sparse()
-        for slot in self._slots:
-            if slot.sparse_result is not None:
-                slot.parameter.grad = slot.sparse_result()
+            if self._step < KNOWN_AFTER:
+                self._sparse.start_what_others_have(
+                    self._slots, self._step, self._factory.named_by_any
+                )
+        self._sparse.finish()
         self._reset()
         self._step += 1
-        if self._step == _FUSE_AFTER and self._make.may_fuse and self._buckets:
-            self._fuse()
+        if self._step == _REBUILD_AFTER and self._factory.may_rebuild and self._buckets:
+            self._rebuild_buckets()
 
     def reset(self) -> None:
         """Forget gradients of this step; a bucket that is on its way is waited for."""
@@ -182,27 +155,49 @@ class Gradients:
             self.synchronize()
         self._reset()
 
-    def close(self) -> None:
-        """End the progress thread and the arenas' watchdogs."""
-        _close(self._progress, self._arenas)
+    def leave_step(self) -> None:
+        """Forget what was accumulated for a step that this rank will not take.
 
-    def _place(self, arena: Arena, slots: Sequence[_Slot]) -> None:
+        Raises:
+            UsageError: other ranks have a part of it already.
+        """
+        if self._next:
+            raise UsageError(
+                "hvd.join() between backward() and step(): other ranks wait for the rest of that "
+                "step; call step() before"
+            )
+        self._reset()
+
+    def take_part(self) -> None:
+        """Take part with zeros in a step that other ranks have begun."""
+        for slot in self._slots:
+            slot.parameter.grad = None
+        self.synchronize()
+
+    def close(self) -> None:
+        """End the threads, after the exchanges that were started; see `wait_until_closed`."""
+        self._close()
+
+    def _take_in(self, arena: Arena, named_parameters: NamedParameters) -> None:
+        slots = [Slot(name, p, p, self._passes_per_step) for name, p in named_parameters]
+        self._place(arena, slots)
+        for slot in slots:
+            self._watch(slot)
+
+    def _place(self, arena: Arena, slots: Sequence[Slot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
         self._arenas.append(arena)
-        if isinstance(arena, DeviceArena):
-            self._progress.submit(arena.enter_thread)
-        memory = _as_tensor(arena)
+        self._progress.submit(arena.enter_thread)
+        memory = from_dlpack(arena.data)
         self._memory.append((memory, memory.data_ptr()))
-        for index, bucket in enumerate(arena.layout.buckets):
-            for place in bucket.spans:
-                slot = slots[place.parameter]
-                slot.view = _view(memory, bucket, place.offset_bytes, slot.parameter)
-                slot.bucket = len(self._buckets)
-            self._buckets.append((arena, index, bucket))
-            self._unready.append(len(bucket.spans))
+        for index, layout in enumerate(arena.layout.buckets):
+            bucket = BucketState(arena, index, layout, len(layout.spans))
+            for span in layout.spans:
+                slots[span.parameter].place(memory, span.offset_bytes, bucket)
+            self._buckets.append(bucket)
 
-    def _fuse(self) -> None:
-        """Lay all gradients out anew, by when they were ready; collective.
+    def _rebuild_buckets(self) -> None:
+        """Lay out all gradients again, by when they were ready; collective.
 
         What `.grad` refers to stays valid: gradients move as they are made again.
         """
@@ -214,40 +209,40 @@ class Gradients:
         arena: Arena | None = None
         try:
             if dense:
-                arena, self._why = self._make.fused(specs, ready_s)
+                arena, self._reason = self._factory.rebuilt(specs, ready_s)
             else:
-                self._why = "none, because all gradients are sparse"
+                self._reason = "none, because all gradients are sparse"
         except WindowError as error:
-            self._why = f"as at first, because there is no memory for others: {error}"
+            self._reason = f"unchanged, no memory for the measured ones: {error}"
             return
         for old in self._arenas:
             old.close()
         self._arenas.clear()
         self._memory.clear()
-        self._buckets, self._unready = [], []
+        self._buckets.clear()
         for slot in self._slots:
-            slot.bucket = None
-            slot.view = slot.parameter.new_empty(0)  # of the old memory nothing is kept
+            slot.displace()
         if arena is not None:
             self._place(arena, dense)
-        log.info("hvd_ext: %s", self._why)
+        log.info("hvd_ext: %s", self._reason)
 
-    def _watch(self, slot: _Slot) -> None:
+    def _watch(self, slot: Slot) -> None:
         # The parameter must not keep alive what is the optimizer's: through autograd's
         # hooks the collector does not see such a cycle.
-        gradients, index = weakref.ref(self), len(self._slots)
+        reducer, index = weakref.ref(self), len(self._slots)
 
         def on_gradient(_: torch.Tensor) -> None:
-            owner = gradients()
+            owner = reducer()
             if owner is not None:
                 owner._ready(owner._slots[index])
 
         self._slots.append(slot)
         slot.parameter.register_post_accumulate_grad_hook(on_gradient)
 
-    def _ready(self, slot: _Slot) -> None:
+    def _ready(self, slot: Slot) -> None:
         if slot.passes_left <= 0:
-            _note(slot)  # the complaint is this one, also if step() is called nevertheless
+            # The complaint is this one, also if step() is called nevertheless.
+            slot.note_version()
             raise AssertionError(
                 f"the gradient of {slot.name!r} was computed more than backward_passes_per_step = "
                 f"{self._passes_per_step} times before step(): raise backward_passes_per_step to "
@@ -256,132 +251,69 @@ class Gradients:
         self.in_flight = True
         slot.passes_left -= 1
         if slot.passes_left > 0:
-            self._adopt(slot)
+            slot.adopt()
             return
-        if 0 < self._step < _FUSE_AFTER:  # the first step is slower than any other
+        if 0 < self._step < _REBUILD_AFTER:  # the first step is slower than any other
             now_s = time.monotonic()
-            self._begun_s = self._begun_s or now_s
-            slot.ready_s = min(slot.ready_s, now_s - self._begun_s)
+            self._backward_since_s = self._backward_since_s or now_s
+            slot.ready_s = min(slot.ready_s, now_s - self._backward_since_s)
         self._fill(slot)
         if slot.bucket is None:
             return
-        self._unready[slot.bucket] -= 1
-        while self._next < len(self._buckets) and self._unready[self._next] == 0:
-            self._submit_next()
+        slot.bucket.missing -= 1
+        while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
+            self._submit(self._buckets[self._next])
+            self._next += 1
 
-    def _adopt(self, slot: _Slot) -> None:
-        """Bring a gradient that autograd made elsewhere into the arena."""
-        grad = slot.parameter.grad
-        if grad is None or grad.is_sparse or slot.sparse:
-            return
-        if grad.dtype != slot.view.dtype:
-            raise UsageError(
-                f"the gradient of {slot.name!r} is {grad.dtype}, and was {slot.view.dtype} when "
-                "DistributedOptimizer() was called: convert the model before that"
-            )
-        # A gradient with a graph (create_graph=True) would keep those of all steps alive.
-        if grad.data_ptr() != slot.view.data_ptr() or grad.grad_fn is not None:
-            slot.view.copy_(grad.detach())
-            slot.parameter.grad = slot.view.data
+    def _submit(self, bucket: BucketState) -> None:
+        bucket.arena.ready(bucket.index)
+        self._pending.append(self._progress.submit(partial(bucket.arena.reduce, bucket.index)))
 
-    def _fill(self, slot: _Slot) -> None:
+    def _fill(self, slot: Slot) -> None:
         """Have the slot hold what this rank puts into the exchange."""
         grad = slot.parameter.grad
         if slot.sparse or (grad is not None and grad.is_sparse):
-            self._start_sparse(slot)
+            self._sparse.start(slot, self._step)
         elif grad is not None:
-            self._adopt(slot)
+            slot.adopt()
         else:
-            slot.view.zero_()
-            if slot.parameter.requires_grad:
-                slot.parameter.grad = slot.view.data
-        _note(slot)
-
-    def _start_sparse(self, slot: _Slot) -> None:
-        # The gradient goes by Horovod's allgather. As long as it has a part of the arena,
-        # that stays zero, so that the bucket keeps its place in the order.
-        if not slot.sparse and self._step >= _FUSE_AFTER:
-            raise UsageError(
-                f"the gradient of {slot.name!r} is sparse for the first time in step {self._step}, "
-                "where other ranks do not expect it: use the parameter in the first "
-                f"{_FUSE_AFTER} steps, or give DistributedOptimizer sparse_as_dense=True"
-            )
-        slot.sparse = True
-        grad = slot.parameter.grad
-        if grad is None:
-            rows = slot.parameter.new_empty(0, *slot.parameter.shape[1:])
-            nowhere = torch.empty(1, 0, dtype=torch.int64, device=rows.device)
-            grad = torch.sparse_coo_tensor(
-                nowhere, rows, slot.parameter.shape, check_invariants=True
-            )
-        elif not grad.is_sparse:
-            grad = grad.to_sparse(1)
-        slot.sparse_result = self._reduce_sparse(grad, slot.name)
-
-    def _agree_on_sparse(self) -> None:
-        """Take part in the exchange of what only other ranks knew to be sparse; collective."""
-        mine = [index for index, slot in enumerate(self._slots) if slot.sparse]
-        for index in self._make.named_by_any(mine):
-            if not self._slots[index].sparse:
-                self._start_sparse(self._slots[index])
-
-    def _submit_next(self) -> None:
-        arena, index, _ = self._buckets[self._next]
-        arena.ready(index)
-        self._pending.append(self._progress.submit(lambda: arena.reduce(index)))
-        self._next += 1
+            slot.contribute_zeros()
+        slot.note_version()
 
     def _reset(self) -> None:
         for slot in self._slots:
             slot.passes_left = self._passes_per_step
-            slot.sparse_result = None
-        self._unready = [len(bucket.spans) for _, _, bucket in self._buckets]
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.layout.spans)
+        self._sparse.forget()
         self._next = 0
-        self._begun_s = None
+        self._backward_since_s = None
         self.in_flight = False
 
 
-def _close(progress: Progress, arenas: Sequence[Arena]) -> None:
-    progress.close()
-    for arena in arenas:
-        arena.close()
+# What is to be closed still, and its arenas.
+_closing: dict[Future[None], list[Arena]] = {}
 
 
-def _note(slot: _Slot) -> None:
-    """Remember the gradient as it is: from now on it is being exchanged."""
-    grad = slot.parameter.grad
-    slot.version = 0 if grad is None else grad._version
+def _close(progress: Progress, arenas: list[Arena]) -> None:
+    def close_arenas() -> None:
+        for arena in arenas:
+            arena.close()
+
+    # After whatever was started. The collector, which may be the caller, waits for nothing.
+    future = progress.close(close_arenas)
+    _closing[future] = arenas
+    future.add_done_callback(lambda done: _closing.pop(done, None))
 
 
-def _see_untouched(slot: _Slot) -> None:
-    """See that nobody wrote to a gradient meanwhile: ranks would get different sums."""
-    grad = slot.parameter.grad
-    if grad is None or slot.sparse:
-        return
-    if grad.data_ptr() != slot.view.data_ptr() or grad._version != slot.version:
-        raise UsageError(
-            f"the gradient of {slot.name!r} was changed between backward() and step(), while it "
-            "was exchanged: call optimizer.synchronize() before, and then step() inside "
-            "`with optimizer.skip_synchronize():`"
-        )
+def wait_until_closed(within_s: float) -> None:
+    """Wait until nothing that was closed uses MPI or a GPU any more.
 
-
-def _grad_strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    # What autograd promises: the parameter's strides if it is dense, else contiguous.
-    return torch.empty_like(parameter, device="meta").stride()
-
-
-def _as_tensor(arena: Arena) -> torch.Tensor:
-    """The arena's memory, as bytes."""
-    if isinstance(arena, HostArena):
-        held: np.ndarray[Any, Any] = arena.data
-        return torch.from_numpy(held)
-    return from_dlpack(arena.data)
-
-
-def _view(
-    memory: torch.Tensor, bucket: Bucket, offset_bytes: int, parameter: torch.nn.Parameter
-) -> torch.Tensor:
-    count_bytes = parameter.numel() * parameter.element_size()
-    flat = memory[offset_bytes : offset_bytes + count_bytes].view(getattr(torch, bucket.dtype))
-    return flat.as_strided(parameter.shape, _grad_strides(parameter))
+    Ranks of other nodes that keep an exchange from its end for longer than `within_s` are
+    named, and the job ends.
+    """
+    waited_for = []
+    for future, arenas in list(_closing.items()):
+        if True in [arena.hurry(within_s) for arena in arenas]:
+            waited_for.append(future)
+    wait(waited_for, 3 * within_s)

@@ -23,11 +23,10 @@ STEPS = 6
 
 if len(sys.argv) > 1:
     # Every so many ranks are a node by themselves, as far as hvd_ext is told.
-    from hvd_ext.torch import runtime
+    from hvd_ext.torch import lifecycle
     from tests.pretended_nodes import pretend
 
-    pretended = pretend(MPI.COMM_WORLD, int(sys.argv[1]))
-    runtime.the_topology = lambda timeout_s: pretended
+    lifecycle.discover = lambda comm, timeout_s: pretend(comm, int(sys.argv[1]))
 
 hvd.init()
 torch.set_num_threads(1)
@@ -179,11 +178,48 @@ def a_group_that_cannot_be_exchanged():
         optimizer.add_param_group({"params": [late]})
 
 
-def join_is_refused():
+def join_where_collectors_differ():
+    """Whether join is served does not depend on what a rank's collector has taken."""
     _, optimizer = build()
-    with pytest.raises(UsageError, match="same number of steps"):
+    if rank == 0:
+        del optimizer
+        gc.collect()
+    if len(sys.argv) > 1:
+        with pytest.raises(UsageError, match="on one node only, and this job has"):
+            hvd.join()
+    else:
         hvd.join()
-    del optimizer
+
+
+def joined_ranks_take_part():
+    """Uneven batches: as many steps as there are for one rank, over and over."""
+    if len(sys.argv) > 1:
+        return
+    models, optimizers = zip(*[build() for _ in range(2)], strict=True)
+    for _ in range(3):
+        for step in range(STEPS + rank):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            # Both are under way at once.
+            for model in models:
+                backward(model, step)
+            for optimizer in reversed(optimizers):
+                optimizer.step()
+            hvd.allreduce(torch.ones(1), name="a loss")
+        last = hvd.join()
+        for model in models:
+            hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+            assert_alike(model)
+    assert last == size - 1
+
+
+def join_within_a_step_is_refused():
+    if size > 1 and len(sys.argv) == 1:
+        model, optimizer = build()
+        backward(model)
+        with pytest.raises(UsageError, match=r"between backward\(\) and step\(\)"):
+            hvd.join()
+        optimizer.step()
 
 
 def sparse_where_other_ranks_have_none():
@@ -197,6 +233,8 @@ def sparse_where_other_ranks_have_none():
         expected = table.weight.detach().clone()
         for step in range(8):
             optimizer.zero_grad()
+            events = []
+            stop = listen(events.append)  # a bucket may be reduced before step()
             users = [r for r in range(size) if r == 0 or step > 1]
             if rank in users:
                 # By row 3 goes 1 for each rank that uses it, and by row 5 + rank the head's.
@@ -205,8 +243,6 @@ def sparse_where_other_ranks_have_none():
                 ).backward()
             elif bias:
                 (0 * head(torch.zeros(1, 4)).sum()).backward()
-            events = []
-            stop = listen(events.append)
             optimizer.step()
             stop()
             exchanged.append(sum(event.message_bytes for event in events))
@@ -214,7 +250,7 @@ def sparse_where_other_ranks_have_none():
             assert torch.allclose(table.weight, expected)
         if size > 1:
             assert exchanged[0] >= 16_000 > 1000 > exchanged[-1]
-    # From then on nobody expects another one.
+    # From then on no rank expects another one.
     late = torch.nn.Embedding(10, 4, sparse=True)
     other = torch.nn.Linear(4, 1)
     parameters = [*late.parameters(), *other.parameters()]
@@ -268,7 +304,9 @@ def main():
         graphs_are_not_kept,
         hooks_run_once_a_step,
         a_group_that_cannot_be_exchanged,
-        join_is_refused,
+        join_where_collectors_differ,
+        joined_ranks_take_part,
+        join_within_a_step_is_refused,
         sparse_where_other_ranks_have_none,
         waiting_is_told_from_transfer,
         dropped_optimizers_leave_no_threads,

@@ -252,6 +252,16 @@ def without_names():
     return train(model, optimizer)
 
 
+def uneven_batches():
+    model = build()
+    optimizer = wrap(model, momentum=0.9)
+    for _ in range(2):
+        train(model, optimizer, steps=3 + rank)
+        last = hvd.join()
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+    return model
+
+
 def compressed():
     model = build()
     return train(model, wrap(model, wrap_arguments={"compression": hvd.Compression.fp16}))
@@ -278,6 +288,7 @@ SCENARIOS = [
     two_models_in_turns,
     sparse_embedding,
     without_names,
+    uneven_batches,
     compressed,
 ]
 

@@ -1,0 +1,70 @@
+"""What all ranks must have alike before they exchange gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvd_ext import settings
+from hvd_ext.allreduce.table import BUILT_IN, Table, load
+from hvd_ext.arena.layout import ParameterSpec, digest, first_difference
+from hvd_ext.errors import HvdExtError, MismatchError
+from hvd_ext.job.monitored_allgather import monitored_allgather
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.job.topology import Topology
+
+
+def read_table(world: MPI.Comm) -> Table:
+    """The table that rank 0 reads, the same on every rank; collective."""
+    table: Table | None = None
+    problem: HvdExtError | None = None
+    if world.rank == 0:
+        path = settings.table_path()
+        try:
+            table = load(Path(path)) if path else BUILT_IN
+        except HvdExtError as error:
+            problem = error
+    table, problem = world.bcast((table, problem))
+    if problem is not None:
+        raise problem
+    assert table is not None
+    return table
+
+
+def agree_on_layout(
+    topology: Topology,
+    specs: list[ParameterSpec],
+    bucket_bytes: int,
+    device_type: str,
+    timeout_s: float,
+) -> None:
+    """Have all ranks lay out the same parameters in the same kind of memory, or none.
+
+    Raises:
+        StallError: ranks did not reach this in time; names them.
+        MismatchError: ranks differ; names the first.
+    """
+    world = topology.world
+    mine = (device_type, digest(specs, bucket_bytes))
+    digests = monitored_allgather(world, mine, timeout_s, "DistributedOptimizer()", topology.hosts)
+    if len(set(digests)) == 1:
+        return
+    theirs, their_bucket_bytes, their_type = world.bcast((specs, bucket_bytes, device_type))
+    difference = first_difference(specs, theirs)
+    if difference is not None:
+        sentence = f"{difference[0]}, where rank 0 has {difference[1]}"
+    elif device_type != their_type:
+        sentence = f"parameters on {device_type}, where rank 0 has them on {their_type}"
+    elif bucket_bytes != their_bucket_bytes:
+        sentence = f"HVD_EXT_BUCKET_BYTES={bucket_bytes}, where rank 0 has {their_bucket_bytes}"
+    else:
+        sentence = ""
+    first = next(
+        f"{topology.name(rank)} has {text}"
+        for rank, text in enumerate(world.allgather(sentence))
+        if text
+    )
+    raise MismatchError(f"ranks have different models: {first}; build the same one on every rank")

@@ -1,0 +1,77 @@
+"""What the arena does not serve, and Horovod's own optimizer does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import horovod.torch as horovod
+import torch
+
+from hvd_ext import settings
+from hvd_ext.arena.cuda.arena import SERVED as DEVICE_DTYPES
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.errors import HvdExtError
+
+
+def reason_for_horovods(
+    optimizer: torch.optim.Optimizer,
+    compression: Any,
+    op: Any,
+    sparse_as_dense: bool,
+    process_set: Any,
+) -> str | None:
+    """Why the arena does not serve this, or None if it does."""
+    if op not in (horovod.Average, horovod.Sum):
+        return "the arena reduces by Average and Sum only"
+    if compression is not horovod.Compression.none:
+        return "gradient compression"
+    if process_set is not horovod.global_process_set:
+        return "a process set"
+    if sparse_as_dense:
+        return "sparse_as_dense=True"
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        return "the job is elastic"
+    return reason_against_memory(optimizer.param_groups) or reason_against_job()
+
+
+def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:
+    """Why the arena cannot hold these groups' gradients, or None if it can."""
+    parameters = [p for group in groups for p in group["params"]]
+    devices = sorted({str(p.device) for p in parameters})
+    if len(devices) > 1:
+        return f"parameters are on {' and '.join(devices)}"
+    served: Collection[str] = DTYPES
+    if devices and devices != ["cpu"]:
+        if not devices[0].startswith("cuda"):
+            return f"parameters are on {devices[0]}"
+        if not settings.device_arena():
+            return (
+                f"parameters are on {devices[0]}, where hvd_ext's exchange is untested: "
+                "set HVD_EXT_DEVICE_ARENA=1 to try it"
+            )
+        served = DEVICE_DTYPES
+    for p in parameters:
+        if str(p.dtype).removeprefix("torch.") not in served:
+            return f"parameters are {p.dtype}, not one of {', '.join(served)}"
+    return None
+
+
+def reason_against_job() -> str | None:
+    """Why this job's communication cannot be hvd_ext's, or None if it can."""
+    if horovod.size() == 1:
+        return None
+    if not horovod.mpi_enabled():
+        return "Horovod runs on Gloo, not MPI"
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        return "MPI is not running"
+    if MPI.Is_finalized():
+        raise HvdExtError("MPI has ended, as another rank has: look for its last lines above")
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return "MPI runs without MPI_THREAD_MULTIPLE (HOROVOD_MPI_THREADS_DISABLE?)"
+    if MPI.COMM_WORLD.size != horovod.size():
+        return "Horovod was started on some of MPI's ranks only"
+    return None

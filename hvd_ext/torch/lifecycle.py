@@ -1,0 +1,148 @@
+"""From hvd.init() to hvd.shutdown(): Horovod's own, and what hvd_ext runs beside it."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from concurrent.futures import Future
+from typing import Any
+
+import horovod.torch as horovod
+
+from hvd_ext import settings
+from hvd_ext.errors import UsageError
+from hvd_ext.job.topology import Topology, discover
+from hvd_ext.torch import background
+from hvd_ext.torch.begun_steps import BegunSteps
+from hvd_ext.torch.reducer import Reducer, wait_until_closed
+
+# What shutdown allows for exchanges that were started and never waited for.
+_LATE_AFTER_S = 5.0
+_POLL_S = 0.0005
+
+_horovods_init, _horovods_join = horovod.init, horovod.join
+_horovods_shutdown = horovod.shutdown
+
+_topology: Topology | None = None
+# None on several nodes, where a rank cannot see that others have begun a step.
+_begun: BegunSteps | None = None
+# By the order in which they were made, which is the same on every rank.
+_reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
+_made = 0
+
+
+def init(*arguments: Any, **named: Any) -> Any:
+    """Start Horovod, as `horovod.torch.init` does, so that its waiting costs others little."""
+    with background.noting_thread():
+        return _horovods_init(*arguments, **named)
+
+
+def topology() -> Topology:
+    """This job's nodes and ranks; collective the first time.
+
+    Raises:
+        StallError: ranks did not reach this in time; names them.
+    """
+    global _topology
+    if _topology is None:
+        from mpi4py import MPI
+
+        _topology = discover(MPI.COMM_WORLD, settings.stall_timeout_s())
+        # Runs before Horovod's own, which was registered earlier and ends MPI.
+        atexit.register(_close)
+    return _topology
+
+
+def begun_steps() -> BegunSteps | None:
+    """Where ranks say that they begin a step; collective the first time.
+
+    Raises:
+        WindowError: on every rank, if ranks of the node cannot share memory.
+    """
+    global _begun
+    if _begun is None and topology().one_node:
+        _begun = BegunSteps(topology().node)
+    return _begun
+
+
+def add(reducer: Reducer) -> None:
+    """Have join and shutdown know of an optimizer's gradients."""
+    global _made
+    reducer.number = _made
+    _reducers[_made] = reducer
+    _made += 1
+
+
+def join(device: int = -1) -> int:
+    """Wait, as Horovod's join does, until every rank has called it.
+
+    Meanwhile this rank takes part in the steps that others take, with zeros: its own
+    parameters stay as they are, and their `.grad` is overwritten.
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        UsageError: an optimizer exchanges its gradients in the arena of several nodes.
+    """
+    if not _made:
+        return int(_horovods_join(device))
+    # Decided by what is the same on every rank, not by whether the collector has taken
+    # an optimizer already.
+    if _begun is None:
+        raise UsageError(
+            "hvd.join() serves hvd_ext's DistributedOptimizer on one node only, and this job has "
+            f"{topology().nodes}: give every rank as many batches, or import horovod.torch"
+        )
+    for reducer in list(_reducers.values()):
+        reducer.leave_step()
+    joined: Future[int] = Future()
+    threading.Thread(target=_join_horovod, args=(joined, device), daemon=True).start()
+    while True:
+        number = _begun.by_others()
+        if number is not None:
+            _take_part(number)
+        elif joined.done():
+            break
+        else:
+            time.sleep(_POLL_S)
+    last = joined.result()
+    # Until every rank has seen that all have joined, none may begin a step of what comes next.
+    topology().world.Barrier()
+    return last
+
+
+def _join_horovod(joined: Future[int], device: int) -> None:
+    try:
+        joined.set_result(int(_horovods_join(device)))
+    except BaseException as error:  # handed to the thread that waits
+        joined.set_exception(error)
+
+
+def _take_part(number: int) -> None:
+    reducer = _reducers.get(number)
+    if reducer is None:
+        raise UsageError(
+            "hvd.join() takes part in the steps of an optimizer that this rank has dropped: keep "
+            "it until hvd.join() returns"
+        )
+    reducer.take_part()
+
+
+def shutdown() -> None:
+    """End Horovod, after what hvd_ext runs beside it: Horovod may end MPI."""
+    _close()
+    _horovods_shutdown()
+
+
+def _close() -> None:
+    global _topology, _begun, _made
+    for reducer in list(_reducers.values()):
+        reducer.close()
+    _reducers.clear()
+    wait_until_closed(_LATE_AFTER_S)
+    if _topology is not None:
+        _topology.close()
+    _topology, _begun, _made = None, None, 0

@@ -1,0 +1,66 @@
+"""An optimizer's parameters: their names, and what a layout needs to know of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from hvd_ext.arena.layout import ParameterSpec
+
+NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
+
+
+def pair_names(
+    optimizer: torch.optim.Optimizer, named: NamedParameters | None
+) -> list[tuple[str, torch.nn.Parameter]]:
+    """The optimizer's parameters with their names, in the order of its groups.
+
+    Raises:
+        ValueError: as Horovod does, for names that are missing or not unique.
+    """
+    parameters = [
+        (f"allreduce.noname.{i}.{j}", p)
+        for i, group in enumerate(optimizer.param_groups)
+        for j, p in enumerate(group["params"])
+    ]
+    if named is None:
+        return parameters
+    if any(not isinstance(pair, tuple) for pair in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually "
+            "produced by model.named_parameters()."
+        )
+    duplicates = sorted(name for name, n in Counter(name for name, _ in named).items() if n > 1)
+    if duplicates:
+        raise ValueError(
+            "Parameter names in named_parameters must be unique. Found duplicates: "
+            + ", ".join(duplicates)
+        )
+    name_of = {id(p): name for name, p in named}
+    unnamed = sum(id(p) not in name_of for _, p in parameters)
+    if unnamed:
+        raise ValueError(
+            f"named_parameters was specified, but {unnamed} of the optimizer's parameters are "
+            "not in it"
+        )
+    return [(name_of[id(p)], p) for _, p in parameters]
+
+
+def trainable(pairs: NamedParameters) -> list[tuple[str, torch.nn.Parameter]]:
+    """Those that get a gradient."""
+    return [(name, p) for name, p in pairs if p.requires_grad]
+
+
+def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:
+    """Describe parameters for the layout. A gradient has its parameter's memory layout."""
+    return [
+        ParameterSpec(name, tuple(p.shape), grad_strides(p), str(p.dtype).removeprefix("torch."))
+        for name, p in named_parameters
+    ]
+
+
+def grad_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """As autograd promises: the parameter's strides if it is dense, else contiguous."""
+    return torch.empty_like(parameter, device="meta").stride()

@@ -1,0 +1,110 @@
+"""One parameter's gradient and its place in the arena."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from hvd_ext.arena.layout import Bucket
+from hvd_ext.errors import UsageError
+from hvd_ext.torch.parameters import grad_strides
+
+if TYPE_CHECKING:
+    from hvd_ext.arena.protocol import Arena
+
+
+@dataclass
+class BucketState:
+    """A bucket, and how far it is in this step.
+
+    Attributes:
+        arena: what reduces it.
+        index: its number in the arena.
+        layout: which gradients lie where.
+        missing: how many of them this rank does not have yet.
+    """
+
+    arena: Arena
+    index: int
+    layout: Bucket
+    missing: int
+
+
+@dataclass
+class Slot:
+    """One parameter's gradient.
+
+    Attributes:
+        view: its place in the arena; of the parameter itself before it has one.
+        bucket: None if the gradient is sparse, and has no place in the arena.
+        passes_left: backward passes that this step's gradient still takes.
+        version: of `.grad` when it was passed to the exchange.
+        ready_s: the earliest that it was ready after backward began.
+    """
+
+    name: str
+    parameter: torch.nn.Parameter
+    view: torch.Tensor
+    passes_left: int
+    bucket: BucketState | None = None
+    version: int = 0
+    sparse: bool = False
+    ready_s: float = math.inf
+
+    def place(self, memory: torch.Tensor, offset_bytes: int, bucket: BucketState) -> None:
+        """Give it its place in an arena's memory."""
+        p = self.parameter
+        flat = memory[offset_bytes : offset_bytes + p.numel() * p.element_size()]
+        view = flat.view(getattr(torch, bucket.layout.dtype))
+        self.view = view.as_strided(p.shape, grad_strides(p))
+        self.bucket = bucket
+
+    def displace(self) -> None:
+        """Keep nothing of the arena's memory."""
+        self.bucket = None
+        self.view = self.parameter.new_empty(0)
+
+    def adopt(self) -> None:
+        """Bring a gradient that autograd made elsewhere into the arena."""
+        grad = self.parameter.grad
+        if grad is None or grad.is_sparse or self.sparse:
+            return
+        if grad.dtype != self.view.dtype:
+            raise UsageError(
+                f"the gradient of {self.name!r} is {grad.dtype}, and was {self.view.dtype} when "
+                "DistributedOptimizer() was called: convert the model before that"
+            )
+        # A gradient with a graph (create_graph=True) would keep those of all steps alive.
+        if grad.data_ptr() != self.view.data_ptr() or grad.grad_fn is not None:
+            self.view.copy_(grad.detach())
+            self.parameter.grad = self.view.data
+
+    def contribute_zeros(self) -> None:
+        """Take part without a gradient."""
+        self.view.zero_()
+        if self.parameter.requires_grad:
+            self.parameter.grad = self.view.data
+
+    def note_version(self) -> None:
+        """Remember the gradient as it is: from now on it is being exchanged."""
+        grad = self.parameter.grad
+        self.version = 0 if grad is None else grad._version
+
+    def check_untouched(self) -> None:
+        """Check that nothing wrote to the gradient meanwhile: ranks would get different sums.
+
+        Raises:
+            UsageError: something did.
+        """
+        grad = self.parameter.grad
+        if grad is None or self.sparse:
+            return
+        if grad.data_ptr() != self.view.data_ptr() or grad._version != self.version:
+            raise UsageError(
+                f"the gradient of {self.name!r} was changed between backward() and step(), while "
+                "it was exchanged: call optimizer.synchronize() before, and then step() inside "
+                "`with optimizer.skip_synchronize():`"
+            )

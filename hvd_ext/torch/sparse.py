@@ -1,0 +1,78 @@
+"""Sparse gradients: they go by Horovod's allgather.
+
+As long as such a gradient has a place in the arena that stays zero, so that its bucket
+keeps its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import horovod.torch as horovod
+import torch
+
+from hvd_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from hvd_ext.torch.slot import Slot
+
+# Steps until every rank knows which gradients are sparse.
+KNOWN_AFTER = 4
+
+
+class SparseExchange:
+    """The sparse gradients of one optimizer."""
+
+    def __init__(self, op: Any) -> None:
+        self._op = op
+        self._started: list[tuple[Slot, Callable[[], torch.Tensor]]] = []
+
+    def start(self, slot: Slot, step: int) -> None:
+        """Begin to exchange a gradient; a rank that has none takes part with no rows.
+
+        Raises:
+            UsageError: it is sparse for the first time, too late for other ranks to know.
+        """
+        if not slot.sparse and step >= KNOWN_AFTER:
+            raise UsageError(
+                f"the gradient of {slot.name!r} is sparse for the first time in step {step}, "
+                "where other ranks do not expect it: use the parameter in the first "
+                f"{KNOWN_AFTER} steps, or give DistributedOptimizer sparse_as_dense=True"
+            )
+        slot.sparse = True
+        grad = slot.parameter.grad
+        if grad is None:
+            grad = _without_rows(slot.parameter)
+        elif not grad.is_sparse:
+            grad = grad.to_sparse(1)
+        result = horovod.sparse_allreduce_async(grad, name=slot.name, op=self._op)
+        self._started.append((slot, result))
+
+    def start_what_others_have(
+        self,
+        slots: Sequence[Slot],
+        step: int,
+        named_by_any: Callable[[list[int]], list[int]],
+    ) -> None:
+        """Take part in the exchange of what only other ranks knew to be sparse; collective."""
+        mine = [index for index, slot in enumerate(slots) if slot.sparse]
+        for index in named_by_any(mine):
+            if not slots[index].sparse:
+                self.start(slots[index], step)
+
+    def finish(self) -> None:
+        """Wait for all, and leave them in `.grad`."""
+        for slot, result in self._started:
+            slot.parameter.grad = result()
+        self._started.clear()
+
+    def forget(self) -> None:
+        """Drop what was started in this step."""
+        self._started.clear()
+
+
+def _without_rows(parameter: torch.nn.Parameter) -> torch.Tensor:
+    rows = parameter.new_empty(0, *parameter.shape[1:])
+    nowhere = torch.empty(1, 0, dtype=torch.int64, device=rows.device)
+    return torch.sparse_coo_tensor(nowhere, rows, parameter.shape, check_invariants=True)
