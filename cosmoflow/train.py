@@ -10,9 +10,10 @@ import torch
 from cosmoflow.data import Universes
 from cosmoflow.model import CHANNELS, KIND, PARAMETERS, WIDTHS, CosmoFlow
 from hvd_ext import spatial
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, run
 from hvd_ext.errors import UsageError
 from training import ranks, volumes
+from training.arguments import Parser
 
 PROGRAM = "cosmoflow.train"
 EXAMPLE = (
@@ -21,13 +22,13 @@ EXAMPLE = (
 )
 
 
-def parser() -> ranks.Parser:
+def parser() -> Parser:
     """The command line."""
-    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     volumes.add_arguments(cli, 3, "cubes.npy (N, 4, W, W, W) and labels.npy (N, 4)")
     cli.add_argument("--width", type=int, choices=WIDTHS, default=128, help="W of procedural cubes")
     cli.add_argument(
-        "--thin", type=ranks.at_least(1), default=1, help="divides the features of all layers"
+        "--thin", type=at_least(1), default=1, help="divides the features of all layers"
     )
     return cli
 
@@ -35,7 +36,7 @@ def parser() -> ranks.Parser:
 def main(arguments: Sequence[str]) -> int:
     """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
-    with ranks.together(hvd, PROGRAM):
+    with ranks.collective_errors(hvd, PROGRAM):
         trainer = volumes.Trainer(args, hvd, task(args))
     volumes.train(args, hvd, trainer)
     return 0

@@ -19,10 +19,9 @@ from rich.table import Table
 from edsr.images import Pixels, find_images, load_rgb, resize_bicubic, shrink
 from edsr.model import EDSR, load_model
 from edsr.tiles import upscale_pixels
-from hvd_ext.cli import run
+from hvd_ext.cli import progress, run
 from hvd_ext.errors import UsageError
-from training import ranks
-from training.progress import progress
+from training.arguments import Parser
 
 PROGRAM = "edsr.evaluate"
 EXAMPLE = "python -m edsr.evaluate --checkpoint runs/x2/checkpoint.pt --data photographs/test"
@@ -69,9 +68,9 @@ def judge(model: EDSR, image: Pixels) -> dict[str, float]:
     return figures | luma
 
 
-def parser() -> ranks.Parser:
+def parser() -> Parser:
     """The command line."""
-    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     cli.add_argument("--checkpoint", type=Path, required=True, help="a file of edsr.train")
     cli.add_argument(
         "--data", type=Path, nargs="+", required=True, metavar="PATH", help="images or folders"

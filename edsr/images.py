@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from hvd_ext.errors import UsageError
-from training.files import whole
+from hvd_ext.files import atomic_path
 
 Pixels = NDArray[np.uint8]
 
@@ -71,7 +71,7 @@ def save_image(image: Image.Image, path: Path) -> None:
         HvdExtError: the file cannot be written.
     """
     check_format(path, image.mode)
-    with whole(path) as temporary:
+    with atomic_path(path) as temporary:
         image.save(temporary)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
-from training.files import load_checkpoint
+from training.checkpoint import load_checkpoint
 
 SCALES = (2, 3, 4)
 KIND = "edsr"

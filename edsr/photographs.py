@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hvd_ext.cli import run
 from hvd_ext.errors import UsageError
-from training import ranks
-from training.files import make_folder, whole
+from hvd_ext.files import atomic_path, make_folder
+from training.arguments import Parser
 
 PROGRAM = "edsr.photographs"
 EXAMPLE = "python -m edsr.photographs photographs"
@@ -35,9 +35,9 @@ PHOTOGRAPHS = {
 }
 
 
-def parser() -> ranks.Parser:
+def parser() -> Parser:
     """The command line."""
-    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     cli.add_argument("folder", type=Path, metavar="DIR", help="gets train/, test/, README.txt")
     return cli
 
@@ -55,10 +55,10 @@ def main(arguments: Sequence[str]) -> int:
         for name, licence in licences.items():
             if not (source / name).is_file():
                 raise UsageError(f"this scikit-image has no {name}: install 0.26")
-            with whole(args.folder / part / name) as temporary:
+            with atomic_path(args.folder / part / name) as temporary:
                 shutil.copyfile(source / name, temporary)
             notes.append(f"{part}/{name}: {licence}")
-    with whole(args.folder / "README.txt") as temporary:
+    with atomic_path(args.folder / "README.txt") as temporary:
         temporary.write_text("\n".join(notes) + "\n")
     print(f"{args.folder}: {', '.join(f'{len(p)} to {part}' for part, p in PHOTOGRAPHS.items())}")
     return 0

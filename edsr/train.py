@@ -26,12 +26,14 @@ from edsr.model import (
     read_architecture,
     write_architecture,
 )
-from hvd_ext.cli import run
+from hvd_ext.cli import above_zero, at_least, progress, run
 from hvd_ext.errors import UsageError
+from hvd_ext.files import make_folder, write_json
 from hvprof import region, step, watch_exchange
 from training import ranks
-from training.files import load_checkpoint, make_folder, save_checkpoint, write_json
-from training.progress import CsvLog, progress
+from training.arguments import Parser, add_exchange_arguments, add_precision_arguments
+from training.checkpoint import load_checkpoint, save_checkpoint
+from training.log import CsvLog
 
 PROGRAM = "edsr.train"
 _RESUMED = ("optimizer", "step", "samples", "seed", "rng")  # held by a checkpoint, besides weights
@@ -39,37 +41,31 @@ COLUMNS = ("step", "loss", "lr", "images_per_second")
 EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --output runs/x2"
 
 
-def parser() -> ranks.Parser:
+def parser() -> Parser:
     """The command line."""
-    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     source = cli.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, metavar="DIR", help="folder of images to learn from")
     source.add_argument("--synthetic", action="store_true", help="learn from procedural images")
     cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="where it writes")
     cli.add_argument("--scale", type=int, default=2, help="2, 3 or 4")
     cli.add_argument("--preset", choices=PRESETS, default="baseline", help="size of the network")
+    cli.add_argument("--blocks", type=at_least(1), metavar="N", help="instead of the preset's")
+    cli.add_argument("--features", type=at_least(1), metavar="N", help="instead of the preset's")
+    cli.add_argument("--res-scale", type=above_zero, metavar="X", help="instead of the preset's")
     cli.add_argument(
-        "--blocks", type=ranks.at_least(1), metavar="N", help="instead of the preset's"
+        "--patch", type=at_least(1), default=48, help="length of the low-resolution patch"
     )
+    cli.add_argument("--batch-size", type=at_least(1), default=16, help="samples per rank")
+    cli.add_argument("--steps", type=at_least(1), default=300_000, help="steps in all")
+    cli.add_argument("--lr", type=above_zero, default=1e-4, help="Adam's learning rate")
     cli.add_argument(
-        "--features", type=ranks.at_least(1), metavar="N", help="instead of the preset's"
+        "--lr-decay-every", type=at_least(1), default=200_000, help="steps that halve it"
     )
+    cli.add_argument("--seed", type=at_least(0), default=1, help="of weights and samples")
+    cli.add_argument("--log-every", type=at_least(1), default=10, help="steps per log row")
     cli.add_argument(
-        "--res-scale", type=ranks.above_zero, metavar="X", help="instead of the preset's"
-    )
-    cli.add_argument(
-        "--patch", type=ranks.at_least(1), default=48, help="length of the low-resolution patch"
-    )
-    cli.add_argument("--batch-size", type=ranks.at_least(1), default=16, help="samples per rank")
-    cli.add_argument("--steps", type=ranks.at_least(1), default=300_000, help="steps in all")
-    cli.add_argument("--lr", type=ranks.above_zero, default=1e-4, help="Adam's learning rate")
-    cli.add_argument(
-        "--lr-decay-every", type=ranks.at_least(1), default=200_000, help="steps that halve it"
-    )
-    cli.add_argument("--seed", type=ranks.at_least(0), default=1, help="of weights and samples")
-    cli.add_argument("--log-every", type=ranks.at_least(1), default=10, help="steps per log row")
-    cli.add_argument(
-        "--checkpoint-every", type=ranks.at_least(1), default=1000, help="steps per checkpoint"
+        "--checkpoint-every", type=at_least(1), default=1000, help="steps per checkpoint"
     )
     begin = cli.add_mutually_exclusive_group()
     begin.add_argument(
@@ -81,8 +77,8 @@ def parser() -> ranks.Parser:
         metavar="CHECKPOINT",
         help="start from its weights; from another scale, all but the upsampler's",
     )
-    ranks.add_precision_arguments(cli)
-    ranks.add_exchange_arguments(cli)
+    add_precision_arguments(cli)
+    add_exchange_arguments(cli)
     return cli
 
 
@@ -167,7 +163,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint, on rank 0. A collective."""
-        with ranks.together(self.hvd, PROGRAM):
+        with ranks.collective_errors(self.hvd, PROGRAM):
             if self.leads:
                 save_checkpoint(
                     self.checkpoint_path,
@@ -232,16 +228,16 @@ def main(arguments: Sequence[str]) -> int:
     """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
     advice = "lower --batch-size, --patch or --features"
-    with ranks.together(hvd, PROGRAM), ranks.enough_memory(advice):
+    with ranks.collective_errors(hvd, PROGRAM), ranks.enough_memory(advice):
         trainer = Trainer(args, hvd)
-    ranks.agree(hvd, PROGRAM, trainer.contents, f"the images in {args.data}")
+    ranks.require_equal(hvd, PROGRAM, trainer.contents, f"the images in {args.data}")
     log = None
-    with ranks.together(hvd, PROGRAM):
+    with ranks.collective_errors(hvd, PROGRAM):
         if trainer.leads:
             make_folder(args.output)
             log = CsvLog(args.output / "log.csv", COLUMNS, resumed_at=trainer.position.step)
     trainer.start()
-    with ranks.alone(hvd, PROGRAM), ranks.enough_memory(advice):
+    with ranks.abort_on_error(hvd, PROGRAM), ranks.enough_memory(advice):
         _train(trainer, log)
     return 0
 

@@ -11,25 +11,24 @@ from PIL import Image
 from edsr.images import check_format, open_image, save_image
 from edsr.model import load_model
 from edsr.tiles import tile_corners, upscale_pixels
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, progress, run
 from hvd_ext.errors import UsageError
-from training import ranks
-from training.progress import progress
+from training.arguments import Parser
 
 PROGRAM = "edsr.upscale"
 EXAMPLE = "python -m edsr.upscale photo.png large.png --checkpoint runs/x2/checkpoint.pt"
 
 
-def parser() -> ranks.Parser:
+def parser() -> Parser:
     """The command line."""
-    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     cli.add_argument("input", type=Path, metavar="IN", help="any image of 8 bits a channel")
     cli.add_argument(
         "output", type=Path, metavar="OUT", help="its ending names the format; RGB, or RGBA"
     )
     cli.add_argument("--checkpoint", type=Path, required=True, help="a file of edsr.train")
     cli.add_argument(
-        "--tile", type=ranks.at_least(1), default=256, help="length of a tile, in input pixels"
+        "--tile", type=at_least(1), default=256, help="length of a tile, in input pixels"
     )
     return cli
 

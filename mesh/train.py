@@ -10,11 +10,12 @@ from math import prod
 import torch
 
 from hvd_ext import spatial
-from hvd_ext.cli import run
+from hvd_ext.cli import at_least, run
 from hvd_ext.errors import UsageError
 from mesh.data import Meshes
 from mesh.model import CHANNELS, KIND, OUTPUTS, PRESETS, MeshModel, write_architecture
 from training import ranks, volumes
+from training.arguments import Parser
 
 PROGRAM = "mesh.train"
 EXAMPLE = (
@@ -22,16 +23,16 @@ EXAMPLE = (
 )
 
 
-def parser() -> ranks.Parser:
+def parser() -> Parser:
     """The command line."""
-    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     volumes.add_arguments(cli, 2, "inputs.npy (N, 18, H, W) and masks.npy (N, 1, H, W)")
     cli.add_argument(
         "--preset", choices=PRESETS, default="small", help="model, and size of procedural samples"
     )
     cli.add_argument(
         "--size",
-        type=ranks.at_least(1),
+        type=at_least(1),
         metavar="N",
         help="of procedural samples, instead of the preset's",
     )
@@ -47,7 +48,7 @@ def parser() -> ranks.Parser:
 def main(arguments: Sequence[str]) -> int:
     """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
-    with ranks.together(hvd, PROGRAM):
+    with ranks.collective_errors(hvd, PROGRAM):
         trainer = volumes.Trainer(args, hvd, task(args))
     volumes.train(args, hvd, trainer)
     return 0

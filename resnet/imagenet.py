@@ -14,14 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hvd_ext.cli import progress
 from hvd_ext.errors import UsageError
+from hvd_ext.files import make_folder
 from hvprof import region, step
 from resnet.folder import ClassFolder, epoch_order, load_batches
 from resnet.model import load_weights, resnet50
 from resnet.synthetic import lr_scale, wrap
 from training import ranks
-from training.files import load_checkpoint, make_folder, save_checkpoint
-from training.progress import CsvLog, progress
+from training.checkpoint import load_checkpoint, save_checkpoint
+from training.log import CsvLog
 
 KIND = "resnet"
 COLUMNS = ("epoch", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "img_per_s")
@@ -60,9 +62,9 @@ class ImageNetTrainer:
     def start(self) -> None:
         """Give every rank the state of rank 0. A collective."""
         args, hvd = self.args, self.hvd
-        ranks.agree(hvd, self.program, (self.images, self.held_out), "the images")
+        ranks.require_equal(hvd, self.program, (self.images, self.held_out), "the images")
         self.log = None
-        with ranks.together(hvd, self.program):
+        with ranks.collective_errors(hvd, self.program):
             if self.leads:
                 make_folder(args.log_dir)
                 make_folder(self._checkpoint_path(1).parent)
@@ -212,7 +214,7 @@ class ImageNetTrainer:
         return Path(self.args.checkpoint_format.format(epoch=epoch))
 
     def _save(self, epoch: int) -> None:
-        with ranks.together(self.hvd, self.program):
+        with ranks.collective_errors(self.hvd, self.program):
             if self.leads:
                 save_checkpoint(
                     self._checkpoint_path(epoch),

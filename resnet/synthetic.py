@@ -10,16 +10,16 @@ from types import ModuleType
 import torch
 from torch import nn
 
+from hvd_ext.cli import progress
+from hvd_ext.files import write_json
 from hvprof import region, step, watch_exchange
 from resnet.model import resnet50
 from training import ranks
-from training.files import write_json
-from training.progress import progress
 
 
 def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
     """Time training steps; rank 0 prints img/sec +- 1.96 sigma per rank and in total."""
-    with ranks.together(hvd, program):
+    with ranks.collective_errors(hvd, program):
         device = ranks.device(args, hvd)
     torch.manual_seed(args.seed)
     layout = ranks.memory_format(args)
@@ -115,7 +115,7 @@ def _report(
         "images_per_second_1.96_sigma": _spread(total),
         "step_time_s": args.batch_size / statistics.median(by_rank),
     }
-    with ranks.together(hvd, program):
+    with ranks.collective_errors(hvd, program):
         if hvd.rank() == 0 and args.json:
             write_json(args.json, result)
     if hvd.rank() == 0:

@@ -9,33 +9,32 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_ext.cli import run
+from hvd_ext.cli import above_zero, at_least, not_negative, run
 from hvd_ext.errors import UsageError
 from resnet.imagenet import ImageNetTrainer
 from resnet.synthetic import benchmark
 from training import ranks
+from training.arguments import Parser, add_exchange_arguments, add_precision_arguments
 
 PROGRAM = "resnet.train"
 EXAMPLE = "horovodrun -np 2 python -m resnet.train --synthetic --batch-size 8"
 
 
-def parser() -> ranks.Parser:
+def parser() -> Parser:
     """The command line; flags that Horovod's examples have bear their names."""
-    cli = ranks.Parser(PROGRAM, __doc__ or "", EXAMPLE)
-    positive, natural = ranks.at_least(1), ranks.at_least(0)
+    cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
+    positive, natural = at_least(1), at_least(0)
     cli.add_argument("--model", choices=("resnet50",), default="resnet50", help="what is trained")
     cli.add_argument("--batch-size", type=positive, default=32, help="images per rank")
-    cli.add_argument(
-        "--image-size", type=ranks.at_least(64), default=224, help="length of an image"
-    )
+    cli.add_argument("--image-size", type=at_least(64), default=224, help="length of an image")
     cli.add_argument("--seed", type=natural, default=42, help="of weights and samples")
     cli.add_argument("--fp16-allreduce", action="store_true", help="exchange 16-bit gradients")
     cli.add_argument("--use-adasum", action="store_true", help="combine gradients by Adasum")
     cli.add_argument(
-        "--gradient-predivide-factor", type=ranks.above_zero, default=1.0, help="before the sum"
+        "--gradient-predivide-factor", type=above_zero, default=1.0, help="before the sum"
     )
-    ranks.add_precision_arguments(cli)
-    ranks.add_exchange_arguments(cli)
+    add_precision_arguments(cli)
+    add_exchange_arguments(cli)
     cli.add_argument(
         "--no-cuda", action="store_const", dest="device", const="cpu", help="as --device cpu"
     )
@@ -65,11 +64,11 @@ def parser() -> ranks.Parser:
     folder.add_argument("--val-batch-size", type=positive, default=32, help="images per rank")
     folder.add_argument("--epochs", type=positive, default=90, help="epochs in all")
     folder.add_argument(
-        "--base-lr", type=ranks.above_zero, default=0.0125, help="learning rate of one rank's batch"
+        "--base-lr", type=above_zero, default=0.0125, help="learning rate of one rank's batch"
     )
     folder.add_argument("--warmup-epochs", type=natural, default=5, help="epochs until it is full")
-    folder.add_argument("--momentum", type=ranks.not_negative, default=0.9, help="of SGD")
-    folder.add_argument("--wd", type=ranks.not_negative, default=5e-5, help="weight decay")
+    folder.add_argument("--momentum", type=not_negative, default=0.9, help="of SGD")
+    folder.add_argument("--wd", type=not_negative, default=5e-5, help="weight decay")
     folder.add_argument("--workers", type=positive, default=4, help="threads that load images")
     return cli
 
@@ -79,13 +78,13 @@ def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments)
     advice = "lower --batch-size or --image-size"
     if args.synthetic:
-        with ranks.alone(hvd, PROGRAM), ranks.enough_memory(advice):
+        with ranks.abort_on_error(hvd, PROGRAM), ranks.enough_memory(advice):
             benchmark(args, hvd, PROGRAM)
         return 0
-    with ranks.together(hvd, PROGRAM):
+    with ranks.collective_errors(hvd, PROGRAM):
         trainer = ImageNetTrainer(_checked(args), hvd, PROGRAM)
     trainer.start()
-    with ranks.alone(hvd, PROGRAM), ranks.enough_memory(advice):
+    with ranks.abort_on_error(hvd, PROGRAM), ranks.enough_memory(advice):
         trainer.train()
     return 0
 

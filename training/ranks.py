@@ -1,7 +1,7 @@
 """Start the ranks, and what one rank cannot do, no rank does.
 
 An error that one rank meets alone (a file missing on its node) would leave the
-others waiting in the next exchange. So checks run inside `together`: every rank
+others waiting in the next exchange. So checks run inside `collective_errors`: every rank
 hears of every failure, rank 0 prints one line, and all leave with the same code.
 """
 
@@ -12,71 +12,17 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import NoReturn
 
 import torch
 
 from hvd_ext.errors import HvdExtError, MismatchError, UsageError
+from hvd_ext.process import allow_singleton_mpi
+from training.arguments import Parser
 
 _NO_MEMORY = "can't allocate memory"
-EXCHANGES = ("hvd_ext", "horovod")
-DEVICES = ("auto", "cpu", "cuda")
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are UsageErrors, one line each."""
-
-    def __init__(self, program: str, description: str, example: str) -> None:
-        super().__init__(
-            prog=f"python -m {program}",
-            description=description,
-            epilog=f"example:\n  {example}",
-            formatter_class=_HelpFormatter,
-        )
-        self.program = program
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the complaint."""
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows the defaults that there are, and keeps the example on its own line."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or action.default is False:
-            return action.help
-        return super()._get_help_string(action)
-
-
-def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that every trainer has: who exchanges, and on what it computes."""
-    parser.add_argument(
-        "--exchange", choices=EXCHANGES, default="hvd_ext", help="whose DistributedOptimizer"
-    )
-    parser.add_argument(
-        "--threads",
-        type=at_least(0, most=4096),
-        default=0,
-        metavar="N",
-        help="torch threads per rank; 0: OMP_NUM_THREADS, or the node's cores over its ranks",
-    )
-    parser.add_argument(
-        "--device", choices=DEVICES, default="auto", help="auto: a GPU where there is one"
-    )
-
-
-def add_precision_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of trainers of images that `autocast` and `memory_format` read."""
-    parser.add_argument(
-        "--bf16", action="store_true", help="compute in bfloat16 where that is safe (autocast)"
-    )
-    parser.add_argument(
-        "--channels-last", action="store_true", help="keep the channels of a pixel together"
-    )
 
 
 def autocast(args: argparse.Namespace, device: torch.device) -> torch.autocast:
@@ -106,7 +52,7 @@ def start(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace,
         args = parser.parse_args(arguments)
     except UsageError as error:
         # Only an initialised Horovod knows which of the ranks is to speak.
-        with together(_initialised("horovod"), parser.program):
+        with collective_errors(_initialised("horovod"), parser.program):
             raise error
         raise AssertionError("unreachable") from error
     hvd = _initialised(args.exchange)
@@ -137,7 +83,7 @@ def device(args: argparse.Namespace, hvd: ModuleType) -> torch.device:
 
 
 @contextmanager
-def together(hvd: ModuleType, program: str) -> Iterator[None]:
+def collective_errors(hvd: ModuleType, program: str) -> Iterator[None]:
     """Run a block in which HvdExtErrors may rise on some ranks, and fail on all or none.
 
     A collective: every rank must enter it.
@@ -167,7 +113,7 @@ def together(hvd: ModuleType, program: str) -> Iterator[None]:
 
 
 @contextmanager
-def alone(hvd: ModuleType, program: str) -> Iterator[None]:
+def abort_on_error(hvd: ModuleType, program: str) -> Iterator[None]:
     """End the whole job on an HvdExtError that this rank may meet alone, between exchanges."""
     try:
         yield
@@ -201,7 +147,7 @@ def enough_memory(advice: str) -> Iterator[None]:
         raise HvdExtError(f"does not fit in memory: {said}; {advice}") from error
 
 
-def agree(hvd: ModuleType, program: str, value: object, what: str) -> None:
+def require_equal(hvd: ModuleType, program: str, value: object, what: str) -> None:
     """See that `value` is the same on every rank. A collective.
 
     Args:
@@ -214,48 +160,9 @@ def agree(hvd: ModuleType, program: str, value: object, what: str) -> None:
         SystemExit: on every rank, if it differs; rank 0 has said where.
     """
     digest = hashlib.sha256(repr(value).encode()).hexdigest()
-    with together(hvd, program):
+    with collective_errors(hvd, program):
         if hvd.broadcast_object(digest, root_rank=0) != digest:
             raise MismatchError(f"{what} differ from those of rank 0: make them the same")
-
-
-def at_least(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """An argparse type: a whole number that is not below `least`, nor above `most`."""
-
-    def whole_number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= {least}")
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{text!r} is more than {most}")
-        return value
-
-    return whole_number
-
-
-def above_zero(text: str) -> float:
-    """An argparse type: a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """An argparse type: 0 or a finite number above it."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number >= 0")
-    return value
 
 
 def _threads(hvd: ModuleType) -> int:
@@ -270,9 +177,7 @@ def _threads(hvd: ModuleType) -> int:
 
 
 def _initialised(exchange: str) -> ModuleType:
-    # Open MPI would start its daemon for a process that has no launcher, and fail
-    # where that is not on its built-in path. Other MPIs do not know the variable.
-    os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
+    allow_singleton_mpi()
     hvd = importlib.import_module(f"{exchange}.torch")
     hvd.init()
     return hvd

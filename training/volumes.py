@@ -19,10 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from hvd_ext import spatial
+from hvd_ext.cli import above_zero, at_least, progress
 from hvd_ext.errors import UsageError
+from hvd_ext.files import make_folder, write_json
 from training import ranks
-from training.files import load_checkpoint, make_folder, save_checkpoint, write_json
-from training.progress import CsvLog, progress
+from training.arguments import Parser, add_exchange_arguments
+from training.checkpoint import load_checkpoint, save_checkpoint
+from training.log import CsvLog
 
 COLUMNS = ("step", "loss", "samples_per_second", "read_share")
 AXES = ("depth", "height", "width")
@@ -51,7 +54,7 @@ class Task:
     targets: spatial.Source
 
 
-def add_arguments(cli: ranks.Parser, axes: int, folder_holds: str) -> None:
+def add_arguments(cli: Parser, axes: int, folder_holds: str) -> None:
     """Add the flags that such trainers share.
 
     Args:
@@ -71,19 +74,19 @@ def add_arguments(cli: ranks.Parser, axes: int, folder_holds: str) -> None:
         help=f"ranks along {', '.join(AXES[3 - axes :])} that share a sample, as in "
         + "x".join("2" + "1" * (axes - 1)),
     )
-    positive = ranks.at_least(1)
+    positive = at_least(1)
     cli.add_argument("--batch-size", type=positive, default=1, help="samples per group of ranks")
     cli.add_argument("--samples", type=positive, default=1024, help="procedural samples")
     cli.add_argument(
-        "--held-out", type=ranks.at_least(0), default=8, help="last samples, kept for the end"
+        "--held-out", type=at_least(0), default=8, help="last samples, kept for the end"
     )
     cli.add_argument("--steps", type=positive, default=1000, help="steps in all")
-    cli.add_argument("--lr", type=ranks.above_zero, default=1e-3, help="Adam's learning rate")
-    cli.add_argument("--seed", type=ranks.at_least(0), default=1, help="of weights and samples")
+    cli.add_argument("--lr", type=above_zero, default=1e-3, help="Adam's learning rate")
+    cli.add_argument("--seed", type=at_least(0), default=1, help="of weights and samples")
     cli.add_argument("--log-every", type=positive, default=10, help="steps per log row")
     cli.add_argument("--checkpoint-every", type=positive, default=500, help="steps per checkpoint")
     cli.add_argument("--resume", action="store_true", help="go on from the checkpoint in --output")
-    ranks.add_exchange_arguments(cli)
+    add_exchange_arguments(cli)
 
 
 class Trainer:
@@ -166,7 +169,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint, on rank 0. A collective."""
-        with ranks.together(self.hvd, self.task.program):
+        with ranks.collective_errors(self.hvd, self.task.program):
             if self.leads:
                 save_checkpoint(
                     self.checkpoint_path,
@@ -223,13 +226,13 @@ def train(args: argparse.Namespace, hvd: ModuleType, trainer: Trainer) -> None:
     """Train to the end, with a log, checkpoints and a summary. A collective."""
     program = trainer.task.program
     log = None
-    with ranks.together(hvd, program):
+    with ranks.collective_errors(hvd, program):
         if trainer.leads:
             make_folder(args.output)
             log = CsvLog(args.output / "log.csv", COLUMNS, resumed_at=trainer.step_number)
-    with ranks.together(hvd, program):
+    with ranks.collective_errors(hvd, program):
         trainer.start()
-    with ranks.alone(hvd, program), ranks.enough_memory(_ADVICE):
+    with ranks.abort_on_error(hvd, program), ranks.enough_memory(_ADVICE):
         _train(trainer, log)
 
 

@@ -170,7 +170,7 @@ def test_an_error_of_one_rank_alone_ends_all(tmp_path: Path) -> None:
         "from hvd_ext.errors import UsageError\n"
         "from training import ranks\n"
         "hvd.init()\n"
-        "with ranks.together(hvd, 'program'):\n"
+        "with ranks.collective_errors(hvd, 'program'):\n"
         "    if hvd.rank() == 1:\n"
         "        raise UsageError('no such disk')\n"
         "print('went on')\n"

@@ -8,7 +8,7 @@ import torch
 from edsr.model import PRESETS, edsr, load_model, write_architecture
 from edsr.tiles import upscale_tiles
 from hvd_ext.errors import UsageError
-from training.files import save_checkpoint
+from training.checkpoint import save_checkpoint
 
 PARAMETERS = {
     ("baseline", 2): 1_369_859,

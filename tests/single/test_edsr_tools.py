@@ -17,7 +17,7 @@ from edsr.data import synthetic_image
 from edsr.images import resize_bicubic
 from edsr.model import EDSR, edsr, write_architecture
 from hvd_ext.errors import UsageError
-from training.files import save_checkpoint
+from training.checkpoint import save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hvd_ext.cli import above_zero, at_least, not_negative
 from hvd_ext.errors import UsageError
 from resnet import train as resnet_train
 from resnet.folder import ClassFolder
 from training import ranks
-from training.files import load_checkpoint, save_checkpoint
-from training.progress import CsvLog
+from training.checkpoint import load_checkpoint, save_checkpoint
+from training.log import CsvLog
 
 torch = pytest.importorskip("torch")
 
@@ -69,20 +70,20 @@ def test_a_log_of_something_else_is_not_gone_on_with(tmp_path: Path, row: bytes)
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (ranks.at_least(0), "1" * 20),
-        (ranks.at_least(0, most=4096), "5000"),
-        (ranks.at_least(1), "0"),
-        (ranks.not_negative, "-1"),
-        (ranks.not_negative, "inf"),
-        (ranks.not_negative, "nan"),
-        (ranks.above_zero, "0"),
+        (at_least(0), "1" * 20),
+        (at_least(0, most=4096), "5000"),
+        (at_least(1), "0"),
+        (not_negative, "-1"),
+        (not_negative, "inf"),
+        (not_negative, "nan"),
+        (above_zero, "0"),
     ],
 )
 def test_numbers_that_cannot_be_meant(kind, text) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=text):
         kind(text)
-    assert ranks.not_negative("0") == 0.0
-    assert ranks.at_least(0)("7") == 7
+    assert not_negative("0") == 0.0
+    assert at_least(0)("7") == 7
 
 
 @pytest.mark.parametrize("pattern", ["{foo}", "{", "{epoch:zz}", "{0}", "same"])

@@ -1,63 +1,13 @@
-"""How far it is: a bar on a terminal, plain lines elsewhere, and a CSV log."""
+"""A CSV log that a resumed run goes on with."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-
 from hvd_ext.errors import HvdExtError, UsageError
-from training.files import whole
-
-Advance = Callable[[int, str], None]
-
-
-@contextmanager
-def progress(title: str, total: int, *, shown: bool = True) -> Iterator[Advance]:
-    """Show progress on standard error.
-
-    Yields:
-        `advance(completed, note)`. A terminal shows a bar with the last note; where
-        there is none, each note that is not empty becomes a line.
-    """
-    console = Console(stderr=True)
-    if not shown:
-        yield lambda completed, note: None
-        return
-    if not console.is_terminal:
-
-        def line(completed: int, note: str) -> None:
-            if note:
-                console.print(f"{title} {completed}/{total}  {note}", soft_wrap=True)
-
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console) as bars:
-        task = bars.add_task(title, total=total, note="")
-
-        def bar(completed: int, note: str) -> None:
-            bars.update(task, completed=completed)
-            if note:
-                bars.update(task, note=note)
-
-        yield bar
+from hvd_ext.files import atomic_path
 
 
 class CsvLog:
@@ -84,9 +34,9 @@ class CsvLog:
                 kept = [row for row in rows if int(row[0]) <= resumed_at]
             except (ValueError, csv.Error) as error:
                 raise UsageError(
-                    f"{path} is no log of this program ({error}): move it away"
+                    f"{path} is not a log of this program ({error}): move it away"
                 ) from error
-        with whole(path) as temporary, temporary.open("w", newline="") as stream:
+        with atomic_path(path) as temporary, temporary.open("w", newline="") as stream:
             csv.writer(stream).writerows([columns, *kept])
         self._path = path
 

@@ -1,0 +1,65 @@
+"""The command line that the trainers share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from hvd_ext.cli import at_least
+from hvd_ext.errors import UsageError
+
+EXCHANGES = ("hvd_ext", "horovod")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are UsageErrors, one line each."""
+
+    def __init__(self, program: str, description: str, example: str) -> None:
+        super().__init__(
+            prog=f"python -m {program}",
+            description=description,
+            epilog=f"example:\n  {example}",
+            formatter_class=_HelpFormatter,
+        )
+        self.program = program
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the complaint."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows the defaults that there are, and keeps the example on its own line."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
+
+
+def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that every trainer has: who exchanges, and on what it computes."""
+    parser.add_argument(
+        "--exchange", choices=EXCHANGES, default="hvd_ext", help="whose DistributedOptimizer"
+    )
+    parser.add_argument(
+        "--threads",
+        type=at_least(0, most=4096),
+        default=0,
+        metavar="N",
+        help="torch threads per rank; 0: OMP_NUM_THREADS, or the node's cores over its ranks",
+    )
+    parser.add_argument(
+        "--device", choices=DEVICES, default="auto", help="auto: a GPU where there is one"
+    )
+
+
+def add_precision_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of trainers of images that `autocast` and `memory_format` read."""
+    parser.add_argument(
+        "--bf16", action="store_true", help="compute in bfloat16 where that is safe (autocast)"
+    )
+    parser.add_argument(
+        "--channels-last", action="store_true", help="keep the channels of a pixel together"
+    )

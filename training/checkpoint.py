@@ -1,0 +1,115 @@
+"""Checkpoints: whole or refused, and resumed with the flags that they were written with."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hvd_ext.errors import UsageError
+from hvd_ext.files import atomic_path
+
+# Flags that say where, on what and for how long, not what is learnt: a resumed run may
+# have others. So may the number of ranks, and --batch-size with it: see `require_same_flags`.
+MAY_CHANGE = frozenset(
+    {
+        *("data", "train_dir", "val_dir", "output", "log_dir", "json", "load", "resume"),
+        *("steps", "epochs", "log_every", "checkpoint_every", "checkpoint_format"),
+        *("exchange", "device", "threads", "workers", "grid", "val_batch_size"),
+        *("num_warmup_batches", "num_batches_per_iter", "num_iters"),
+    }
+)
+
+
+def shaping_flags(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags that shape training, by name."""
+    return {name: value for name, value in vars(args).items() if name not in MAY_CHANGE}
+
+
+def require_same_flags(
+    path: Path, checkpoint: dict[str, Any], args: argparse.Namespace, global_batch: int
+) -> None:
+    """Check that a run has the flags of its checkpoint.
+
+    On another number of ranks another --batch-size is accepted if the batch of all ranks
+    is the same.
+
+    Raises:
+        UsageError: a flag differs; the message has the old and the new value of each.
+    """
+    old, new = checkpoint["flags"], shaping_flags(args)
+    changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    if checkpoint["global_batch"] == global_batch and "batch_size" in changed:
+        changed.remove("batch_size")
+    if changed:
+        told = "; ".join(
+            f"--{name.replace('_', '-')} was {_given(old.get(name))}, now {_given(new.get(name))}"
+            for name in changed
+        )
+        raise UsageError(f"cannot resume {path}: {told}: resume with the flags it was started with")
+
+
+def _given(value: Any) -> str:
+    return (
+        "not given" if value is None or value is False else "given" if value is True else str(value)
+    )
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint: tensors and plain values, and `kind`, whose model it is of.
+
+    Raises:
+        HvdExtError: it cannot be written; an older checkpoint at `path` is kept.
+    """
+    with atomic_path(path) as temporary:
+        try:
+            with temporary.open("wb") as stream:
+                torch.save(state, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except RuntimeError as error:
+            # torch's writer hides a full disk behind a RuntimeError.
+            raise OSError(str(error).splitlines()[0]) from error
+
+
+def load_checkpoint(path: Path, kind: str, needs: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU, refusing anything that could run code.
+
+    Args:
+        path: the file.
+        kind: whose model it has to be of.
+        needs: what it has to hold.
+
+    Raises:
+        UsageError: there is no such file, it is not a checkpoint, is damaged or cut off,
+            lacks something, or is of another model than `kind`.
+    """
+    if not path.is_file():
+        raise UsageError(f"no checkpoint at {path}: pass a file written by {kind}.train")
+    try:
+        # torch reads what is there, and does not look at the checksums.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged:
+            raise ValueError(damaged)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    # What is not a pickle can fail in any way.
+    except Exception as error:
+        raise UsageError(
+            f"{path} is not a checkpoint, or is damaged or cut off: pass a file written by "
+            f"{kind}.train"
+        ) from error
+    found = state.get("kind") if isinstance(state, dict) else None
+    if found != kind:
+        raise UsageError(
+            f"{path} is a checkpoint of {found!r}, not of {kind!r}: pass a file written by "
+            f"{kind}.train"
+        )
+    if lacking := [name for name in needs if name not in state]:
+        raise UsageError(f"{path} lacks {', '.join(lacking)}: pass a file written by {kind}.train")
+    return state
