@@ -12,7 +12,7 @@ from cosmoflow.model import CHANNELS, KIND, PARAMETERS, WIDTHS, CosmoFlow
 from hvd_ext import spatial
 from hvd_ext.cli import at_least, run
 from hvd_ext.errors import UsageError
-from training import ranks, volumes
+from training import loop, ranks, volumes
 from training.arguments import Parser
 
 PROGRAM = "cosmoflow.train"
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
-        trainer = volumes.Trainer(args, hvd, task(args))
-    volumes.train(args, hvd, trainer)
+        trainer = volumes.VolumeTrainer(args, hvd, task(args))
+    loop.train(trainer)
     return 0
 
 

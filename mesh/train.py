@@ -14,7 +14,7 @@ from hvd_ext.cli import at_least, run
 from hvd_ext.errors import UsageError
 from mesh.data import Meshes
 from mesh.model import CHANNELS, KIND, OUTPUTS, PRESETS, MeshModel, write_architecture
-from training import ranks, volumes
+from training import loop, ranks, volumes
 from training.arguments import Parser
 
 PROGRAM = "mesh.train"
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
-        trainer = volumes.Trainer(args, hvd, task(args))
-    volumes.train(args, hvd, trainer)
+        trainer = volumes.VolumeTrainer(args, hvd, task(args))
+    loop.train(trainer)
     return 0
 
 

@@ -8,13 +8,15 @@ import time
 from types import ModuleType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import hvprof
 from hvd_ext.cli import progress
 from hvd_ext.files import write_json
-from hvprof import region, step, watch_exchange
 from resnet.model import resnet50
+from resnet.optimizer import distributed, lr_scale
 from training import ranks
+from training.loop import descend
 
 
 def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
@@ -25,25 +27,24 @@ def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
     layout = ranks.memory_format(args)
     model = resnet50().to(device)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01 * lr_scale(args, hvd, device))
-    optimizer = wrap(args, hvd, sgd, model)
+    optimizer = distributed(args, hvd, sgd, model)
+    hvprof.watch_exchange(optimizer)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     torch.manual_seed(args.seed + hvd.rank())
     side = args.image_size
     images = torch.randn(args.batch_size, 3, side, side, device=device).to(memory_format=layout)
     labels = torch.randint(1000, (args.batch_size,), device=device)
 
+    def loss() -> Tensor:
+        with ranks.autocast(args, device):
+            return nn.functional.cross_entropy(model(images), labels)
+
     def run(batches: int) -> float:
         """Seconds that `batches` steps take."""
         began = time.perf_counter()
         for _ in range(batches):
-            optimizer.zero_grad()
-            with region("forward"), ranks.autocast(args, device):
-                loss = nn.functional.cross_entropy(model(images), labels)
-            with region("backward"):
-                loss.backward()
-            with region("update"):
-                optimizer.step()
-            step()
+            descend(optimizer, loss)
+            hvprof.step()
         if device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - began
@@ -56,37 +57,6 @@ def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
             rates.append(args.batch_size * args.num_batches_per_iter / seconds)
             advance(iteration, f"{rates[-1]:.1f} img/sec per rank")
     _report(args, hvd, rates, device, program)
-
-
-def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) -> int:
-    """By how much the learning rate grows with the world.
-
-    Averaged gradients of a larger batch bear a larger rate (Goyal et al., 2017). Adasum
-    adapts by itself, but for the ranks of a node whose gradients NCCL averages first.
-    """
-    if not args.use_adasum:
-        return int(hvd.size())
-    return int(hvd.local_size()) if device.type == "cuda" and hvd.nccl_built() else 1
-
-
-def wrap(
-    args: argparse.Namespace,
-    hvd: ModuleType,
-    optimizer: torch.optim.Optimizer,
-    model: nn.Module,
-    passes: int = 1,
-) -> torch.optim.Optimizer:
-    """The DistributedOptimizer that the flags ask for, with `passes` backward passes a step."""
-    wrapped = hvd.DistributedOptimizer(
-        optimizer,
-        named_parameters=model.named_parameters(),
-        compression=hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none,
-        backward_passes_per_step=passes,
-        op=hvd.Adasum if args.use_adasum else hvd.Average,
-        gradient_predivide_factor=args.gradient_predivide_factor,
-    )
-    watch_exchange(wrapped)
-    return wrapped
 
 
 def _report(

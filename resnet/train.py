@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_ext.cli import above_zero, at_least, not_negative, run
+from hvd_ext.cli import above_zero, at_least, not_negative, output_file, run
 from hvd_ext.errors import UsageError
 from resnet.imagenet import ImageNetTrainer
 from resnet.synthetic import benchmark
@@ -44,7 +44,7 @@ def parser() -> Parser:
     synthetic.add_argument("--num-warmup-batches", type=natural, default=10, help="not timed")
     synthetic.add_argument("--num-batches-per-iter", type=positive, default=10, help="timed as one")
     synthetic.add_argument("--num-iters", type=positive, default=10, help="timings taken")
-    synthetic.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
+    synthetic.add_argument("--json", type=output_file, metavar="FILE", help="gets the result")
 
     folder = cli.add_argument_group("on a folder of classes")
     folder.add_argument("--train-dir", type=Path, metavar="DIR", help="DIR/class/image")
