@@ -52,6 +52,19 @@ def test_a_grid_learns_what_one_rank_learns_and_resumes_to_the_bit(
     assert all(states[0]["model"][key].equal(states[1]["model"][key]) for key in states[0]["model"])
 
 
+def test_hvprof_sees_the_steps_and_what_they_are_made_of(launch: Launch, tmp_path: Path) -> None:
+    with session(tmp_path / "recording") as variables:
+        command = (*MESH, "--steps", 3, "--output", tmp_path / "run")
+        done = launch(1, command, env=variables)
+    assert done.returncode == 0, done.stdout
+    (rank,) = hvprof.load(tmp_path / "recording").ranks
+    calls = {region.name: region.calls for region in rank.regions}
+    assert rank.step_count == 3
+    assert calls | {"load": 0} == {**calls, "forward": 3, "backward": 3, "update": 3, "load": 0}
+    assert calls["load"] == 3 + 2  # the samples held out are read too
+    assert calls["checkpoint"] == 1
+
+
 def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path) -> None:
     universes = Universes(5, 32, seed=1)
     np.save(tmp_path / "cubes.npy", universes.cubes[(slice(None),) * 5])

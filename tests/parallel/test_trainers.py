@@ -103,6 +103,17 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path, photograp
     assert checkpoints[0]["optimizer"]["state"][0]["step"] == 8
 
 
+def test_a_run_is_not_resumed_with_other_flags(tmp_path: Path) -> None:
+    flags = ("edsr.train", "--synthetic", *SMALL, "--batch-size", 1, "--output", tmp_path / "run")
+    train(1, *flags, "--steps", 1)
+    before = (tmp_path / "run" / "checkpoint.pt").read_bytes()
+    done = launch(1, "-m", *flags, "--steps", 2, "--resume", "--lr", "1e-3", "--channels-last")
+    (line,) = refusals(done, "edsr.train")
+    assert "--channels-last was not given, now given; --lr was 0.0001, now 0.001" in line
+    assert done.returncode == 2
+    assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
+
+
 def test_the_number_of_ranks_does_not_change_what_is_learnt(
     tmp_path: Path, photographs: Path
 ) -> None:
@@ -250,7 +261,7 @@ def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
     done = launch(2, "-c", script, *broken_flags, "--threads", 1)
     assert done.returncode == 0, done.stderr
     state = torch.load(stopped)
-    assert (state["epoch"], state["batch"]) == (0, 1)
+    assert (state["epoch"], state["step"]) == (0, 1)
     train(2, "resnet.train", *broken_flags)
 
     final = torch.load(whole / "1.pt")

@@ -13,10 +13,18 @@ from PIL import Image
 
 from hvd_ext.cli import above_zero, at_least, not_negative
 from hvd_ext.errors import UsageError
+from edsr import train as edsr_train
+from mesh import train as mesh_train
 from resnet import train as resnet_train
 from resnet.folder import ClassFolder
 from training import ranks
-from training.checkpoint import load_checkpoint, save_checkpoint
+from training.checkpoint import (
+    MAY_CHANGE,
+    load_checkpoint,
+    require_same_flags,
+    save_checkpoint,
+    shaping_flags,
+)
 from training.log import CsvLog
 
 torch = pytest.importorskip("torch")
@@ -39,6 +47,42 @@ def test_a_checkpoint_that_lacks_something_is_refused(tmp_path: Path) -> None:
     save_checkpoint(path, {"kind": "a", "model": {}})
     with pytest.raises(UsageError, match="lacks step, seed"):
         load_checkpoint(path, "a", ("model", "step", "seed"))
+
+
+def flags(**changed: object) -> argparse.Namespace:
+    usual = {"lr": 1e-3, "bf16": False, "blocks": None, "batch_size": 4, "epochs": 2, "device": "cpu"}
+    return argparse.Namespace(**usual | changed)
+
+
+def written(batch: int) -> dict[str, object]:
+    return {"flags": shaping_flags(flags()), "global_batch": batch}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"lr": 2e-3}, "--lr was 0.001, now 0.002: "),
+        ({"bf16": True}, "--bf16 was not given, now given: "),
+        ({"blocks": 3, "batch_size": 8}, "--batch-size was 4, now 8; --blocks was not given, now 3"),
+    ],
+)
+def test_a_run_is_not_resumed_with_other_flags(changed: dict[str, object], message: str) -> None:
+    asked = flags(**changed)
+    with pytest.raises(UsageError, match="cannot resume a.pt: ") as error:
+        require_same_flags(Path("a.pt"), written(8), asked, 2 * int(asked.batch_size))
+    assert message in str(error.value)
+
+
+def test_where_and_how_long_a_run_goes_on_may_change() -> None:
+    require_same_flags(Path("a.pt"), written(8), flags(epochs=9, device="cuda"), 8)
+    # Half the ranks, the same batch of all.
+    require_same_flags(Path("a.pt"), written(8), flags(batch_size=8), 8)
+
+
+def test_every_flag_that_may_change_is_a_trainers() -> None:
+    parsers = [edsr_train.parser(), resnet_train.parser(), mesh_train.parser()]
+    known = {action.dest for parser in parsers for action in parser._actions}
+    assert known >= MAY_CHANGE
 
 
 def test_a_save_that_is_killed_leaves_one_file_at_most(tmp_path: Path) -> None:
