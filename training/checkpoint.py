@@ -106,10 +106,8 @@ def load_checkpoint(path: Path, kind: str, needs: Sequence[str] = ()) -> dict[st
         ) from error
     found = state.get("kind") if isinstance(state, dict) else None
     if found != kind:
-        raise UsageError(
-            f"{path} is a checkpoint of {found!r}, not of {kind!r}: pass a file written by "
-            f"{kind}.train"
-        )
+        what = f"a checkpoint of {found!r}, not of {kind!r}" if found else f"not of {kind}.train"
+        raise UsageError(f"{path} is {what}: pass a file written by {kind}.train")
     if lacking := [name for name in needs if name not in state]:
         raise UsageError(f"{path} lacks {', '.join(lacking)}: pass a file written by {kind}.train")
     return state

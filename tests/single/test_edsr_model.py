@@ -100,7 +100,7 @@ def test_a_checkpoint_gives_its_model_back(checkpoint: Path) -> None:
 def test_a_checkpoint_that_is_cut_off_is_refused(checkpoint: Path, keep: float) -> None:
     content = checkpoint.read_bytes()
     checkpoint.write_bytes(content[: int(keep * len(content)) if keep < 1 else int(keep)])
-    with pytest.raises(UsageError, match="is no checkpoint, or is damaged or cut off"):
+    with pytest.raises(UsageError, match="is not a checkpoint, or is damaged or cut off"):
         load_model(checkpoint)
 
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_that_is_cut_off_is_refused(checkpoint: Path, keep: float) 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="is no checkpoint"):
+    with pytest.raises(UsageError, match="is not a checkpoint"):
         load_model(path)
 
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "owned",)
 
     torch.save({"kind": "edsr", "model": Payload()}, tmp_path / "checkpoint.pt")
-    with pytest.raises(UsageError, match="is no checkpoint"):
+    with pytest.raises(UsageError, match="is not a checkpoint"):
         load_model(tmp_path / "checkpoint.pt")
     assert not (tmp_path / "owned").exists()
 
@@ -127,8 +127,8 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     ("state", "message"),
     [
         ({"kind": "resnet", "model": {}}, "a checkpoint of 'resnet', not of 'edsr'"),
-        ({"conv1.weight": torch.zeros(1)}, "no checkpoint of edsr.train"),
-        (torch.zeros(3), "no checkpoint of edsr.train"),
+        ({"conv1.weight": torch.zeros(1)}, "not of edsr.train"),
+        (torch.zeros(3), "not of edsr.train"),
         ({"kind": "edsr"}, "names no architecture"),
         ({"kind": "edsr", "arch": {"scale": 9}}, "scale 9 is not 2, 3 or 4"),
         ({"kind": "edsr", "arch": {"scale": 2}, "model": {}}, "do not fit EDSR x2"),

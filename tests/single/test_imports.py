@@ -100,7 +100,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scipy",
     },
     "hvd_launch.tune.allreduce.rank": {*MPI, "hvd_ext.job", "hvd_ext.allreduce", "hvd_launch"},
-    "training": {*TRAINED, "horovod"},
+    "training": {*TRAINED, "hvprof"},
     "training.volumes": {*TRAINED, "hvd_ext.spatial"},
     "mesh": {*TRAINED, "hvd_ext.spatial"},
     "cosmoflow": {*TRAINED, "hvd_ext.spatial"},
