@@ -1,0 +1,54 @@
+"""README and docs: links lead somewhere, and commands have the flags that they are shown with."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from testbed.ranks import ROOT, environment
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OURS = ("edsr", "resnet", "mesh", "cosmoflow", "benchmarks")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    missing = [
+        link for link in links if "://" not in link and not (page.parent / link).resolve().exists()
+    ]
+    assert not missing
+
+
+def modules() -> dict[str, set[str]]:
+    """The flags that the pages show with `python -m MODULE` of the checkout."""
+    found: dict[str, set[str]] = {}
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        for line in re.findall(r"^    (\S.*)|`([^`\n]+)`", text, re.MULTILINE):
+            command = "".join(line).split("  #")[0]
+            match = re.search(r"python -m ((\w+)\.\w+)\b(.*)", command)
+            if match and match[2] in OURS:
+                words = shlex.split(match[3], comments=True)
+                flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+                found.setdefault(match[1], set()).update(flags)
+    return found
+
+
+@pytest.mark.parametrize(("module", "flags"), sorted(modules().items()))
+def test_a_program_has_the_flags_that_are_shown(module: str, flags: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if module != "benchmarks.tuned_cluster":  # hands on what it does not know
+        assert flags <= set(re.findall(r"--[a-z0-9-]+", done.stdout))
