@@ -58,11 +58,11 @@ def check(passes: int, set_to_none: bool) -> tuple[str, list[str]]:
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-7), name
         if horovod.size() <= 2:
             assert torch.equal(a, b), name
-    buckets = [b for _, _, b in optimizer._gradients._buckets] if horovod.size() > 1 else []
+    buckets = [b.layout for b in optimizer._reducer._buckets] if horovod.size() > 1 else []
     plans = hvd_ext.torch.allgather_object([str(bucket) for bucket in buckets])
     assert all(plan == plans[0] for plan in plans)
     order = [span.parameter for bucket in buckets for span in bucket.spans]
-    return optimizer.explain(), [optimizer._gradients._slots[i].name for i in order]
+    return optimizer.explain(), [optimizer._reducer._slots[i].name for i in order]
 
 
 @pytest.mark.ranks(1, 2, 3)
