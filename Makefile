@@ -11,7 +11,7 @@ help:  ## list these commands
 
 env:  ## make or update .venv (MPI=system: for the mpicc on PATH; MPI=embedded: back again)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
-		echo "make env: error: $(PYTHON) is no Python >= 3.10: apt install python3 python3-venv," \
+		echo "make env: error: $(PYTHON) is not Python >= 3.10: apt install python3 python3-venv," \
 			"or name one: make env PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) toolchain/make_env.py $(if $(MPI),--mpi $(MPI))
 
