@@ -77,7 +77,8 @@ class BuildLibraries(Command):
         return Path(ROOTS[package], rest) if self.editable_mode else Path(self.build_lib, library)
 
     def get_source_files(self) -> list[str]:
-        headers = Path(RECORDER[0]).parent.glob("*.h")
+        folders = [Path(source).parent for source, _ in (WINDOW, RECORDER)]
+        headers = (header for folder in folders for header in folder.glob("*.h"))
         return [WINDOW[0], RECORDER[0], *sorted(map(str, headers))]
 
     def get_outputs(self) -> list[str]:

@@ -17,7 +17,7 @@ from hvd_ext.shm.regions import WindowError, address, map_regions
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Both in the order of window.c's KERNELS.
+# Both in the order of kernels.h's KERNELS.
 _DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 OPERATIONS = ("sum", "min", "max", "product")
 SHORT_BYTES = 16 << 10

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.errors import UsageError
-from hvprof.analysis.layers import Layer, LayerTable, load_layers, measure, parse_shape
+from hvprof.analysis.layer_timing import parse_shape, time_layers
+from hvprof.analysis.layers import Layer, LayerTable, load_layers
 from hvprof.cli import main
 
 pytest.importorskip("torch")
@@ -16,7 +17,7 @@ RESNET = ["resnet.model:resnet50", "classes=10"]
 
 
 def test_the_gradients_of_a_model_are_all_there() -> None:
-    table = measure(RESNET[0], RESNET[1:], (3, 64, 64), (2, 1), repeats=1)
+    table = time_layers(RESNET[0], RESNET[1:], (3, 64, 64), (2, 1), repeats=1)
     assert table.batches == (1, 2)
     # ResNet-50 with 10 classes instead of 1000.
     parameters = 25_557_032 - 990 * 2049

@@ -49,7 +49,7 @@ HVPROF: dict[str, set[str]] = {
     "hvprof.recording": _LOADED,
     "hvprof.analysis": {*_LOADED, "scipy"},
     # Times the layers of a model, and imports torch when it is asked to.
-    "hvprof.analysis.layers": {*FACTS, "hvprof.text", "torch"},
+    "hvprof.analysis.layer_timing": {*FACTS, "hvprof.analysis.layers", "torch"},
     "hvprof.importers": _LOADED,
     "hvprof.reporters": {*_REPORTED, "rich", "jinja2", "markupsafe"},
     "hvprof.commands": {*_REPORTED, "hvprof.importers", "rich"},
@@ -119,10 +119,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(*MPI, *SHOWN, "benchmarks", "testbed", "torch"),
         *("hvd_ext.job", "hvd_ext.allreduce"),
     },
-    # Times the models, and knows no trainer.
-    "benchmarks.spatial_scaling": {
-        *TRAINED,
-        *("benchmarks", "testbed", "hvd_ext.spatial", "mpi4py", "mesh.model", "cosmoflow.model"),
+    # The models, but no trainer.
+    "benchmarks.spatial_cases": {*TRAINED, "hvd_ext.spatial", "mesh.model", "cosmoflow.model"},
+    "benchmarks.spatial_worker": {
+        *(*TRAINED, "benchmarks", "testbed", "hvd_ext.spatial", "mpi4py"),
     },
 }
 

@@ -21,7 +21,7 @@ from hvd_launch.tune.allreduce import tuning as allreduce
 from hvd_launch.tune.allreduce.choice import choose, hopeless
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
-from hvd_launch.tune.allreduce.tuning import Result
+from hvd_launch.tune.allreduce.result import Result, settings_text
 from hvd_launch.tune.common.jobs import Outcome
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import Target
@@ -338,7 +338,7 @@ def test_a_gain_is_written_and_what_is_done_is_not_done_again(tmp_path, monkeypa
     assert result.dropped == {}
     rules = read_openmpi_rules((tmp_path / "openmpi_rules.conf").read_text())
     assert rules == {8: [(0, "0 0"), (4096, "6 0")], 9: [(0, "0 0")]}
-    text = allreduce.settings_text(result.native, result.facts, 8)
+    text = settings_text(result.native, result.facts, 8)
     assert f"dynamic_rules_filename={tmp_path / 'openmpi_rules.conf'}" in text
     jobs = simulated.jobs
     assert tuned(tmp_path, simulated, monkeypatch) == result

@@ -6,7 +6,7 @@ import argparse
 
 from hvd_ext.cli import at_least
 from hvd_ext.errors import UsageError
-from hvprof.analysis.layers import measure, parse_shape
+from hvprof.analysis.layer_timing import parse_shape, time_layers
 from hvprof.commands.shared import after_dashes, console, print_json
 from hvprof.reporters.terminal_layers import render
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if not model:
         raise UsageError("no model: give module:callable after --, such as resnet.model:resnet50")
     shape, batches = parse_shape(options.input), parse_shape(options.batch)
-    table = measure(model, settings, shape, batches, options.repeats)
+    table = time_layers(model, settings, shape, batches, options.repeats)
     if options.json:
         print_json(table.as_json())
     else:

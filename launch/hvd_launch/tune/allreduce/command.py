@@ -10,6 +10,7 @@ from hvd_ext.cli import at_least, progress, size_bytes
 from hvd_ext.errors import UsageError
 from hvd_ext.files import write_text
 from hvd_launch.tune.allreduce.native_rules import FILES
+from hvd_launch.tune.allreduce.result import settings_text
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import check_results, target_of
 
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     with progress("tune allreduce") as advance:
         result = tuning.Tuning(request, journal, advance).run()
     if result.native is not None and result.native.overall.gained:
-        text = tuning.settings_text(result.native, result.facts, options.np)
+        text = settings_text(result.native, result.facts, options.np)
         write_text(folder / "settings.sh", text)
     else:
         (folder / "settings.sh").unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from rich.table import Table
 from hvd_ext.units import format_bytes, format_seconds
 from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce.choice import compare
-from hvd_launch.tune.allreduce.tuning import Result, Verdict
+from hvd_launch.tune.allreduce.result import Result, Verdict
 
 
 def print_result(result: Result, folder: Path, console: Console) -> None:

@@ -21,24 +21,19 @@ from hvd_ext.allreduce.table import load
 from hvd_ext.cli import Advance
 from hvd_ext.errors import HvdExtError
 from hvd_ext.files import write_text
-from hvd_ext.statistics import Interval, from_logs
-from hvd_launch.backends.base import MpiLibrary
+from hvd_ext.statistics import from_logs
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules
 from hvd_launch.machine import module
-from hvd_launch.settings import Setting, render
+from hvd_launch.settings import Setting
 from hvd_launch.tune.allreduce import native_rules
-from hvd_launch.tune.allreduce.choice import Proposal, Times, choose, hopeless
-from hvd_launch.tune.allreduce.rank import MARK
+from hvd_launch.tune.allreduce.choice import Proposal, choose, hopeless
+from hvd_launch.tune.allreduce.job_runner import JobRunner
+from hvd_launch.tune.allreduce.result import Result, Verdict
 from hvd_launch.tune.common import jobs
-from hvd_launch.tune.common.journal import Entry, Journal
+from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import Target, check_unset
 
-_FIRST_TIMEOUT_S = 600.0
-# A forced algorithm may be slow, or hang.
-_TIMEOUT_FACTOR, _TIMEOUT_LEAST_S = 10, 60.0
 _TABLE_TIMEOUT_S = 3600.0
-# What ends a size's samples, in times of what the library takes as it is.
-_IN_VAIN = 4.0
 TUNED, TABLE = "tuned", "tuned with hvd_ext's table"
 
 
@@ -73,38 +68,13 @@ class Request:
         }
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What came of a choice when it was measured against what it is to replace."""
-
-    proposal: Proposal
-    settings: tuple[Setting, ...]
-    overall: Interval
-    by_size: dict[int, Interval]
-    files: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True)
-class Result:
-    """What was found; None where nothing promised a gain, and so nothing was tried."""
-
-    facts: dict[str, Any]
-    candidates: Candidates
-    times: Times
-    native: Verdict | None
-    table: Verdict | None
-    dropped: dict[str, str]
-
-
 class Tuning:
     """One run of `tune allreduce`, or the rest of one."""
 
     def __init__(self, request: Request, journal: Journal, advance: Advance) -> None:
         self._request = request
         self._journal = journal
-        self._advance = advance
-        self._done = 0
-        self._total = 1
+        self._jobs = JobRunner(request.target, journal, advance)
 
     def run(self) -> Result:
         """Do all that the journal does not hold yet.
@@ -119,10 +89,10 @@ class Tuning:
         form = self._form(found, ((0, DEFAULT),), facts)
         forced = [setting for candidate in found.all for setting in candidate.settings]
         check_unset((*forced, *(form.settings if form else ())))
-        self._total = 1 + request.rounds * len(found.all) + 2 * request.pairs
-        self._total += (2 * request.pairs + 1) * request.with_table
+        self._jobs.total = 1 + request.rounds * len(found.all) + 2 * request.pairs
+        self._jobs.total += (2 * request.pairs + 1) * request.with_table
         dropped = self._measure(found)
-        times = self._times("measure")
+        times = self._jobs.times("measure")
         proposal = choose(times, found, form is not None)
         native = self._try_native(found, proposal, facts)
         if native is None or not native.overall.gained:
@@ -135,7 +105,7 @@ class Tuning:
 
     def _facts(self) -> dict[str, Any]:
         """What the library says of itself, and of where the ranks are."""
-        self._job(
+        self._jobs.run(
             "facts", Candidate(DEFAULT, ()), 0, (), {"selection": self._request.target.backend.name}
         )
         entries = self._journal.entries
@@ -159,15 +129,15 @@ class Tuning:
         for number in range(self._request.rounds):
             for candidate in found.all:
                 if candidate.name in dropped:
-                    self._done += 1
+                    self._jobs.count()
                     continue
-                times = self._times("measure")
+                times = self._jobs.times("measure")
                 sizes = [
                     size
                     for size in self._request.sizes
                     if candidate.name == DEFAULT or not hopeless(times, candidate.name, size)
                 ]
-                reason = self._job("measure", candidate, number, sizes)
+                reason = self._jobs.run("measure", candidate, number, sizes)
                 if reason is not None and candidate.name == DEFAULT:
                     raise HvdExtError(f"the library as it is could not be measured: {reason}")
                 if reason is not None:
@@ -211,7 +181,7 @@ class Tuning:
             sizes = self._request.sizes
             command = [*module("hvd_ext.allreduce.measure"), "-o", str(path)]
             command += ["--least", str(sizes[0]), "--most", str(sizes[-1])]
-            self._advance(self._done, "hvd_ext's algorithms", self._total)
+            self._jobs.show("hvd_ext's algorithms")
             outcome = jobs.run(
                 self._request.target, command, settings, _TABLE_TIMEOUT_S, lambda line: None
             )
@@ -222,7 +192,7 @@ class Tuning:
             if not ok:
                 dropped["hvd_ext.allreduce.measure"] = outcome.reason
                 return None
-        self._done += 1
+        self._jobs.count()
         rows = [row for row in load(path).rows if row.memory == "host"]
         proposal = Proposal(rows[0].choices if rows else ((0, "native"),), 1.0)
         if proposal.choices == ((0, "native"),):
@@ -247,10 +217,10 @@ class Tuning:
         for number in range(self._request.pairs):
             for side in sides if number % 2 == 0 else sides[::-1]:
                 read = {"table": str(table.resolve())} if table and side is sides[1] else {}
-                reason = self._job(phase, side, number, self._request.sizes, read)
+                reason = self._jobs.run(phase, side, number, self._request.sizes, read)
                 if reason is not None:
                     raise HvdExtError(f"{side.name} {reason}")
-        times = self._times(phase)
+        times = self._jobs.times(phase)
         before, after = (times[side.name] for side in sides)
         rounds = range(self._request.pairs)
         logs = {
@@ -265,110 +235,12 @@ class Tuning:
         for name in names:
             (self._request.folder / name).unlink(missing_ok=True)
 
-    def _job(
-        self,
-        phase: str,
-        candidate: Candidate,
-        number: int,
-        sizes: Sequence[int],
-        more: dict[str, Any] | None = None,
-    ) -> str | None:
-        """Run one job, unless the journal has it; returns why it failed."""
-        key = {"phase": phase, "candidate": candidate.name, "round": number}
-        done = self._journal.find(kind="job", **key)
-        self._advance(self._done, f"{phase.split()[0]} {candidate.name}", self._total)
-        self._done += 1
-        if done and done[-1]["ok"]:
-            return None
-        library = self._request.target.backend.library
-        names = [library.control_variable(setting) for setting in candidate.settings]
-        task = {"sizes": list(sizes), "limits_us": self._limits(sizes), "read": names}
-        command = [*module("hvd_launch.tune.allreduce.rank"), json.dumps(task | (more or {}))]
-        attempt = len(done)
-        seen: list[Entry] = []
-
-        def read(line: str) -> None:
-            _, mark, text = line.partition(MARK)
-            if mark:
-                entry = {**json.loads(text), **key, "attempt": attempt}
-                seen.append(entry)
-                self._journal.append(entry)
-
-        outcome = jobs.run(
-            self._request.target, command, candidate.settings, self._timeout_s(), read
-        )
-        reason = None if outcome.code == 0 else outcome.reason
-        if reason is None:
-            reason = _not_taken(library, candidate.settings, seen)
-        self._journal.append(
-            {
-                "kind": "job",
-                **key,
-                "attempt": attempt,
-                "ok": reason is None,
-                "wall_s": round(outcome.wall_s, 2),
-                **({"reason": reason} if reason else {}),
-            }
-        )
-        return reason
-
-    def _times(self, phase: str) -> dict[str, dict[int, dict[int, float]]]:
-        """By candidate, size and round, in us: the median of a job's samples; whole jobs only."""
-        whole = {_attempt(entry) for entry in self._journal.find(kind="job", phase=phase, ok=True)}
-        times: dict[str, dict[int, dict[int, float]]] = {}
-        for entry in self._journal.find(kind="time", phase=phase):
-            if _attempt(entry) in whole:
-                by_size = times.setdefault(entry["candidate"], {})
-                by_round = by_size.setdefault(entry["message_bytes"], {})
-                by_round[entry["round"]] = statistics.median(entry["us"])
-        return times
-
-    def _limits(self, sizes: Sequence[int]) -> list[float]:
-        measured = self._times("measure").get(DEFAULT, {})
-        return [
-            _IN_VAIN * max(measured[size].values()) if size in measured else 1e12 for size in sizes
-        ]
-
-    def _timeout_s(self) -> float:
-        whole = self._journal.find(kind="job", phase="measure", candidate=DEFAULT, ok=True)
-        if not whole:
-            return _FIRST_TIMEOUT_S
-        return max(_TIMEOUT_LEAST_S, _TIMEOUT_FACTOR * max(entry["wall_s"] for entry in whole))
-
 
 def from_ratio(before: Iterable[float], after: Iterable[float]) -> list[float]:
     """Logarithms of before / after, pair by pair."""
     return [math.log(b / a) for b, a in zip(before, after, strict=True)]
 
 
-def settings_text(verdict: Verdict, facts: dict[str, Any], size: int) -> str:
-    """What to source before a job: the variables, with their reasons."""
-    nodes = len(facts["ranks_per_node"])
-    title = (
-        f"measured for {size} ranks on {nodes} {'nodes' if nodes > 1 else 'node'}, "
-        f"{facts['library']}: allreduce {verdict.overall} times as fast"
-    )
-    return render(verdict.settings, "sh", title) + "\n"
-
-
 def _digest(what: object) -> str:
     """Tells measurements of one choice from those of another."""
     return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
-
-
-def _attempt(entry: Entry) -> tuple[Any, ...]:
-    """Which job an entry is of."""
-    return tuple(entry.get(name) for name in ("candidate", "round", "attempt"))
-
-
-def _not_taken(
-    library: MpiLibrary, settings: Sequence[Setting], entries: Iterable[Entry]
-) -> str | None:
-    """Which variable the library says it has at another value, if any."""
-    facts = [entry for entry in entries if entry["kind"] == "facts"]
-    told: dict[str, int | str | None] = facts[0]["variables"] if facts else {}
-    for setting in settings:
-        value = told.get(library.control_variable(setting))
-        if not library.took(setting, value):
-            return f"had {setting.name} at {value!r}, not at {setting.value!r}"
-    return None

@@ -1,0 +1,120 @@
+/* The kernels that combine arrays: one for each dtype and operation, from one macro table. */
+#ifndef HVD_EXT_KERNELS_H
+#define HVD_EXT_KERNELS_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* x86 builds carry several versions of a loop and pick one when loaded. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)
+#define VECTOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define VECTOR
+#endif
+
+enum { BLOCK_BYTES = 1024 };
+
+static inline float float_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t bits_of_float(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* binary16 and bfloat16 are sums in binary32, rounded to nearest even once. */
+static inline float from_half(uint16_t h) {
+    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13;
+    float value = float_from_bits(magnitude) * 0x1p112f; /* moves the exponent's bias */
+    uint32_t bits = bits_of_float(value) | ((h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0u);
+    return float_from_bits(bits | (uint32_t)(h & 0x8000) << 16);
+}
+
+static inline uint16_t to_half(float value) {
+    uint32_t bits = bits_of_float(value), sign = bits >> 16 & 0x8000;
+    bits &= 0x7fffffff;
+    uint32_t normal = (bits + 0xfff + (bits >> 13 & 1) - (112u << 23)) >> 13;
+    /* Added to 0.5, whose last place is the smallest half, the rounding is done. */
+    uint32_t tiny = bits_of_float(float_from_bits(bits) + 0.5f) - 0x3f000000u;
+    uint32_t half = bits < 0x38800000u ? tiny : normal;
+    half = bits >= 0x477ff000u ? 0x7c00 : half;
+    half = bits > 0x7f800000u ? 0x7e00 : half;
+    return (uint16_t)(half | sign);
+}
+
+static inline float from_bfloat(uint16_t b) { return float_from_bits((uint32_t)b << 16); }
+
+static inline uint16_t to_bfloat(float value) {
+    uint32_t bits = bits_of_float(value);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000u ? bits >> 16 | 0x40 : rounded);
+}
+
+/* A kernel combines `n_in` arrays in their order, so that the bits do not depend on
+ * who combines, multiplies by `scale`, and writes the result to `n_out` arrays. It
+ * works in blocks so short that those of all ranks stay in the first-level cache. */
+typedef void kernel(const char *const *in, int n_in, char *const *out, int n_out,
+                    uint64_t count, double scale);
+
+#define SAME(x) (x)
+#define TIMES(x) ((x) * factor)
+#define ADD(a, b) ((a) + (b))
+#define LESS(a, b) ((b) < (a) ? (b) : (a))
+#define MORE(a, b) ((b) > (a) ? (b) : (a))
+#define MULTIPLY(a, b) ((a) * (b))
+
+#define DEFINE(NAME, STORED, HELD, LOAD, STORE, COMBINE, SCALE)                         \
+    VECTOR static void NAME(const char *const *in, int n_in, char *const *out,          \
+                            int n_out, uint64_t count, double scale) {                  \
+        enum { BLOCK = BLOCK_BYTES / sizeof(HELD) };                                    \
+        HELD held[BLOCK];                                                               \
+        const HELD factor = (HELD)scale;                                                \
+        (void)factor;                                                                   \
+        for (uint64_t at = 0; at < count; at += BLOCK) {                                \
+            const uint64_t n = count - at < BLOCK ? count - at : BLOCK;                 \
+            const STORED *a = (const STORED *)in[0] + at;                               \
+            if (n_in == 1)                                                              \
+                for (uint64_t i = 0; i < n; i++) held[i] = LOAD(a[i]);                  \
+            for (int r = 1; r < n_in; r++) {                                            \
+                const STORED *b = (const STORED *)in[r] + at;                           \
+                if (r == 1)                                                             \
+                    for (uint64_t i = 0; i < n; i++)                                    \
+                        held[i] = (HELD)COMBINE(LOAD(a[i]), LOAD(b[i]));                \
+                else                                                                    \
+                    for (uint64_t i = 0; i < n; i++)                                    \
+                        held[i] = (HELD)COMBINE(held[i], LOAD(b[i]));                   \
+            }                                                                           \
+            for (int r = 0; r < n_out; r++) {                                           \
+                STORED *to = (STORED *)out[r] + at;                                     \
+                for (uint64_t i = 0; i < n; i++) to[i] = (STORED)STORE(SCALE(held[i])); \
+            }                                                                           \
+        }                                                                               \
+    }
+
+#define DEFINE_ALL(NAME, STORED, HELD, LOAD, STORE, SCALE)                              \
+    DEFINE(sum_##NAME, STORED, HELD, LOAD, STORE, ADD, SCALE)                           \
+    DEFINE(min_##NAME, STORED, HELD, LOAD, STORE, LESS, SCALE)                          \
+    DEFINE(max_##NAME, STORED, HELD, LOAD, STORE, MORE, SCALE)                          \
+    DEFINE(product_##NAME, STORED, HELD, LOAD, STORE, MULTIPLY, SCALE)
+
+DEFINE_ALL(float32, float, float, SAME, SAME, TIMES)
+DEFINE_ALL(float64, double, double, SAME, SAME, TIMES)
+DEFINE_ALL(float16, uint16_t, float, from_half, to_half, TIMES)
+DEFINE_ALL(bfloat16, uint16_t, float, from_bfloat, to_bfloat, TIMES)
+/* Whole numbers wrap around, as in MPI and numpy: compiled with -fwrapv, that is defined. */
+DEFINE_ALL(int64, int64_t, int64_t, SAME, SAME, SAME)
+DEFINE_ALL(int32, int32_t, int32_t, SAME, SAME, SAME)
+DEFINE_ALL(int8, int8_t, int8_t, SAME, SAME, SAME)
+DEFINE_ALL(uint8, uint8_t, uint8_t, SAME, SAME, SAME)
+
+#define ROW(NAME) {sum_##NAME, min_##NAME, max_##NAME, product_##NAME}
+/* In the order of DTYPES in dtypes.py and of OPERATIONS in window.py. */
+static kernel *const KERNELS[][4] = {ROW(float32), ROW(float64), ROW(float16), ROW(bfloat16),
+                                     ROW(int64),   ROW(int32),   ROW(int8),    ROW(uint8)};
+static const int ITEM_BYTES[] = {4, 8, 2, 2, 8, 4, 1, 1};
+
+#endif

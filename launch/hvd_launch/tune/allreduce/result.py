@@ -1,0 +1,45 @@
+"""What `tune allreduce` finds, and the settings that come of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvd_ext.statistics import Interval
+from hvd_launch.backends.tuning import Candidates
+from hvd_launch.settings import Setting, render
+from hvd_launch.tune.allreduce.choice import Proposal, Times
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a choice when it was measured against what it is to replace."""
+
+    proposal: Proposal
+    settings: tuple[Setting, ...]
+    overall: Interval
+    by_size: dict[int, Interval]
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found; None where nothing promised a gain, and so nothing was tried."""
+
+    facts: dict[str, Any]
+    candidates: Candidates
+    times: Times
+    native: Verdict | None
+    table: Verdict | None
+    dropped: dict[str, str]
+
+
+def settings_text(verdict: Verdict, facts: dict[str, Any], size: int) -> str:
+    """What to source before a job: the variables, with their reasons."""
+    nodes = len(facts["ranks_per_node"])
+    title = (
+        f"measured for {size} ranks on {nodes} {'nodes' if nodes > 1 else 'node'}, "
+        f"{facts['library']}: allreduce {verdict.overall} times as fast"
+    )
+    return render(verdict.settings, "sh", title) + "\n"
