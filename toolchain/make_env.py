@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -21,18 +20,20 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from machine import check_machine, system_mpi
+from workshop import ROOT, Failure, Workshop
+
 CONSTRAINTS = ROOT / "toolchain" / "constraints.txt"
 CMAKE_TOOLCHAIN = ROOT / "toolchain" / "cxx17.cmake"
+# What a build of Horovod depends on, beside Python, MPI and torch.
+HOROVOD_SOURCES = (CMAKE_TOOLCHAIN, CMAKE_TOOLCHAIN.with_name("cxx17-flags.cmake"))
 ENVIRONMENT_SOURCES = (
-    Path(__file__),
+    *(Path(__file__).with_name(f"{name}.py") for name in ("make_env", "workshop", "machine")),
     CONSTRAINTS,
-    CMAKE_TOOLCHAIN,
-    CMAKE_TOOLCHAIN.with_name("cxx17-flags.cmake"),
+    *HOROVOD_SOURCES,
 )
 PROJECT_SOURCES = (
     ROOT / "setup.py",
@@ -59,108 +60,6 @@ HOROVOD_BUILD = {
     # A compilation with torch's headers takes more than 1 GB of memory.
     "MAKEFLAGS": f"-j{min(os.cpu_count() or 1, 8)}",
 }
-MPI_PROBE = """
-#include <mpi.h>
-#include <stdio.h>
-int main(void) {
-    char version[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length;
-    MPI_Get_library_version(version, &length);
-    puts(version);
-    return 0;
-}
-"""
-# What went wrong, from what pip printed: the first match is told.
-CAUSES = (
-    (
-        r"No space left on device|Errno 28",
-        "the disk is full: free some space there, or set TMPDIR to a folder on another disk",
-    ),
-    (
-        r"Failed to establish a new connection|Max retries exceeded|Temporary failure in name"
-        r"|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection refused"
-        r"|\(from versions: none\)",
-        "the package index cannot be reached: check the network and `pip config list`",
-    ),
-    (r"cc1plus|cc1: out of memory|Killed signal", "the compiler ran out of memory"),
-)
-
-
-class Failure(Exception):
-    """What stops the work, in one line that says what to do."""
-
-
-class Workshop:
-    """The environment at `venv`, and the commands that are run for it."""
-
-    def __init__(self, venv: Path) -> None:
-        self.venv = venv
-        self.python = venv / "bin" / "python"
-        self.log = venv / "make_env.log"
-        self.stamp = venv / "made_from.json"
-        self.started = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """Print a line with the time since the start."""
-        print(f"make env: [{time.monotonic() - self.started:4.0f} s] {text}", flush=True)
-
-    def create(self) -> None:
-        """Create the environment anew.
-
-        Raises:
-            Failure: the folder there is no environment, or Python cannot make one.
-        """
-        if any(self.venv.glob("*")) and not (self.venv / "pyvenv.cfg").exists():
-            raise Failure(f"{self.venv} is no Python environment: move it away")
-        # If this script runs in the environment itself, the Python that it was made with.
-        python = getattr(sys, "_base_executable", sys.executable)
-        command = [python, "-m", "venv", "--clear", str(self.venv)]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            lines = (made.stdout + made.stderr).strip().splitlines() or ["no reason given"]
-            raise Failure(f"{python} -m venv failed: {lines[-1]}")
-
-    def pip(self, *arguments: str, **variables: str) -> None:
-        """Run the environment's pip with `variables` set; its output goes to the log.
-
-        Raises:
-            Failure: pip failed; says why, as far as its output tells.
-        """
-        # An MPI's or a cluster's PYTHONPATH would count as installed packages.
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-        path = f"{self.venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        env = kept | variables | {"PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        command = [str(self.python), "-m", "pip", *arguments]
-        with self.log.open("a+", encoding="utf-8", errors="replace") as log:
-            start = log.seek(0, os.SEEK_END)
-            code = subprocess.run(
-                command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, check=False
-            ).returncode
-            log.seek(start)
-            text = log.read() if code else ""
-        if code:
-            raise Failure(f"{cause(text)} (all of pip's output: {self.log})")
-
-    def sign(self, environment: dict[str, str], project: str) -> None:
-        """Write down what the environment was made from, once it is made."""
-        draft = self.stamp.with_suffix(".draft")
-        draft.write_text(json.dumps({"environment": environment, "project": project}, indent=2))
-        draft.replace(self.stamp)
-
-    def version(self, package: str) -> str:
-        """The installed version of a package."""
-        code = f"import importlib.metadata as m; print(m.version({package!r}))"
-        return subprocess.check_output([self.python, "-c", code], text=True).strip()
-
-
-def cause(text: str) -> str:
-    """The reason of a failure, from pip's output."""
-    for pattern, reason in CAUSES:
-        if re.search(pattern, text):
-            return reason
-    # A compiler's or a build's own word comes before pip's summary of it.
-    error = re.search(r"^.*(: error: |ERROR: ).*$", text, re.MULTILINE)
-    return error.group().strip() if error else "pip failed"
 
 
 def digest(paths: Sequence[Path]) -> str:
@@ -193,56 +92,6 @@ def pinned(package: str) -> str:
     return match.group()
 
 
-def check_machine(venv: Path, need_bytes: int) -> None:
-    """Find out what is missing before anything is downloaded.
-
-    Raises:
-        Failure: something is, and what to install.
-    """
-    for module in ("venv", "ensurepip"):
-        if importlib.util.find_spec(module) is None:
-            raise Failure(f"{sys.executable} has no {module}: apt install python3-venv")
-    for default, variable in (("cc", "CC"), ("c++", "CXX")):
-        compiler = os.environ.get(variable, default).split()[0]
-        if shutil.which(compiler) is None:
-            raise Failure(f"no compiler {compiler}: apt install g++, or set {variable}")
-    header = Path(sysconfig.get_path("include"), "Python.h")
-    if not header.exists():
-        raise Failure(f"no {header}: apt install python3-dev")
-    for folder, need in (
-        (venv.parent, need_bytes),
-        (Path(tempfile.gettempdir()), need_bytes // 2),
-    ):
-        free = shutil.disk_usage(folder).free
-        if free < need:
-            raise Failure(
-                f"{folder} has {free / 1e9:.1f} GB free, {need / 1e9:g} GB are needed:"
-                " free some space, or use a checkout and a TMPDIR on another disk"
-            )
-
-
-def system_mpi() -> str:
-    """Name, version and place of the MPI that mpicc builds for, fit for a file name.
-
-    Raises:
-        Failure: there is no mpicc, or it makes no program that runs.
-    """
-    for wrapper in ("mpicc", "mpicxx"):
-        if shutil.which(wrapper) is None:
-            raise Failure(f"no {wrapper} on PATH: load your MPI's module, or leave MPI=system out")
-    with tempfile.TemporaryDirectory() as folder:
-        source, program = Path(folder, "probe.c"), Path(folder, "probe")
-        source.write_text(MPI_PROBE)
-        try:
-            subprocess.run(["mpicc", source, "-o", program], check=True, capture_output=True)
-            text = subprocess.check_output([program], text=True, stderr=subprocess.STDOUT)
-        except (subprocess.CalledProcessError, OSError) as error:
-            raise Failure(f"mpicc on PATH makes no program that runs: {error}") from error
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", text.splitlines()[0].split(",")[0]).strip("-")
-    place = hashlib.sha256(f"{shutil.which('mpicc')}{text}".encode()).hexdigest()[:8]
-    return f"{name}-{place}"
-
-
 def wheel_folder(mpi: str, torch: str) -> Path:
     """Where wheels built for this Python, MPI and torch are kept."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -252,7 +101,7 @@ def wheel_folder(mpi: str, torch: str) -> Path:
         "".join(platform.libc_ver()),
         re.sub("==", "-", mpi),
         f"torch-{torch}",
-        digest(ENVIRONMENT_SOURCES[2:])[:6],
+        digest(HOROVOD_SOURCES)[:6],
     )
     return cache / "hvd_ext" / "wheels" / "_".join(key)
 
@@ -400,7 +249,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     venv = arguments.venv.resolve()
-    # Its own programs are no part of the machine, though it may be activated.
+    # Its own programs do not count as the machine's, even if it is activated.
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join(folder for folder in path if folder != f"{venv}/bin")
     try:

@@ -21,7 +21,9 @@ _spec = importlib.util.spec_from_file_location("make_env", SCRIPT)
 assert _spec is not None
 assert _spec.loader is not None
 make_env = importlib.util.module_from_spec(_spec)
+sys.path.insert(0, str(SCRIPT.parent))
 _spec.loader.exec_module(make_env)
+import workshop  # noqa: E402  (found beside make_env.py)
 
 
 def refused(command: list[str], **variables: str) -> str:
@@ -64,7 +66,7 @@ def test_everything_installed_is_pinned_to_what_is_installed() -> None:
 
 def test_an_old_python_is_named() -> None:
     line = refused(["make", "env", "PYTHON=/bin/false"])
-    assert "/bin/false is no Python >= 3.10: apt install" in line
+    assert "/bin/false is not Python >= 3.10: apt install" in line
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
@@ -78,11 +80,11 @@ def test_a_missing_system_mpi_is_named(tmp_path: Path) -> None:
     assert "no mpicc on PATH" in line
 
 
-def test_a_system_mpi_that_makes_no_program_is_named(tmp_path: Path) -> None:
+def test_a_system_mpi_that_builds_no_working_program_is_named(tmp_path: Path) -> None:
     for name in ("mpicc", "mpicxx"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / name).chmod(0o755)
-    assert "makes no program that runs" in make(
+    assert "does not build a working program" in make(
         tmp_path / "venv", "--mpi", "system", PATH=f"{tmp_path}:/bin:/usr/bin"
     )
 
@@ -132,7 +134,7 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
     mine.parent.mkdir()
     mine.touch()
     line = make(mine.parent, "--only-mpi", "mpich==5.0.2")
-    assert "is no Python environment: move it away" in line
+    assert "is not a Python environment: move it away" in line
     assert mine.exists()
 
 
@@ -157,7 +159,7 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
     ],
 )
 def test_pips_output_becomes_one_reason(output: str, reason: str) -> None:
-    assert reason in make_env.cause(output)
+    assert reason in workshop.cause(output)
 
 
 class Shop(make_env.Workshop):

@@ -10,12 +10,13 @@ from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import LINE_BYTES
 from hvd_ext.shm.window import OPERATIONS
 
-WINDOW_C = (Path(hvd_ext.shm.__file__).parent / "window.c").read_text(encoding="utf-8")
+FOLDER = Path(hvd_ext.shm.__file__).parent
+SOURCES = "".join((FOLDER / name).read_text("utf-8") for name in ("kernels.h", "window.c"))
 
 
 def found(pattern: str) -> str:
-    match = re.search(pattern, WINDOW_C, re.DOTALL)
-    assert match, f"window.c has nothing like {pattern}"
+    match = re.search(pattern, SOURCES, re.DOTALL)
+    assert match, f"the C sources have nothing like {pattern}"
     return match.group(1)
 
 
