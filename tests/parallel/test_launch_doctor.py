@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvd_launch.doctor.rules_node import CACHE_LINE
-from tests.parallel.test_launch import HERE, LIBRARIES, environment
+from tests.on_every_mpi import HERE, LIBRARIES, bin_of, environment
 
 Told = dict[str, dict[str, str]]
 
@@ -39,9 +39,7 @@ def doctor(python: Path, mpirun: Path, *arguments: str, **extra: str) -> tuple[i
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_with_its_own_python(name: str) -> None:
-    folder = LIBRARIES[name]
-    if not (folder / "python").exists():
-        pytest.skip(f"no {folder}: run `make mpis`")
+    folder = bin_of(name)
     _, told = doctor(folder / "python", folder)
     assert told["one MPI"]["status"] == "ok"
     assert told["a job"]["evidence"] == "2 ranks found each other"

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.parallel.test_launch import FAIL, HERE, LIBRARIES, ROOT, SUM, WAIT, alive, wait_for
+from tests.on_every_mpi import FAIL, HERE, LIBRARIES, ROOT, SUM, WAIT, alive, bin_of, wait_for
 
 TOOLS = {
     **dict.fromkeys(("slurmctld", "slurmd", "salloc", "sbatch", "srun"), "slurm-wlm"),
@@ -168,9 +168,7 @@ def _mentioning(text: str) -> list[psutil.Process]:
 @pytest.fixture(params=LIBRARIES)
 def allocated(request: pytest.FixtureRequest, cluster: Path) -> Run:
     """`allocated(*words)` runs a command in an allocation of two tasks, with a library first."""
-    folder = LIBRARIES[request.param]
-    if not (folder / "python").exists():
-        pytest.skip(f"no {folder}: run `make mpis`")
+    folder = bin_of(request.param)
     _wait_until_idle(cluster)
 
     def run(*words: str, tasks: int = 2) -> subprocess.CompletedProcess[str]:

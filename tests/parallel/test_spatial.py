@@ -14,7 +14,8 @@ pytest.importorskip("torch", reason="spatial layers need torch")
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests import spatial_adjoint
-from tests.spatial_cases import FAMILIES, cases, check
+from tests.spatial_case import check
+from tests.spatial_cases import FAMILIES, cases
 
 # How many cases of each kind of layer, by the number of ranks.
 COUNTS = {2: 20, 3: 12, 4: 12, 6: 8, 8: 6}

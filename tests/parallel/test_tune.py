@@ -20,13 +20,8 @@ import pytest
 from hvd_ext.allreduce.table import BUILT_IN, dump
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
+from tests.on_every_mpi import HERE, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = {
-    "environment": Path(sys.executable).parent,
-    "openmpi5": ROOT / ".venvs" / "openmpi5" / "bin",
-    "mpich5": ROOT / ".venvs" / "mpich5" / "bin",
-}
 ALLREDUCE = ["allreduce", "-np", "2", "--least", "64KiB", "--most", "128KiB"]
 ALLREDUCE += ["--no-table", "--rounds", "2", "--pairs", "2", "--json"]
 # A site whose setting is so bad, a message for each element, that there is much to gain.
@@ -46,15 +41,6 @@ rate = 100 * float(os.environ["BEST"]) if threshold == 16 else 100
 for n in range(3):
     print(f"Iter #{n}: {rate} img/sec", flush=True)
 """
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request: pytest.FixtureRequest) -> Path:
-    """The bin folder of an environment with an MPI and mpi4py."""
-    folder = LIBRARIES[request.param]
-    if not (folder / "python").exists():
-        pytest.skip(f"no {folder}: run `make mpis`")
-    return folder
 
 
 def environment(library: Path, **extra: str) -> dict[str, str]:
@@ -103,7 +89,7 @@ def whole_jobs(path: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: int) -> None:
-    library = LIBRARIES["environment"]
+    library = HERE
     if backend(library).name != "openmpi4":
         pytest.skip("the MPI in use is not Open MPI 4")
     journal, site = tmp_path / "allreduce.jsonl", tmp_path / "site.conf"
@@ -288,7 +274,7 @@ def test_stock_horovod_on_open_mpi_5_follows_the_rules(tmp_path: Path) -> None:
 def test_fusion_keeps_what_is_faster_and_else_the_defaults(
     tmp_path: Path, best: str, kept: str
 ) -> None:
-    library = LIBRARIES["environment"]
+    library = HERE
     command = ["fusion", "-np", "1", "-o", tmp_path, "--trials", "6", "--pairs", "2", "--json"]
     command += ["--", sys.executable, "-c", TRAINING, tmp_path / "run {run}"]
     out, err = tune(library, *command, BEST=best)
@@ -320,7 +306,7 @@ def test_a_command_that_tells_nothing_is_named(
     tmp_path: Path, code: str, more: list[str], complaint: str
 ) -> None:
     arguments = ["fusion", "-np", "1", "-o", tmp_path, *more, "--", sys.executable, "-c", code]
-    process = start(LIBRARIES["environment"], *arguments)
+    process = start(HERE, *arguments)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "the command, with Horovod's defaults," in err
@@ -331,7 +317,7 @@ def test_a_command_that_tells_nothing_is_named(
 def test_a_command_without_a_rate_is_judged_by_its_time(tmp_path: Path) -> None:
     code = "import os, time; time.sleep(0.1)"
     arguments = ["fusion", "-np", "1", "-o", tmp_path, "--trials", "6", "--pairs", "2", "--json"]
-    out, _ = tune(LIBRARIES["environment"], *arguments, "--", sys.executable, "-c", code)
+    out, _ = tune(HERE, *arguments, "--", sys.executable, "-c", code)
     found = json.loads(out)
     assert found["by_wall_time"]
     assert all(0 < rate < 10 for rate in found["trials"].values())

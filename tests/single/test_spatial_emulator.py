@@ -18,6 +18,7 @@ from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.layers import windowed
 from tests import spatial_cases
+from tests.spatial_case import check
 
 TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))
 # Convolutions first: that is what the layers are for.
@@ -44,7 +45,7 @@ def check_family(family: str, count: int, seed: int) -> None:
     for number, (case, _) in enumerate(drawn):
 
         def rank(comm: Communicator, number: int = number) -> None:
-            spatial_cases.check(drawn[number][0], drawn[number][1], comm, overlap=number % 2 == 0)
+            check(drawn[number][0], drawn[number][1], comm, overlap=number % 2 == 0)
 
         try:
             emulator.run(case.size, rank)

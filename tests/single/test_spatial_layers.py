@@ -1,8 +1,7 @@
-"""What random cases do not show: statistics, precision, ordinary modules, groups of ranks."""
+"""What random cases do not show of layers: statistics, dropout, indices, torch's small print."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +12,9 @@ pytest.importorskip("torch", reason="spatial layers need torch")
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, gather, scatter
-from hvd_ext.spatial.exchange import emulator
-from hvd_ext.spatial.exchange.communicator import Communicator
-from tests.on_grids import mean, normal, on_grid, size_of
+from tests.on_grids import normal, on_grid
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -81,204 +77,6 @@ def test_indices_of_maxima_are_global(grid: tuple[int, int, int]) -> None:
     for values, indices in on_grid(grid, rank):
         assert torch.equal(values, expected[0])
         assert torch.equal(indices, expected[1])
-
-
-# --- how torch is used ---
-
-
-def block() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1, bias=False),
-        nn.BatchNorm2d(4),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(4, 4, 3, stride=2, padding=1, padding_mode="reflect"),
-        nn.MaxPool2d(3, 2, 1),
-        nn.PReLU(4),
-    ).double()
-
-
-def gradients_of(model: nn.Module, x: Any, run: Callable[[Any], Any]) -> dict[str, Tensor]:
-    y = run(x)
-    (y * y).sum().backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-
-
-@pytest.mark.parametrize("grid", [(1, 1, 2), (1, 2, 2), (1, 1, 6)])
-@pytest.mark.parametrize("how", ["plain", "checkpoint", "frozen", "frozen_first", "channels_last"])
-def test_modules_as_they_are(how: str, grid: tuple[int, int, int]) -> None:
-    x = normal(2, 2, 9, 10)
-
-    def run(model: nn.Module) -> Callable[[Any], Any]:
-        if how == "frozen":
-            model[3].requires_grad_(False)
-        if how == "frozen_first":
-            model[:3].requires_grad_(False)
-        if how == "checkpoint":
-            return lambda y: checkpoint(
-                model[3:], checkpoint(model[:3], y, use_reentrant=False), use_reentrant=False
-            )
-        return model
-
-    if how == "channels_last":
-        x = x.to(memory_format=torch.channels_last)
-    model = block()
-    expected = gradients_of(model, x, run(model))
-    models = [block() for _ in range(size_of(grid))]
-
-    def rank(shape: ProcessGrid) -> dict[str, Tensor]:
-        model = models[shape.space.rank]
-        found = gradients_of(model, scatter(x, shape), run(model))
-        return {name: mean(shape, gradient) for name, gradient in found.items()}
-
-    for found in on_grid(grid, rank):
-        assert found.keys() == expected.keys()
-        for name, gradient in expected.items():
-            torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-10)
-
-
-def test_mixed_precision() -> None:
-    x = normal(1, 2, 8, 8).float()
-    model = block().float()
-    with torch.autocast("cpu", torch.bfloat16):
-        expected = model[:3](x)
-    models = [block().float() for _ in range(4)]
-
-    def rank(grid: ProcessGrid) -> tuple[torch.dtype, Tensor, dict[str, Tensor]]:
-        layers = models[grid.space.rank][:3]
-        with torch.autocast("cpu", torch.bfloat16):
-            y = layers(scatter(x, grid))
-            loss = y.float().square().mean()
-        loss.backward()
-        return y.dtype, y.gather(), {n: p.grad for n, p in layers.named_parameters()}
-
-    for dtype, whole, gradients in on_grid((1, 4, 1), rank):
-        assert dtype == expected.dtype
-        torch.testing.assert_close(whole.float(), expected.float(), rtol=0.05, atol=0.05)
-        assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
-
-
-def test_more_ranks_than_cells_under_autocast() -> None:
-    """A rank without outputs has those of the others' dtype."""
-
-    def rank(grid: ProcessGrid) -> torch.dtype:
-        weight = torch.ones(3, 2, 3, requires_grad=True)
-        with torch.autocast("cpu", torch.bfloat16):
-            y = F.conv1d(scatter(torch.ones(1, 2, 3), grid), weight, None, 1, 1)
-            y = F.conv_transpose1d(y, weight, None, 1, 1)
-        y.float().sum().backward()
-        assert weight.grad is not None
-        return y.dtype
-
-    assert set(on_grid((1, 1, 5), rank)) == {torch.bfloat16}
-
-
-@pytest.mark.parametrize("grid", [(1, 1, 2), (1, 2, 2), (2, 1, 2)])
-def test_overlap_changes_no_bit(grid: tuple[int, int, int]) -> None:
-    x, w = torch.randn(1, 3, 9, 10, 11), torch.randn(4, 3, 3, 3, 3)
-
-    def results(overlap: bool) -> list[list[Tensor]]:
-        def rank(shape: ProcessGrid) -> list[Tensor]:
-            shape.overlap = overlap
-            leaf, weight = scatter(x, shape).local.requires_grad_(), w.clone().requires_grad_()
-            y = F.conv3d(SpatialTensor(leaf, shape, x.shape[2:]), weight, None, (1, 2, 1), 1)
-            y = F.avg_pool3d(y, 3, 1, 1)
-            torch.manual_seed(3)
-            (
-                y.local * torch.randn(y.local.shape, generator=torch.Generator().manual_seed(1))
-            ).sum().backward()
-            return [y.local, leaf.grad, weight.grad]
-
-        return on_grid(grid, rank)
-
-    for on, off in zip(results(True), results(False), strict=True):
-        for mine, yours in zip(on, off, strict=True):
-            assert torch.equal(mine, yours)
-
-
-def test_what_is_sent_may_be_overwritten_at_once() -> None:
-    x, w = normal(1, 1, 12), torch.ones(1, 1, 5, dtype=torch.float64)
-    expected = F.conv1d(x, w, None, 1, 2)
-
-    def rank(grid: ProcessGrid) -> Tensor:
-        split = scatter(x, grid)
-        y = F.conv1d(split, w, None, 1, 2)
-        split.local.fill_(float("nan"))
-        return gather(y)
-
-    for found in on_grid((1, 1, 4), rank):
-        torch.testing.assert_close(found, expected)
-
-
-def test_a_shard_of_any_strides_is_sent_as_it_is() -> None:
-    x, w = normal(2, 3, 6, 8), normal(2, 3, 3, 3, seed=1)
-
-    def split(grid: ProcessGrid) -> Tensor:
-        whole = x.transpose(2, 3)
-        local = scatter(whole, grid).local
-        strided = local.transpose(2, 3).contiguous().transpose(2, 3)
-        assert not strided.is_contiguous()
-        return gather(F.conv2d(SpatialTensor(strided, grid, (8, 6)), w, None, 1, 1))
-
-    for found in on_grid((1, 2, 2), split):
-        torch.testing.assert_close(found, F.conv2d(x.transpose(2, 3), w, None, 1, 1))
-
-
-# --- groups of ranks ---
-
-
-def test_sample_groups_do_not_mix() -> None:
-    """2 x 2 hybrid: group rank is not global rank; the mean over all ranks is right."""
-    samples = [normal(1, 2, 7, seed=seed) for seed in (3, 4)]
-    model = nn.Conv1d(2, 3, 3, 2, 1).double()
-    loss = sum(F.mse_loss(model(x), torch.zeros(1, 3, 4).double()) for x in samples) / 2
-    expected = torch.autograd.grad(loss, list(model.parameters()))
-
-    def rank(comm: Communicator) -> list[Tensor]:
-        grid = ProcessGrid(width=2, comm=comm)
-        assert grid.sample_groups == 2
-        assert (grid.sample_group, grid.space.rank) == divmod(comm.rank, 2)
-        x = samples[grid.sample_group]
-        mine = [p.detach().clone().requires_grad_() for p in model.parameters()]
-        y = F.conv1d(scatter(x, grid), *mine, 2, 1)
-        F.mse_loss(y, torch.zeros(1, 3, 4).double()).backward()
-        # As Horovod would: the mean over all ranks.
-        return [comm.allreduce(p.grad) / comm.size for p in mine]
-
-    for found in emulator.run(4, rank):
-        for mine, true in zip(found, expected, strict=True):
-            torch.testing.assert_close(mine, true)
-
-
-def test_permuted_ranks() -> None:
-    x, w = normal(1, 1, 9), normal(1, 1, 3, seed=1)
-    expected = F.conv1d(x, w, None, 1, 1)
-
-    def rank(comm: Communicator) -> Tensor:
-        order = [2, 0, 3, 1]
-        grid = ProcessGrid(width=4, comm=comm.group(order))
-        assert grid.space.rank == order.index(comm.rank)
-        return gather(F.conv1d(scatter(x, grid), w, None, 1, 1))
-
-    for found in emulator.run(4, rank):
-        torch.testing.assert_close(found, expected)
-
-
-def test_all_grids_of_eight_agree() -> None:
-    """One network over one, two and three axes."""
-    x, w = normal(1, 2, 6, 7, 5), normal(2, 2, 3, 3, 3, seed=1)
-
-    def network(y: Any) -> Any:
-        y = F.conv3d(y, w, None, 1, 1).relu()
-        y = F.max_pool3d(y, 2, 2)
-        y = F.conv3d(y, w, None, 2, 2, 2)
-        return F.interpolate(y, scale_factor=2, mode="trilinear") + 1
-
-    expected = network(x)
-    for grid in itertools.product((1, 2, 4, 8), repeat=3):
-        if size_of(grid) == 8:
-            for found in on_grid(grid, lambda shape: gather(network(scatter(x, shape)))):
-                torch.testing.assert_close(found, expected)
 
 
 def test_means_of_16_bits_do_not_overflow() -> None:
@@ -372,22 +170,6 @@ def test_dropout_in_place() -> None:
             assert not x.gather().any()
 
     on_grid((1, 1, 2), rank)
-
-
-@pytest.mark.parametrize("behind", [nn.Identity(), nn.ReLU()])
-def test_running_statistics_under_checkpointing(behind: nn.Module) -> None:
-    """Recomputed as often as torch recomputes them, which stops early."""
-    x = normal(2, 2, 6)
-
-    def statistics(y: Any) -> Tensor:
-        norm = nn.BatchNorm1d(2).double()
-        model = nn.Sequential(norm, behind)
-        checkpoint(model, y, use_reentrant=False).sum().backward()
-        return norm.running_var
-
-    expected = statistics(x.clone().requires_grad_())
-    for found in on_grid((1, 1, 2), lambda grid: statistics(scatter(x, grid))):
-        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("amounts", [(0, 0), (-1, 0)])

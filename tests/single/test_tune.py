@@ -1,235 +1,29 @@
-"""`hvd-launch tune` apart from any job: choosing, writing, reading, and how sure it is."""
+"""`hvd-launch tune allreduce` on a simulated library: what it chooses, and how sure it is."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_launch.backends import intelmpi, mpich, openmpi
 from hvd_launch.backends.libraries import Backend
 from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce import tuning as allreduce
 from hvd_launch.tune.allreduce.choice import choose, hopeless
-from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
 from hvd_launch.tune.allreduce.result import Result, settings_text
 from hvd_launch.tune.common.jobs import Outcome
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import Target
+from tests.openmpi_rules import read_openmpi_rules
 
 OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
 OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")
 SIZES = [4096, 8192, 16384, 32768]
-# Least sizes from 0 up, and what a rule names: None is the library's own decision.
-RULES = st.lists(st.integers(1, 2**40), unique=True, max_size=6).flatmap(
-    lambda sizes: st.lists(
-        st.sampled_from([None, "3 0", "4 0", "5 65536"]),
-        min_size=len(sizes) + 1,
-        max_size=len(sizes) + 1,
-    ).map(lambda rules: list(zip([0, *sorted(sizes)], rules, strict=True)))
-)
-# As MPICH's own, but shorter.
-SELECTION: dict[str, Any] = {
-    "collective=bcast": {"algorithm=MPIR_Bcast_intra_binomial": {}},
-    "collective=allreduce": {
-        "comm_type=intra": {
-            "avg_msg_size<=8": {"algorithm=MPIR_Allreduce_intra_recursive_doubling": {}},
-            "avg_msg_size=any": {"algorithm=MPIR_Allreduce_intra_smp": {}},
-        },
-        "comm_type=inter": {"algorithm=MPIR_Allreduce_inter_reduce_exchange_bcast": {}},
-    },
-}
-
-
-def test_a_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "a.jsonl"
-    journal = Journal(path, {"ranks": 2})
-    journal.append({"kind": "run", "rate": 1.5, "by_wall_time": False})
-    with path.open("a") as file:
-        file.write('{"kind": "ru')
-    again = Journal(path, {"ranks": 2})
-    assert [entry["rate"] for entry in again.find(kind="run")] == [1.5]
-    again.append({"kind": "run", "rate": 2.5, "by_wall_time": False})
-    assert len(Journal(path, {"ranks": 2}).find(kind="run")) == 2
-
-
-def test_a_journal_of_something_else_is_refused_or_moved_aside(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    Journal(path, {"ranks": 2}).append({"kind": "run"})
-    with pytest.raises(UsageError, match=r"ranks 2, not 4: .* -o, .* --fresh"):
-        Journal(path, {"ranks": 4})
-    assert Journal(path, {"ranks": 4}, fresh=True).entries == []
-    assert "run" in (tmp_path / "a.jsonl.1").read_text()
-    path.write_text("not JSON\n")
-    with pytest.raises(UsageError, match="holds no measurements"):
-        Journal(path, {"ranks": 4})
-    path.write_text("")
-    assert Journal(path, {"ranks": 4}).entries == []
-
-
-TIME = {"kind": "time", "candidate": "ring", "round": 0, "attempt": 0, "message_bytes": 8}
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["[]", "5", "{}", '{"subject": 5}', "[" * 100_000, '{"kind": []}', '{"kind": "job"}']
-    + ['{"kind": "run", "rate": 0, "by_wall_time": false}', '{"kind": "facts", "phase": "facts"}']
-    + [json.dumps({**TIME, "us": us}) for us in ([], [0.0], [1, "a"], 5, [None], [math.nan])],
-)
-def test_a_journal_that_holds_something_else_is_one_line(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    for text in (f"{line}\n", f'{{"subject": {{}}}}\n{line}\n'):
-        path.write_text(text)
-        with pytest.raises(UsageError, match="move it away"):
-            Journal(path, {})
-        assert path.read_text() == text
-
-
-def read_openmpi_rules(text: str) -> dict[int, list[tuple[int, str]]]:
-    """Rules by communicator size, as coll/tuned reads them: numbers, and # to the line's end."""
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    columns = 5 if lines[:1] == ["rule-file-version-2"] else 4
-    try:
-        numbers = list(map(int, " ".join(lines[columns == 5 :]).split()))
-        collectives, collective, sizes = (numbers.pop(0) for _ in range(3))
-        found = {}
-        for _ in range(sizes):
-            size, count = numbers.pop(0), numbers.pop(0)
-            rules = [tuple(numbers.pop(0) for _ in range(columns)) for _ in range(count)]
-            found[size] = [(rule[0], f"{rule[1]} {rule[3]}") for rule in rules]
-    except (ValueError, IndexError) as error:
-        raise ValueError(f"no rules of Open MPI's: {error}") from error
-    starts = [[least for least, _ in rules] for rules in found.values()]
-    if numbers or (collectives, collective) != (1, 2) or list(found) != sorted(found):
-        raise ValueError("no rules of Open MPI's for allreduce alone, by ascending size")
-    if any(start[:1] != [0] or start != sorted(set(start)) for start in starts):
-        raise ValueError("rules of Open MPI's must begin at 0 bytes and ascend")
-    return found
-
-
-@given(RULES, st.integers(2, 10**6), st.sampled_from([4, 5]))
-def test_open_mpis_rules_read_back_as_they_were_meant(rules, size, columns) -> None:
-    text = openmpi.rules_text(rules, size, columns)
-    found = read_openmpi_rules(text)
-    assert found[size] == [(least, rule or "0 0") for least, rule in rules]
-    assert found[size + 1] == [(0, "0 0")]
-    assert text.startswith("rule-file-version-2\n") == (columns == 5)
-
-
-@pytest.mark.parametrize("text", ["", "1\n2\n1\n4\n1\n8 3 0 0\n", "1\n2\n1\n4\n2\n0 3 0 0\n", "x"])
-def test_rules_that_open_mpi_would_not_take_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"rules of Open MPI's"):
-        read_openmpi_rules(text)
-
-
-@pytest.mark.parametrize(
-    ("version", "columns"), [((4, 1, 8), 4), ((5, 0, 3), 4), ((5, 0, 7), 5), ((5, 0, 11), 5)]
-)
-def test_the_form_of_the_rules_is_the_releases(version, columns, tmp_path: Path) -> None:
-    backend = Backend(f"openmpi{version[0]}", version, "mpirun", "mpirun")
-    found = backend.library.candidates(2)
-    form = native_rules(backend, found, ((0, found.base), (65536, "ring")), 8, tmp_path)
-    assert form is not None
-    assert ("65536 4 0 0 0" in form.text.splitlines()) == (columns == 5)
-    variables = {setting.name: setting.value for setting in form.settings}
-    assert variables["OMPI_MCA_coll_tuned_use_dynamic_rules"] == "1"
-    assert variables["OMPI_MCA_coll_tuned_dynamic_rules_filename"] == str(tmp_path / form.file)
-    # On several nodes Open MPI 5 would not ask coll/tuned at all.
-    assert variables.get("OMPI_MCA_coll_han_priority") == ("0" if version[0] == 5 else None)
-
-
-def selected(tree: dict[str, Any], facts: dict[str, Any]) -> str:
-    """What MPICH would take: the first condition of each level that holds."""
-    for condition, below in tree.items():
-        if condition.startswith("algorithm="):
-            return condition.removeprefix("algorithm=MPIR_Allreduce_intra_")
-        name, _, limit = condition.replace("<=", "=<").partition("=")
-        if condition.endswith("=any"):
-            holds = True
-        elif "<" in condition and "<=" not in condition:
-            name, _, limit = condition.partition("<")
-            bound = facts["pow2"] if limit == "pow2" else int(limit)
-            holds = facts[name] < bound
-        elif "<=" in condition:
-            holds = facts[name] <= int(limit.removeprefix("<"))
-        else:
-            holds = facts[name] == limit
-        if holds:
-            return selected(below, facts)
-    raise AssertionError("nothing holds")
-
-
-def test_mpichs_selection_changes_what_was_meant_and_nothing_else() -> None:
-    rules = [(0, None), (4096, "recexch"), (65536, "reduce_scatter_allgather")]
-    tree = json.loads(mpich.selection_text(rules, 6, SELECTION))
-    assert tree["collective=bcast"] == SELECTION["collective=bcast"]
-    own = SELECTION["collective=allreduce"]
-    assert tree["collective=allreduce"]["comm_type=inter"] == own["comm_type=inter"]
-    within = tree["collective=allreduce"]["comm_type=intra"]
-    sizes = (8, 4095, 4096, 65535, 65536, 2**30)
-    for size, ranks, built_in in itertools.product(sizes, (2, 5, 6, 7, 64), ("yes", "no")):
-        facts = {"avg_msg_size": size, "comm_size": ranks, "is_op_built_in": built_in}
-        facts |= {"count": size // 4, "pow2": 1 << (ranks.bit_length() - 1)}
-        ours = ranks == 6 and built_in == "yes" and size >= 4096
-        expected = selected(own["comm_type=intra"], facts)
-        if ours:
-            expected = "recexch" if size < 65536 else "reduce_scatter_allgather"
-        assert selected(within, facts) == expected, facts
-    # One huge element a message: fewer elements than ranks.
-    facts |= {"comm_size": 6, "is_op_built_in": "yes", "count": 1, "pow2": 4}
-    assert selected(within, facts) == "smp"
-
-
-def test_intels_variable_as_its_reference_writes_it() -> None:
-    assert intelmpi.rules_text([(0, None), (4096, "1"), (65536, None), (2**20, "8")], 16) == (
-        "1:4096-65535@16-16;8:1048576-2147483647@16-16"
-    )
-    backend = Backend("intelmpi", (2021, 8, 0), "hydra", "mpirun")
-    found = backend.library.candidates(2)
-    form = native_rules(
-        backend, found, ((0, DEFAULT), (4096, "shumilin_ring")), 16, Path("/nowhere")
-    )
-    assert form is not None
-    assert {s.name: s.value for s in form.settings} == {
-        "I_MPI_ADJUST_ALLREDUCE": "7:4096-2147483647@16-16"
-    }
-
-
-def test_mvapich2_is_forced_for_all_sizes_and_has_no_rules() -> None:
-    for name in ("mvapich2", "mvapich2-gdr"):
-        backend = Backend(name, (2, 3, 7), "mpirun_rsh", "mpirun_rsh")
-        found = backend.library.candidates(2)
-        two_levels = found["two_level_recursive_doubling_shared_memory"]
-        assert {s.name: s.value for s in two_levels.settings} == {
-            "MV2_INTER_ALLREDUCE_TUNING": "1",
-            "MV2_INTER_ALLREDUCE_TUNING_TWO_LEVEL": "1",
-            "MV2_INTRA_ALLREDUCE_TUNING": "5",
-        }
-        assert native_rules(backend, found, ((0, DEFAULT),), 8, Path("/nowhere")) is None
-        assert len(backend.library.candidates(1).all) == 3
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize(
-    "name", ["openmpi4", "openmpi5", "mpich", "mvapich", "mvapich2", "mvapich2-gdr", "intelmpi"]
-)
-def test_every_variable_has_its_default_reason_and_source(name: str, nodes: int) -> None:
-    found = Backend(name, (9, 9, 9), "mpirun", "mpirun").library.candidates(nodes)
-    assert found.all[0].settings == ()
-    assert found[found.base].name == found.base
-    names = [candidate.name for candidate in found.all]
-    assert len(set(names)) == len(names)
-    for candidate in found.all:
-        assert all(s.default and s.why and s.source for s in candidate.settings)
 
 
 def times_of(**us: list[float]) -> dict[str, dict[int, dict[int, float]]]:
