@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(sys.executable).parent
 LIBRARIES = {
     "environment": HERE,
