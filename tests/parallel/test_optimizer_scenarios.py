@@ -1,25 +1,22 @@
-"""Training in every way that the optimizer serves; rank 0 prints what came out.
-
-Run with horovod.torch and with hvd_ext.torch, the results must be the same. Every
-scenario returns parameters, and ranks must agree on them to the bit.
-"""
+"""Training in every way that the optimizer serves: parameters are those of Horovod's own."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib
-import json
-import sys
-import warnings
 
+import horovod.torch
+import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
-hvd = importlib.import_module(sys.argv[1])
-hvd.init()
-torch.set_num_threads(1)
-rank, size = hvd.rank(), hvd.size()
+import hvd_ext.torch
+from tests.ranks.asserts import assert_same_bits
+
+# Adam divides by the root of what may be rounding only (a bias before a batch norm), which
+# turns another order of summing into a step of its own.
+BY_ROUNDING = {"adam", "one_side_never", "two_models_in_turns"}
+BY_ROUNDING |= {"state_from_rank_0", "saved_and_loaded"}
 
 
 class Net(torch.nn.Module):
@@ -40,10 +37,10 @@ class Net(torch.nn.Module):
         return out
 
 
-def build(dtype: torch.dtype = torch.float32) -> Net:
+def build(hvd, dtype: torch.dtype = torch.float32) -> Net:
     torch.manual_seed(7)
     model = Net(dtype)
-    torch.manual_seed(100 + rank)
+    torch.manual_seed(100 + hvd.rank())
     return model
 
 
@@ -54,7 +51,7 @@ def loss_of(model: Net, sides: str = "both") -> torch.Tensor:
     return model(x, sides).pow(2).mean()
 
 
-def wrap(model, kind=torch.optim.SGD, wrap_arguments=None, prefix="", **arguments):
+def wrap(hvd, model, kind=torch.optim.SGD, wrap_arguments=None, prefix="", **arguments):
     inner = kind(model.parameters(), **{"lr": 0.05, **arguments})
     return hvd.DistributedOptimizer(
         inner, named_parameters=model.named_parameters(prefix), **(wrap_arguments or {})
@@ -70,37 +67,37 @@ def train(model, optimizer, steps=6, zero=None, sides=lambda step: "both", passe
     return model
 
 
-def adam():
-    model = build()
-    return train(model, wrap(model, torch.optim.Adam, lr=1e-2))
+def adam(hvd):
+    model = build(hvd)
+    return train(model, wrap(hvd, model, torch.optim.Adam, lr=1e-2))
 
 
-def momentum_and_zeroed_gradients():
-    model = build()
-    optimizer = wrap(model, momentum=0.9, weight_decay=1e-2, nesterov=True)
+def momentum_and_zeroed_gradients(hvd):
+    model = build(hvd)
+    optimizer = wrap(hvd, model, momentum=0.9, weight_decay=1e-2, nesterov=True)
     # Horovod's zero_grad() does not take the argument (horovod/horovod#3405).
-    ours = "hvd_ext" in sys.argv[1]
+    ours = hvd is hvd_ext.torch
     zero = functools.partial(optimizer.zero_grad, set_to_none=False) if ours else None
     return train(model, optimizer, zero=zero)
 
 
-def two_passes_a_step():
-    model = build()
-    optimizer = wrap(model, wrap_arguments={"backward_passes_per_step": 2})
+def two_passes_a_step(hvd):
+    model = build(hvd)
+    optimizer = wrap(hvd, model, wrap_arguments={"backward_passes_per_step": 2})
     return train(model, optimizer, passes=2)
 
 
-def passes_changed_later():
-    model = build()
-    optimizer = wrap(model)
+def passes_changed_later(hvd):
+    model = build(hvd)
+    optimizer = wrap(hvd, model)
     train(model, optimizer, steps=2)
     optimizer.set_backward_passes_per_step(3)
     return train(model, optimizer, steps=2, passes=3)
 
 
-def clipped():
-    model = build()
-    optimizer = wrap(model, lr=1.0)
+def clipped(hvd):
+    model = build(hvd)
+    optimizer = wrap(hvd, model, lr=1.0)
     for _ in range(5):
         optimizer.zero_grad()
         loss_of(model).backward()
@@ -111,39 +108,41 @@ def clipped():
     return model
 
 
-def sides_differ_by_rank_and_step():
-    model = build()
+def sides_differ_by_rank_and_step(hvd):
+    model = build(hvd)
     return train(
-        model, wrap(model), sides=lambda step: ("left", "right", "both")[(rank + step) % 3]
+        model,
+        wrap(hvd, model),
+        sides=lambda step: ("left", "right", "both")[(hvd.rank() + step) % 3],
     )
 
 
-def one_side_never():
-    model = build()
-    return train(model, wrap(model, torch.optim.Adam, lr=1e-2), sides=lambda step: "left")
+def one_side_never(hvd):
+    model = build(hvd)
+    return train(model, wrap(hvd, model, torch.optim.Adam, lr=1e-2), sides=lambda step: "left")
 
 
-def summed():
-    model = build()
-    return train(model, wrap(model, lr=1e-3, wrap_arguments={"op": hvd.Sum}))
+def summed(hvd):
+    model = build(hvd)
+    return train(model, wrap(hvd, model, lr=1e-3, wrap_arguments={"op": hvd.Sum}))
 
 
-def predivided():
-    model = build()
-    return train(model, wrap(model, wrap_arguments={"gradient_predivide_factor": 2.0}))
+def predivided(hvd):
+    model = build(hvd)
+    return train(model, wrap(hvd, model, wrap_arguments={"gradient_predivide_factor": 2.0}))
 
 
-def doubles():
-    model = build(torch.float64)
-    return train(model, wrap(model))
+def doubles(hvd):
+    model = build(hvd, torch.float64)
+    return train(model, wrap(hvd, model))
 
 
-def two_dtypes():
-    model = build()
+def two_dtypes(hvd):
+    model = build(hvd)
     model.right = torch.nn.Linear(8, 4, bias=False, dtype=torch.float64)
     with torch.no_grad():
         model.right.weight.fill_(0.25)
-    optimizer = wrap(model)
+    optimizer = wrap(hvd, model)
     for _ in range(4):
         optimizer.zero_grad()
         y = F.relu(model.norm(model.conv(torch.randn(4, 3, 6, 6)))).mean((2, 3))
@@ -152,21 +151,21 @@ def two_dtypes():
     return model
 
 
-def channels_last():
-    model = build()
-    if "hvd_ext" in sys.argv[1]:  # Horovod reduces contiguous tensors only
+def channels_last(hvd):
+    model = build(hvd)
+    if hvd is hvd_ext.torch:  # Horovod reduces contiguous tensors only
         model = model.to(memory_format=torch.channels_last)
-    return train(model, wrap(model))
+    return train(model, wrap(hvd, model))
 
 
-def frozen_layer():
-    model = build()
+def frozen_layer(hvd):
+    model = build(hvd)
     model.conv.requires_grad_(False)
-    return train(model, wrap(model, weight_decay=0.1))
+    return train(model, wrap(hvd, model, weight_decay=0.1))
 
 
-def schedule_made_before():
-    model = build()
+def schedule_made_before(hvd):
+    model = build(hvd)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.optim.lr_scheduler.StepLR(inner, 2)
     optimizer = hvd.DistributedOptimizer(inner, named_parameters=model.named_parameters())
@@ -177,9 +176,9 @@ def schedule_made_before():
     return model
 
 
-def with_closure():
-    model = build()
-    optimizer = wrap(model)
+def with_closure(hvd):
+    model = build(hvd)
+    optimizer = wrap(hvd, model)
     for _ in range(3):
         optimizer.zero_grad()
         loss = loss_of(model)
@@ -188,11 +187,11 @@ def with_closure():
     return model
 
 
-def state_from_rank_0():
-    model = build()
-    optimizer = wrap(model, torch.optim.Adam, lr=1e-2)
-    if rank == 0:
-        donor = build()
+def state_from_rank_0(hvd):
+    model = build(hvd)
+    optimizer = wrap(hvd, model, torch.optim.Adam, lr=1e-2)
+    if hvd.rank() == 0:
+        donor = build(hvd)
         plain = torch.optim.Adam(donor.parameters(), lr=3e-2)
         for _ in range(3):
             plain.zero_grad()
@@ -205,24 +204,24 @@ def state_from_rank_0():
     return train(model, optimizer)
 
 
-def saved_and_loaded():
-    model = build()
-    optimizer = wrap(model, torch.optim.Adam, lr=1e-2)
+def saved_and_loaded(hvd):
+    model = build(hvd)
+    optimizer = wrap(hvd, model, torch.optim.Adam, lr=1e-2)
     train(model, optimizer, steps=3)
     saved = (model.state_dict(), optimizer.state_dict())
-    other = build()
-    loaded = wrap(other, torch.optim.Adam, lr=1e-2)
+    other = build(hvd)
+    loaded = wrap(hvd, other, torch.optim.Adam, lr=1e-2)
     other.load_state_dict(saved[0])
     loaded.load_state_dict(saved[1])
     return train(other, loaded, steps=3)
 
 
-def two_models_in_turns():
-    models = [build(), build()]
+def two_models_in_turns(hvd):
+    models = [build(hvd), build(hvd)]
     # Horovod wants names that are unique among all that is under way.
     optimizers = [
-        wrap(models[0], prefix="first"),
-        wrap(models[1], torch.optim.Adam, prefix="second", lr=1e-2),
+        wrap(hvd, models[0], prefix="first"),
+        wrap(hvd, models[1], torch.optim.Adam, prefix="second", lr=1e-2),
     ]
     for _ in range(4):
         for optimizer in optimizers:
@@ -234,11 +233,11 @@ def two_models_in_turns():
     return torch.nn.ModuleList(models)
 
 
-def sparse_embedding():
+def sparse_embedding(hvd):
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Embedding(50, 8, sparse=True), torch.nn.Linear(8, 2))
-    torch.manual_seed(100 + rank)
-    optimizer = wrap(model, lr=0.5)
+    torch.manual_seed(100 + hvd.rank())
+    optimizer = wrap(hvd, model, lr=0.5)
     for _ in range(4):
         optimizer.zero_grad()
         model(torch.randint(0, 50, (6,))).pow(2).mean().backward()
@@ -246,25 +245,25 @@ def sparse_embedding():
     return model
 
 
-def without_names():
-    model = build()
+def without_names(hvd):
+    model = build(hvd)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     return train(model, optimizer)
 
 
-def uneven_batches():
-    model = build()
-    optimizer = wrap(model, momentum=0.9)
+def uneven_batches(hvd):
+    model = build(hvd)
+    optimizer = wrap(hvd, model, momentum=0.9)
     for _ in range(2):
-        train(model, optimizer, steps=3 + rank)
+        train(model, optimizer, steps=3 + hvd.rank())
         last = hvd.join()
         hvd.broadcast_parameters(model.state_dict(), root_rank=last)
     return model
 
 
-def compressed():
-    model = build()
-    return train(model, wrap(model, wrap_arguments={"compression": hvd.Compression.fp16}))
+def compressed(hvd):
+    model = build(hvd)
+    return train(model, wrap(hvd, model, wrap_arguments={"compression": hvd.Compression.fp16}))
 
 
 SCENARIOS = [
@@ -292,19 +291,33 @@ SCENARIOS = [
     compressed,
 ]
 
-results = {}
-for scenario in SCENARIOS:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = scenario()
-    parameters = [p.detach().contiguous() for p in model.parameters()]
-    digest = hashlib.sha256(b"".join(p.numpy().tobytes() for p in parameters)).hexdigest()
-    digests = hvd.allgather_object(digest)
-    assert len(set(digests)) == 1, f"{scenario.__name__}: ranks hold different parameters"
-    flat = torch.cat([p.flatten().double() for p in parameters])
-    results[scenario.__name__] = {"digest": digest, "values": flat[::17].tolist()}
-if rank == 0:
-    with open(sys.argv[2], "w") as file:  # noqa: PTH123
-        json.dump(results, file)
-print(f"ok {rank}")
-hvd.shutdown()
+
+def parameters_of(scenario, hvd, comm):
+    parameters = [p.detach().contiguous() for p in scenario(hvd).parameters()]
+    for number, parameter in enumerate(parameters):
+        assert_same_bits(comm, parameter, f"parameter {number} by {hvd.__name__}")
+    return parameters
+
+
+@pytest.mark.ranks(2, 3, launcher="horovodrun")
+@pytest.mark.usefixtures("hvd")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_parameters_are_those_of_horovods_optimizer(comm, caplog, scenario):
+    name = scenario.__name__
+    ours = parameters_of(scenario, hvd_ext.torch, comm)
+    # The one thing that is asked for and not served: one line, with the reason.
+    told = [text for text in caplog.messages if "falling back to" in text]
+    asked = name == "compressed" and comm.rank == 0
+    assert len(told) == asked, told
+    assert not told or "Horovod's DistributedOptimizer: gradient compression" in told[0]
+    theirs = parameters_of(scenario, horovod.torch, comm)
+    # Two ranks add up in one order only. Horovod reduces contiguous tensors only, so that with
+    # channels_last the two run different kernels.
+    if comm.size == 2 and name != "channels_last":
+        for mine, other in zip(ours, theirs, strict=True):
+            assert torch.equal(mine, other)
+        return
+    atol = 1e-5 if comm.size == 2 else 0.1 if name in BY_ROUNDING else 1e-4
+    mine, other = (torch.cat([p.flatten().double() for p in all_])[::17] for all_ in (ours, theirs))
+    np.testing.assert_allclose(mine, other, atol=atol)

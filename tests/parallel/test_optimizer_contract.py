@@ -6,7 +6,6 @@ import gc
 import os
 import threading
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,11 @@ import torch
 import hvd_ext.torch as hvd
 from hvd_ext import listen
 
-hvd.init()
-torch.set_num_threads(1)
-rank, size = hvd.rank(), hvd.size()
+pytestmark = [
+    pytest.mark.ranks(1, 2, 3, 4, launcher="horovodrun"),
+    pytest.mark.usefixtures("hvd"),
+    pytest.mark.filterwarnings("error", "ignore:.*lr_scheduler"),
+]
 
 
 def model_and_optimizer(**arguments):
@@ -30,10 +31,10 @@ def model_and_optimizer(**arguments):
 
 
 def backward(model):
-    model(torch.full((3, 6), 1.0 + rank)).sum().backward()
+    model(torch.full((3, 6), 1.0 + hvd.rank())).sum().backward()
 
 
-def gradients_stay_where_they_are():
+def test_gradients_stay_where_they_are():
     model, optimizer = model_and_optimizer()
     backward(model)
     optimizer.step()
@@ -44,28 +45,28 @@ def gradients_stay_where_they_are():
             assert (p.grad is None) if zero else not p.grad.any()
         backward(model)
         optimizer.step()
-        if size > 1:
+        if hvd.size() > 1:
             assert [p.grad.data_ptr() for p in model.parameters()] == places
-    if size > 1:
+    if hvd.size() > 1:
         maps = Path("/proc/self/maps").read_text()
         assert "memfd:hvd_ext" in maps
 
 
-def a_replaced_gradient_is_exchanged():
+def test_a_replaced_gradient_is_exchanged():
     model, optimizer = model_and_optimizer()
     backward(model)
     optimizer.synchronize()
     for p in model.parameters():
-        p.grad = torch.full_like(p, float(rank))
+        p.grad = torch.full_like(p, float(hvd.rank()))
     optimizer.synchronize()
-    expected = sum(range(size)) / size
+    expected = sum(range(hvd.size())) / hvd.size()
     for p in model.parameters():
         assert torch.allclose(p.grad, torch.full_like(p, expected))
     with optimizer.skip_synchronize():
         optimizer.step()
 
 
-def a_group_added_later_is_reduced():
+def test_a_group_added_later_is_reduced():
     model, optimizer = model_and_optimizer()
     backward(model)
     optimizer.step()
@@ -73,16 +74,16 @@ def a_group_added_later_is_reduced():
     optimizer.add_param_group({"params": [extra], "lr": 1.0})
     for _ in range(2):
         optimizer.zero_grad()
-        (model(torch.ones(1, 6)).sum() + (extra * (rank + 1)).sum()).backward()
+        (model(torch.ones(1, 6)).sum() + (extra * (hvd.rank() + 1)).sum()).backward()
         optimizer.step()
-        assert torch.allclose(extra.grad, torch.full((11,), (size + 1) / 2))
-    assert torch.allclose(extra, torch.full((11,), -(size + 1.0)))
+        assert torch.allclose(extra.grad, torch.full((11,), (hvd.size() + 1) / 2))
+    assert torch.allclose(extra, torch.full((11,), -(hvd.size() + 1.0)))
 
 
-def one_pass_too_many():
+def test_one_pass_too_many():
     model, optimizer = model_and_optimizer()
     backward(model)
-    if size > 1:
+    if hvd.size() > 1:
         with pytest.raises(AssertionError, match="backward_passes_per_step"):
             backward(model)
         with pytest.raises(AssertionError, match="zero_grad"):
@@ -91,7 +92,7 @@ def one_pass_too_many():
     optimizer.zero_grad()
 
 
-def a_second_synchronize_is_warned_of():
+def test_a_second_synchronize_is_warned_of():
     model, optimizer = model_and_optimizer()
     backward(model)
     optimizer.synchronize()
@@ -102,12 +103,12 @@ def a_second_synchronize_is_warned_of():
         optimizer.step()
 
 
-def names_are_where_horovod_has_them():
+def test_names_are_where_horovod_has_them():
     model, optimizer = model_and_optimizer()
     assert optimizer._parameter_names == {p: name for name, p in model.named_parameters()}
 
 
-def bad_names():
+def test_bad_names():
     model = torch.nn.Linear(2, 2)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     for names, says in (
@@ -121,16 +122,16 @@ def bad_names():
         hvd.DistributedOptimizer(inner, backward_passes_per_step=0)
 
 
-def empty_and_scalar_parameters():
+def test_empty_and_scalar_parameters():
     parameters = [torch.nn.Parameter(torch.zeros(s)) for s in ((0,), (), (3, 0, 2), (1,))]
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0))
-    sum((p * (rank + 1)).sum() for p in parameters).backward()
+    sum((p * (hvd.rank() + 1)).sum() for p in parameters).backward()
     optimizer.step()
-    assert parameters[1].item() == -(size + 1) / 2
-    assert parameters[3].item() == -(size + 1) / 2
+    assert parameters[1].item() == -(hvd.size() + 1) / 2
+    assert parameters[3].item() == -(hvd.size() + 1) / 2
 
 
-def half_precision_sums():
+def test_half_precision_sums():
     for dtype in (torch.float16, torch.bfloat16):
         parameter = torch.nn.Parameter(torch.zeros(1000, dtype=dtype))
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
@@ -140,22 +141,22 @@ def half_precision_sums():
         assert torch.equal(parameter.grad, torch.full_like(parameter, 40000.0))
 
 
-def every_exchange_is_an_event():
+def test_every_exchange_is_an_event():
     events = []
     stop = listen(events.append)
     model, optimizer = model_and_optimizer()
     backward(model)
     optimizer.step()
     stop()
-    if size > 1:
+    if hvd.size() > 1:
         assert [e.operation for e in events] == ["allreduce"]
-        assert events[0].size == size
+        assert events[0].size == hvd.size()
         assert events[0].message_bytes >= 4 * sum(p.numel() for p in model.parameters())
         assert events[0].wait_s >= 0
         assert events[0].transfer_s > 0
 
 
-def many_optimizers_leave_nothing():
+def test_many_optimizers_leave_nothing():
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     threads = threading.active_count()
@@ -172,47 +173,26 @@ def many_optimizers_leave_nothing():
     assert len(os.listdir("/proc/self/fd")) <= descriptors  # noqa: PTH208
     assert threading.active_count() <= threads + 2
     maps = Path("/proc/self/maps").read_text()
-    assert maps.count("memfd:hvd_ext") <= 2 * size
+    assert maps.count("memfd:hvd_ext") <= 2 * hvd.size()
 
 
-def horovods_thread_steps_aside():
+def test_horovods_thread_steps_aside():
+    _ = model_and_optimizer()
     niceness = [
         os.getpriority(os.PRIO_PROCESS, int(task))
         for task in os.listdir("/proc/self/task")  # noqa: PTH208
     ]
-    aside = size > 1 and size <= len(os.sched_getaffinity(0))
+    aside = hvd.size() > 1 and hvd.size() <= len(os.sched_getaffinity(0))
     assert niceness.count(19) == (1 if aside else 0)
     assert os.getpriority(os.PRIO_PROCESS, 0) < 19  # its own thread only
     # It still serves the script's own exchanges.
-    assert hvd.allreduce(torch.tensor([1.0 + rank]), op=hvd.Sum).item() == size * (size + 1) / 2
+    found = hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op=hvd.Sum)
+    assert found.item() == hvd.size() * (hvd.size() + 1) / 2
 
 
-def every_public_name_is_there():
+def test_every_public_name_is_there():
     import horovod.torch
 
     names = {name for name in dir(horovod.torch) if not name.startswith("_")}
     assert names - set(dir(hvd)) == set()
     assert hvd.DistributedOptimizer is not horovod.torch.DistributedOptimizer
-
-
-for check in [
-    gradients_stay_where_they_are,
-    a_replaced_gradient_is_exchanged,
-    a_group_added_later_is_reduced,
-    one_pass_too_many,
-    a_second_synchronize_is_warned_of,
-    names_are_where_horovod_has_them,
-    bad_names,
-    empty_and_scalar_parameters,
-    half_precision_sums,
-    every_exchange_is_an_event,
-    many_optimizers_leave_nothing,
-    horovods_thread_steps_aside,
-    every_public_name_is_there,
-]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.*")
-        check()
-print(f"ok {rank}")
-hvd.shutdown()

@@ -6,31 +6,35 @@ Whatever happens, ranks must never go on with different weights.
 from __future__ import annotations
 
 import gc
-import sys
+import os
 import threading
 import time
 import warnings
 
 import pytest
 import torch
-from mpi4py import MPI
 
 import hvd_ext.torch as hvd
 from hvd_ext import listen
 from hvd_ext.errors import UsageError
 
+pytestmark = [pytest.mark.ranks(2, 3), pytest.mark.usefixtures("nodes", "hvd")]
 STEPS = 6
+# Set by test_optimizer_hazards_on_nodes.py, which has these tests too.
+SEVERAL_NODES = "HVD_EXT_TEST_RANKS_PER_NODE" in os.environ
 
-if len(sys.argv) > 1:
-    # Every so many ranks are a node by themselves, as far as hvd_ext is told.
-    from hvd_ext.torch import lifecycle
-    from tests.pretended_nodes import pretend
 
-    lifecycle.discover = lambda comm, timeout_s: pretend(comm, int(sys.argv[1]))
+@pytest.fixture(scope="module")
+def nodes():
+    """Every so many ranks are a node by themselves, as far as hvd_ext is told."""
+    with pytest.MonkeyPatch.context() as patch:
+        if SEVERAL_NODES:
+            from hvd_ext.torch import lifecycle
+            from tests.pretended_nodes import pretend
 
-hvd.init()
-torch.set_num_threads(1)
-rank, size = hvd.rank(), hvd.size()
+            ranks_per_node = int(os.environ["HVD_EXT_TEST_RANKS_PER_NODE"])
+            patch.setattr(lifecycle, "discover", lambda comm, _: pretend(comm, ranks_per_node))
+        yield
 
 
 def build(**arguments):
@@ -42,7 +46,7 @@ def build(**arguments):
 
 
 def backward(model, seed=0, **arguments):
-    generator = torch.Generator().manual_seed(100 * seed + rank)
+    generator = torch.Generator().manual_seed(100 * seed + hvd.rank())
     x = torch.randn(2, 3, 5, 5, generator=generator).to(model[0].weight.dtype)
     model(x).square().sum().backward(**arguments)
 
@@ -65,7 +69,7 @@ def trained(between):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-def gradients_may_be_put_elsewhere():
+def test_gradients_may_be_put_elsewhere():
     def nothing(model):
         pass
 
@@ -87,7 +91,7 @@ def gradients_may_be_put_elsewhere():
         torch.testing.assert_close(trained(between), plain, rtol=1e-5, atol=1e-7)
 
 
-def clipped_by_data_after_synchronize():
+def test_clipped_by_data_after_synchronize():
     model, optimizer = build()
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -100,7 +104,169 @@ def clipped_by_data_after_synchronize():
     assert_alike(model)
 
 
-def changed_between_backward_and_step():
+def test_graphs_are_not_kept():
+    model, optimizer = build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of create_graph in general
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            backward(model, step, create_graph=True)
+            assert all(p.grad.grad_fn is None for p in model.parameters())
+            optimizer.step()
+    assert_alike(model)
+
+
+def test_hooks_run_once_a_step():
+    model, optimizer = build()
+    calls = []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    optimizer.load_state_dict(optimizer.state_dict())
+    backward(model)
+    optimizer.step()
+    assert len(calls) == 1
+
+
+def test_a_group_that_cannot_be_exchanged():
+    _, optimizer = build()
+    late = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    with pytest.raises(UsageError, match="complex64"):
+        optimizer.add_param_group({"params": [late]})
+
+
+def test_join_where_collectors_differ():
+    """Whether join is served does not depend on what a rank's collector has taken."""
+    _, optimizer = build()
+    if hvd.rank() == 0:
+        del optimizer
+        gc.collect()
+    if SEVERAL_NODES:
+        with pytest.raises(UsageError, match="on one node only, and this job has"):
+            hvd.join()
+    else:
+        hvd.join()
+
+
+def test_joined_ranks_take_part():
+    """Uneven batches: as many steps as there are for one rank, over and over."""
+    if SEVERAL_NODES:
+        pytest.skip("hvd.join() serves one node only")
+    models, optimizers = zip(*[build() for _ in range(2)], strict=True)
+    for _ in range(3):
+        for step in range(STEPS + hvd.rank()):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            # Both are under way at once.
+            for model in models:
+                backward(model, step)
+            for optimizer in reversed(optimizers):
+                optimizer.step()
+            hvd.allreduce(torch.ones(1), name="a loss")
+        last = hvd.join()
+        for model in models:
+            hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+            assert_alike(model)
+    assert last == hvd.size() - 1
+
+
+def test_join_within_a_step_is_refused():
+    if SEVERAL_NODES:
+        pytest.skip("hvd.join() serves one node only")
+    model, optimizer = build()
+    backward(model)
+    with pytest.raises(UsageError, match=r"between backward\(\) and step\(\)"):
+        hvd.join()
+    optimizer.step()
+
+
+def test_sparse_where_other_ranks_have_none():
+    for bias in (True, False):
+        exchanged = []
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(1000, 4, sparse=True)
+        head = torch.nn.Linear(4, 1) if bias else torch.nn.Identity()
+        parameters = [*table.parameters(), *head.parameters()]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.5))
+        expected = table.weight.detach().clone()
+        for step in range(8):
+            optimizer.zero_grad()
+            events = []
+            stop = listen(events.append)  # a bucket may be reduced before step()
+            users = [r for r in range(hvd.size()) if r == 0 or step > 1]
+            if hvd.rank() in users:
+                # By row 3 goes 1 for each rank that uses it, and by row 5 + rank the head's.
+                (
+                    table(torch.tensor([3])).sum() + 0 * head(table(torch.tensor([5]))).sum()
+                ).backward()
+            elif bias:
+                (0 * head(torch.zeros(1, 4)).sum()).backward()
+            optimizer.step()
+            stop()
+            exchanged.append(sum(event.message_bytes for event in events))
+            expected[3] -= 0.5 * len(users) / hvd.size()
+            assert torch.allclose(table.weight, expected)
+        if hvd.size() > 1:
+            assert exchanged[0] >= 16_000 > 1000 > exchanged[-1]
+    # From then on no rank expects another one.
+    late = torch.nn.Embedding(10, 4, sparse=True)
+    other = torch.nn.Linear(4, 1)
+    parameters = [*late.parameters(), *other.parameters()]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.5))
+    for _ in range(5):
+        optimizer.zero_grad()
+        other(torch.ones(4)).sum().backward()
+        optimizer.step()
+    if hvd.size() > 1:
+        optimizer.zero_grad()
+        with pytest.raises(UsageError, match="sparse for the first time in step 5"):
+            late(torch.tensor([1])).sum().backward()
+
+
+def test_waiting_is_told_from_transfer():
+    model, optimizer = build()
+    events = []
+    stop = listen(events.append)
+    if hvd.rank() == 0:
+        time.sleep(1.3)
+    backward(model)
+    optimizer.step()
+    stop()
+    waited_s = sum(e.wait_s for e in events if e.operation == "allreduce")
+    # The arena waits in slices of half a second; between nodes MPI waits, and does not tell.
+    assert waited_s > 1 or hvd.rank() == 0 or SEVERAL_NODES
+
+
+def test_dropped_optimizers_leave_no_threads():
+    gc.collect()
+    hvd.barrier()
+    before = threading.active_count()
+    for _ in range(3):
+        model, optimizer = build()
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+        del model, optimizer
+        gc.collect()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() <= before, threading.enumerate()
+
+
+# What these leave half done is not gone on with.
+
+
+def test_another_dtype_is_refused():
+    model, optimizer = build()
+    backward(model)
+    optimizer.step()
+    model.double()
+    optimizer.zero_grad()
+    with pytest.raises(UsageError, match=r"is torch.float64, and was torch.float32"):
+        backward(model)
+
+
+def test_changed_between_backward_and_step():
     def clip(model):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
 
@@ -124,17 +290,7 @@ def changed_between_backward_and_step():
             optimizer.step()
 
 
-def another_dtype_is_refused():
-    model, optimizer = build()
-    backward(model)
-    optimizer.step()
-    model.double()
-    optimizer.zero_grad()
-    with pytest.raises(UsageError, match=r"is torch.float64, and was torch.float32"):
-        backward(model)
-
-
-def memory_that_was_moved_is_noticed():
+def test_memory_that_was_moved_is_noticed():
     model, optimizer = build()
     backward(model)
     optimizer.step()
@@ -143,190 +299,14 @@ def memory_that_was_moved_is_noticed():
         optimizer.synchronize()
 
 
-def backward_in_a_closure_is_refused():
+def test_backward_in_a_closure_is_refused():
     model, optimizer = build()
     with pytest.raises(UsageError, match="closure"):
         optimizer.step(lambda: backward(model))
 
 
-def graphs_are_not_kept():
+def test_a_new_optimizer_trains_after_all_this():
     model, optimizer = build()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of create_graph in general
-        for step in range(STEPS):
-            optimizer.zero_grad(set_to_none=step % 2 == 0)
-            backward(model, step, create_graph=True)
-            assert all(p.grad.grad_fn is None for p in model.parameters())
-            optimizer.step()
+    backward(model)
+    optimizer.step()
     assert_alike(model)
-
-
-def hooks_run_once_a_step():
-    model, optimizer = build()
-    calls = []
-    optimizer.register_step_post_hook(lambda *_: calls.append(1))
-    optimizer.load_state_dict(optimizer.state_dict())
-    backward(model)
-    optimizer.step()
-    assert len(calls) == 1
-
-
-def a_group_that_cannot_be_exchanged():
-    _, optimizer = build()
-    late = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
-    with pytest.raises(UsageError, match="complex64"):
-        optimizer.add_param_group({"params": [late]})
-
-
-def join_where_collectors_differ():
-    """Whether join is served does not depend on what a rank's collector has taken."""
-    _, optimizer = build()
-    if rank == 0:
-        del optimizer
-        gc.collect()
-    if len(sys.argv) > 1:
-        with pytest.raises(UsageError, match="on one node only, and this job has"):
-            hvd.join()
-    else:
-        hvd.join()
-
-
-def joined_ranks_take_part():
-    """Uneven batches: as many steps as there are for one rank, over and over."""
-    if len(sys.argv) > 1:
-        return
-    models, optimizers = zip(*[build() for _ in range(2)], strict=True)
-    for _ in range(3):
-        for step in range(STEPS + rank):
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            # Both are under way at once.
-            for model in models:
-                backward(model, step)
-            for optimizer in reversed(optimizers):
-                optimizer.step()
-            hvd.allreduce(torch.ones(1), name="a loss")
-        last = hvd.join()
-        for model in models:
-            hvd.broadcast_parameters(model.state_dict(), root_rank=last)
-            assert_alike(model)
-    assert last == size - 1
-
-
-def join_within_a_step_is_refused():
-    if size > 1 and len(sys.argv) == 1:
-        model, optimizer = build()
-        backward(model)
-        with pytest.raises(UsageError, match=r"between backward\(\) and step\(\)"):
-            hvd.join()
-        optimizer.step()
-
-
-def sparse_where_other_ranks_have_none():
-    for bias in (True, False):
-        exchanged = []
-        torch.manual_seed(0)
-        table = torch.nn.Embedding(1000, 4, sparse=True)
-        head = torch.nn.Linear(4, 1) if bias else torch.nn.Identity()
-        parameters = [*table.parameters(), *head.parameters()]
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.5))
-        expected = table.weight.detach().clone()
-        for step in range(8):
-            optimizer.zero_grad()
-            events = []
-            stop = listen(events.append)  # a bucket may be reduced before step()
-            users = [r for r in range(size) if r == 0 or step > 1]
-            if rank in users:
-                # By row 3 goes 1 for each rank that uses it, and by row 5 + rank the head's.
-                (
-                    table(torch.tensor([3])).sum() + 0 * head(table(torch.tensor([5]))).sum()
-                ).backward()
-            elif bias:
-                (0 * head(torch.zeros(1, 4)).sum()).backward()
-            optimizer.step()
-            stop()
-            exchanged.append(sum(event.message_bytes for event in events))
-            expected[3] -= 0.5 * len(users) / size
-            assert torch.allclose(table.weight, expected)
-        if size > 1:
-            assert exchanged[0] >= 16_000 > 1000 > exchanged[-1]
-    # From then on no rank expects another one.
-    late = torch.nn.Embedding(10, 4, sparse=True)
-    other = torch.nn.Linear(4, 1)
-    parameters = [*late.parameters(), *other.parameters()]
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.5))
-    for _ in range(5):
-        optimizer.zero_grad()
-        other(torch.ones(4)).sum().backward()
-        optimizer.step()
-    if size > 1:
-        optimizer.zero_grad()
-        with pytest.raises(UsageError, match="sparse for the first time in step 5"):
-            late(torch.tensor([1])).sum().backward()
-
-
-def waiting_is_told_from_transfer():
-    model, optimizer = build()
-    events = []
-    stop = listen(events.append)
-    if rank == 0:
-        time.sleep(1.3)
-    backward(model)
-    optimizer.step()
-    stop()
-    waited_s = sum(e.wait_s for e in events if e.operation == "allreduce")
-    # The arena waits in slices of half a second; between nodes MPI waits, and does not tell.
-    assert waited_s > 1 or rank == 0 or len(sys.argv) > 1
-
-
-def dropped_optimizers_leave_no_threads():
-    gc.collect()
-    hvd.barrier()
-    before = threading.active_count()
-    for _ in range(3):
-        model, optimizer = build()
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            backward(model, step)
-            optimizer.step()
-        del model, optimizer
-        gc.collect()
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert threading.active_count() <= before, threading.enumerate()
-
-
-def main():
-    for check in [
-        gradients_may_be_put_elsewhere,
-        clipped_by_data_after_synchronize,
-        graphs_are_not_kept,
-        hooks_run_once_a_step,
-        a_group_that_cannot_be_exchanged,
-        join_where_collectors_differ,
-        joined_ranks_take_part,
-        join_within_a_step_is_refused,
-        sparse_where_other_ranks_have_none,
-        waiting_is_told_from_transfer,
-        dropped_optimizers_leave_no_threads,
-        # What these leave half done is not gone on with.
-        another_dtype_is_refused,
-        changed_between_backward_and_step,
-        memory_that_was_moved_is_noticed,
-        backward_in_a_closure_is_refused,
-    ]:
-        check()
-        MPI.COMM_WORLD.Barrier()
-    model, optimizer = build()
-    backward(model)
-    optimizer.step()
-    hvd.shutdown()
-    optimizer.zero_grad()
-    with pytest.raises(UsageError, match=r"after hvd.shutdown\(\)"):
-        backward(model)
-    print(f"ok {rank}")
-
-
-if __name__ == "__main__":
-    main()
