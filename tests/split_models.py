@@ -1,13 +1,8 @@
-"""Unsplit models, split and unsplit: 5 steps of training in fp64.
-
-As a program: `spatial_models.py CASE GRID`, with a grid such as 2x1x1 (depth, height, width);
-the ranks of the job are split, and rank 0 compares with the unsplit model.
-"""
+"""Models for one rank, trained as they are and split: 5 steps in fp64."""
 
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -195,32 +190,3 @@ def worst(mine: Any, expected: Any) -> float:
         scale = tensor.abs().max().clamp(min=1e-30).double()
         errors.append(((state[key] - tensor).abs().max() / scale).item())
     return max(errors)
-
-
-def main() -> None:
-    import hvd_ext.torch as hvd
-
-    name, grid_text = sys.argv[1:]
-    hvd.init()
-    torch.set_num_threads(1)
-    grid = tuple(map(int, grid_text.split("x")))
-    groups = hvd.size() // (grid[0] * grid[1] * grid[2])
-    samples = 2 * groups
-
-    def wrap(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
-        names = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        return hvd.DistributedOptimizer(optimizer, named_parameters=names)
-
-    model = build(cases(name, samples)[0], dropout=True)
-    losses, state = split(None, name, samples, grid, model, wrap=wrap)
-    mean = hvd.allreduce(torch.tensor(losses, dtype=torch.float64), name="losses").tolist()
-    if hvd.rank() == 0:
-        error = worst((mean, state), unsplit(name, samples, groups, dropout=True))
-        print(f"worst {error:.1e}", flush=True)
-        assert error < 1e-10
-    hvd.barrier()
-    hvd.shutdown()
-
-
-if __name__ == "__main__":
-    main()
