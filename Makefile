@@ -47,7 +47,7 @@ bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost;
 	$(PY) -m benchmarks.allreduce_sweep --np 4 --json runs/bench/allreduce_sweep_np4.json
 	$(PY) -m benchmarks.profiler_overhead --json runs/bench/profiler_overhead.json
 
-check: env  ## ruff, mypy, and who may import whom
+check: env  ## ruff, mypy, and which room may import which
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy

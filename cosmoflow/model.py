@@ -35,7 +35,7 @@ class CosmoFlow(nn.Module):
             thin: divides the number of features of all layers; 1 is the published net.
 
         Raises:
-            UsageError: there is no such width, or `thin` does not divide 16.
+            UsageError: the width is not one of these, or `thin` does not divide 16.
         """
         super().__init__()
         if width not in WIDTHS:

@@ -83,7 +83,7 @@ def load_images(
         loaded: told how many are loaded so far.
 
     Raises:
-        UsageError: a file is no readable image, or is smaller than the patch.
+        UsageError: a file is not a readable image, or is smaller than the patch.
     """
     images = []
     for path in paths:

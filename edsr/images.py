@@ -21,7 +21,7 @@ def find_images(path: Path) -> list[Path]:
     """The image itself, or the images of a folder by name, so that all ranks agree.
 
     Raises:
-        UsageError: there is no such path, or the folder holds no image.
+        UsageError: the path does not exist, or the folder holds no image.
     """
     if path.is_file():
         return [path]
@@ -37,7 +37,7 @@ def open_image(path: Path) -> Image.Image:
     """A decoded image, upright, in mode RGB, or RGBA where it has transparency.
 
     Raises:
-        UsageError: it is no image, is cut off, is far too large, or has more than 8 bits
+        UsageError: it is not an image, is cut off, is far too large, or has more than 8 bits
             a channel.
     """
     try:
@@ -48,7 +48,7 @@ def open_image(path: Path) -> Image.Image:
         raise UsageError(f"{path} does not exist: name an image") from error
     # Pillow's decoders raise SyntaxError and others for files that only begin well.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{path} is no readable image (is it cut off?): {error}") from error
+        raise UsageError(f"{path} is not a readable image (is it cut off?): {error}") from error
     if upright.mode[0] in "IF":
         raise UsageError(f"{path} has mode {upright.mode}, not 8 bits a channel: convert it first")
     return upright.convert("RGBA" if upright.has_transparency_data else "RGB")

@@ -124,7 +124,7 @@ def read_architecture(checkpoint: dict[str, Any], path: Path) -> Architecture:
     try:
         return Architecture(**checkpoint["arch"])
     except (KeyError, TypeError) as error:
-        raise UsageError(f"{path} names no architecture: pass a file of edsr.train") from error
+        raise UsageError(f"{path} holds no architecture: pass a file of edsr.train") from error
 
 
 def write_architecture(architecture: Architecture) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def load_model(path: Path) -> EDSR:
     """The model of a checkpoint of edsr.train, ready to evaluate.
 
     Raises:
-        UsageError: `path` is no whole checkpoint of an EDSR.
+        UsageError: `path` is not a complete checkpoint of an EDSR.
     """
     checkpoint = load_checkpoint(path, KIND)
     model = EDSR(read_architecture(checkpoint, path))

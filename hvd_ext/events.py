@@ -1,8 +1,8 @@
-"""What hvd_ext tells the world: its exchanges, regions of the program's time, cache look-ups.
+"""What hvd_ext reports: its exchanges, regions of the program's time, cache look-ups.
 
 Exchanges are passed to listeners, plain callables in this process. A recorder that was
 preloaded into the process (a library exporting the C functions `hvprof_exchange`,
-`hvprof_region_begin`, `hvprof_region_end` and `hvprof_cache`) is told everything, so a
+`hvprof_region_begin`, `hvprof_region_end` and `hvprof_cache`) receives everything, so a
 recording needs no change to the program and no import.
 """
 
@@ -82,7 +82,7 @@ def emit(event: CommEvent) -> None:
 
 
 def cache_lookup(cache: str, *, hit: bool) -> None:
-    """Count a look-up in a cache of registered memory; only a recorder is told.
+    """Count a look-up in a cache of registered memory; only a recorder sees it.
 
     Args:
         cache: its name in a recording, at most 63 bytes; one cache a process is counted.

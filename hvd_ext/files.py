@@ -82,7 +82,7 @@ def check_writable(path: Path) -> Path:
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
     if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {folder}; make it first")
+        raise UsageError(f"cannot write {path}: folder {folder} does not exist; make it first")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"cannot write {path}: permission denied; name another folder")
     return path

@@ -28,12 +28,12 @@ def parse_bytes(text: str) -> int:
     """Read "64 MiB", "1.5KB" or "4096" as a number of bytes.
 
     Raises:
-        UsageError: the text is no size, or is negative.
+        UsageError: the text is not a size, or is negative.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     factor = _FACTORS.get(match.group(2).upper()) if match else None
     if match is None or factor is None:
-        raise UsageError(f"{text!r} is no size: write a number and B, KB, MB, GB, KiB, MiB or GiB")
+        raise UsageError(f"invalid size {text!r}: use a number and B, KB, MB, GB, KiB, MiB or GiB")
     return int(float(match.group(1)) * factor)
 
 

@@ -127,7 +127,7 @@ def mesh_model(preset: str, output: str = "pixel_shuffle") -> MeshModel:
         output: "pixel_shuffle", or "reshape" as published.
 
     Raises:
-        UsageError: there is no such preset or output.
+        UsageError: unknown preset or output.
     """
     if preset not in PRESETS:
         raise UsageError(f"preset {preset!r} is not one of {', '.join(PRESETS)}")

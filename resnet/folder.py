@@ -51,7 +51,7 @@ class ClassFolder:
             classes: the classes that it may have; empty: those that it has.
 
         Raises:
-            UsageError: there is no such folder, no image in it, or an unknown class.
+            UsageError: the folder does not exist, holds no image, or has an unknown class.
         """
         if not root.is_dir():
             raise UsageError(f"{root} does not exist: name a folder of class folders")
@@ -130,7 +130,7 @@ def _open(path: Path) -> Image.Image:
             return image.convert("RGB")
     # Pillow's decoders raise SyntaxError and others for files that only begin well.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{path} is no readable image (is it cut off?): {error}") from error
+        raise UsageError(f"{path} is not a readable image (is it cut off?): {error}") from error
 
 
 def _random_box(

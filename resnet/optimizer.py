@@ -14,7 +14,7 @@ def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) ->
     """By how much the learning rate grows with the world.
 
     Averaged gradients of a larger batch bear a larger rate (Goyal et al., 2017). Adasum
-    adapts by itself, but for the ranks of a node whose gradients NCCL averages first.
+    adapts itself, except to the ranks of a node whose gradients NCCL averages first.
     """
     if not args.use_adasum:
         return int(hvd.size())

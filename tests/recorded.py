@@ -19,7 +19,7 @@ ENVIRONMENT = {
     "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "profiling")]),
     "OMP_NUM_THREADS": "1",
-    # Waiting ranks must let go of the cores that they share.
+    # Waiting ranks must yield the cores that they share.
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 # Ends the job, not only the rank, when a program raises.

@@ -107,7 +107,7 @@ def unsplit(name: str, samples: int, groups: int = 1, *, dropout: bool = False) 
     """Losses and final state of the unsplit model.
 
     With several groups of samples, gradients are the mean over them, and batch norm is over
-    each by itself, as with data parallelism.
+    each alone, as with data parallelism.
     """
     make, loss_of, inputs, targets = cases(name, samples)
     models = [build(make, dropout=dropout) for _ in range(groups)]

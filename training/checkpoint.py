@@ -86,13 +86,13 @@ def load_checkpoint(path: Path, kind: str, needs: Sequence[str] = ()) -> dict[st
         needs: what it has to hold.
 
     Raises:
-        UsageError: there is no such file, it is not a checkpoint, is damaged or cut off,
+        UsageError: the file does not exist, is not a checkpoint, is damaged or cut off,
             lacks something, or is of another model than `kind`.
     """
     if not path.is_file():
         raise UsageError(f"no checkpoint at {path}: pass a file written by {kind}.train")
     try:
-        # torch reads what is there, and does not look at the checksums.
+        # torch reads what it finds, and does not check the checksums.
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged:

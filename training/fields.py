@@ -79,14 +79,14 @@ def block_of(index: Sequence[Any], shape: Sequence[int]) -> list[tuple[int, int]
     """Turn an index of slices with step 1 into (begin, end) per dimension.
 
     Raises:
-        TypeError: an index is no slice, or a slice has another step.
+        TypeError: an index is not a slice of step 1.
     """
     if len(index) != len(shape):
         raise TypeError(f"{len(index)} indices for {len(shape)} dimensions: give one for each")
     block = []
     for item, length in zip(index, shape, strict=True):
         if not isinstance(item, slice) or item.step not in (None, 1):
-            raise TypeError(f"index {item!r} is no slice of step 1")
+            raise TypeError(f"index {item!r} is not a slice of step 1")
         begin, end, _ = item.indices(length)
         block.append((begin, max(begin, end)))
     return block

@@ -49,7 +49,7 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
         parts = [half[begin:end] for begin, end in pairwise(bounds)]
         trees.append(_Tree(comm, number, parts, parent, children, slots))
     # Every rank takes these steps in the same order, and waits only for the same step,
-    # or an earlier one, of another rank: there is no deadlock. A segment comes down
+    # or an earlier one, of another rank: no deadlock is possible. A segment comes down
     # once it has had the time to go all the way up.
     delay = 2 * (size - 1).bit_length()
     for step in range(segments + delay):

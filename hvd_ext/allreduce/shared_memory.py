@@ -81,7 +81,7 @@ class SharedMemoryExchange:
         self.run = window.repeated(planned, timeout_s, address)
 
     def on(self, comm: MPI.Comm) -> Callable[[], int | None]:
-        """The same: there are no messages that others could meet."""
+        """The same: no messages are sent that others could match."""
         return self.run
 
     def stall(self, code: int) -> StallError:

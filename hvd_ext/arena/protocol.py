@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Arena(Protocol):
     """Gradient memory of one layout, and the exchange of its buckets.
 
-    Every rank makes it with the same layout. In each round, `ready` says what is there,
+    Every rank makes it with the same layout. In each round, `ready` says which data is in place,
     `reduce` takes the buckets in their order, and after `finish` the results are there.
     `ready` may be called from another thread than the other two.
 

@@ -24,7 +24,7 @@ log = logging.getLogger("hvd_ext")
 WARN_AFTER_S = 60.0
 # Between two slices of a wait Python handles Ctrl-C.
 _SLICE_S = 0.5
-# How long an error may take to end the job by itself: a traceback, the program's own
+# How long an error may take to end the job on its own: a traceback, the program's own
 # clean-up, Horovod's shutdown. A rank that hangs in those would hang the job.
 _END_WITHIN_S = 10.0
 

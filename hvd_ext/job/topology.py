@@ -1,4 +1,4 @@
-"""Nodes and ranks: who shares memory with whom, and the private communicators.
+"""Nodes and ranks: which ranks share memory, and the private communicators.
 
 Communicators are hvd_ext's own and carry its name, so that its traffic never meets
 the program's and a profiler can tell them apart.

@@ -249,7 +249,7 @@ def staging_bytes(message_bytes: int) -> int:
 
 
 def _half_bytes(message_bytes: int) -> int:
-    # One-shot up to here: every rank combines all parts by itself. A longer message is
+    # One-shot up to here: every rank combines all parts itself. A longer message is
     # two-shot, in pieces that stay in the cache, and each rank combines its shard.
     return align_up(message_bytes) if message_bytes <= SHORT_BYTES else PIECE_BYTES
 

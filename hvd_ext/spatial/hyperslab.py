@@ -58,7 +58,7 @@ def read(
         dtype: of the result.
 
     Returns:
-        The samples, partitioned over the grid; an ordinary tensor where there is no space.
+        The samples, partitioned over the grid; an ordinary tensor if they have no space.
 
     Raises:
         UsageError: a sample is out of range.

@@ -12,7 +12,7 @@ def install() -> None:
     """Replace what hvd_ext does otherwise in horovod.torch, for this process.
 
     To be called before the script imports it: `from horovod.torch import
-    DistributedOptimizer` binds what is there at that moment.
+    DistributedOptimizer` binds what exists at that moment.
     """
     vars(horovod.torch).update(OVERRIDES)
     horovod.torch.optimizer.DistributedOptimizer = DistributedOptimizer

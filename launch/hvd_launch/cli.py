@@ -67,7 +67,7 @@ def separate(words: list[str]) -> tuple[list[str], list[str], bool]:
     at = words.index("--") if "--" in words else len(words)
     if words[:1] == ["exec"]:
         # `horovodrun -np 4 hvd-launch exec python train.py`: COMMAND starts at the first word
-        # that is no option's, and a "--" after that is its own.
+        # that belongs to no option, and a "--" after that is its own.
         at = 1
         while at < len(words) and words[at].startswith("-") and words[at] != "--":
             at += 1 if "=" in words[at] or words[at] in ("-h", "--help", "--report") else 2

@@ -77,14 +77,14 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:
     """The hosts of the Slurm allocation, as scontrol names them.
 
     Raises:
-        HvdExtError: scontrol does not tell.
+        HvdExtError: scontrol does not list the hosts.
     """
     text = output_of(["scontrol", "show", "hostnames", environ.get("SLURM_JOB_NODELIST", "")])
     names = text.split()
     counts = slurm.slots(environ) or (1,) * len(names)
     if not names or len(counts) != len(names):
         raise HvdExtError(
-            "Slurm does not tell the hosts of this allocation (scontrol show hostnames): "
+            "Slurm does not list the hosts of this allocation (scontrol show hostnames): "
             "name them with -H"
         )
     return tuple(Host(*pair) for pair in zip(names, counts, strict=True))

@@ -1,4 +1,4 @@
-"""A variable and the reason for it; the three presets; how a shell is told. Pure."""
+"""A variable and the reason for it; the three presets; their form for a shell. Pure."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def step() -> None:
 def watch_exchange(optimizer: Any) -> None:
     """Record how long `optimizer.synchronize()` blocks, as the region "exposed".
 
-    It is what a DistributedOptimizer's `step()` waits in. hvd_ext's records it by itself.
+    It is what a DistributedOptimizer's `step()` waits in. hvd_ext's records it already.
     An optimizer without it (of a job of one rank) is left as it is, as are all where
     nothing is recorded.
     """

@@ -1,4 +1,4 @@
-"""Tests here are skipped, with the reason, where there is no GPU to run them on."""
+"""Tests here are skipped, with the reason, without a GPU to run them on."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_killed_rank_ends_the_others(launch):
     assert time.monotonic() - start < 100
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if PROGRAM in (p.info["cmdline"] or ())]
     assert not left
-    # What it left on the GPU is in nobody's way.
+    # What it left on the GPU is in no one's way.
     assert launch(2, ["tests/programs/device_handles.py"], timeout=90).returncode == 0
 
 

@@ -57,7 +57,7 @@ def test_a_table_is_measured_and_read(launch, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["-o", "FOLDER/no/table.json"], "there is no folder"),
+        (["-o", "FOLDER/no/table.json"], "does not exist; make it first"),
         (["-o", "FOLDER/t.json", "--least", "8", "--most", "4"], "--least 8 is more than --most 4"),
         (["-o", "FOLDER/t.json", "--rounds", "0"], "'0' is not a whole number >= 2"),
         (["-o", "FOLDER/bad.json"], "not JSON"),

@@ -1,4 +1,4 @@
-"""The marker `ranks`: what is told of a test that fails on some, hangs, dies or is skipped."""
+"""The marker `ranks`: what is reported of a test that fails on some, hangs, dies or is skipped."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_all_ranks_refuse_alike_and_go_on(comm) -> None:
 
 
 def test_an_exchange_is_an_event(comm) -> None:
-    """An exchange is told to who listens, with what this rank sent."""
+    """Listeners hear of an exchange, with what this rank sent."""
     grid, events = ProcessGrid(width=4), []
     stop = listen(events.append)
     F.conv1d(scatter(torch.ones(2, 3, 16), grid), torch.ones(1, 3, 3), None, 1, 1)

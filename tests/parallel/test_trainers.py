@@ -150,7 +150,7 @@ def refusals(done: subprocess.CompletedProcess[str], program: str) -> list[str]:
         (("--patch", "many"), "'many' is not a whole number >= 1"),
         (("--patch", 40), "smaller than the patch of 80x80"),
         (("--load", "OTHER"), "is a checkpoint of 'resnet', not of 'edsr'"),
-        (("--data", "CUT"), "is no readable image"),
+        (("--data", "CUT"), "is not a readable image"),
     ],
 )
 def test_bad_input_is_refused_once_by_all(
@@ -291,6 +291,6 @@ def test_resnet_names_an_image_that_is_none(tmp_path: Path, classes: Path) -> No
     flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--image-size", 64)
     done = launch(2, "-m", "resnet.train", *flags, "--batch-size", 2)
     assert done.returncode == 2
-    assert all("is no readable image" in line for line in refusals(done, "resnet.train"))
+    assert all("is not a readable image" in line for line in refusals(done, "resnet.train"))
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.pt"))

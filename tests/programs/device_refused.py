@@ -16,7 +16,7 @@ topology = discover(MPI.COMM_WORLD, 30)
 world = topology.world
 plan = layout_by_size([ParameterSpec("a", (100,), (1,), "float32")], 1 << 20)
 
-# On several nodes there is no need to look for GPUs.
+# On several nodes GPUs need not be looked for.
 alone = Topology(world, MPI.COMM_SELF, world, topology.hosts, True)
 with pytest.raises(WindowError, match="several nodes"):
     DeviceArena(alone, plan, 1.0, 30, 0, lambda: 0)

@@ -1,4 +1,4 @@
-"""What each rank of a tests' job runs: pytest, on the tests that it is told to run.
+"""What each rank of a tests' job runs: pytest, on the tests that it is given.
 
 Arguments: the job's folder, and pytest's.
 """

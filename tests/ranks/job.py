@@ -1,4 +1,4 @@
-"""A job of ranks that wait for tests: each runs the one it is told, and sends back its reports.
+"""A job of ranks that wait for tests: each runs the one it is given, and sends back its reports.
 
 The ranks talk to this process over a socket, not over MPI: a rank that has died or hangs in a
 collective is seen from outside, and the tests have MPI to themselves.

@@ -48,7 +48,7 @@ def comm() -> Iterator[MPI.Comm]:
 
 @pytest.fixture
 def topology() -> Iterator[Topology]:
-    """All ranks, and who shares memory with whom."""
+    """All ranks, and which of them share memory."""
     from mpi4py import MPI
 
     from hvd_ext.job.topology import discover

@@ -50,5 +50,5 @@ def test_a_program_has_the_flags_that_are_shown(module: str, flags: set[str]) ->
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    if module != "benchmarks.tuned_cluster":  # hands on what it does not know
+    if module != "benchmarks.tuned_cluster":  # passes on what it does not know
         assert flags <= set(re.findall(r"--[a-z0-9-]+", done.stdout))

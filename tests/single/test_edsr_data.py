@@ -93,7 +93,7 @@ def test_an_image_that_is_cut_off_is_refused(folder: Path, keep: float) -> None:
     path = folder / "a.png"
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content)) if keep < 1 else keep])
-    with pytest.raises(UsageError, match=r"a\.png is no readable image") as caught:
+    with pytest.raises(UsageError, match=r"a\.png is not a readable image") as caught:
         load_rgb(path)
     assert "\n" not in str(caught.value)
 

@@ -129,7 +129,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
         ({"kind": "resnet", "model": {}}, "a checkpoint of 'resnet', not of 'edsr'"),
         ({"conv1.weight": torch.zeros(1)}, "not of edsr.train"),
         (torch.zeros(3), "not of edsr.train"),
-        ({"kind": "edsr"}, "names no architecture"),
+        ({"kind": "edsr"}, "holds no architecture"),
         ({"kind": "edsr", "arch": {"scale": 9}}, "scale 9 is not 2, 3 or 4"),
         ({"kind": "edsr", "arch": {"scale": 2}, "model": {}}, "do not fit EDSR x2"),
     ],

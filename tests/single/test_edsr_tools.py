@@ -103,7 +103,7 @@ def test_tiles_and_whole_write_the_same_image(
     ("source", "target", "message"),
     [
         ("missing.png", "out.png", "missing.png does not exist"),
-        ("checkpoint.pt", "out.png", "is no readable image"),
+        ("checkpoint.pt", "out.png", "is not a readable image"),
         ("in.png", "out.xyz", "cannot hold an image of mode RGBA: end it in .png"),
         ("in.png", "no/out.png", "does not exist: make it first"),
         ("in.png", "out.jpg", "cannot hold an image of mode RGBA: end it in .png"),

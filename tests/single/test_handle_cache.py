@@ -74,7 +74,7 @@ def test_no_use_is_cut_short_and_no_handle_is_open_twice(
 
     cache = HandleCache(open_handle, close, most)
     users: Counter[int] = Counter()
-    idle: list[int] = []  # the one that was let go of first comes first
+    idle: list[int] = []  # the one that was released first comes first
     for key, leases in steps:
         if leases:
             cache.lease(key)

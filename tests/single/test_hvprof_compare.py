@@ -56,7 +56,7 @@ def run_with(times_s: np.ndarray, blocks: np.ndarray | None = None) -> Run:
 def noisy_runs(
     generator: np.random.Generator, count: int, kind: str, speed: float = 1.0
 ) -> list[Run]:
-    """Runs whose rows differ by chance: each by itself, and all of a run together."""
+    """Runs whose rows differ by chance: each alone, and all of a run together."""
     runs = []
     for _ in range(count):
         if kind == "lognormal":

@@ -1,4 +1,4 @@
-"""Files of ranks and traces: what is written is read back, and damage is told."""
+"""Files of ranks and traces: what is written is read back, and damage is reported."""
 
 from __future__ import annotations
 

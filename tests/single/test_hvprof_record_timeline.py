@@ -31,7 +31,7 @@ def ready(pid: int, rank: int, at: int) -> Event:
 
 
 def single(pid: int, at: int, shape: str = "[10, 25]", dtype: str = "float32") -> list[Event]:
-    """One tensor by itself, in 100 us."""
+    """One tensor alone, in 100 us."""
     return [
         begin(pid, "NEGOTIATE_ALLREDUCE", at),
         ready(pid, 0, at),

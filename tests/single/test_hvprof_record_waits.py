@@ -1,4 +1,4 @@
-"""Who waited for whom, from traces that are made here. No ranks."""
+"""Which ranks waited for which, from traces that are made here. No ranks."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_broadcast_waits_for_its_root_alone(tmp_path: Path) -> None:
     assert waits(found_in(put(tmp_path / "b", on_pair))) == {(1, 2, "bcast"): (1, 2)}
 
 
-def test_nobody_waits_longer_than_the_call_took(tmp_path: Path) -> None:
+def test_no_rank_waits_longer_than_the_call_took(tmp_path: Path) -> None:
     # Short messages are sent and forgotten: rank 0 was gone before rank 1 came.
     found = found_in(
         put(

@@ -175,11 +175,11 @@ def test_the_page_has_all_but_histograms(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_told_before_the_work(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # There is no recording either: that would be found later.
+    # The recording does not exist either: that would be found later.
     with pytest.raises(SystemExit) as left:
         main([*command, str(tmp_path / "absent" / "x"), str(tmp_path / "run")])
     assert left.value.code == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist; make it first" in capsys.readouterr().err
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who may know whom, read from the source, and that importing starts nothing."""
+"""Which room may import which, read from the source, and that importing starts nothing."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_parse_bytes(text, count):
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1 mm", "1 KiB 2", "nan", "1e3"])
 def test_parse_bytes_refuses(text):
-    with pytest.raises(UsageError, match="is no size"):
+    with pytest.raises(UsageError, match="invalid size"):
         parse_bytes(text)
 
 

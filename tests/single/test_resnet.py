@@ -100,5 +100,5 @@ def test_bad_folders_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no class/image"):
         ClassFolder.read(folder / "cat")
     (folder / "cat" / "0.png").write_text("no image")
-    with pytest.raises(UsageError, match="is no readable image"):
+    with pytest.raises(UsageError, match="is not a readable image"):
         ClassFolder.read(folder).train_sample(0, 32, 0, 0)

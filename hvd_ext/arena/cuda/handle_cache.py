@@ -26,7 +26,7 @@ class _Entry(Generic[V]):
 class HandleCache(Generic[K, V]):
     """Opens what is behind a handle, and closes it when it is neither used nor recent.
 
-    hvprof is told of each look-up, and shows the hit rate.
+    Each look-up is reported to hvprof, which shows the hit rate.
 
     Attributes:
         hits: look-ups of a handle that was open.

@@ -29,7 +29,7 @@ _idle: list[tuple[int, int, int, bytes]] = []
 
 @contextmanager
 def or_window_error(what: str) -> Iterator[None]:
-    """Turn any error of CuPy, CUDA or the driver into the reason why there is no arena.
+    """Turn any error of CuPy, CUDA or the driver into the reason why no arena can be made.
 
     Raises:
         WindowError: in place of any other error.
@@ -58,7 +58,7 @@ class Exported:
         """Make them on a device of this process.
 
         Raises:
-            WindowError: there is no CuPy, no such device, no memory, or no IPC.
+            WindowError: CuPy, the device, memory or IPC is missing.
         """
         with or_window_error(f"device memory of GPU {device} that others can open"):
             import cupy

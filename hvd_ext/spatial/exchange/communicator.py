@@ -1,7 +1,7 @@
 """What the spatial layers ask of a communication library, and MPI's way to give it.
 
 Calls come in the same order on every rank of a communicator, since each is decided from
-global shapes; a message is told from others by how many exchanges came before it.
+global shapes; a message is identified by how many exchanges came before it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who sends what to whom so that each rank of a grid has the inputs it needs: pure.
+"""Which rank sends what to which so that each rank of a grid has the inputs it needs: pure.
 
 Every rank knows the global extents, so each works out both ends of all its messages by
 itself, and nothing is negotiated. A message goes straight from owner to user, diagonal

@@ -78,7 +78,7 @@ def instance_norm(
         )
     if not use_input_stats:
         raise UnsupportedError(
-            "instance_norm with use_input_stats=False: there are no running statistics"
+            "instance_norm with use_input_stats=False: running statistics are not supported"
         )
     count = math.prod(x.extents)
     if count == 1:

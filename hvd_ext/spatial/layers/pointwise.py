@@ -1,4 +1,4 @@
-"""Operations that take each cell by itself: they run on the shard as it is.
+"""Operations on each cell alone: they run on the shard as it is.
 
 An explicit list. What is not on it may look at neighbours, and is refused.
 """

@@ -34,7 +34,7 @@ class MpiLibrary(abc.ABC):
         rank_variables: those that its launcher sets: rank, local rank; None: no own ones.
         srun_plugins: what its ranks can talk to (Slurm's MPI guide), the best first.
         exported: matches the names of its variables that ranks on other hosts need and its
-            launcher does not pass on by itself.
+            launcher does not pass on unasked.
         mpirun_is_shared: other libraries' mpirun says the same of its version.
         version_command: a program beside mpirun that tells the library, and its arguments.
         info_command: a program beside mpirun that lists the library's components.
@@ -111,7 +111,7 @@ class MpiLibrary(abc.ABC):
         Raises:
             UsageError: the library cannot.
         """
-        raise UsageError(f"{self.title} cannot be told to use UCX: leave out --ucx")
+        raise UsageError(f"{self.title} does not support UCX: leave out --ucx")
 
     def visibility(self, devices: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
         """Which of rank.visibility.STRATEGIES suits it for these GPUs, and why."""
@@ -164,7 +164,7 @@ class MpiLibrary(abc.ABC):
         return setting.name
 
     def took(self, setting: Setting, told: int | str | None) -> bool:
-        """Whether MPI_T tells that a setting is in force; one that it does not tell counts so."""
+        """Whether MPI_T shows a setting in force; one that it does not show counts as in force."""
         if told is None:
             return True
         if isinstance(told, int) and setting.value.isdecimal():

@@ -36,7 +36,7 @@ def find_backend(name: str | None = None, launcher: str | None = None) -> Backen
     except HvdExtError:
         if named is None:
             raise
-        # An mpirun that does not tell whose it is: the person does.
+        # An mpirun that does not say whose it is: the user does.
         found = (named, named.assumed_version, _find("mpirun"))
     if named is not None and found[0] is not named:
         found = (named, named.assumed_version, None)

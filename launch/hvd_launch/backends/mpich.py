@@ -205,7 +205,7 @@ class Mpich(MpiLibrary):
         return ""
 
     def took(self, setting: Setting, told: int | str | None) -> bool:
-        """MPI_T tells numbers only: of a text it gives the default, and of a name the number."""
+        """MPI_T shows numbers only: for a text it gives the default, and for a name the number."""
         if isinstance(told, int) and not setting.value.isdecimal():
             return (told == 0) == (setting.value == "auto")
         return isinstance(told, str) or super().took(setting, told)

@@ -1,4 +1,4 @@
-"""What UCX and libfabric are told, by the libraries that send through them. Pure."""
+"""Settings of UCX and libfabric, for the libraries that send through them. Pure."""
 
 from __future__ import annotations
 

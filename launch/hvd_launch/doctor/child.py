@@ -94,7 +94,7 @@ def _loaded_mpi() -> str | None:
 
 
 def main() -> None:
-    """Tell what was asked for; an error is told too."""
+    """Print what was asked for, or the error."""
     probes = {"mpi4py": mpi4py, "horovod": horovod, "rank": rank}
     try:
         told = probes[sys.argv[1]]()

@@ -152,7 +152,7 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _agree(mpirun: tuple[MpiLibrary, Version], library: tuple[MpiLibrary, Version]) -> bool:
-    """The same library, and the same release as far as both tell it."""
+    """The same library, and the same release as far as both report it."""
     (ours, version), (other, found) = mpirun, library
     known = min(len(version), len(found))
     return ours is other and version[:known] == found[:known]

@@ -1,1 +1,1 @@
-"""What runs inside a rank: which GPUs it sees, and how its output and its end are told."""
+"""What runs inside a rank: which GPUs it sees, and how its output and its end are reported."""

@@ -1,4 +1,4 @@
-"""What a launcher tells a process of its rank: the one reader of these variables."""
+"""What a launcher says to a process about its rank: the one reader of these variables."""
 
 from __future__ import annotations
 

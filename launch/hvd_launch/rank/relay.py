@@ -92,7 +92,7 @@ def run_reporting(
 
     for number in _FORWARDED:
         signal.signal(number, forward)
-    # A launcher whose output is no longer read may die of that before it ends its ranks.
+    # A launcher whose output is not read any more may die of that before it ends its ranks.
     die_with_parent(signal.SIGKILL)
     # A program that writes to a pipe keeps its lines back until it has a block of them.
     environ = {"PYTHONUNBUFFERED": "1", **environ}

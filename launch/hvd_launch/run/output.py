@@ -39,7 +39,7 @@ class Failure:
 
 
 class JobOutput:
-    """Reads a job's lines as they come."""
+    """Reads a job's lines as they arrive."""
 
     def __init__(self) -> None:
         self._last: defaultdict[tuple[int, int], deque[bytes]] = defaultdict(

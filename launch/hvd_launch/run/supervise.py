@@ -107,7 +107,7 @@ class _Supervisor:
                 self._reader_gone = True
                 self._lost.add(target)
             except OSError as error:
-                # A full disk is no reason to end a training. Its lines are still to be read.
+                # A full disk should not end a training. Its lines must still be read.
                 self._lost.add(target)
                 name = "output" if target == OUTPUT else "error"
                 _say(f"standard {name} cannot be written: {error.strerror}; the job goes on")
@@ -153,7 +153,7 @@ def run_job(launch: Launch, reporting: bool) -> int:
 
 
 def _sweep() -> None:
-    """End what the launcher left behind: it gets a moment to end by itself."""
+    """End what the launcher left behind: it gets a moment to end on its own."""
     end = time.monotonic() + _PATIENCE_S
     number = None
     while left := descendants(os.getpid()):

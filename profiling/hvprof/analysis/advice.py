@@ -185,7 +185,7 @@ def _straggler(case: _Case) -> Iterator[Advice]:
         return
     rank, waited_s = split.waited_for[0]
     total_s = sum(time_s for _, time_s in split.waited_for)
-    # Ranks that take turns in being late are no straggler.
+    # Ranks that take turns in being late are not stragglers.
     even = 2 / len(case.recording.ranks) if len(case.recording.ranks) > 2 else 0.7
     if not total_s or waited_s / total_s < min(even, 0.7):
         return

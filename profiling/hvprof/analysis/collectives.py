@@ -1,4 +1,4 @@
-"""The collective operations, by who waits for whom."""
+"""The collective operations, by which ranks wait for which."""
 
 from __future__ import annotations
 

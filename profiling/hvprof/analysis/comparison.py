@@ -41,7 +41,7 @@ class ComparedRow:
     `improvement_percent` is how much less time the second side takes for a byte: where
     both moved the same, how much less time it takes; where they cut the same gradients
     into other messages, still a fair figure. None where a side has no such message.
-    `low_percent` and `high_percent` are its interval, None where there is no spread to
+    `low_percent` and `high_percent` are its interval, None where no spread is known to
     tell from. `verdict` is "faster", "slower" or "no evidence"; "" without improvement.
     """
 
@@ -61,7 +61,7 @@ class Comparison:
     Attributes:
         runs: of each side.
         resampled: what the intervals come from: "runs", "blocks" (of one run a side) or
-            "" (neither: there are no intervals).
+            "" (neither: without intervals).
         confidence: of the total's interval; those of the rows hold jointly with it.
         same_bytes: False if the bytes that the sides moved differ by more than 1 %.
         same_ranks: False if the sides had different numbers of ranks.

@@ -57,7 +57,7 @@ def load_side(path: Path) -> tuple[Run, ...]:
             directory with several of these, which are runs of the same thing.
 
     Raises:
-        UsageError: there is no such thing, or it is damaged.
+        UsageError: it does not exist, or is damaged.
     """
     if path.is_file():
         return (_read_report(path),)
@@ -148,6 +148,6 @@ def _number(value: Any) -> float:
 
 
 def labels_of(first: Path, second: Path) -> tuple[str, str]:
-    """Names of the sides: the last part of their paths, if that tells them apart."""
+    """Names of the sides: the last part of their paths, if these differ."""
     names = (printable(first.resolve().name), printable(second.resolve().name))
     return names if names[0] != names[1] else (printable(str(first)), printable(str(second)))

@@ -189,7 +189,7 @@ def _blocks(cells: list[Cell], ranks: int) -> tuple[float, ...]:
 
     Cells have blocks of their own lengths: each is read as a curve of time against calls.
     Cells without blocks are spread evenly, which hides how they vary: where they are more
-    than a tenth of the time, there are no blocks at all.
+    than a tenth of the time, no blocks are made.
     """
     curves = []
     for cell in cells:

@@ -9,7 +9,7 @@ arrived, the others waited:
 In a broadcast or scatter only the root is waited for. Where hvd_ext measured a wait
 itself, that is taken, and the last to come is named.
 
-The same is told of regions of kind "communication", which all ranks enter equally often:
+The same is computed for regions of kind "communication", which all ranks enter equally often:
 Horovod starts an exchange only when every rank has asked for it, so a late rank is not seen
 in the exchange but in how long the others are blocked before it.
 """

@@ -68,7 +68,7 @@ def record(directory: Path, command: Sequence[str], *, force: bool, trace_events
 
 
 def _reaching_all_ranks(command: Sequence[str], variables: Iterable[str]) -> list[str]:
-    """The command; Open MPI's mpirun is told to carry our variables to other hosts too."""
+    """The command; Open MPI's mpirun must be asked to pass our variables to other hosts."""
     program = Path(command[0]).name
     if program not in _LAUNCHERS:
         return list(command)

@@ -27,7 +27,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         type=at_least(1),
         default=0,
         metavar="N",
-        help="keep each rank's last N calls one by one: tells waiting from transfer",
+        help="keep each rank's last N calls one by one: separates waiting from transfer",
     )
 
 

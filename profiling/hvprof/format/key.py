@@ -18,7 +18,7 @@ _BITS = ((0, 8), (8, 8), (16, 8), (24, 2), (26, 2), (28, 8), (36, 8))
 
 
 class Key(NamedTuple):
-    """What tells a kind of call from others, as numbers.
+    """What distinguishes a kind of call from others, as numbers.
 
     Attributes:
         operation, algorithm, datatype: numbers of names; of a region, its name and kind.

@@ -98,7 +98,7 @@ def import_timeline(
         raise UsageError(f"{timeline} has no exchange of Horovod's in it: give its timeline")
     size = size or _ranks_in(events)
     if not size:
-        raise UsageError(f"{timeline} does not tell how many ranks there were: give --size N")
+        raise UsageError(f"{timeline} does not say how many ranks there were: give --size N")
     epoch = (event["args"].get(_START) for event in events if isinstance(event.get("args"), dict))
     start_us = next((value for value in epoch if isinstance(value, int) and value >= 0), 0)
     end_us = max(message.end_us for message in messages)

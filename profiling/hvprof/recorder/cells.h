@@ -7,7 +7,7 @@
 
 #include "recorder.h"
 
-/* The number of a name, which is added if it is new; OTHER when there is no room left
+/* The number of a name, which is added if it is new; OTHER if the table is full
  * among the first `places`. */
 static int name_id(struct recorder *into, const char *name, int places)
 {
@@ -88,7 +88,7 @@ static void add_to_block(struct cell *cell, uint64_t call, uint64_t time_ns)
     cell->blocks_ns[call >> cell->block_shift] += time_ns;
 }
 
-/* Returns which call of its kind it is, from 1; 0 if there is no room for its kind. */
+/* Returns which call of its kind it is, from 1; 0 if the table of kinds is full. */
 static uint64_t count(struct recorder *into, uint64_t key, uint64_t bytes, uint64_t time_ns,
                       uint64_t wait_ns)
 {

@@ -125,7 +125,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationCache:
-    """How often memory that is sent was found registered already, as `source` tells it."""
+    """How often memory that is sent was found registered already, as `source` reports it."""
 
     source: str
     hits: int

@@ -74,7 +74,7 @@ def end(directory: Path, exit_code: int, duration_s: float | None = None) -> lis
         duration_s: by default the time since `begin`.
 
     Raises:
-        UsageError: there is no such recording.
+        UsageError: the recording does not exist.
     """
     meta = read_meta(directory / META_NAME)
     if not meta:

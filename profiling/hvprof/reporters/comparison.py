@@ -120,7 +120,7 @@ def comparison_verdict(comparison: Comparison) -> str:
     total = comparison.total
     first, second = comparison.labels
     if total.improvement_percent is None:
-        return "There is no allreduce on both sides to compare."
+        return "No allreduce on both sides to compare."
     if total.verdict == NO_EVIDENCE:
         interval = interval_text(total)
         known = f" (interval {interval})" if interval != "-" else ""

@@ -79,7 +79,7 @@ def _verdict(analysis: Analysis) -> str:
             f"The most promising change: {first.title[0].lower()}{first.title[1:]}, at most "
             f"{first.most_percent:.0f} % of the {first.share_of}."
         )
-    return " ".join(sentences) or "There is no traffic to judge."
+    return " ".join(sentences) or "No traffic was recorded."
 
 
 def _tiles(analysis: Analysis) -> list[dict[str, str]]:

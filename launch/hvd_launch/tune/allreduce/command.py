@@ -18,7 +18,7 @@ HELP = "the MPI library's allreduce algorithms by message size"
 EXAMPLE = "hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning"
 _DESCRIPTION = """Time each of the MPI library's own allreduce algorithms, forced by its own
 variables, and hvd_ext's; write the best by message size in the library's own form; run again
-with it and without it, in turns. Nothing is written where there is no gain beyond doubt.
+with it and without it, in turns. Nothing is written unless the gain is beyond doubt.
 Ctrl-C at any time: the same command goes on where it was."""
 
 

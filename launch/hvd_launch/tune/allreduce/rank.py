@@ -1,4 +1,4 @@
-"""One rank of a measuring job: times allreduce, and tells what the library says of itself.
+"""One rank of a measuring job: times allreduce, and reports what the library says of itself.
 
 Rank 0 prints lines that begin with MARK and go on in JSON; `hvd-launch tune allreduce`
 reads them. The one argument is a JSON object: see `Task`.

@@ -17,7 +17,7 @@ from hvd_launch.settings import Setting
 from hvd_launch.tune.common.target import Target
 
 _LAST_LINES = 12
-# A launcher that is told to stop needs a moment to stop the ranks on other hosts.
+# A launcher that is asked to stop needs a moment to stop the ranks on other hosts.
 _GRACE_S = 10.0
 
 

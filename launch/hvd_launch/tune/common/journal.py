@@ -41,7 +41,7 @@ class Journal:
         Args:
             path: the file.
             subject: what is measured: JSON's types.
-            fresh: move what is there aside, and start over.
+            fresh: move earlier measurements aside, and start over.
 
         Raises:
             UsageError: it holds measurements of something else, or is not a journal, or cannot be

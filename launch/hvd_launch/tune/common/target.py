@@ -1,4 +1,4 @@
-"""What both kinds of tuning are told: where jobs run, and where the results go."""
+"""What both kinds of tuning share: where jobs run, and where the results go."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def target_of(options: argparse.Namespace) -> Target:
     """What the options name.
 
     Raises:
-        UsageError: there is no such host, or too few slots.
-        HvdExtError: there is no MPI library.
+        UsageError: a host is unknown, or has too few slots.
+        HvdExtError: no MPI library was found.
     """
     check_size(options.np)
     hosts = parse_hosts(options.hosts) if options.hosts is not None else ()

@@ -48,7 +48,7 @@ class Reader:
             )
 
     def read(self, line: str) -> Reading | None:
-        """The throughput of a line, if it tells one above 0."""
+        """The throughput in a line, if it shows one above 0."""
         for pattern in self._patterns:
             match = pattern.search(line)
             if match and match.group(1):
@@ -62,7 +62,7 @@ class Reader:
 
 
 def throughput(readings: Sequence[Reading]) -> float | None:
-    """One figure for a run: the median of the kind of line that tells it most often.
+    """One figure for a run: the median of the kind of line that shows it most often.
 
     Of kinds that are as frequent the last counts, which is where programs sum up. The first
     of several readings is left out: programs warm up.

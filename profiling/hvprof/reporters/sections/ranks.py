@@ -1,4 +1,4 @@
-"""Ranks, and who waits for whom."""
+"""Ranks, and which wait for which."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def section(page: Page) -> Section:
     """What each rank spent where, and who was waited for."""
     analysis = page.analysis
     figures = [*_ranks(analysis.recording), *_waiting(analysis.wait_split)]
-    return Section("Ranks, and who waits for whom", figures)
+    return Section("Ranks, and which wait for which", figures)
 
 
 def _ranks(recording: Recording) -> Iterator[Figure]:
