@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array, Operation
 
 # Anything but 0 or None means that ranks did not arrive.
-Run = Callable[[], "int | None"]
+PlannedCall = Callable[[], "int | None"]
 
 
 class Exchange(Protocol):
     """Reduces one buffer, in place, again and again."""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> PlannedCall:
         """Reduces the buffer; called as it is, as each further call costs time."""
 
-    def on(self, comm: MPI.Comm) -> Run:
+    def on(self, comm: MPI.Comm) -> PlannedCall:
         """The same on another communicator of the same ranks, for another thread."""
 
     def stall(self, code: int) -> StallError:
@@ -44,9 +44,9 @@ class MessageExchange:
         """Plan the exchange; UsageError as `prepare` raises it."""
         self._rest = (buffer, operation, dtype)
         self._algorithm = algorithm
-        self.run: Run = prepare(algorithm, comm, *self._rest)
+        self.run: PlannedCall = prepare(algorithm, comm, *self._rest)
 
-    def on(self, comm: MPI.Comm) -> Run:
+    def on(self, comm: MPI.Comm) -> PlannedCall:
         """The same on another communicator."""
         return prepare(self._algorithm, comm, *self._rest)
 
@@ -68,7 +68,7 @@ class StagedFromDevice:
         """Reduce the device memory."""
         return self._staged(self._inner.run)
 
-    def on(self, comm: MPI.Comm) -> Run:
+    def on(self, comm: MPI.Comm) -> PlannedCall:
         """The same on another communicator."""
         run = self._inner.on(comm)
         return lambda: self._staged(run)
@@ -77,7 +77,7 @@ class StagedFromDevice:
         """As that of what reduces the host's memory."""
         return self._inner.stall(code)
 
-    def _staged(self, run: Run) -> int | None:
+    def _staged(self, run: PlannedCall) -> int | None:
         self._device.get(out=self._host)
         code = run()
         if not code:

@@ -41,13 +41,15 @@ OPERATIONS = {
 }
 
 
-def operation(name: str) -> Operation:
+def find_operation(name: str) -> Operation:
     """Look an operation up.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: no operation has that name.
     """
     try:
         return OPERATIONS[name]
     except KeyError:
-        raise UsageError(f"operation {name!r}: use one of {', '.join(OPERATIONS)}") from None
+        raise UsageError(
+            f"invalid operation {name!r}: use one of {', '.join(OPERATIONS)}"
+        ) from None

@@ -17,19 +17,19 @@ import numpy as np
 
 from hvd_ext.allreduce import native
 from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY
-from hvd_ext.allreduce.exchange import Exchange, MessageExchange, Run, StagedFromDevice
-from hvd_ext.allreduce.operations import Array, Operation, operation
+from hvd_ext.allreduce.exchange import Exchange, MessageExchange, PlannedCall, StagedFromDevice
+from hvd_ext.allreduce.operations import Array, Operation, find_operation
 from hvd_ext.allreduce.prepare import check_dtype, dtype_class_of, prepare
 from hvd_ext.allreduce.shared_memory import SharedMemoryExchange
 from hvd_ext.allreduce.table import BUILT_IN, Table
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.events import CommEvent, emit, listening
-from hvd_ext.job.progress_thread import Progress
+from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.settings import stall_timeout_s
 from hvd_ext.shm.layout import align_up
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.shm.window import Window
+from hvd_ext.shm.window import NodeWindow
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -55,7 +55,7 @@ def allreduce(
     chosen = table.choose(topology.nodes, ranks, "host", buffer.nbytes, dtype_class)
     if chosen == SHARED_MEMORY:
         chosen = NATIVE
-    reduction = operation(operation_name)
+    reduction = find_operation(operation_name)
     if chosen == NATIVE and dtype_class != "half" and operation_name != "average":
         native.allreduce(topology.world, buffer, reduction)
         return
@@ -82,7 +82,7 @@ class PersistentAllreduce:
 
     algorithm: str
     _exchange: Exchange
-    _run: Run
+    _run: PlannedCall
     _started: Future[None] | None
 
     def __init__(
@@ -139,7 +139,7 @@ class PersistentAllreduce:
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype!r}: use one of {', '.join(DTYPES)}")
         self = cls.__new__(cls)
-        window = Window(topology.node, align_up(count * DTYPES[dtype].item_bytes))
+        window = NodeWindow(topology.node, align_up(count * DTYPES[dtype].item_bytes))
         self.buffer = np.frombuffer(window.data, DTYPES[dtype].stored_as, count)
         self._plan(topology, operation, dtype, algorithm, table, window)
         return self
@@ -180,7 +180,7 @@ class PersistentAllreduce:
         if self._started is not None:
             raise UsageError("already started: call wait() before the next call or start()")
 
-    def _call(self, run: Run) -> None:
+    def _call(self, run: PlannedCall) -> None:
         start_s = time.monotonic()
         if code := run():
             raise self._exchange.stall(code)
@@ -204,12 +204,12 @@ class PersistentAllreduce:
         dtype: str | None,
         algorithm: str | None,
         table: Table,
-        window: Window | None = None,
+        window: NodeWindow | None = None,
     ) -> None:
         dtype = check_dtype(self.buffer, dtype)
         self._topology = topology
         self._started = None
-        reduction = operation(name)
+        reduction = find_operation(name)
         if algorithm is None:
             memory = "host" if window is None else "arena"
             dtype_class = DTYPES[dtype].dtype_class
@@ -235,7 +235,7 @@ def _exchange(
     reduction: Operation,
     dtype: str,
     algorithm: str,
-    window: Window | None,
+    window: NodeWindow | None,
 ) -> Exchange:
     if algorithm == SHARED_MEMORY:
         timeout_s = stall_timeout_s()
@@ -249,7 +249,7 @@ class _Background:
     def __init__(self, topology: Topology) -> None:
         self._lease = topology.borrow("background", topology.world)
         (self.comm,) = self._lease.comms
-        self.thread = Progress()
+        self.thread = ProgressThread()
 
     def close(self) -> None:
         self.thread.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import StallError, UsageError
 from hvd_ext.job.stalls import StallMonitor
-from hvd_ext.shm.window import NodeExchange, Window, staging_bytes
+from hvd_ext.shm.window import NodeExchange, NodeWindow, staging_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class SharedMemoryExchange:
         operation: str,
         dtype: str,
         timeout_s: float,
-        window: Window | None = None,
+        window: NodeWindow | None = None,
     ) -> None:
         """Plan the exchange.
 
@@ -73,7 +73,7 @@ class SharedMemoryExchange:
         if window is not None and buffer.nbytes > _SHORTEST_IN_PLACE:
             planned = window.plan(0, buffer.size, dtype, scale, local=True, operation=operation)
         else:
-            window = Window(topology.node, staging_bytes(buffer.nbytes))
+            window = NodeWindow(topology.node, staging_bytes(buffer.nbytes))
             planned = window.plan_staged(dtype, buffer.size, operation, scale)
             address = buffer.ctypes.data
         self._window = window

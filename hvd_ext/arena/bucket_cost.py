@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hvd_ext.arena.buckets import BucketCost
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_buckets
-from hvd_ext.job.progress_thread import Progress
+from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _exchange_s(topology: Topology, table: Table, timeout_s: float, counts: list
     specs = [ParameterSpec(str(i), (count,), (1,), "float32") for i, count in enumerate(counts)]
     plan = layout_buckets(specs, [[i] for i in range(len(specs))])
     arena = HostArena(topology, plan, 1.0, table, timeout_s)
-    progress = Progress()
+    progress = ProgressThread()
     times_s = []  # noise only adds: the least counts
     for _ in range(_WARM_UP + _ROUNDS):
         topology.world.Barrier()

@@ -20,7 +20,7 @@ from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.job.watchdog import Watchdog
 from hvd_ext.shm.regions import on_every_rank
-from hvd_ext.shm.window import Window
+from hvd_ext.shm.window import NodeWindow
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
@@ -65,7 +65,9 @@ class HostArena:
         self._size, self._ranks = topology.world.size, topology.node.size
         self._nodes = topology.cross.size
         self._table = table
-        self._window = on_every_rank(topology, lambda: Window(topology.node, layout.total_bytes))
+        self._window = on_every_rank(
+            topology, lambda: NodeWindow(topology.node, layout.total_bytes)
+        )
         self.data: Array = np.frombuffer(self._window.data, np.uint8)
         self._local = self._nodes == 1
         limit_s = timeout_s if self._local else _NO_LIMIT_S

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.job.progress_thread import Progress, Work, wait_for
+from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -47,7 +47,7 @@ class Channels:
             shards: this rank's part of each bucket.
             table: names the algorithm, by the size of a shard.
         """
-        self._threads = [Progress() for _ in comms]
+        self._threads = [ProgressThread() for _ in comms]
         self._pending: deque[Future[None]] = deque()
         self._calls: list[Callable[[], None]] = []
         for index, (bucket, memory) in enumerate(zip(buckets, shards, strict=True)):

@@ -17,7 +17,7 @@ from hvd_ext.errors import UsageError
 Work = Callable[[], object]
 
 
-class Progress:
+class ProgressThread:
     """Runs work in order on one daemon thread."""
 
     def __init__(self) -> None:

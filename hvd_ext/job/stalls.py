@@ -117,7 +117,7 @@ class StallMonitor:
                     warn_at_s += WARN_AFTER_S
 
     def give_up(self, late: OSError) -> StallError:
-        """Have the job end soon; `late.args[0]` are local ranks, as Window.late gives them."""
+        """Have the job end soon; `late.args[0]` are local ranks, as NodeWindow.late gives them."""
         ended = isinstance(late, ProcessLookupError)
         report = StallReport(self._world_ranks(late), self._occasion, self._limit_s, ended)
         error = report.error(self._hosts)

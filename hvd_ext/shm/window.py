@@ -87,7 +87,7 @@ class NodeExchange:
         return float(self.plan.transfer_s)
 
 
-class Window:
+class NodeWindow:
     """One region per rank of a node, mapped by all of them.
 
     Attributes:
@@ -234,10 +234,12 @@ class Window:
 class _Repeated(functools.partial[int]):
     """A call with what its one argument points to, which must live as long."""
 
-    window: Window
+    window: NodeWindow
     exchange: NodeExchange
 
-    def __new__(cls, function: Any, call: Any, window: Window, exchange: NodeExchange) -> _Repeated:
+    def __new__(
+        cls, function: Any, call: Any, window: NodeWindow, exchange: NodeExchange
+    ) -> _Repeated:
         self = super().__new__(cls, function, call)
         self.window, self.exchange = window, exchange
         return self

@@ -23,10 +23,10 @@ from torch.utils.dlpack import from_dlpack
 
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
-from hvd_ext.job.progress_thread import Progress, wait_for
+from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch.parameters import NamedParameters, specify
-from hvd_ext.torch.slot import BucketState, Slot
+from hvd_ext.torch.slot import BucketState, GradientSlot
 from hvd_ext.torch.sparse import KNOWN_AFTER, SparseExchange
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ class Reducer:
         self._backward_since_s: float | None = None
         self._arenas: list[Arena] = []
         self._memory: list[tuple[torch.Tensor, int]] = []  # of each arena, and its address
-        self._slots: list[Slot] = []
+        self._slots: list[GradientSlot] = []
         self._buckets: list[BucketState] = []
         self._next = 0  # bucket to be submitted
         self._pending: deque[Future[None]] = deque()
         arena, self._reason = factory.first(specify(named_parameters))
-        self._progress = Progress()
+        self._progress = ProgressThread()
         # An optimizer that is dropped leaves no threads, which would outlive MPI.
         self._close = weakref.finalize(self, _close, self._progress, self._arenas)
         self._close.atexit = False
@@ -179,12 +179,12 @@ class Reducer:
         self._close()
 
     def _take_in(self, arena: Arena, named_parameters: NamedParameters) -> None:
-        slots = [Slot(name, p, p, self._passes_per_step) for name, p in named_parameters]
+        slots = [GradientSlot(name, p, p, self._passes_per_step) for name, p in named_parameters]
         self._place(arena, slots)
         for slot in slots:
             self._watch(slot)
 
-    def _place(self, arena: Arena, slots: Sequence[Slot]) -> None:
+    def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
         self._arenas.append(arena)
         self._progress.submit(arena.enter_thread)
@@ -226,7 +226,7 @@ class Reducer:
             self._place(arena, dense)
         log.info("hvd_ext: %s", self._reason)
 
-    def _watch(self, slot: Slot) -> None:
+    def _watch(self, slot: GradientSlot) -> None:
         # The parameter must not keep alive what is the optimizer's: through autograd's
         # hooks the collector does not see such a cycle.
         reducer, index = weakref.ref(self), len(self._slots)
@@ -239,7 +239,7 @@ class Reducer:
         self._slots.append(slot)
         slot.parameter.register_post_accumulate_grad_hook(on_gradient)
 
-    def _ready(self, slot: Slot) -> None:
+    def _ready(self, slot: GradientSlot) -> None:
         if slot.passes_left <= 0:
             # The complaint is this one, also if step() is called nevertheless.
             slot.note_version()
@@ -269,7 +269,7 @@ class Reducer:
         bucket.arena.ready(bucket.index)
         self._pending.append(self._progress.submit(partial(bucket.arena.reduce, bucket.index)))
 
-    def _fill(self, slot: Slot) -> None:
+    def _fill(self, slot: GradientSlot) -> None:
         """Have the slot hold what this rank puts into the exchange."""
         grad = slot.parameter.grad
         if slot.sparse or (grad is not None and grad.is_sparse):
@@ -295,7 +295,7 @@ class Reducer:
 _closing: dict[Future[None], list[Arena]] = {}
 
 
-def _close(progress: Progress, arenas: list[Arena]) -> None:
+def _close(progress: ProgressThread, arenas: list[Arena]) -> None:
     def close_arenas() -> None:
         for arena in arenas:
             arena.close()

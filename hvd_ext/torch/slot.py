@@ -34,7 +34,7 @@ class BucketState:
 
 
 @dataclass
-class Slot:
+class GradientSlot:
     """One parameter's gradient.
 
     Attributes:

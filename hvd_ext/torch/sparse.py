@@ -15,7 +15,7 @@ import torch
 from hvd_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from hvd_ext.torch.slot import Slot
+    from hvd_ext.torch.slot import GradientSlot
 
 # Steps until every rank knows which gradients are sparse.
 KNOWN_AFTER = 4
@@ -26,9 +26,9 @@ class SparseExchange:
 
     def __init__(self, op: Any) -> None:
         self._op = op
-        self._started: list[tuple[Slot, Callable[[], torch.Tensor]]] = []
+        self._started: list[tuple[GradientSlot, Callable[[], torch.Tensor]]] = []
 
-    def start(self, slot: Slot, step: int) -> None:
+    def start(self, slot: GradientSlot, step: int) -> None:
         """Begin to exchange a gradient; a rank that has none takes part with no rows.
 
         Raises:
@@ -51,7 +51,7 @@ class SparseExchange:
 
     def start_what_others_have(
         self,
-        slots: Sequence[Slot],
+        slots: Sequence[GradientSlot],
         step: int,
         named_by_any: Callable[[list[int]], list[int]],
     ) -> None:

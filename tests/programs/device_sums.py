@@ -24,7 +24,7 @@ import torch  # noqa: E402
 
 from hvd_ext.arena.cuda.arena import DeviceArena  # noqa: E402
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size  # noqa: E402
-from hvd_ext.job.progress_thread import Progress  # noqa: E402
+from hvd_ext.job.progress_thread import ProgressThread  # noqa: E402
 from hvd_ext.job.topology import discover  # noqa: E402
 
 COUNTS = [0, 1, 2, 7, 8, 31, 32, 33, 4095, 4097, 100_003, 3_000_000]
@@ -78,7 +78,7 @@ def run(topology, bucket_bytes: int, scale: float, stream: torch.cuda.Stream) ->
         {i: values(COUNTS[i], rank, number).cuda(DEVICE) for i in views} for number in range(ROUNDS)
     ]
     results = []
-    progress = Progress()
+    progress = ProgressThread()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         for number in range(ROUNDS):

@@ -14,7 +14,7 @@ import pytest
 from hvd_ext.errors import UsageError
 from hvprof.analysis.bootstrap import FASTER, NO_EVIDENCE, SLOWER, Sample, weigh
 from hvprof.analysis.comparison import Comparison, compare
-from hvprof.analysis.inputs import Run, load_side
+from hvprof.analysis.inputs import RecordedRun, load_side
 from hvprof.analysis.regression import check, parse_percent
 from hvprof.analysis.summary import BLOCKS, Row
 from hvprof.cli import main
@@ -24,7 +24,7 @@ PAIRS = 100
 LABELS = ("1-128 KB", "128 KB-16 MB", "16-32 MB", "32-64 MB", "64-128 MB")
 
 
-def run_with(times_s: np.ndarray, blocks: np.ndarray | None = None) -> Run:
+def run_with(times_s: np.ndarray, blocks: np.ndarray | None = None) -> RecordedRun:
     """A run of 2 ranks with 10 MB in each of the first rows of the table."""
     rows = [
         Row(
@@ -50,12 +50,12 @@ def run_with(times_s: np.ndarray, blocks: np.ndarray | None = None) -> Run:
         )
         for place, (label, time_s) in enumerate(zip(LABELS, times_s, strict=False))
     ]
-    return Run("run", 2, tuple(rows))
+    return RecordedRun("run", 2, tuple(rows))
 
 
 def noisy_runs(
     generator: np.random.Generator, count: int, kind: str, speed: float = 1.0
-) -> list[Run]:
+) -> list[RecordedRun]:
     """Runs whose rows differ by chance: each alone, and all of a run together."""
     runs = []
     for _ in range(count):
@@ -101,7 +101,7 @@ def test_five_percent_are_found_with_20_runs_a_side() -> None:
 def test_dependent_blocks_of_one_run_give_no_evidence() -> None:
     generator = np.random.default_rng(9)
 
-    def one_run(speed: float, dependence: float) -> Run:
+    def one_run(speed: float, dependence: float) -> RecordedRun:
         times_s = np.empty((5, BLOCKS))
         level = generator.normal(0, 0.05, 5)
         for block in range(BLOCKS):
@@ -121,7 +121,7 @@ def test_dependent_blocks_of_one_run_give_no_evidence() -> None:
 def test_single_runs_that_differ_as_runs_do_give_no_evidence() -> None:
     generator = np.random.default_rng(2)
 
-    def one_run() -> Run:
+    def one_run() -> RecordedRun:
         of_run = np.exp(generator.normal(0, 0.03))
         times_s = of_run * np.exp(generator.normal(0, 0.05, (5, BLOCKS)))
         return run_with(times_s.sum(axis=1), times_s)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_launch.rank.relay import MARK, OUTPUT_MARK, Lines
-from hvd_launch.run.output import ERRORS, LAST_LINES, OUTPUT, Failure, JobOutput, arrived
+from hvd_launch.run.output import ERRORS, LAST_LINES, OUTPUT, FailedRank, JobOutput, arrived
 
 ROOT = Path(__file__).resolve().parents[2]
 # A job without ranks: its launcher is a Python that runs the argument.
@@ -61,7 +61,7 @@ def test_the_first_rank_that_failed_is_shown_with_its_own_lines() -> None:
         MARK + b"rank 0 exited with code 1",
         b"mpirun noticed that process rank 1",
     )
-    assert output.failure == Failure(1, "exited with code 3", 3)
+    assert output.failure == FailedRank(1, "exited with code 3", 3)
     assert output.last_lines(1) == [b"[1] step 1\n", b"[1] ValueError: boom\n"]
     assert shown.endswith(b"[0] horovod: rank 1 is gone\n")
     assert output.held == [b"mpirun noticed that process rank 1\n"]
@@ -92,14 +92,14 @@ def test_what_a_rank_prints_does_not_push_its_traceback_out() -> None:
 @pytest.mark.parametrize(
     ("report", "failure"),
     [
-        (b"rank 2 was killed by SIGSEGV", Failure(2, "was killed by SIGSEGV", 139)),
-        (b"rank 2 was killed by signal 64", Failure(2, "was killed by signal 64", 192)),
+        (b"rank 2 was killed by SIGSEGV", FailedRank(2, "was killed by SIGSEGV", 139)),
+        (b"rank 2 was killed by signal 64", FailedRank(2, "was killed by signal 64", 192)),
         (b"rank x exited with code 3", None),
         (b"rank 2 exited with code ", None),
         (b"", None),
     ],
 )
-def test_reports(report: bytes, failure: Failure | None) -> None:
+def test_reports(report: bytes, failure: FailedRank | None) -> None:
     assert feed(MARK + report)[0].failure == failure
 
 

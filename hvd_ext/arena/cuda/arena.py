@@ -26,7 +26,7 @@ from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.layout import shard
 from hvd_ext.shm.regions import WindowError, on_every_rank
-from hvd_ext.shm.window import Window
+from hvd_ext.shm.window import NodeWindow
 from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class DeviceArena:
         self._device = device
         self._monitored = StallMonitor(topology, timeout_s, "a gradient exchange")
         self._current_stream = current_stream
-        self._window = on_every_rank(topology, lambda: Window(topology.node, 0))
+        self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.
         self._meeting = self._window.plan(0, 0, "float32", scale, local=False)
         # An event for each bucket, and one for when this rank has done its shards.

@@ -22,7 +22,7 @@ class _Ended(BaseException):
     """Another rank has failed: this one stops silently."""
 
 
-class _Exchange:
+class _Mailboxes:
     """The mailboxes of a job."""
 
     def __init__(self, size: int) -> None:
@@ -76,8 +76,8 @@ class _Exchange:
 class EmulatedCommunicator:
     """A communicator among threads; `run` makes the first one."""
 
-    def __init__(self, exchange: _Exchange, members: tuple[int, ...], me: int, name: str) -> None:
-        self._exchange = exchange
+    def __init__(self, mailboxes: _Mailboxes, members: tuple[int, ...], me: int, name: str) -> None:
+        self._mailboxes = mailboxes
         self._members = members
         self._name = name
         self._count = 0
@@ -89,12 +89,12 @@ class EmulatedCommunicator:
         self._count += 1
         count = self._count
         for peer, tensor in sends:
-            self._exchange.put((self._name, self.rank, peer, count), tensor.detach().clone())
+            self._mailboxes.put((self._name, self.rank, peer, count), tensor.detach().clone())
 
         def wait() -> None:
             for peer, tensor in receives:
                 what = f"the message of rank {peer} to rank {self.rank} (exchange {count})"
-                letter = self._exchange.take((self._name, peer, self.rank, count), what)
+                letter = self._mailboxes.take((self._name, peer, self.rank, count), what)
                 if letter.shape != tensor.shape or letter.dtype != tensor.dtype:
                     raise AssertionError(
                         f"{what} is {letter.shape} {letter.dtype}, "
@@ -121,7 +121,7 @@ class EmulatedCommunicator:
         self._count += 1
         inside = tuple(self._members[rank] for rank in members)
         name = f"{self._name}/{self._count}:{inside}"
-        return EmulatedCommunicator(self._exchange, inside, self._members[self.rank], name)
+        return EmulatedCommunicator(self._mailboxes, inside, self._members[self.rank], name)
 
 
 def run(size: int, function: Callable[[Communicator], T]) -> list[T]:
@@ -138,14 +138,14 @@ def run(size: int, function: Callable[[Communicator], T]) -> list[T]:
         Exception: whatever the first rank to fail raised; the others are ended.
         StallError: every rank waits for a message that will not come; names one.
     """
-    exchange = _Exchange(size)
+    mailboxes = _Mailboxes(size)
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 
     def work(rank: int) -> None:
         failed = True
         try:
-            comm = EmulatedCommunicator(exchange, tuple(range(size)), rank, "world")
+            comm = EmulatedCommunicator(mailboxes, tuple(range(size)), rank, "world")
             results[rank] = function(comm)
             failed = False
         except _Ended:
@@ -154,11 +154,11 @@ def run(size: int, function: Callable[[Communicator], T]) -> list[T]:
             # The caller raises it; nothing is lost.
             errors.append(error)
         finally:
-            exchange.leave(failed)
+            mailboxes.leave(failed)
 
     if size == 1:
         # No thread: a debugger, a profiler and grad mode see the caller's own.
-        return [function(EmulatedCommunicator(exchange, (0,), 0, "world"))]
+        return [function(EmulatedCommunicator(mailboxes, (0,), 0, "world"))]
     threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
@@ -166,6 +166,6 @@ def run(size: int, function: Callable[[Communicator], T]) -> list[T]:
         thread.join()
     if errors:
         raise errors[0]
-    if exchange.left():
-        raise AssertionError(f"{exchange.left()} messages were sent but not received")
+    if mailboxes.left():
+        raise AssertionError(f"{mailboxes.left()} messages were sent but not received")
     return [results[rank] for rank in range(size)]

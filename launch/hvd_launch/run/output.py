@@ -24,7 +24,7 @@ _ABORTS = (
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRank:
     """The first rank that failed.
 
     Attributes:
@@ -47,16 +47,16 @@ class JobOutput:
         )
         self._shown: deque[int] = deque(maxlen=2 * LAST_LINES)
         self._held: list[bytes] = []
-        self._reported: Failure | None = None
-        self._aborted: Failure | None = None
+        self._reported: FailedRank | None = None
+        self._aborted: FailedRank | None = None
 
     @property
-    def reported(self) -> Failure | None:
+    def reported(self) -> FailedRank | None:
         """The first rank whose failure was seen by its own `exec --report`."""
         return self._reported
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> FailedRank | None:
         """The first rank that failed, as far as is known."""
         return self._reported or self._aborted
 
@@ -75,7 +75,7 @@ class JobOutput:
             if report is not None and self._reported is None:
                 how = report.group(2).decode(errors="replace")
                 code = int(report.group(3)) if report.group(3) else _signal_code(how)
-                self._reported = Failure(int(report.group(1)), how, code)
+                self._reported = FailedRank(int(report.group(1)), how, code)
             return shown
         rank = _RANK.match(line)
         if rank:
@@ -118,11 +118,11 @@ def _signal_code(how: str) -> int | None:
     return 128 + signal.Signals[name] if name in signal.Signals.__members__ else None
 
 
-def _abort(line: bytes) -> Failure | None:
+def _abort(line: bytes) -> FailedRank | None:
     for pattern in _ABORTS:
         if match := pattern.search(line):
             code = int(match.group(2)) if match.group(2) else None
             exited = pattern is slurm.ABORT_PATTERN
             how = f"exited with code {code}" if exited else "called MPI_Abort"
-            return Failure(int(match.group(1)), how, code)
+            return FailedRank(int(match.group(1)), how, code)
     return None

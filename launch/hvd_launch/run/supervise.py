@@ -17,7 +17,7 @@ from typing import BinaryIO
 from hvd_ext.errors import HvdExtError
 from hvd_ext.process import descendants, dying_with_parent
 from hvd_launch.backends.libraries import Launch
-from hvd_launch.run.output import OUTPUT, Failure, JobOutput, arrived
+from hvd_launch.run.output import OUTPUT, FailedRank, JobOutput, arrived
 
 # A launcher that was asked to end gets this long for each step: its own way, SIGTERM, SIGKILL.
 _PATIENCE_S = 5.0
@@ -130,7 +130,7 @@ class _Supervisor:
         _tell(self._output.held)
         return code or int(bool(self._lost))
 
-    def _show(self, failure: Failure) -> None:
+    def _show(self, failure: FailedRank) -> None:
         lines = self._output.last_lines(failure.rank)
         said = "Its last lines:" if lines else "It printed nothing."
         if lines and self._output.just_shown(failure.rank):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvprof.analysis.bootstrap import CONFIDENCE, Sample, weigh
-from hvprof.analysis.inputs import Run, run_of
+from hvprof.analysis.inputs import RecordedRun, run_of
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row
 from hvprof.recording.model import Recording
 
@@ -82,8 +82,8 @@ class Comparison:
 
 
 def compare(
-    first: Recording | Sequence[Run],
-    second: Recording | Sequence[Run],
+    first: Recording | Sequence[RecordedRun],
+    second: Recording | Sequence[RecordedRun],
     labels: tuple[str, str] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Comparison:
@@ -122,7 +122,7 @@ def compare(
 class _Measured:
     """A run's allreduce by message size: calls, bytes and seconds of a rank."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RecordedRun) -> None:
         self.run = run
         self.by_size: dict[str, Side] = {}
         self.blocks: dict[str, NDArray[np.float64]] = {}
@@ -159,7 +159,7 @@ class _Measured:
         return Sample(np.asarray(time_s), np.full(BLOCKS, amount), blocks=True)
 
 
-def _runs(side: Recording | Sequence[Run]) -> Sequence[Run]:
+def _runs(side: Recording | Sequence[RecordedRun]) -> Sequence[RecordedRun]:
     return [run_of(side)] if isinstance(side, Recording) else side
 
 
@@ -208,7 +208,9 @@ def _resampled(sides: Sequence[Sequence[_Measured]], total: ComparedRow) -> str:
     return "blocks" if min(map(len, sides)) == 1 else "runs"
 
 
-def _labels(first: Recording | Sequence[Run], second: Recording | Sequence[Run]) -> tuple[str, str]:
+def _labels(
+    first: Recording | Sequence[RecordedRun], second: Recording | Sequence[RecordedRun]
+) -> tuple[str, str]:
     runs = (_runs(first)[0].name, _runs(second)[0].name)
     if runs[0] != runs[1]:
         return runs

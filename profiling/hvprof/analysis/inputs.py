@@ -25,7 +25,7 @@ _MOST_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """One recorded run, as far as a comparison needs it.
 
     Attributes:
@@ -39,17 +39,17 @@ class Run:
     rows: tuple[Row, ...]
 
 
-def run_of(recording: Recording) -> Run:
+def run_of(recording: Recording) -> RecordedRun:
     """What a comparison needs of a recording."""
     directory = recording.directory
-    return Run(
+    return RecordedRun(
         printable(directory.resolve().name or str(directory)),
         len(recording.ranks),
         tuple(rows(recording, "data")),
     )
 
 
-def load_side(path: Path) -> tuple[Run, ...]:
+def load_side(path: Path) -> tuple[RecordedRun, ...]:
     """Read one side of a comparison.
 
     Args:
@@ -81,7 +81,7 @@ def _is_recording(path: Path) -> bool:
     return (path / META_NAME).exists() or any(path.glob(RANK_FILES))
 
 
-def _read_report(path: Path) -> Run:
+def _read_report(path: Path) -> RecordedRun:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{path} is larger than any report: name one written by hvprof report")
@@ -107,7 +107,7 @@ def _read_report(path: Path) -> Run:
         found = tuple(_row(entry) for entry in data["data"])
         if not _of(list, data["ranks"]):
             raise ValueError(path)
-        return Run(printable(path.stem), len(data["ranks"]), found)
+        return RecordedRun(printable(path.stem), len(data["ranks"]), found)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         raise UsageError(f"{path} is damaged: write it again with hvprof report") from None
 

@@ -13,7 +13,7 @@ PASSED, REGRESSED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GateOutcome:
     """What the gate says: its exit code, and why in one line."""
 
     exit_code: int
@@ -32,7 +32,7 @@ def parse_percent(text: str) -> float:
     return float(match.group(1))
 
 
-def check(comparison: Comparison, max_regression_percent: float) -> Outcome:
+def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
     """Whether the second side is slower than the first by more than is allowed.
 
     It is if the best estimate of the total's slowdown is above the limit, and the interval
@@ -55,15 +55,15 @@ def check(comparison: Comparison, max_regression_percent: float) -> Outcome:
     limit = f"{max_regression_percent:g} % is allowed"
     interval = f"improvement {interval_text(total)}"
     if total.verdict == SLOWER and slowdown > max_regression_percent:
-        return Outcome(
+        return GateOutcome(
             REGRESSED,
             f"failed: {second} takes {slowdown:.1f} % more allreduce time than {first} "
             f"({interval}); {limit}",
         )
     if most > max_regression_percent:
-        return Outcome(
+        return GateOutcome(
             PASSED,
             f"passed: no evidence of a slowdown beyond the limit ({interval}; {limit}), but one "
             f"of {most:.1f} % is not excluded: more runs tell",
         )
-    return Outcome(PASSED, f"passed: {interval}; {limit}")
+    return GateOutcome(PASSED, f"passed: {interval}; {limit}")

@@ -19,7 +19,7 @@ _RESAMPLES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ProjectedSpeedup:
     """Speedup over the recorded ranks at `size` ranks, each with its lowest and highest.
 
     Weak: the batch of a rank stays; strong: the batch of all ranks together stays.
@@ -52,7 +52,7 @@ class Limits:
     io_percent: float
     serial_percent: float
     most_speedup: float | None
-    projection: tuple[Point, ...]
+    projection: tuple[ProjectedSpeedup, ...]
 
 
 def limits(recording: Recording) -> Limits | None:
@@ -74,7 +74,7 @@ def limits(recording: Recording) -> Limits | None:
     )
 
 
-def _point(size: int, larger: int, shares: np.ndarray, spread: np.ndarray) -> Point:
+def _point(size: int, larger: int, shares: np.ndarray, spread: np.ndarray) -> ProjectedSpeedup:
     factor = larger / size
     # A bandwidth-bound ring, and one more level of a latency-bound tree for each doubling.
     ring = ((larger - 1) / larger) / ((size - 1) / size)
@@ -85,7 +85,7 @@ def _point(size: int, larger: int, shares: np.ndarray, spread: np.ndarray) -> Po
             weak.append(factor / (part[0] + part[1] * growth + part[2]))
             strong.append(1 / (part[0] / factor + part[1] * growth + part[2]))
     middle = len(weak) // 2  # growth tree, the mean shares
-    return Point(
+    return ProjectedSpeedup(
         larger,
         math.sqrt(weak[0] * weak[middle]),
         min(weak),

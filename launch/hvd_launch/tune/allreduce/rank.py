@@ -1,7 +1,7 @@
 """One rank of a measuring job: times allreduce, and reports what the library says of itself.
 
 Rank 0 prints lines that begin with MARK and go on in JSON; `hvd-launch tune allreduce`
-reads them. The one argument is a JSON object: see `Task`.
+reads them. The one argument is a JSON object: see `Assignment`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PART = 2000
 
 
 @dataclass(frozen=True)
-class Task:
+class Assignment:
     """What to measure.
 
     Attributes:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what the argument says, on all ranks."""
     from mpi4py import MPI
 
-    task = Task(**json.loads(arguments[0]))
+    task = Assignment(**json.loads(arguments[0]))
     world = MPI.COMM_WORLD.Dup()
     facts = _facts(world, task)
     if world.rank == 0:
@@ -112,7 +112,7 @@ def _samples(
     return [sample_s(world, call, repeats) for _ in range(count)]
 
 
-def _facts(world: MPI.Comm, task: Task) -> dict[str, Any]:
+def _facts(world: MPI.Comm, task: Assignment) -> dict[str, Any]:
     from mpi4py import MPI
 
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
