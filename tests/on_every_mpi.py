@@ -25,7 +25,7 @@ import os
 from mpi4py import MPI
 os.write(1, b"sum %d\\n" % MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank))
 """
-# Rank 1 ends as it is told while rank 0 would go on for long.
+# Rank 1 ends in the way asked for while rank 0 would go on for long.
 FAIL = """
 import os, signal, sys, time
 from mpi4py import MPI
@@ -94,7 +94,7 @@ def run(library: Path, *arguments: str, **extra: str) -> subprocess.CompletedPro
 def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
+        assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.05)
 
 
