@@ -63,17 +63,20 @@ class Topology:
         kept: T = self._kept[make]
         return kept
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """End the threads, then free the communicators; collective, at the job's end.
-
-        Call it before hvd.shutdown() ends MPI, after the optimizers were closed. Where some
-        rank does not arrive within `timeout_s`, the communicators are left to MPI.
-        """
-        from mpi4py import MPI
-
+    def end_threads(self) -> None:
+        """End what `keep` made; to be called before MPI ends."""
         for resource in self._kept.values():
             resource.close()
         self._kept.clear()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the threads, then free the communicators; collective, for where MPI goes on.
+
+        Where some rank does not arrive within `timeout_s`, they are left to MPI.
+        """
+        from mpi4py import MPI
+
+        self.end_threads()
         if not MPI.Is_finalized() and self._communicators.close(timeout_s):
             for comm in (self.cross, self.node, self.world):
                 comm.Free()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 import weakref
@@ -26,6 +27,8 @@ _horovods_init, _horovods_join = horovod.init, horovod.join
 _horovods_shutdown = horovod.shutdown
 
 _topology: Topology | None = None
+# The program started MPI before Horovod, which then leaves its end to the program.
+_mpi_outlives_horovod = False
 # None on several nodes, where a rank cannot see that others have begun a step.
 _begun: BegunSteps | None = None
 # By the order in which they were made, which is the same on every rank.
@@ -35,6 +38,10 @@ _made = 0
 
 def init(*arguments: Any, **named: Any) -> Any:
     """Start Horovod, as `horovod.torch.init` does, so that its waiting costs others little."""
+    global _mpi_outlives_horovod
+    mpi = sys.modules.get("mpi4py.MPI")  # importing it starts MPI
+    if not horovod.is_initialized():
+        _mpi_outlives_horovod = mpi is not None and mpi.Is_initialized()
     with background.noting_thread():
         return _horovods_init(*arguments, **named)
 
@@ -133,16 +140,23 @@ def _take_part(number: int) -> None:
 
 def shutdown() -> None:
     """End Horovod, after what hvd_ext runs beside it: Horovod may end MPI."""
-    _close()
+    _close(_mpi_outlives_horovod)
     _horovods_shutdown()
 
 
-def _close() -> None:
+def _close(free: bool = False) -> None:
+    """End what uses MPI.
+
+    Args:
+        free: the communicators too. Otherwise they are left to MPI's end, which may have begun:
+            once one rank has shut Horovod down, its threads on all ranks end MPI, and a call
+            of MPI from this thread would crash.
+    """
     global _topology, _begun, _made
     for reducer in list(_reducers.values()):
         reducer.close()
     _reducers.clear()
     wait_until_closed(_LATE_AFTER_S)
     if _topology is not None:
-        _topology.close()
+        (_topology.close if free else _topology.end_threads)()
     _topology, _begun, _made = None, None, 0
