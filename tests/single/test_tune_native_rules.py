@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_launch.backends import intelmpi, mpich, openmpi
-from hvd_launch.backends.libraries import Backend
+from hvd_launch.backends.libraries import LIBRARIES, Backend
 from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from tests.openmpi_rules import read_openmpi_rules
@@ -141,9 +141,7 @@ def test_mvapich2_is_forced_for_all_sizes_and_has_no_rules() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize(
-    "name", ["openmpi4", "openmpi5", "mpich", "mvapich", "mvapich2", "mvapich2-gdr", "intelmpi"]
-)
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_every_variable_has_its_default_reason_and_source(name: str, nodes: int) -> None:
     found = Backend(name, (9, 9, 9), "mpirun", "mpirun").library.candidates(nodes)
     assert found.all[0].settings == ()

@@ -16,7 +16,13 @@ from hvprof.reporters.sections import everything, layers, ranks, sizes, step
 from hvprof.reporters.sections.base import Page, Section
 
 # In their order on the page.
-SECTIONS = (step.section, sizes.section, ranks.section, layers.section, everything.section)
+SECTIONS = (
+    step.section,
+    sizes.section,
+    ranks.section,
+    layers.section,
+    everything.section,
+)
 _MOST_RANKS = 1024
 
 
