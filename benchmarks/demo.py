@@ -48,7 +48,6 @@ RESNET_STEPS = 5 + 5 * 8
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train, compare, and write the result."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.demo", description=__doc__.splitlines()[0], epilog=_EXAMPLE
     )

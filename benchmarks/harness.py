@@ -47,7 +47,6 @@ def parser(
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of benchmarks on emulated hosts."""
     parser.add_argument("--hosts", type=at_least(2), default=2, help="emulated hosts (2)")
     parser.add_argument("--ranks-per-host", type=at_least(1), default=2, metavar="R", help="(2)")
     parser.add_argument("--gbit", type=above_zero, default=2.0, help="Gbit/s of a host's link (2)")

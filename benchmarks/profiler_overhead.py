@@ -95,7 +95,6 @@ _LABELS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print a table, and write the figures where --json says."""
     parser = harness.parser("profiler_overhead", __doc__, "--json overhead.json")
     positive = at_least(1)
     parser.add_argument("--calls", type=positive, default=1_000_000, help="calls of a sample")

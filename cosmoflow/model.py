@@ -72,7 +72,6 @@ class CosmoFlow(nn.Module):
         self._initialise()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Estimate the parameters (N, 4) of cubes (N, 4, W, W, W)."""
         x = self.features(x)
         return self.head(self.flatten(x))
 

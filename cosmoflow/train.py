@@ -23,7 +23,6 @@ EXAMPLE = (
 
 
 def parser() -> Parser:
-    """The command line."""
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     volumes.add_arguments(cli, 3, "cubes.npy (N, 4, W, W, W) and labels.npy (N, 4)")
     cli.add_argument("--width", type=int, choices=WIDTHS, default=128, help="W of procedural cubes")
@@ -34,7 +33,6 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
         trainer = volumes.VolumeTrainer(args, hvd, task(args))

@@ -69,7 +69,6 @@ def judge(model: EDSR, image: Pixels) -> dict[str, float]:
 
 
 def parser() -> Parser:
-    """The command line."""
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     cli.add_argument("--checkpoint", type=Path, required=True, help="a file of edsr.train")
     cli.add_argument(
@@ -80,7 +79,6 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate; returns the exit code."""
     args = parser().parse_args(arguments)
     paths = [path for folder in args.data for path in find_images(folder)]
     model = load_model(args.checkpoint)

@@ -101,7 +101,6 @@ class EDSR(nn.Module):
         return 2 * self.architecture.blocks + 4
 
     def forward(self, x: Tensor) -> Tensor:
-        """Upscale (N, 3, H, W) to (N, 3, scale H, scale W)."""
         x = self.head(self.sub_mean(x))
         return self.add_mean(self.tail(x + self.body(x)))
 

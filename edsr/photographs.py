@@ -36,14 +36,12 @@ PHOTOGRAPHS = {
 
 
 def parser() -> Parser:
-    """The command line."""
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     cli.add_argument("folder", type=Path, metavar="DIR", help="gets train/, test/, README.txt")
     return cli
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Copy the photographs; returns the exit code."""
     args = parser().parse_args(arguments)
     spec = find_spec("skimage")
     if spec is None or spec.origin is None:

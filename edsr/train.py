@@ -34,7 +34,6 @@ EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --outp
 
 
 def parser() -> Parser:
-    """The command line."""
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     source = cli.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, metavar="DIR", help="folder of images to learn from")
@@ -113,7 +112,6 @@ class EdsrTrainer(loop.Trainer):
         self._resumed = {}
 
     def step(self) -> Tensor:
-        """Take one step; returns this rank's loss, a scalar."""
         args, device = self.args, self.run.device
         first = self.run.position.samples + self.hvd.rank() * args.batch_size
         with region("load", kind="io"):
@@ -162,7 +160,6 @@ class EdsrTrainer(loop.Trainer):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM), ranks.enough_memory(EdsrTrainer.advice):
         trainer = EdsrTrainer(args, hvd)

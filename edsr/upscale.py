@@ -20,7 +20,6 @@ EXAMPLE = "python -m edsr.upscale photo.png large.png --checkpoint runs/x2/check
 
 
 def parser() -> Parser:
-    """The command line."""
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     cli.add_argument("input", type=Path, metavar="IN", help="any image of 8 bits a channel")
     cli.add_argument(
@@ -34,7 +33,6 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Upscale; returns the exit code."""
     args = parser().parse_args(arguments)
     if not args.output.parent.is_dir():
         raise UsageError(f"the folder {args.output.parent} does not exist: make it first")

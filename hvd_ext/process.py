@@ -98,12 +98,7 @@ def end_tree(process: subprocess.Popen[Any], grace_s: float = _GRACE_S) -> None:
 
 @contextlib.contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Start a program, in a session of its own; nothing of it outlives the block.
-
-    Args:
-        command: the program's words.
-        options: of subprocess.Popen.
-    """
+    """Start a program, in a session of its own; nothing of it outlives the block."""
     process = subprocess.Popen(
         command,
         text=True,
@@ -130,12 +125,6 @@ def run_to_end(
 
     What is not done in time is killed, with exit code TIMED_OUT; Python programs in it
     print first at which line they are. An exception here (Ctrl-C) ends the job too.
-
-    Args:
-        command: the launcher's words.
-        environment: its environment.
-        timeout_s: how long it may take.
-        folder: where it runs; by default here.
     """
     with started(
         command,

@@ -114,7 +114,6 @@ class Reshape(nn.Module):
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Reshape without moving anything."""
         samples, _, height, width = x.shape
         return x.reshape(samples, 1, self.factor * height, self.factor * width)
 

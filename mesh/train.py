@@ -24,7 +24,6 @@ EXAMPLE = (
 
 
 def parser() -> Parser:
-    """The command line."""
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     volumes.add_arguments(cli, 2, "inputs.npy (N, 18, H, W) and masks.npy (N, 1, H, W)")
     cli.add_argument(
@@ -46,7 +45,6 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
         trainer = volumes.VolumeTrainer(args, hvd, task(args))

@@ -92,7 +92,6 @@ class ClassFolder:
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order in which an epoch shows `count` images."""
     return np.random.default_rng((seed, epoch, 0)).permutation(count)
 
 

@@ -74,7 +74,6 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train or time; returns the exit code."""
     args, hvd = ranks.start(parser(), arguments)
     advice = "lower --batch-size or --image-size"
     if args.synthetic:

@@ -97,6 +97,5 @@ def build_horovod(check: Check, wheels: Path | None, limit_s: float) -> None:
 
 
 def has_horovod(check: Check) -> bool:
-    """Whether the environment can import it."""
     command = [check.python, "-c", "import horovod.torch"]
     return subprocess.run(command, env=check.environment, capture_output=True).returncode == 0

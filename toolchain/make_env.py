@@ -172,12 +172,7 @@ def install_project(shop: Workshop) -> None:
 
 
 def link_project(shop: Workshop, *needs: str) -> None:
-    """Let an environment beside `.venv` find the checkout, which stays as `.venv` compiled it.
-
-    Args:
-        shop: the environment.
-        needs: packages to install for it.
-    """
+    """Let an environment beside `.venv` find the checkout, which stays as `.venv` compiled it."""
     shop.pip("install", "-c", str(CONSTRAINTS), *needs)
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(subprocess.check_output([shop.python, "-c", code], text=True).strip())

@@ -89,7 +89,6 @@ class Workshop:
         draft.replace(self.stamp)
 
     def version(self, package: str) -> str:
-        """The installed version of a package."""
         code = f"import importlib.metadata as m; print(m.version({package!r}))"
         return subprocess.check_output([self.python, "-c", code], text=True).strip()
 

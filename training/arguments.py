@@ -25,7 +25,6 @@ class Parser(argparse.ArgumentParser):
         self.program = program
 
     def error(self, message: str) -> NoReturn:
-        """Raise the complaint."""
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 

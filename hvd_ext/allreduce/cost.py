@@ -38,7 +38,6 @@ class Rates:
     reduction_s: float
 
     def time_s(self, work: Work) -> float:
-        """How long `work` takes."""
         return (
             self.latency_s * work.messages
             + self.byte_s * work.sent_bytes

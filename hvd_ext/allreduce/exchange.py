@@ -47,7 +47,6 @@ class MessageExchange:
         self.run: PlannedCall = prepare(algorithm, comm, *self._rest)
 
     def on(self, comm: MPI.Comm) -> PlannedCall:
-        """The same on another communicator."""
         return prepare(self._algorithm, comm, *self._rest)
 
     def stall(self, code: int) -> StallError:
@@ -65,16 +64,13 @@ class StagedFromDevice:
         self._host = host.reshape(device.shape)
 
     def run(self) -> int | None:
-        """Reduce the device memory."""
         return self._staged(self._inner.run)
 
     def on(self, comm: MPI.Comm) -> PlannedCall:
-        """The same on another communicator."""
         run = self._inner.on(comm)
         return lambda: self._staged(run)
 
     def stall(self, code: int) -> StallError:
-        """As that of what reduces the host's memory."""
         return self._inner.stall(code)
 
     def _staged(self, run: PlannedCall) -> int | None:

@@ -85,5 +85,4 @@ class SharedMemoryExchange:
         return self.run
 
     def stall(self, code: int) -> StallError:
-        """What `run` gave means; the job ends soon."""
         return self._monitor.give_up(self._window.late(code))

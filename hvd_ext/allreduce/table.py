@@ -51,7 +51,6 @@ class Row:
     measured_us: MeasuredUs = ()
 
     def matches(self, nodes: int, ranks_per_node: int, memory: str, dtype_class: str) -> bool:
-        """Whether the row speaks for this situation."""
         return (
             self.memory == memory
             and self.nodes in (0, nodes)
@@ -60,7 +59,6 @@ class Row:
         )
 
     def describe(self) -> str:
-        """The situation in words."""
         text = f"{self.nodes or 'any'} nodes, {self.ranks_per_node or 'any'} ranks per node"
         return f"{text}, {self.memory}, {self.dtype_class} dtype"
 

@@ -39,7 +39,6 @@ class BucketCost:
     byte_s: float
 
     def time_s(self, message_bytes: Any) -> Any:
-        """How long a bucket takes."""
         return self.latency_s + self.byte_s * message_bytes
 
     @property

@@ -36,7 +36,6 @@ class HostArena:
     """An Arena in the memory that the ranks of a node share.
 
     Attributes:
-        layout: what lies where.
         data: this rank's memory as an array of uint8, all zero at first.
     """
 
@@ -93,7 +92,6 @@ class HostArena:
         """Any thread will do."""
 
     def ready(self, index: int) -> None:
-        """Say that this rank's gradients of the buckets up to `index` are there."""
         self._window.ready(self._ticket + index + 1)
 
     def reduce(self, index: int) -> None:

@@ -17,7 +17,6 @@ class ParameterSpec:
 
     Attributes:
         name: unique among the parameters of an optimizer.
-        shape: its shape.
         strides: of its gradient, in elements; dense in memory in some order.
         dtype: a key of DTYPES.
     """
@@ -29,7 +28,6 @@ class ParameterSpec:
 
     @property
     def count(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
     @property

@@ -31,7 +31,6 @@ class Lease:
     """
 
     def __init__(self, purpose: str, comms: tuple[MPI.Comm, ...]) -> None:
-        """Lend them for the first time."""
         self.purpose = purpose
         self.comms = comms
         self.uses = 1
@@ -46,11 +45,6 @@ class Communicators:
     """The communicators of one job."""
 
     def __init__(self, world: MPI.Comm) -> None:
-        """Begin with none.
-
-        Args:
-            world: all ranks; for the agreement about what to lend.
-        """
         self._world = world
         self._leases: list[Lease] = []
 

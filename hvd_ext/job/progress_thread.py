@@ -21,7 +21,6 @@ class ProgressThread:
     """Runs work in order on one daemon thread."""
 
     def __init__(self) -> None:
-        """Start the thread."""
         self._closed = False
         self._work: queue.SimpleQueue[tuple[Work, Future[None]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="hvd_ext progress", daemon=True)

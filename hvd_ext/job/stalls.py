@@ -73,7 +73,6 @@ class StallReport:
         )
 
     def error(self, hosts: Hosts = ()) -> StallError:
-        """The error to raise."""
         return StallError(self.sentence(hosts))
 
 
@@ -81,13 +80,6 @@ class StallMonitor:
     """Waits for the ranks of a node, warns of those that are late, and gives up in the end."""
 
     def __init__(self, topology: Topology, limit_s: float, occasion: str) -> None:
-        """Monitor waits for the ranks of this node.
-
-        Args:
-            topology: nodes and ranks.
-            limit_s: how long ranks are waited for.
-            occasion: what they are to reach.
-        """
         self._hosts = topology.hosts
         self._limit_s = limit_s
         self._occasion = occasion

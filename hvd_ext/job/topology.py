@@ -44,7 +44,6 @@ class Topology:
     _kept: dict[Callable[[Topology], Any], Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Begin with no further communicators."""
         object.__setattr__(self, "_communicators", Communicators(self.world))
         object.__setattr__(self, "_kept", {})
 
@@ -83,7 +82,6 @@ class Topology:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes."""
         return self.world.size // self.node.size if self.homogeneous else len(set(self.hosts))
 
     @property

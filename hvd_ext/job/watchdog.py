@@ -63,7 +63,6 @@ class Watchdog:
         self._timeout_s = min(self._timeout_s, timeout_s)
 
     def close(self) -> None:
-        """Stop watching."""
         self._closing.set()
         # The collector may call this from any thread.
         if threading.current_thread() is not self._thread:

@@ -73,7 +73,6 @@ class NodeExchange:
     shard_bytes: tuple[int, int]
 
     def __post_init__(self) -> None:
-        """Look the address up once."""
         self.address = ctypes.addressof(self.plan)
 
     @property

@@ -89,17 +89,14 @@ class SpatialTensor:
 
     @property
     def ndim(self) -> int:
-        """Number of dims."""
         return self.local.ndim
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the elements."""
         return self.local.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the shard lies."""
         return self.local.device
 
     @property
@@ -109,7 +106,6 @@ class SpatialTensor:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the shard lies on a CUDA device."""
         return self.local.is_cuda
 
     def size(self, dim: int | None = None) -> Any:

@@ -36,7 +36,6 @@ class BegunSteps:
         self._count = 0
 
     def begin(self, optimizer: int) -> None:
-        """Say that this rank begins a step of an optimizer."""
         self._count += 1
         self._own[0] = self._count << _OPTIMIZER_BITS | optimizer
 

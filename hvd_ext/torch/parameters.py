@@ -49,7 +49,6 @@ def pair_names(
 
 
 def trainable(pairs: NamedParameters) -> list[tuple[str, torch.nn.Parameter]]:
-    """Those that get a gradient."""
     return [(name, p) for name, p in pairs if p.requires_grad]
 
 

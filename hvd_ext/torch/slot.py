@@ -55,7 +55,6 @@ class GradientSlot:
     ready_s: float = math.inf
 
     def place(self, memory: torch.Tensor, offset_bytes: int, bucket: BucketState) -> None:
-        """Give it its place in an arena's memory."""
         p = self.parameter
         flat = memory[offset_bytes : offset_bytes + p.numel() * p.element_size()]
         view = flat.view(getattr(torch, bucket.layout.dtype))

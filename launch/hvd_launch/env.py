@@ -14,7 +14,6 @@ EXAMPLE = 'eval "$(hvd-launch env --preset mpi-opt)" && horovodrun -np 4 python 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.description = (
         "Print the variables that make a job on GPUs run in one of three configurations: "
         + "; ".join(f"{name}: {text}" for name, text in PRESETS.items())
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
-    """Print the variables."""
     del command
     library = LIBRARIES[options.backend or find_backend().name]
     settings = (*library.settings(), *library.gpu_settings(options.preset, os.environ))

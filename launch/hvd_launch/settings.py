@@ -25,7 +25,6 @@ class Setting:
     """An environment variable for every rank.
 
     Attributes:
-        name: the variable.
         value: what it is set to.
         default: what applies without it, in the library's own words or a person's.
         why: what the value does for a training job.
@@ -46,23 +45,15 @@ class Setting:
 
 
 def wants_ipc(preset: str) -> bool:
-    """Whether a preset turns CUDA IPC on."""
     return preset == "mpi-opt"
 
 
 def wants_registration_cache(preset: str) -> bool:
-    """Whether a preset turns the registration cache on."""
     return preset != "mpi"
 
 
 def render(settings: Iterable[Setting], form: str, title: str) -> str:
-    """Settings as one of FORMATS: lines for sh, JSON, or the head of a Slurm script.
-
-    Args:
-        settings: what to write.
-        form: one of FORMATS.
-        title: what they are, for the first line.
-    """
+    """Settings as one of FORMATS: lines for sh, JSON, or the head of a Slurm script."""
     settings = tuple(settings)
     if form == "json":
         return json.dumps({"title": title, "settings": [asdict(s) for s in settings]}, indent=2)

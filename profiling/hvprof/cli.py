@@ -27,7 +27,6 @@ def entry() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="hvprof",
         description="Record the communication of an MPI or Horovod job, and show it.",

@@ -53,7 +53,6 @@ class DeviceArena:
     then; the host has waited for the other ranks' hosts, not for any GPU.
 
     Attributes:
-        layout: what lies where.
         data: this rank's memory, a CuPy array of uint8, all zero at first.
     """
 
@@ -164,7 +163,6 @@ class DeviceArena:
         self._recorded = 0
 
     def explain(self) -> str:
-        """Say how buckets are reduced."""
         return (
             f"on GPUs of one node: {len(self._events)} ranks, each its shard straight from its "
             "peers' memory (CUDA IPC)"

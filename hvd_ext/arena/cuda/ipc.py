@@ -89,7 +89,6 @@ class Opened:
     Attributes:
         address: where its memory begins in this process.
         events: addresses of its events.
-        close: closes both.
     """
 
     def __init__(self, device: int, handles: Handles) -> None:

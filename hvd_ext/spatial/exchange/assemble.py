@@ -118,7 +118,6 @@ def join(
 
 
 def layout(tensor: Tensor) -> torch.memory_format:
-    """Whether a tensor is channels_last."""
     for ndim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
         if (
             tensor.ndim == ndim

@@ -68,7 +68,6 @@ class MpiCommunicator:
         self._unfinished: list[tuple[list[MPI.Request], list[Any]]] = []
 
     def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
-        """Start an exchange; returns the call that waits for it."""
         self._started += 1
         tag = self._started % _TAGS
         begun_s = time.monotonic()
@@ -99,7 +98,6 @@ class MpiCommunicator:
         return wait
 
     def allreduce(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks."""
         if self.size == 1:
             return tensor.clone()
         begun_s = time.monotonic()
@@ -120,7 +118,6 @@ class MpiCommunicator:
         return total.to(tensor.device, tensor.dtype)
 
     def group(self, members: Sequence[int]) -> Communicator:
-        """The communicator of `members`; collective over this one."""
         part = self._comm.Split(color=members[0], key=members.index(self.rank))
         made = MpiCommunicator(part)
         part.Free()

@@ -23,8 +23,6 @@ class _Ended(BaseException):
 
 
 class _Mailboxes:
-    """The mailboxes of a job."""
-
     def __init__(self, size: int) -> None:
         self._changed = threading.Condition()
         self._letters: dict[Hashable, Tensor] = {}
@@ -55,7 +53,6 @@ class _Mailboxes:
             return self._letters.pop(address)
 
     def leave(self, failed: bool) -> None:
-        """A rank has ended."""
         with self._changed:
             self._working -= 1
             self._failed = self._failed or failed
@@ -117,7 +114,6 @@ class EmulatedCommunicator:
         return total
 
     def group(self, members: Sequence[int]) -> Communicator:
-        """The communicator of `members`, of which this rank is one."""
         self._count += 1
         inside = tuple(self._members[rank] for rank in members)
         name = f"{self._name}/{self._count}:{inside}"

@@ -217,7 +217,6 @@ class FinishExchange(Function):
 
     @staticmethod
     def backward(ctx: Any, tie: Tensor, *pieces: Tensor) -> tuple[Any, ...]:
-        """Send gradients back."""
         _ = ctx.saved_tensors
         return (None, StartAdjoint.apply(ctx.exchange.adjoint(), ctx.lead, tie, *pieces))
 
@@ -229,7 +228,6 @@ class StartAdjoint(Function):
     def forward(
         ctx: Any, exchange: HaloExchange, lead: tuple[int, ...], tie: Tensor, *pieces: Tensor
     ) -> Tensor:
-        """Send."""
         ctx.exchange = exchange
         exchange.start_adjoint(tie, lead, pieces)
         return tie.new_zeros(())

@@ -46,7 +46,6 @@ class SumOverSpace(Function):
 
     @staticmethod
     def forward(ctx: Any, comm: Communicator, tensor: Tensor) -> Tensor:
-        """Sum over the group."""
         ctx.comm = comm
         # Read in backward for the reason that FinishExchange gives.
         ctx.save_for_backward(tensor.new_empty(0))
@@ -54,7 +53,6 @@ class SumOverSpace(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        """Sum the gradients over the group."""
         _ = ctx.saved_tensors
         return (None, SumOverSpace.apply(ctx.comm, gradient))
 

@@ -34,12 +34,10 @@ def shard(extents: Sequence[int], parts: Sequence[int], coordinates: Sequence[in
 
 
 def lengths(box: Box) -> tuple[int, ...]:
-    """Number of cells of a box along each dim."""
     return tuple(end - begin for begin, end in box)
 
 
 def volume(box: Box) -> int:
-    """Number of cells of a box."""
     return math.prod(max(0, end - begin) for begin, end in box)
 
 
@@ -50,7 +48,6 @@ def intersect(one: Interval, other: Interval) -> Interval:
 
 
 def intersect_boxes(one: Box, other: Box) -> Box | None:
-    """What two boxes share, or None."""
     shared = tuple(map(intersect, one, other))
     return None if any(begin == end for begin, end in shared) else shared
 

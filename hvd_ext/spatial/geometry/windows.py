@@ -50,7 +50,6 @@ class Sliding:
         return self.dilation * (self.kernel - 1) + 1
 
     def input_range(self, outputs: Interval) -> Interval:
-        """The inputs that `outputs` need, unclipped."""
         begin = outputs[0] * self.stride - self.padding
         if outputs[0] >= outputs[1]:
             return (begin, begin)
@@ -118,7 +117,6 @@ class Unsplit:
     padding: int = 0
 
     def input_range(self, outputs: Interval) -> Interval:
-        """All inputs."""
         return (0, self.extent)
 
     def inside(self, shard: Interval, extent: int) -> Interval:
@@ -143,13 +141,11 @@ class Explicit:
     ends: tuple[int, ...]
 
     def input_range(self, outputs: Interval) -> Interval:
-        """The inputs that `outputs` need."""
         if outputs[0] >= outputs[1]:
             return (0, 0)
         return (self.begins[outputs[0]], self.ends[outputs[1] - 1])
 
     def inside(self, shard: Interval, extent: int) -> Interval:
-        """The outputs that need nothing but `shard`."""
         fit = [
             output
             for output, inputs in enumerate(zip(self.begins, self.ends, strict=True))

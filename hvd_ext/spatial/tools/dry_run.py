@@ -108,7 +108,6 @@ class _Ledger(TorchDispatchMode):
         super().__init__()
 
     def watch(self, module: nn.Module, name: str) -> None:
-        """Count for `module` what happens in it."""
         # Ahead of the hook that gathers, whose bytes are this layer's.
         module.register_forward_pre_hook(self._entering(name), prepend=True)
         module.register_forward_hook(self._leave)
@@ -133,7 +132,6 @@ class _Ledger(TorchDispatchMode):
         layer.local_shape = tuple(local.shape)
 
     def send(self, nbytes: int) -> None:
-        """Count an exchange."""
         if self.running:
             self.running[-1].sent_bytes += nbytes
             self.running[-1].messages += 1
@@ -183,11 +181,9 @@ class _Counter:
         return lambda: None
 
     def allreduce(self, tensor: Tensor) -> Tensor:
-        """Count a sum over all ranks."""
         if self.size > 1:
             self._ledger.send(tensor.nbytes * (self.size - 1))
         return torch.empty_like(tensor)
 
     def group(self, members: Sequence[int]) -> Communicator:
-        """The communicator of `members`."""
         return _Counter(members.index(self.rank), len(members), self._ledger)

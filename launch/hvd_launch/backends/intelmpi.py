@@ -29,8 +29,6 @@ _ALGORITHMS = {
 
 
 class IntelMpi(MpiLibrary):
-    """Intel MPI."""
-
     name = "intelmpi"
     title = "Intel MPI"
     assumed_version = (2021, 11)

@@ -49,7 +49,6 @@ class Backend:
 
     @property
     def library(self) -> MpiLibrary:
-        """The MPI library."""
         return LIBRARIES[self.name]
 
     @property

@@ -45,8 +45,6 @@ def hydra_arguments(job: Job) -> list[str]:
 
 
 class Mpich(MpiLibrary):
-    """MPICH."""
-
     name = "mpich"
     title = "MPICH"
     assumed_version: Version = (5, 0)

@@ -27,8 +27,6 @@ _ALGORITHMS = {
 
 
 class Mvapich2(MpiLibrary):
-    """MVAPICH2."""
-
     name = "mvapich2"
     title = "MVAPICH2"
     assumed_version: Version = (2, 3)
@@ -168,8 +166,6 @@ class Mvapich2(MpiLibrary):
 
 
 class Mvapich2Gdr(Mvapich2):
-    """MVAPICH2-GDR."""
-
     name = "mvapich2-gdr"
     title = "MVAPICH2-GDR"
     guide = "MVAPICH2-GDR 2.3.7 user guide"

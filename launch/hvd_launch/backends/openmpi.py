@@ -193,8 +193,6 @@ class _OpenMpi(MpiLibrary):
 
 
 class OpenMpi4(_OpenMpi):
-    """Open MPI 4."""
-
     name = "openmpi4"
     assumed_version = (4, 1)
     agent_variable = "OMPI_MCA_plm_rsh_agent"
@@ -225,8 +223,6 @@ class OpenMpi4(_OpenMpi):
 
 
 class OpenMpi5(_OpenMpi):
-    """Open MPI 5."""
-
     name = "openmpi5"
     assumed_version = (5, 0)
     agent_variable = "PRTE_MCA_plm_ssh_agent"

@@ -43,7 +43,6 @@ class Candidates:
     ruled: tuple[Setting, ...] = ()
 
     def __getitem__(self, name: str) -> Candidate:
-        """The candidate of that name."""
         return next(candidate for candidate in self.all if candidate.name == name)
 
 
@@ -52,7 +51,6 @@ class NativeRules:
     """What makes an MPI library take another algorithm for each message size.
 
     Attributes:
-        settings: variables.
         file: the name of a file that they point to, or None.
         text: what is in it.
     """

@@ -36,7 +36,6 @@ def gpu_settings(preset: str) -> tuple[Setting, ...]:
 
 
 def registration_cache(preset: str) -> tuple[Setting, ...]:
-    """The registration cache of UCX."""
     on = wants_registration_cache(preset)
     return (
         Setting(

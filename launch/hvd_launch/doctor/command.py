@@ -22,7 +22,6 @@ _SIGNS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), WRONG: ("WRONG", "bold 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.description = (
         "Look at MPI, Horovod, mpi4py, GPUs, UCX and limits, with the Python that runs this; "
         "start a small job. Exit code 1 when something is wrong."
@@ -42,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
-    """Look, and print what was found."""
     del command
     check_size(options.np)
     log = ""

@@ -17,7 +17,6 @@ class Finding:
     """One thing that was looked at.
 
     Attributes:
-        topic: what.
         status: OK, NOTE (worth knowing) or WRONG.
         evidence: what was seen.
         cost: what it costs, if it is wrong.
@@ -71,5 +70,4 @@ class Snapshot:
 
     @property
     def library(self) -> MpiLibrary | None:
-        """The MPI library, if there is one."""
         return LIBRARIES.get(str(self.mpirun.get("name", "")))

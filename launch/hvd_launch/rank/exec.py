@@ -22,7 +22,6 @@ _SET_DEVICE_SHIM = Path(__file__).resolve().parent / "set_device_shim"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.description = (
         "Run COMMAND in the place of this process, which a launcher has started as a rank, with "
         "CUDA_VISIBLE_DEVICES set before the program starts: later it has no effect."

@@ -29,7 +29,6 @@ EXAMPLE = "hvd-launch run -np 8 -H node1:4,node2:4 -- python train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.description = (
         "Run COMMAND at N ranks with this machine's MPI: Open MPI 4 or 5, MPICH, MVAPICH, "
         "MVAPICH2, Intel MPI, or srun in a Slurm allocation. Lines are prefixed by their rank. "

@@ -28,9 +28,7 @@ class FailedRank:
     """The first rank that failed.
 
     Attributes:
-        rank: which.
         how: "exited with code 3", "was killed by SIGSEGV", "called MPI_Abort".
-        code: its exit code, where it has one.
     """
 
     rank: int

@@ -17,7 +17,6 @@ KINDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the kinds with their arguments."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     for name, module_name in KINDS.items():
         module = importlib.import_module(module_name)

@@ -52,14 +52,7 @@ def advise(
     shares: Shares,
     split: Split | None,
 ) -> list[Advice]:
-    """All advice that the figures support, the most promising first.
-
-    Args:
-        recording: of one job.
-        rows: its rows, by traffic.
-        shares: what shares of time are taken of.
-        split: waiting against transfer, where it is known.
-    """
+    """All advice that the figures support, the most promising first."""
     case = _Case(recording, rows, shares, split)
     found = [advice for rule in _RULES for advice in rule(case)]
     return sorted(found, key=lambda advice: -(advice.most_s or 0))

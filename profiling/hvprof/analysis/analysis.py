@@ -17,11 +17,7 @@ from hvprof.recording.model import Recording
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """What follows from a recording; reporters take nothing else.
-
-    Attributes:
-        recording: of one job.
-    """
+    """What follows from a recording; reporters take nothing else."""
 
     recording: Recording
 

@@ -60,12 +60,7 @@ class Split:
 
 
 def split(recording: Recording, waiting: Waiting | None) -> Split | None:
-    """The best split that a recording allows; None where there is nothing to split.
-
-    Args:
-        recording: of one job.
-        waiting: what its trace says, if it has one.
-    """
+    """The best split that a recording allows; None where there is nothing to split."""
     if waiting is not None and waiting.operations:
         return _from_trace(recording, waiting)
     return _from_hvd_ext(recording) or _estimate(recording)

@@ -19,7 +19,6 @@ EXAMPLE = "check runs/main runs/branch --max-regression 5%"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
     parser.add_argument(
         "--max-regression", metavar="PERCENT", required=True, help="such as 5%%: of the total"
     )

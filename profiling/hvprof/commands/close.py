@@ -13,7 +13,6 @@ EXAMPLE = "close runs/a --exit-code 0"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
     parser.add_argument("directory", metavar="DIR", type=Path)
     parser.add_argument(
         "--exit-code", type=int, default=0, metavar="CODE", help="the job's (default: 0)"

@@ -16,13 +16,11 @@ EXAMPLE = "compare runs/default runs/optimised"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
     add_html(parser)
     add_sides(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare two sides."""
     comparison = compared(options)
     if options.html:
         write_page(options.html, comparison_page(comparison))
@@ -34,7 +32,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compared(options: argparse.Namespace) -> Comparison:
-    """The comparison of the sides that are named."""
     first, second = load_side(options.first), load_side(options.second)
     labels = options.labels or labels_of(options.first, options.second)
     return compare(first, second, labels=(printable(labels[0]), printable(labels[1])))

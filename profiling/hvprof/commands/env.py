@@ -18,7 +18,6 @@ EXAMPLE = "env -o runs/a --json -- python train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
     add_output(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object, name to value")
     parser.add_argument("--dry-run", action="store_true", help="print them, make no folder")
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prepare the folder and print the variables."""
     if not options.dry_run:
         begin(options.output, after_dashes(options.command), force=options.force)
     found = variables(options.output, options.trace)

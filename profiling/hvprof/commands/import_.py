@@ -15,7 +15,6 @@ EXAMPLE = "import timeline.json -o runs/old"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
     parser.add_argument("timeline", metavar="TIMELINE", type=Path)
     add_directory(parser)
     parser.add_argument(
@@ -24,5 +23,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import a timeline."""
     return import_timeline(options.timeline, options.output, force=options.force, size=options.size)

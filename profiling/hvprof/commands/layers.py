@@ -19,7 +19,6 @@ EXAMPLE = "layers --input 3,224,224 --batch 1,4,16 -- resnet.model:resnet50 clas
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
     parser.add_argument(
         "--input", required=True, metavar="SHAPE", help="of one sample, such as 3,224,224"
     )
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Time a model."""
     model, *settings = after_dashes(options.command) or [""]
     if not model:
         raise UsageError("no model: give module:callable after --, such as resnet.model:resnet50")

@@ -27,7 +27,6 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
     add_output(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
@@ -35,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Record a command."""
     command = after_dashes(options.command)
     return record(options.output, command, force=options.force, trace_events=options.trace)
 

@@ -24,7 +24,6 @@ EXAMPLE = "report runs/a --html a.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
     parser.add_argument("directory", metavar="DIR", type=Path)
     add_html(parser)
     parser.add_argument(
@@ -45,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show a recording in the ways that are asked for."""
     analysis = Analysis(load(options.directory))
     layers = load_layers(options.layers) if options.layers else None
     if options.html:

@@ -32,7 +32,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
-    """Add where a recording goes, and whether over an earlier one."""
     parser.add_argument(
         "-o",
         "--output",
@@ -50,7 +49,6 @@ def after_dashes(words: list[str]) -> list[str]:
 
 
 def add_sides(parser: argparse.ArgumentParser) -> None:
-    """Add the two sides of a comparison."""
     parser.add_argument("first", metavar="A", type=Path, help="the default")
     parser.add_argument("second", metavar="B", type=Path, help="the side that should be better")
     parser.add_argument(
@@ -70,7 +68,6 @@ def console() -> Console:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print JSON on standard output."""
     json.dump(value, sys.stdout, indent=2, allow_nan=False)
     print()
 

@@ -19,7 +19,6 @@ def bin_edges(index: int) -> tuple[int, int]:
 
 
 def bin_index(message_bytes: int) -> int:
-    """The bin of a message."""
     if message_bytes == 0:
         return 0
     exponent = message_bytes.bit_length() - 1
@@ -27,7 +26,6 @@ def bin_index(message_bytes: int) -> int:
 
 
 def bucket_index(time_ns: int) -> int:
-    """The bucket of a time."""
     exponent = time_ns.bit_length() - 1
     if exponent < _FIRST_EXPONENT:
         return 0

@@ -44,7 +44,6 @@ def encode(key: Key) -> int:
 
 
 def decode(packed: int) -> Key:
-    """Unpack a key."""
     return Key(*(packed >> shift & (1 << bits) - 1 for shift, bits in _BITS))
 
 

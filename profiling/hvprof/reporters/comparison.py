@@ -99,7 +99,6 @@ def _figures(side: Side) -> tuple[str, str]:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """A comparison's page."""
     shown = [*comparison.rows, comparison.total]
     return render_page(
         "compare.html.j2",

@@ -27,7 +27,6 @@ _MOST_RANKS = 1024
 
 
 def report_page(page: Page) -> str:
-    """A recording's page."""
     analysis = page.analysis
     recording, directory = analysis.recording, analysis.recording.directory
     data = as_json(analysis, full=False)

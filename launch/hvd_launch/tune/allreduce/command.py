@@ -23,7 +23,6 @@ Ctrl-C at any time: the same command goes on where it was."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.description = _DESCRIPTION
     parser.add_argument("--least", type=size_bytes, default="4KiB", help="shortest message (4KiB)")
     parser.add_argument("--most", type=size_bytes, default="64MiB", help="longest message (64MiB)")

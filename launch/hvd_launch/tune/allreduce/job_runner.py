@@ -35,7 +35,6 @@ class JobRunner:
         self._done = 0
 
     def show(self, what: str) -> None:
-        """Show what is being done."""
         self._advance(self._done, what, self.total)
 
     def count(self) -> None:

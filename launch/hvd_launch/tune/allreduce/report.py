@@ -18,7 +18,6 @@ from hvd_launch.tune.allreduce.result import Result, Verdict
 
 
 def print_result(result: Result, folder: Path, console: Console) -> None:
-    """Print every candidate's time, what was chosen, and what that gained."""
     _print_times(result, console)
     for name, reason in result.dropped.items():
         console.print(f"{name} was left out: it {reason}", markup=False, highlight=False)
@@ -62,7 +61,6 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def dump(result: Result) -> str:
-    """The same as text."""
     return json.dumps(as_json(result), indent=2) + "\n"
 
 

@@ -27,8 +27,6 @@ class Outcome:
 
     Attributes:
         code: its exit code; None if its time was up.
-        wall_s: how long it ran.
-        last: its last lines.
     """
 
     code: int | None

@@ -31,7 +31,6 @@ class Journal:
     """A file of entries that only grows. Its first line says what is measured.
 
     Attributes:
-        path: the file.
         entries: what it holds, without the first line.
     """
 
@@ -74,7 +73,6 @@ class Journal:
         self.entries.append(entry)
 
     def find(self, **wanted: Any) -> list[Entry]:
-        """The entries that have these values."""
         return [
             entry
             for entry in self.entries

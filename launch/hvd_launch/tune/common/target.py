@@ -41,7 +41,6 @@ class Target:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("-np", type=int, required=True, metavar="N", help="number of ranks")
     parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
     parser.add_argument(

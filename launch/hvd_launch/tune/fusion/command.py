@@ -32,7 +32,6 @@ _LEAST_TRIALS = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.description = _DESCRIPTION
     parser.usage = "hvd-launch tune fusion [-h] -np N [-H HOST:SLOTS,...] [-o DIR] ... -- COMMAND"
     parser.add_argument(

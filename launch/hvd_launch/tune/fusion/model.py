@@ -36,14 +36,12 @@ class Point:
 
     @property
     def name(self) -> str:
-        """As reports show it."""
         if self == AUTOTUNE:
             return "HOROVOD_AUTOTUNE"
         text = f"{self.threshold_mib} MiB, {self.cycle_ms} ms"
         return f"{text} (Horovod's defaults)" if self == DEFAULT else text
 
     def settings(self) -> tuple[Setting, ...]:
-        """The variables that say so."""
         tuned = self == AUTOTUNE
         autotune = Setting(
             "HOROVOD_AUTOTUNE", str(int(tuned)), "0", "Horovod's own search while training", _SOURCE
@@ -77,9 +75,6 @@ DESIGN = (DEFAULT, Point(16, 1), Point(128, 5), Point(16, 5), Point(4, 2), Point
 
 def propose(rates: Mapping[Point, float]) -> Point | None:
     """What to try next: the design first, then where the model sees the shortest step.
-
-    Args:
-        rates: throughput of what was tried.
 
     Returns:
         None once all has been tried.

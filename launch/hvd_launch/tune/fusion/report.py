@@ -17,7 +17,6 @@ from hvd_launch.tune.fusion.runs import Found
 
 
 def print_found(found: Found, console: Console) -> None:
-    """Print what was tried, and how the best compare."""
     unit = "runs/s (by wall time)" if found.by_wall_time else "rate"
     table = Table(title="Tried once each", title_justify="left")
     for name in ("fusion threshold, cycle time", unit, "the model's"):
@@ -36,7 +35,6 @@ def print_found(found: Found, console: Console) -> None:
 
 
 def as_json(found: Found) -> dict[str, Any]:
-    """All of it in JSON's types."""
     return {
         "kept": found.kept.name,
         "settings": {s.name: s.value for s in found.kept.settings()}
@@ -50,7 +48,6 @@ def as_json(found: Found) -> dict[str, Any]:
 
 
 def dump(found: Found) -> str:
-    """The same as text."""
     return json.dumps(as_json(found), indent=2) + "\n"
 
 

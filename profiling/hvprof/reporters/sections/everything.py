@@ -22,7 +22,6 @@ from hvprof.reporters.svg import Series
 
 
 def section(page: Page) -> Section:
-    """Coordination, and a table of all operations."""
     return Section(
         "Control traffic and everything else",
         [*_control(page.analysis)],

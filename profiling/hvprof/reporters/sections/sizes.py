@@ -24,7 +24,6 @@ from hvprof.reporters.svg import Axis, Curve, Series
 
 
 def section(page: Page) -> Section:
-    """Time and bandwidth of the allreduce."""
     return Section(
         "Allreduce by message size",
         [*_figures(page.analysis)],
