@@ -84,7 +84,7 @@ def test_a_block_is_a_piece_of_the_whole() -> None:
     np.testing.assert_allclose(block, whole[1:3, :, 4:9, :, 31:32], atol=1e-5)
     assert universes.cubes[0:1, :, 8:8, :, :].shape == (1, 4, 0, 32, 32)
     assert np.array_equal(universes.labels[1:2, :], universes.parameters(1)[None].astype("f4"))
-    with pytest.raises(TypeError, match="no slice of step 1"):
+    with pytest.raises(TypeError, match="not a slice of step 1"):
         universes.cubes[::2, :, :, :, :]
 
 

@@ -36,7 +36,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-EMULATED, LAYERS = load("test_spatial_emulator"), load("test_spatial_layers")
+EMULATED, GRIDS = load("test_spatial_emulator"), load("test_spatial_grids")
 
 
 def cases_of(family: str) -> Callable[[], None]:
@@ -120,8 +120,8 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None
     "zero padding inside": (zeros_inside, cases_of("conv")),
     "unweighed batch norm": (unweighed_batch_norm, cases_of("norm")),
     "detached halo": (detached_halo, cases_of("transposed")),
-    # test_spatial_layers.py::test_sample_groups_do_not_mix
-    "global rank for group rank": (global_ranks, LAYERS.test_sample_groups_do_not_mix),
+    # test_spatial_grids.py::test_sample_groups_do_not_mix
+    "global rank for group rank": (global_ranks, GRIDS.test_sample_groups_do_not_mix),
 }
 
 
