@@ -125,6 +125,8 @@ class FromOutside:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._run(item, spec, nextitem):
             item.ihook.pytest_runtest_logreport(report=report)
+        # A test before this one left standing what it shares with this one, such as the folder.
+        item.session._setupstate.teardown_exact(nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
