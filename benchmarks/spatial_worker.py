@@ -71,7 +71,7 @@ def _check(way: str, losses: list[float], expected: list[float]) -> None:
 
 
 def _meet(comm: Any) -> None:
-    """Wait for all ranks without taking the processor from those that still case."""
+    """Wait for all ranks without taking the core from those that still compute."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(0.0002)
