@@ -1,11 +1,12 @@
-"""What does recording cost? A call, and with it an exchange of ResNet-50's gradients.
+"""What does recording cost? A call, with it an exchange of ResNet-50's gradients, and a step.
 
 A call: 8 bytes by MPI_Allreduce on one rank, in a loop of C (through mpi4py the call itself
 would hide what is measured), with and without the recorder in turns, each in a process of
 its own; in processor time, so that what else the machine does is not in it. The exchange:
 ResNet-50's 161 gradients, one MPI_Allreduce each, on two ranks without the recorder. 161
 calls more would be lost in the noise of some 100 ms; so `overhead_percent` is what they cost
-by the first measurement, over the second.
+by the first measurement, over the second. A step: four regions and its end, on a thread beside
+one that communicates, as a training's; without the recorder there is nothing to be called.
 
 Intervals are of 95 %, by resampling the pairs of samples (Efron, 1979). Memory: by how much
 the resident set of a recorded and traced process grows in 10 million calls.
@@ -38,12 +39,15 @@ from hvprof.recording.load import load
 from hvprof.recording.session import LIBRARY
 from testbed.timing import summary
 
-# Arguments: rounds, then the number of floats of each message of a round.
+# Arguments: rounds, then the number of floats of each message of a round; without messages a
+# round is a step.
 _LOOP = """
 #include <mpi.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 static double processor_time(void)
 {
     struct timespec now;
@@ -59,24 +63,57 @@ static long resident_pages(void)
     fclose(file);
     return resident;
 }
-static void exchange(float *buffer, int messages, char **counts)
+void hvprof_step(void) __attribute__((weak));
+void hvprof_region_begin(const char *, int) __attribute__((weak));
+void hvprof_region_end(void) __attribute__((weak));
+static pthread_barrier_t communicated;
+static void *communicate(void *unused)
 {
+    float own = 0, sum;
+    MPI_Allreduce(&own, &sum, 1, MPI_FLOAT, MPI_SUM, MPI_COMM_SELF);
+    pthread_barrier_wait(&communicated);
+    pause();
+    return unused;
+}
+static void start_communicating(void)
+{
+    pthread_t thread;
+    pthread_barrier_init(&communicated, NULL, 2);
+    pthread_create(&thread, NULL, communicate, NULL);
+    pthread_barrier_wait(&communicated);
+}
+static void step(void)
+{
+    static const char *const names[] = {"load", "forward", "backward", "exposed"};
+    static const int kinds[] = {2, 0, 0, 1};
+    for (int i = 0; i < 4; i++) {
+        hvprof_region_begin(names[i], kinds[i]);
+        hvprof_region_end();
+    }
+    hvprof_step();
+}
+static void one_round(float *buffer, int messages, char **counts)
+{
+    if (!messages)
+        step();
     for (int i = 0; i < messages; i++)
         MPI_Allreduce(MPI_IN_PLACE, buffer, atoi(counts[i]), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 int main(int argc, char **argv)
 {
     long rounds = atol(argv[1]);
-    int rank;
+    int rank, steps = argc == 2, provided;
     float *buffer = calloc(16 << 20, sizeof *buffer);
-    MPI_Init(&argc, &argv);
+    MPI_Init_thread(&argc, &argv, steps ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &provided);
+    if (steps)
+        start_communicating();
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     for (long i = 0; i <= rounds / 10; i++)
-        exchange(buffer, argc - 2, argv + 2);
+        one_round(buffer, argc - 2, argv + 2);
     long pages = resident_pages();
     double start = MPI_Wtime(), processor_start = processor_time();
     for (long i = 0; i < rounds; i++)
-        exchange(buffer, argc - 2, argv + 2);
+        one_round(buffer, argc - 2, argv + 2);
     if (rank == 0)
         printf("%.17g %.17g %ld\\n", (MPI_Wtime() - start) / rounds * 1e6,
                (processor_time() - processor_start) / rounds * 1e6, resident_pages() - pages);
@@ -90,6 +127,7 @@ _LABELS = {
     "plain": "a call",
     "recorded": "a call, recorded",
     "traced": "a call, recorded with a trace",
+    "step": "a step",
     "exchange": "ResNet-50's gradients",
 }
 
@@ -101,11 +139,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--memory-calls", type=positive, default=10**7, help="calls during which memory is watched"
     )
+    parser.add_argument("--steps", type=positive, default=100_000, help="steps of a sample")
     parser.add_argument("--samples", type=positive, default=11, help="samples of each kind")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         programs = _Programs(Path(folder))
-        samples = _measure(programs, options.calls, options.samples)
+        samples = _measure(programs, options.calls, options.steps, options.samples)
         grown_kib = programs.memory_growth_kib(options.memory_calls)
     plain, exchange_us = samples["plain"], statistics.median(samples["exchange"])
     added = {
@@ -122,6 +161,8 @@ def main(arguments: Sequence[str]) -> int:
         "overhead_percent_interval": [us * percent_of for us in intervals["recorded"]],
         "traced_overhead_us_per_call": statistics.median(added["traced"]),
         "traced_overhead_us_per_call_interval": intervals["traced"],
+        "step_us": statistics.median(samples["step"]),
+        "step_us_interval": _interval(samples["step"]),
         "memory_growth_kib": grown_kib,
         "memory_calls": options.memory_calls,
         "spreads": {f"{name}_us": summary(values) for name, values in samples.items()},
@@ -167,24 +208,29 @@ class _Programs:
         """Microseconds of a call that is recorded."""
         return self._recorded(calls, trace_events).processor_us
 
+    def step(self, steps: int) -> float:
+        """Microseconds that a recorded step takes."""
+        return self._recorded(steps, 0, []).processor_us
+
     def memory_growth_kib(self, calls: int) -> float:
         """By how much a recorded and traced process grows while it makes its calls."""
         pages = self._recorded(calls, _TRACE_EVENTS).grown_pages
         return pages * os.sysconf("SC_PAGE_SIZE") / 1024
 
-    def _recorded(self, calls: int, trace_events: int) -> _Figures:
+    def _recorded(self, rounds: int, trace_events: int, messages: Sequence[int] = (2,)) -> _Figures:
         with tempfile.TemporaryDirectory(dir=self._folder) as recording:
             figures = self._loop(
                 1,
-                calls,
-                [2],
+                rounds,
+                messages,
                 LD_PRELOAD=str(LIBRARY),
                 HVPROF_DIR=recording,
                 HVPROF_TRACE=str(trace_events),
             )
-            counted = sum(cell.calls for cell in load(recording).ranks[0].cells)
-        if counted < calls:
-            raise BenchmarkError(f"{counted} of {calls} calls were recorded: build it for this MPI")
+            rank = load(recording).ranks[0]
+            counted = sum(cell.calls for cell in rank.cells) if messages else rank.step_count
+        if counted < rounds:
+            raise BenchmarkError(f"{counted} of {rounds} were recorded: build it for this MPI")
         return figures
 
     def _loop(self, ranks: int, rounds: int, messages: Sequence[int], **variables: str) -> _Figures:
@@ -192,7 +238,7 @@ class _Programs:
         return _Figures(*map(float, _run(command, **variables).split()))
 
 
-def _measure(programs: _Programs, calls: int, samples: int) -> dict[str, list[float]]:
+def _measure(programs: _Programs, calls: int, steps: int, samples: int) -> dict[str, list[float]]:
     """Samples of each kind in turns, so that what disturbs one disturbs all."""
     found: dict[str, list[float]] = defaultdict(list)
     console = Console(stderr=True)
@@ -200,6 +246,7 @@ def _measure(programs: _Programs, calls: int, samples: int) -> dict[str, list[fl
         found["plain"].append(programs.plain(calls))
         found["recorded"].append(programs.recorded(calls))
         found["traced"].append(programs.recorded(calls, _TRACE_EVENTS))
+        found["step"].append(programs.step(steps))
         found["exchange"].append(programs.exchange())
         console.print(f"sample {sample} of {samples}", style="dim")
     return found
@@ -242,6 +289,7 @@ def _print(result: dict[str, Any]) -> None:
     for words, name in (
         ("recording adds {} us to a call", "overhead_us_per_call"),
         ("recording with a trace adds {} us to a call", "traced_overhead_us_per_call"),
+        ("recording takes {} us of a step", "step_us"),
         (
             f"recording takes {{}} % of an exchange of ResNet-50's {len(resnet50())} gradients",
             "overhead_percent",

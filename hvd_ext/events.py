@@ -2,16 +2,16 @@
 
 Exchanges are passed to listeners, plain callables in this process. A recorder that was
 preloaded into the process (a library exporting the C functions `hvprof_exchange`,
-`hvprof_region_begin`, `hvprof_region_end` and `hvprof_cache`) receives everything, so a
-recording needs no change to the program and no import.
+`hvprof_region_begin`, `hvprof_region_end`, `hvprof_tuning_begin`, `hvprof_tuning_end` and
+`hvprof_cache`) receives everything, so a recording needs no change to the program and no import.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -93,6 +93,23 @@ def cache_lookup(cache: str, *, hit: bool) -> None:
         recorder.hvprof_cache(cache.encode(), hit)
 
 
+@contextmanager
+def tuning() -> Iterator[None]:
+    """A context whose exchanges, on all threads, are made to measure, so as to choose.
+
+    A recorder counts them apart from the program's data.
+    """
+    recorder = _recorder()
+    if recorder is None:
+        yield
+        return
+    recorder.hvprof_tuning_begin()
+    try:
+        yield
+    finally:
+        recorder.hvprof_tuning_end()
+
+
 _NO_REGION: AbstractContextManager[None] = nullcontext()
 
 
@@ -137,6 +154,8 @@ def _recorder() -> Any:
             ("region_begin", [text, ctypes.c_int]),
             ("region_end", []),
             ("cache", [text, ctypes.c_int]),
+            ("tuning_begin", []),
+            ("tuning_end", []),
         ):
             function = getattr(library, f"hvprof_{name}")
             function.argtypes, function.restype = argtypes, None

@@ -26,6 +26,7 @@ from hvd_ext.allreduce.table import Table, dump, load
 from hvd_ext.allreduce.timing import Call, check, interleave, repeats_for
 from hvd_ext.cli import at_least, output_file, progress, run, size_bytes
 from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.events import tuning
 from hvd_ext.files import write_text
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.process import allow_singleton_mpi
@@ -147,10 +148,11 @@ def _time_all(
 ) -> dict[str, list[float]]:
     """Time all algorithms on `buffer`, in turns; the same figures on every rank."""
     repeats: dict[str, int] = {}
-    for name, call in calls.items():
-        check(world, comm, name, buffer, call)
-        repeats[name], _ = repeats_for(world, call, _SAMPLE_S, _MOST_CALLS)
-    return interleave(world, calls, repeats, rounds)
+    with tuning():
+        for name, call in calls.items():
+            check(world, comm, name, buffer, call)
+            repeats[name], _ = repeats_for(world, call, _SAMPLE_S, _MOST_CALLS)
+        return interleave(world, calls, repeats, rounds)
 
 
 if __name__ == "__main__":

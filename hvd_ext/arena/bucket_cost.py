@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hvd_ext.arena.buckets import BucketCost
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_buckets
+from hvd_ext.events import tuning
 from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.units import MIB
 
@@ -27,9 +28,10 @@ def measure_bucket(topology: Topology, table: Table, timeout_s: float) -> Bucket
     Raises:
         WindowError: ranks of a node cannot share memory.
     """
-    short_s = _exchange_s(topology, table, timeout_s, [_SHORT])
-    # Several, because between nodes their parts overlap, and no cache should hold them.
-    long_s = _exchange_s(topology, table, timeout_s, [_LONG] * _MANY)
+    with tuning():
+        short_s = _exchange_s(topology, table, timeout_s, [_SHORT])
+        # Several, because between nodes their parts overlap, and no cache should hold them.
+        long_s = _exchange_s(topology, table, timeout_s, [_LONG] * _MANY)
     # However noisy the machine is, a long bucket's time is not all latency.
     return BucketCost(short_s, max(long_s / 2, long_s - _MANY * short_s) / (_MANY * _LONG * 4))
 

@@ -60,7 +60,9 @@ def test_the_report_has_what_threads_of_python_sent(tmp_path: Path) -> None:
 def test_own_reductions_are_counted_once(tmp_path: Path) -> None:
     recording = record(tmp_path / "run", 2, "own_reductions.py")
     for rank in recording.ranks:
-        assert totals(rank, "transport") == {"allreduce": (3, 12000)}
+        assert totals(rank, "transport") == {"allreduce": (4, 16000)}
+        # Of the program's communicator, and reported: to measure, not for the program.
+        assert totals(rank, "tuning") == {"allreduce": (2, 12000)}
         own = next(cell for cell in rank.cells if cell.algorithm == "hierarchical")
         assert (own.source, own.calls, own.message_bytes) == ("hvd_ext", 3, 12000)
         assert (own.wait_s, own.time_s) == (0.75, 2.25)
@@ -105,6 +107,12 @@ def test_the_hidden_share_of_communication_is_right(tmp_path: Path) -> None:
     calls = [event for event in events if event["ph"] == "X"]
     assert len(calls) == count == sum(rank.trace_calls for rank in recording.ranks)
     assert {event["pid"] for event in calls} == {0, 1}
+    tracks = {
+        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
+    }
+    assert {event["name"] for event in calls if tracks.get(event["tid"]) == "exposed"} == {
+        "exposed"
+    }
     # On one track, a call lies in another or beside it.
     for track in {(event["pid"], event["tid"]) for event in calls}:
         ends: list[float] = []
@@ -185,7 +193,7 @@ def test_a_second_job_does_not_disturb_the_first(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "rank 0 is not recorded" in done.stderr
     assert "a recording holds one MPI job" in done.stderr
-    assert totals(hvprof.load(tmp_path / "run").ranks[0], "transport") == {"allreduce": (3, 12000)}
+    assert totals(hvprof.load(tmp_path / "run").ranks[0], "transport") == {"allreduce": (4, 16000)}
 
 
 def test_another_preload_stays_behind_ours(tmp_path: Path) -> None:
@@ -283,11 +291,11 @@ def test_a_trainer_says_where_its_steps_time_goes(exchange: str, tmp_path: Path)
 
 
 def test_the_overhead_benchmark_runs(tmp_path: Path) -> None:
-    arguments = ["--calls", "1000", "--samples", "1", "--memory-calls", "100000"]
+    arguments = ["--calls", "1000", "--samples", "1", "--memory-calls", "100000", "--steps", "100"]
     arguments += ["--json", tmp_path / "overhead.json"]
     done = run([sys.executable, "-m", "benchmarks.profiler_overhead", *arguments])
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "overhead.json").read_text())
-    assert {"overhead_us_per_call", "overhead_percent"} <= set(figures)
+    assert {"overhead_us_per_call", "overhead_percent", "step_us"} <= set(figures)
     # The trace's ring has 100000 places of 64 bytes; beyond that nothing may grow.
     assert figures["memory_growth_kib"] <= 6250 + 256

@@ -7,7 +7,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from hvd_ext.events import CommEvent, cache_lookup, emit, region
+from hvd_ext.events import CommEvent, cache_lookup, emit, region, tuning
 
 if __name__ == "__main__":
     world, buffer = MPI.COMM_WORLD, np.ones(1000, np.float32)
@@ -16,6 +16,10 @@ if __name__ == "__main__":
     for _ in range(3):
         own.Allreduce(MPI.IN_PLACE, buffer)
         emit(CommEvent("allreduce", "hierarchical", 4000, own.size, 0.0, 0.25, 0.5))
+    with tuning():
+        own.Allreduce(MPI.IN_PLACE, buffer)
+        world.Allreduce(MPI.IN_PLACE, buffer)
+        emit(CommEvent("allreduce", "hierarchical", 8000, own.size, 0.0, 0.25, 0.5))
     with region("exposed", kind="communication"):
         with region("synchronize", kind="communication"):
             time.sleep(0.01)

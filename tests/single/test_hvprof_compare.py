@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from hvd_ext.errors import UsageError
 from hvprof.analysis.bootstrap import FASTER, NO_EVIDENCE, SLOWER, Sample, weigh
@@ -18,6 +19,7 @@ from hvprof.analysis.inputs import RecordedRun, load_side
 from hvprof.analysis.regression import check, parse_percent
 from hvprof.analysis.summary import BLOCKS, Row
 from hvprof.cli import main
+from hvprof.reporters.comparison import cells, notes, render
 from tests.made_recordings import write_job
 
 PAIRS = 100
@@ -187,6 +189,44 @@ def test_more_ranks_or_steps_are_said(tmp_path: Path) -> None:
     text = _printed(["compare", str(tmp_path / "a"), str(tmp_path / "b")])
     assert "did not move the same" in text
     assert "different numbers of ranks" in text
+
+
+def test_rows_cut_differently_leave_the_word_to_the_total() -> None:
+    # The same gradients: many messages of one size, or a few of another.
+    def run(many: float, few: float) -> RecordedRun:
+        rows = run_with(np.array([22.3 * many, 1.0, 8.0 * few])).rows
+        amounts = (int(1e9 * many), 1_000_000, int(1e9 * few))
+        changed = [
+            dataclasses.replace(row, message_bytes=amount)
+            for row, amount in zip(rows, amounts, strict=True)
+        ]
+        return RecordedRun("run", 2, tuple(changed))
+
+    sides = [[run(1 - part, part) for part in parts] for parts in ((0.01, 0.02), (0.99, 0.98))]
+    comparison = compare(*sides)
+    assert [row.verdict for row in comparison.rows] == [
+        "cut differently",
+        NO_EVIDENCE,
+        "cut differently",
+    ]
+    assert {row.improvement_percent for row in comparison.rows[::2]} == {None}
+    assert not comparison.same_cut
+    assert comparison.total.verdict == FASTER
+    assert comparison.total.improvement_percent == pytest.approx(100 * (1 - 9.2 / 23), abs=2)
+    assert any("cut the same gradients" in line for line in notes(comparison))
+    assert compare(sides[0], sides[0]).same_cut
+
+
+def test_no_number_of_a_table_is_cut(tmp_path: Path) -> None:
+    sides = [write_job(tmp_path / f"a_rather_long_name_of_side_{name}", 2) for name in "ab"]
+    comparison = compare(*(load_side(side) for side in sides))
+    printed = io.StringIO()
+    render(comparison, Console(file=printed, width=40))
+    text = printed.getvalue()
+    assert "…" not in text
+    for row in (*comparison.rows, comparison.total):
+        for cell in cells(row):
+            assert cell in text
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,12 @@ NUMBERS = {
     "BLOCKS": layout.BLOCKS,
     "BUCKETS": bins.BUCKETS,
     "TRANSPORT": TRAFFIC.index("transport"),
+    "TUNING": TRAFFIC.index("tuning"),
     "REGION": len(TRAFFIC),
     "SOURCE_PROGRAM": SOURCES.index("program"),
     "EXITED": layout.STATES.index("exited"),
 }
-KEYS = st.builds(Key, *(st.integers(0, 2**bits - 1) for bits in (8, 8, 8, 2, 2, 8, 8)))
+KEYS = st.builds(Key, *(st.integers(0, 2**bits - 1) for bits in (8, 8, 8, 3, 2, 8, 8)))
 SIZES = (0, 1, 2, 3, 1023, 1024, 1025, 2**40 + 1)
 TIMES = (0, 31, 32, 33, 1000, 10**9, 2**63)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -19,7 +20,7 @@ from hvprof.analysis.summary import quantile_s
 from hvprof.analysis.wait_time import waiting
 from hvprof.format.bins import BINS, BUCKETS, bin_edges, bin_index, bucket_edges_s, bucket_index
 from hvprof.format.key import Key, encode
-from hvprof.format.layout import CELL, EVENT, FIXED
+from hvprof.format.layout import CELL, EVENT, FIXED, VERSION
 from hvprof.format.trace import load_trace
 from hvprof.format.writer import write_rank
 from hvprof.recording.model import (
@@ -62,7 +63,8 @@ def cell(operation: str = "allreduce", message_bytes: int = 4096, calls: int = 8
 
 
 def rank(number: int = 0, **changes: object) -> RankRecording:
-    step = Step(0, 0.5, 1.0, 0.5, 0.25, 0.125, 0.125, 0.125)
+    times_s = (0.5, 1.0, 0.5, 0.25, 0.125, 0.125, 0.125, 0.625, 0.125, 0.0625, 0.5, 1.25)
+    step = Step(0, *times_s, preemptions=7, page_faults=300)
     fields = {
         "rank": number,
         "size": 2,
@@ -79,11 +81,15 @@ def rank(number: int = 0, **changes: object) -> RankRecording:
         "regions": (Region("forward", "compute", 8, 0.25, 0.01, 0.125, TIMES, 4, (0.1, 0.15)),),
         "steps": (step,),
         "step_count": 1,
-        "all_steps": Step(1, 0.5, 1.0, 0.5, 0.25, 0.125, 0.125, 0.125),
+        "all_steps": dataclasses.replace(step, index=1),
         "registration_cache": RegistrationCache("MPI_T", 3, 1),
         "clock": "boot",
         "clock_offsets": (ClockOffset(1.0, -2.5, 1e-6),),
         "start_clock_s": 7.5,
+        "cores": 2,
+        "host_cores": 4,
+        "knows_queue": True,
+        "yields": True,
     }
     return RankRecording(**{**fields, **changes})
 
@@ -94,6 +100,14 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         write_rank(tmp_path, one)
     assert list(hvprof.load(tmp_path).ranks) == ranks
     assert ranks[0].all_steps.overlap_percent == pytest.approx(100 / 3)
+
+
+def test_what_the_kernel_does_not_count_is_not_zero(tmp_path: Path) -> None:
+    write_rank(tmp_path, rank(0, knows_queue=False))
+    recording = hvprof.load(tmp_path)
+    assert recording.ranks[0].steps[0].queued_s is None
+    assert recording.all_steps is not None
+    assert recording.all_steps.queued_s is None
 
 
 def test_a_mean_over_ranks_leaves_out_those_without_steps(tmp_path: Path) -> None:
@@ -134,7 +148,7 @@ def put_event(
     write_rank(directory, rank(number, trace_capacity=8, trace_calls=len(events), **changes))
     ring = np.zeros(9, EVENT)
     ring[1 : 1 + len(events)] = np.array(events, EVENT)
-    head = b"hvtrace\n" + struct.pack("<II", 2, number)
+    head = b"hvtrace\n" + struct.pack("<II", VERSION, number)
     data = head.ljust(EVENT.itemsize, b"\0") + ring[1:].tobytes()
     (directory / f"rank-{number:05d}.trace").write_bytes(data)
 
@@ -153,7 +167,7 @@ def call(number: int, begin_ns: int, end_ns: int, key: int = ALLREDUCE) -> tuple
         (lambda data: b"", "is cut off: 0 of"),
         (lambda data: data[:100], "is cut off: 100 of"),
         (lambda data: data[:-1], "is cut off"),
-        (lambda data: data[:8] + b"\x03" + data[9:], "has format 3, this hvprof reads 2"),
+        (lambda data: data[:8] + b"\x02" + data[9:], "has format 2, this hvprof reads 3"),
         (lambda data: data[:8] + b"\x00" + data[9:], "has format 0"),
         (lambda data: b"\x7fELF" + data[4:], "hvprof did not write it"),
         (lambda data: data[:16] + b"\x09" + data[17:], "rank 9 of 2"),
@@ -182,7 +196,7 @@ def test_a_damaged_rank_file_is_one_clear_line(damage, said: str, tmp_path: Path
         (lambda data: data[:-64], "is cut off"),
         (lambda data: data + data, "is cut off"),
         (lambda data: b"\x7fELF" + data[4:], "hvprof did not write it"),
-        (lambda data: data[:8] + b"\x03" + data[9:], "has format 3, this hvprof reads 2"),
+        (lambda data: data[:8] + b"\x02" + data[9:], "has format 2, this hvprof reads 3"),
         (lambda data: data[:12] + b"\x03" + data[13:], "rank 3"),
         (lambda data: data[:64] + b"\xff" * 64 + data[128:], "no such call"),
     ],

@@ -12,7 +12,8 @@ import pytest
 import hvprof
 from hvprof.analysis.wait_time import Waiting, waiting
 from hvprof.format.bins import bin_edges
-from hvprof.format.layout import EVENT
+from hvprof.format.key import Key, encode
+from hvprof.format.layout import EVENT, VERSION
 from hvprof.format.trace import load_trace
 from hvprof.format.writer import write_rank
 from hvprof.recording.model import Cell, ClockOffset, Communicator, RankRecording
@@ -76,21 +77,21 @@ def put(
         for place, one in enumerate(calls, 1):
             operation, communicator, sequence, begin, end, peer = one
             source = communicator == OWN
-            key = 2 + OPERATIONS.index(operation) | 1 << 8 | 21 << 16 | source << 26
+            key = Key(2 + OPERATIONS.index(operation), 1, 21, 0, source, 0, communicator)
             shift = (shift_ms or {}).get(number, 0)
             ring[place] = (
                 place,
                 round((begin + shift) * MS),
                 round((end + shift) * MS),
                 round(wait_ms * MS) if source else 0,
-                key | communicator << 36 | 1 << 63,
+                encode(key),
                 1024,
                 sequence,
                 1,
                 peer,
                 0,
             )
-        head = (b"hvtrace\n" + struct.pack("<II", 2, number)).ljust(EVENT.itemsize, b"\0")
+        head = (b"hvtrace\n" + struct.pack("<II", VERSION, number)).ljust(EVENT.itemsize, b"\0")
         data = head + ring[1:].tobytes()
         (directory / f"rank-{number:05d}.trace").write_bytes(data)
     return hvprof.load(directory)

@@ -66,7 +66,7 @@ def cell(
 
 
 def rank_file(
-    rank: int, cells: list[Cell], *, size: int = 2, version: int = 2, state: int = 1
+    rank: int, cells: list[Cell], *, size: int = 2, version: int = 3, state: int = 1
 ) -> bytes:
     content = encode_rank(
         RankRecording(
@@ -233,10 +233,10 @@ def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
         (b"", "is cut off: 0 of"),
         (b"hvpr", "is cut off: 4 of"),
         (rank_file(0, [])[:5000], "is cut off: 5000 of"),
-        (rank_file(0, [], version=1), "has format 1, this hvprof reads 2"),
+        (rank_file(0, [], version=1), "has format 1, this hvprof reads 3"),
         (b"\x7fELF and more", "hvprof did not write it"),
-        (rank_file(0, [], version=3), "has format 3, this hvprof reads 2"),
-        (rank_file(0, [], version=3)[:600], "has format 3, this hvprof reads 2"),
+        (rank_file(0, [], version=4), "has format 4, this hvprof reads 3"),
+        (rank_file(0, [], version=4)[:600], "has format 4, this hvprof reads 3"),
         (rank_file(5, [], size=2), "rank 5 of 2"),
         (rank_file(0, [], state=9), "state 9"),
         (rank_file(0, [cell("bcast", 8, 1, 1)])[: -CELL.itemsize] + NO_CELL, "no such cell"),

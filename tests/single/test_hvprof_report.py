@@ -18,7 +18,6 @@ import pytest
 import hvprof
 from hvd_ext.errors import UsageError
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.scaling import limits
 from hvprof.analysis.wait_split import split
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
@@ -34,7 +33,7 @@ def test_the_forms_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     data = json.loads(capsys.readouterr().out)
     assert main(["report", str(tmp_path / "run"), "--csv"]) == 0
     table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    kinds = ("data", "control", "transport")
+    kinds = ("data", "control", "transport", "tuning")
     assert len(table) == sum(len(data[kind]) for kind in kinds)
     rows = [(kind, row) for kind in kinds for row in data[kind]]
     for line, (kind, row) in zip(table, rows, strict=True):
@@ -106,7 +105,7 @@ def test_the_late_rank_is_found(tmp_path: Path) -> None:
 
 def test_limits_of_known_shares(tmp_path: Path) -> None:
     recording = hvprof.load(write_job(tmp_path / "run", 4))
-    found = limits(recording)
+    found = Analysis(recording).limits
     assert found is not None
     assert found.free_speedup == pytest.approx(0.299 / (0.299 - 0.081), rel=0.03)
     assert found.communication_percent == pytest.approx(100 * 0.081 / 0.299, rel=0.03)
@@ -117,7 +116,7 @@ def test_limits_of_known_shares(tmp_path: Path) -> None:
         assert point.strong_low <= point.strong <= point.strong_high
         assert found.most_speedup is not None
         assert point.strong <= found.most_speedup
-    assert limits(hvprof.load(write_job(tmp_path / "alone", 1))) is None
+    assert Analysis(hvprof.load(write_job(tmp_path / "alone", 1))).limits is None
 
 
 # What 512 ranks may cost; the figures are said by `pytest -s`.
@@ -294,4 +293,4 @@ def test_a_page_groups_the_cells_once(tmp_path: Path, monkeypatch: pytest.Monkey
     page = tmp_path / "a.html"
     main(["report", str(write_job(tmp_path / "run", 2)), "--html", str(page), "--json"])
     assert page.exists()
-    assert sorted(asked) == ["control", "data", "transport"]
+    assert sorted(asked) == ["control", "data", "transport", "tuning"]

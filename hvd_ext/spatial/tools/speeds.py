@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from hvd_ext.events import tuning
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -42,7 +44,8 @@ def measure_speeds(comm: MPI.Comm | None = None) -> Speeds:
         block = torch.zeros(1 << 22)
         copy_s = _best_s(lambda: block.clone())
         return Speeds(flops_per_s, block.nbytes / copy_s, 1e-6)
-    latency_s, large_s = (_message_s(comm, nbytes) for nbytes in (8, 1 << 22))
+    with tuning():
+        latency_s, large_s = (_message_s(comm, nbytes) for nbytes in (8, 1 << 22))
     mine = Speeds(flops_per_s, (1 << 22) / max(large_s - latency_s, 1e-9), latency_s)
     answer: Speeds = comm.bcast(mine)
     return answer

@@ -1,7 +1,8 @@
 """What to try next: each piece of advice with its evidence and the most it can bring.
 
 A ceiling is what would be gained if the cause were gone altogether. No advice on
-communication can bring more than the communication that is exposed, where that is known.
+communication can bring more than communication costs, where that is known: what is exposed,
+and what it slows down.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_ext.units import format_seconds
+from hvprof.analysis.commands import knob_of, launcher, over_hvd_ext, with_variable
+from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
@@ -51,9 +54,10 @@ def advise(
     rows: Mapping[str, Sequence[Row]],
     shares: Shares,
     split: Split | None,
+    parts: StepParts | None,
 ) -> list[Advice]:
     """All advice that the figures support, the most promising first."""
-    case = _Case(recording, rows, shares, split)
+    case = _Case(recording, rows, shares, split, parts)
     found = [advice for rule in _RULES for advice in rule(case)]
     return sorted(found, key=lambda advice: -(advice.most_s or 0))
 
@@ -67,13 +71,17 @@ class _Case:
         rows: Mapping[str, Sequence[Row]],
         shares: Shares,
         split: Split | None,
+        parts: StepParts | None,
     ) -> None:
         self.recording = recording
         self.split = split
+        self.parts = parts
         self.run_s = shares.run_s
         self.base_s = shares.base_s
         self.share_of = shares.share_of
         self.exposed_s = shares.exposed_s
+        self.slowed_s = shares.slowed_s
+        self.communication_s = shares.communication_s
         self.allreduce = [row for row in rows["data"] if row.operation == "allreduce"]
         self.control = rows["control"]
         self.control_s = sum(row.time_s for row in self.control)
@@ -81,15 +89,17 @@ class _Case:
         least_s = 0.05 * sum(row.time_s for row in self.allreduce)
         bandwidths = [row.busbw_gb_s or 0 for row in self.allreduce if row.time_s >= least_s]
         self.best_gb_s = max(bandwidths, default=0.0)
+        self.open_mpi = "Open MPI" in recording.ranks[0].mpi_library
         self.uses_hvd_ext = any(row.algorithm != "native" for row in self.allreduce)
 
     def advice(
         self, title: str, evidence: str, knob: str, most_s: float | None, command: str
     ) -> Iterator[Advice]:
-        """The advice, its ceiling bounded by what is exposed, if it is worth its while."""
+        """The advice, its ceiling bounded by what communication costs, if it is worth its while."""
         percent = None
         if most_s is not None:
-            most_s = most_s if self.exposed_s is None else min(most_s, self.exposed_s)
+            if self.communication_s is not None:
+                most_s = min(most_s, self.communication_s)
             percent = 100 * most_s / self.base_s if self.base_s else None
             if percent is not None and percent < _WORTH_PERCENT:
                 return
@@ -107,7 +117,7 @@ class _Case:
         if change:
             command = change(command)
         if variables:
-            command = _with_variable(command, variables, self.recording)
+            command = with_variable(command, variables, self.recording)
         record = shlex.join(["hvprof", "record", "-o", str(directory), "--", *command])
         compare = shlex.join(["hvprof", "compare", str(self.recording.directory), str(directory)])
         return f"{record}\n{compare}"
@@ -149,7 +159,38 @@ def _negotiation(case: _Case) -> Iterator[Advice]:
         f"wait for it. The training thread was blocked for {case.share_of_steps(case.exposed_s)}.",
         "hvd_ext's DistributedOptimizer, which reduces in a fixed order; or HOROVOD_CYCLE_TIME",
         case.control_s,
-        case.again("hvd_ext", change=_over_hvd_ext),
+        case.again("hvd_ext", change=over_hvd_ext),
+    )
+
+
+def _contention(case: _Case) -> Iterator[Advice]:
+    if not case.slowed_s or case.parts is None:
+        return
+    who = "hvd_ext's exchange" if case.uses_hvd_ext else "Communication"
+    if case.control and not case.uses_hvd_ext:
+        who = "Horovod's thread"
+    parts = case.parts
+    evidence = (
+        f"{who} takes {parts.communicating_cores:.1f} of the {parts.cores:.0f} cores of a host; "
+        f"the training thread waited for its core behind it for "
+        f"{case.share_of_steps(case.slowed_s)}."
+    )
+    if case.open_mpi and not any(rank.yields for rank in case.recording.ranks):
+        variable = "OMPI_MCA_mpi_yield_when_idle=1"
+        yield from case.advice(
+            "Have threads that wait for MPI yield their core",
+            evidence,
+            f"{variable}: Open MPI spins otherwise; hvd_ext sets it",
+            case.slowed_s,
+            case.again("yield", variable),
+        )
+        return
+    yield from case.advice(
+        "Leave communication a core",
+        evidence,
+        "fewer threads that compute (OMP_NUM_THREADS), or fewer ranks on a host",
+        case.slowed_s,
+        case.again("thread", "OMP_NUM_THREADS=1"),
     )
 
 
@@ -168,7 +209,7 @@ def _unhidden(case: _Case) -> Iterator[Advice]:
         steps.exposed_s,
         case.again("bucket1", "HVD_EXT_BUCKET_BYTES=1MiB")
         if case.uses_hvd_ext
-        else case.again("hvd_ext", change=_over_hvd_ext),
+        else case.again("hvd_ext", change=over_hvd_ext),
     )
 
 
@@ -210,7 +251,7 @@ def _slow_rows(case: _Case) -> Iterator[Advice]:
     worst = max(slow, key=lambda row: row.time_s - case.at_best_s(row))
     lost_s = worst.time_s - case.at_best_s(worst)
     library = case.recording.ranks[0].mpi_library
-    knob, variable = _knob(library)
+    knob, variable = knob_of(library)
     yield from case.advice(
         f"Choose another algorithm for {worst.message_size}",
         f"{worst.algorithm} reaches {worst.busbw_gb_s:.2g} GB/s there (busbw), the best row "
@@ -219,7 +260,7 @@ def _slow_rows(case: _Case) -> Iterator[Advice]:
         lost_s,
         case.again("algorithm", variable)
         if variable
-        else f"{_launcher(case.recording)} python -m hvd_ext.allreduce.measure -o table.json",
+        else f"{launcher(case.recording)} python -m hvd_ext.allreduce.measure -o table.json",
     )
 
 
@@ -263,6 +304,7 @@ def _input(case: _Case) -> Iterator[Advice]:
 _RULES = (
     _small_messages,
     _negotiation,
+    _contention,
     _unhidden,
     _straggler,
     _slow_rows,
@@ -274,40 +316,3 @@ _RULES = (
 def _share(time_s: float, whole_s: float, name: str) -> str:
     percent = f" ({100 * time_s / whole_s:.1f} % of the {name})" if whole_s else ""
     return f"{format_seconds(time_s)}{percent}"
-
-
-def _knob(library: str) -> tuple[str, str]:
-    """The variable that chooses an MPI library's allreduce, and a value to try."""
-    table = "HVD_EXT_TABLE, once hvd_ext has measured this cluster"
-    if "MVAPICH2" in library:
-        return (
-            "MV2_INTER_ALLREDUCE_TUNING (2: reduce-scatter and allgather); with GPUs MV2_CUDA_IPC "
-            f"and device visibility; or {table}",
-            "MV2_INTER_ALLREDUCE_TUNING=2",
-        )
-    if "MPICH" in library:
-        return (
-            f"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM; or {table}",
-            "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring",
-        )
-    return f"Open MPI's coll_tuned rules file, or {table}", ""
-
-
-def _launcher(recording: Recording) -> str:
-    return f"horovodrun -np {recording.size}"
-
-
-def _with_variable(command: Sequence[str], variable: str, recording: Recording) -> list[str]:
-    """The command with a variable that reaches all ranks."""
-    open_mpi = "Open MPI" in recording.ranks[0].mpi_library
-    if Path(command[0]).name in ("mpirun", "mpiexec") and open_mpi:
-        return [command[0], "-x", variable, *command[1:]]
-    return ["env", variable, *command]
-
-
-def _over_hvd_ext(command: list[str]) -> list[str]:
-    """`python train.py` becomes `python -m hvd_ext train.py`."""
-    for index, word in enumerate(command[:-1]):
-        if Path(word).name.startswith("python"):
-            return [*command[: index + 1], "-m", "hvd_ext", *command[index + 1 :]]
-    return command

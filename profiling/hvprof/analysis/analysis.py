@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hvprof.analysis.advice import Advice, advise
+from hvprof.analysis.contention import StepParts, step_parts
+from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
 from hvprof.analysis.scaling import Limits, limits
 from hvprof.analysis.shares import Shares, shares
 from hvprof.analysis.summary import Exposed, Row, exposed, rows
@@ -39,7 +41,17 @@ class Analysis:
     @cached_property
     def shares(self) -> Shares:
         """What shares of time are taken of."""
-        return shares(self.recording, self.exposed)
+        return shares(self.recording, self.exposed, self.step_parts)
+
+    @cached_property
+    def step_parts(self) -> StepParts | None:
+        """Where a step's time goes; None where steps are not marked."""
+        return step_parts(self.recording)
+
+    @cached_property
+    def free_speedup(self) -> FreeSpeedup | None:
+        """How much faster steps were without communication; None where steps are not marked."""
+        return free_speedup(self.recording)
 
     @cached_property
     def wait_split(self) -> Split | None:
@@ -49,9 +61,9 @@ class Analysis:
     @cached_property
     def limits(self) -> Limits | None:
         """What more ranks could bring; None where steps are not marked."""
-        return limits(self.recording)
+        return limits(self.recording, self.step_parts, self.free_speedup)
 
     @cached_property
     def advice(self) -> list[Advice]:
         """What to try next, the most promising first."""
-        return advise(self.recording, self.rows, self.shares, self.wait_split)
+        return advise(self.recording, self.rows, self.shares, self.wait_split, self.step_parts)

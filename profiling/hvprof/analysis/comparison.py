@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvprof.analysis.bootstrap import CONFIDENCE, Sample, weigh
+from hvprof.analysis.contention import StepParts, mean_parts
 from hvprof.analysis.inputs import RecordedRun, run_of
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row
 from hvprof.recording.model import Recording
@@ -23,6 +24,10 @@ TOTAL = "total"
 
 # More than this between the bytes of the sides, and their times are not of one job.
 _BYTES_TOLERANCE = 0.01
+# Horovod fuses a little differently in every run. More than this between the shares of a row
+# in the bytes of the sides, and its messages are others.
+_CUT_TOLERANCE = 1.25
+CUT_DIFFERENTLY = "cut differently"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,11 @@ class ComparedRow:
     """One range of message sizes, or all of them ("total").
 
     `improvement_percent` is how much less time the second side takes for a byte: where
-    both moved the same, how much less time it takes; where they cut the same gradients
-    into other messages, still a fair figure. None where a side has no such message.
+    both moved the same, how much less time it takes. None where the sides cut the same
+    gradients into other messages, so that a row of one has no counterpart; the total has one.
     `low_percent` and `high_percent` are its interval, None where no spread is known to
-    tell from. `verdict` is "faster", "slower" or "no evidence"; "" without improvement.
+    tell from. `verdict` is "faster", "slower" or "no evidence"; without improvement it is
+    "cut differently", or "" where a side has no allreduce at all.
     """
 
     message_size: str
@@ -65,6 +71,8 @@ class Comparison:
         confidence: of the total's interval; those of the rows hold jointly with it.
         same_bytes: False if the bytes that the sides moved differ by more than 1 %.
         same_ranks: False if the sides had different numbers of ranks.
+        step_parts: where a step's time goes on each side, a mean over its runs; None where a
+            run of either side marks no steps.
     """
 
     labels: tuple[str, str]
@@ -75,6 +83,12 @@ class Comparison:
     total: ComparedRow
     same_bytes: bool
     same_ranks: bool
+    step_parts: tuple[StepParts, StepParts] | None = None
+
+    @property
+    def same_cut(self) -> bool:
+        """Whether both sides have about the same messages."""
+        return all(row.verdict != CUT_DIFFERENTLY for row in self.rows)
 
     def as_json(self) -> dict:
         """The comparison in JSON's types; the keys are the attributes' names."""
@@ -103,8 +117,10 @@ def compare(
     ]
     # So that all rows hold together: a table of seven must not have seven chances to err.
     of_a_row = 1 - (1 - confidence) / max(len(present), 1)
-    compared = tuple(_compared(label, [label], sides, of_a_row) for label in present)
     total = _compared(TOTAL, present, sides, confidence)
+    compared = tuple(
+        _of_one_cut(_compared(label, [label], sides, of_a_row), total) for label in present
+    )
     moved = (total.first.message_bytes, total.second.message_bytes)
     ranks = [{measured.run.ranks for measured in side} for side in sides]
     return Comparison(
@@ -116,7 +132,35 @@ def compare(
         total=total,
         same_bytes=abs(moved[0] - moved[1]) <= _BYTES_TOLERANCE * max(moved),
         same_ranks=ranks[0] == ranks[1],
+        step_parts=_step_parts(sides),
     )
+
+
+def _of_one_cut(row: ComparedRow, total: ComparedRow) -> ComparedRow:
+    """The row, without a verdict where one side has far more of its bytes in it."""
+    if total.improvement_percent is None:
+        return row
+    first, second = (
+        side.message_bytes / whole.message_bytes
+        for side, whole in ((row.first, total.first), (row.second, total.second))
+    )
+    if max(first, second) <= _CUT_TOLERANCE * min(first, second):
+        return row
+    return dataclasses.replace(
+        row,
+        improvement_percent=None,
+        low_percent=None,
+        high_percent=None,
+        verdict=CUT_DIFFERENTLY,
+    )
+
+
+def _step_parts(sides: Sequence[Sequence[_Measured]]) -> tuple[StepParts, StepParts] | None:
+    first, second = ([measured.run.parts for measured in side] for side in sides)
+    known = [[parts for parts in side if parts is not None] for side in (first, second)]
+    if not (first and second) or known != [first, second]:
+        return None
+    return mean_parts(known[0]), mean_parts(known[1])
 
 
 class _Measured:

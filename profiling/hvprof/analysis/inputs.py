@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.errors import UsageError
+from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row, rows
 from hvprof.recording.load import META_NAME, RANK_FILES, load
 from hvprof.recording.model import Recording
@@ -32,11 +33,13 @@ class RecordedRun:
         name: of the directory or file.
         ranks: how many were recorded.
         rows: of its data traffic.
+        parts: of a step; None where none are marked.
     """
 
     name: str
     ranks: int
     rows: tuple[Row, ...]
+    parts: StepParts | None = None
 
 
 def run_of(recording: Recording) -> RecordedRun:
@@ -46,6 +49,7 @@ def run_of(recording: Recording) -> RecordedRun:
         printable(directory.resolve().name or str(directory)),
         len(recording.ranks),
         tuple(rows(recording, "data")),
+        step_parts(recording),
     )
 
 
@@ -107,7 +111,8 @@ def _read_report(path: Path) -> RecordedRun:
         found = tuple(_row(entry) for entry in data["data"])
         if not _of(list, data["ranks"]):
             raise ValueError(path)
-        return RecordedRun(printable(path.stem), len(data["ranks"]), found)
+        parts = _step_parts(data["step_parts"]) if data.get("step_parts") else None
+        return RecordedRun(printable(path.stem), len(data["ranks"]), found, parts)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         raise UsageError(f"{path} is damaged: write it again with hvprof report") from None
 
@@ -131,6 +136,15 @@ def _row(entry: dict[str, Any]) -> Row:
     if values["message_size"] not in dict(SIZE_ROWS):
         raise ValueError(values["message_size"])
     return Row(**values)
+
+
+def _step_parts(entry: dict[str, Any]) -> StepParts:
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(StepParts):
+        value = entry[field.name]
+        may_lack = field.name in ("slowed_s", "waiting_s")
+        values[field.name] = None if value is None and may_lack else _number(value)
+    return StepParts(**values)
 
 
 def _of(kind: type, value: Any) -> Any:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hvprof.analysis.contention import StepParts
+from hvprof.analysis.free_communication import FreeSpeedup
 from hvprof.recording.model import Recording
 
 _DOUBLINGS = 6
@@ -39,15 +41,20 @@ class Limits:
     """Limits read off the steps.
 
     Attributes:
-        free_speedup: how much faster steps would be without exposed communication.
-        communication_percent, io_percent: shares of a step that was blocked on them.
-        serial_percent: what does not shrink when the batch is split further: exposed
-            communication and "other" (Amdahl's share).
+        free_speedup: how much faster steps would be without communication; free_low and
+            free_high are its interval.
+        communication_percent: share of a step that communication takes: blocked on it, and
+            slowed down by it as far as the kernel tells.
+        io_percent: share of a step that was blocked on I/O.
+        serial_percent: what does not shrink when the batch is split further: communication
+            and "other" (Amdahl's share).
         most_speedup: Amdahl's limit from serial_percent; None if nothing is serial.
         projection: at 1, 2, 4, ... times the recorded ranks.
     """
 
     free_speedup: float
+    free_low: float
+    free_high: float
     communication_percent: float
     io_percent: float
     serial_percent: float
@@ -55,19 +62,24 @@ class Limits:
     projection: tuple[ProjectedSpeedup, ...]
 
 
-def limits(recording: Recording) -> Limits | None:
+def limits(
+    recording: Recording, parts: StepParts | None, free: FreeSpeedup | None
+) -> Limits | None:
     """The limits of a run that marked its steps, on at least 2 ranks; else None."""
-    step, size = recording.all_steps, recording.size
-    if step is None or step.time_s <= 0 or size < 2 or step.time_s <= step.exposed_s:
+    size = recording.size
+    if parts is None or free is None or size < 2:
         return None
-    shares = np.array([step.compute_s + step.io_s, step.exposed_s, step.other_s]) / step.time_s
+    computing_s = parts.time_s - parts.communication_s - parts.other_s
+    shares = np.array([computing_s, parts.communication_s, parts.other_s]) / parts.time_s
     serial = float(shares[1] + shares[2])
-    spread = _spread(recording)
+    spread = _spread(recording, parts.communication_s - parts.exposed_s)
     sizes = [size * 2**power for power in range(_DOUBLINGS + 1)]
     return Limits(
-        free_speedup=step.time_s / (step.time_s - step.exposed_s),
-        communication_percent=100 * step.exposed_s / step.time_s,
-        io_percent=100 * step.io_s / step.time_s,
+        free_speedup=free.speedup,
+        free_low=free.low,
+        free_high=free.high,
+        communication_percent=float(100 * shares[1]),
+        io_percent=100 * parts.io_s / parts.time_s,
         serial_percent=100 * serial,
         most_speedup=1 / serial if serial > 0 else None,
         projection=tuple(_point(size, larger, shares, spread) for larger in sizes),
@@ -96,13 +108,21 @@ def _point(size: int, larger: int, shares: np.ndarray, spread: np.ndarray) -> Pr
     )
 
 
-def _spread(recording: Recording) -> np.ndarray:
+def _spread(recording: Recording, slowed_s: float) -> np.ndarray:
     """Shares (k, 3) at the edges of what resampled steps give: the 1 % and 99 % quantiles."""
     steps = [step for rank in recording.ranks for step in rank.steps if step.time_s > 0]
     if len(steps) < 3:
         return np.empty((0, 3))
     table = np.array(
-        [[one.compute_s + one.io_s, one.exposed_s, one.other_s, one.time_s] for one in steps]
+        [
+            [
+                one.compute_s + one.io_s - slowed_s,
+                one.exposed_s + slowed_s,
+                one.other_s,
+                one.time_s,
+            ]
+            for one in steps
+        ]
     )
     generator = np.random.default_rng(0)
     # A few hundred steps drawn say as much as all of them, and cost nothing at 512 ranks.

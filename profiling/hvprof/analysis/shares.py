@@ -1,9 +1,10 @@
-"""What shares of time are taken of, and the share that a rank was blocked on communication."""
+"""What shares of time are taken of, and the shares that communication takes of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Exposed
 from hvprof.recording.model import Recording
 
@@ -17,16 +18,23 @@ class Shares:
         base_s: what shares are taken of: the steps where the program marks them, else the run.
         share_of: "steps" or "run", accordingly.
         exposed_s: blocked on communication; None if nothing tells.
+        slowed_s: queued behind threads that communicate; None if the kernel does not tell.
     """
 
     run_s: float
     base_s: float
     share_of: str
     exposed_s: float | None
+    slowed_s: float | None = None
+
+    @property
+    def communication_s(self) -> float | None:
+        """What communication costs, as far as it is known."""
+        return None if self.exposed_s is None else self.exposed_s + (self.slowed_s or 0.0)
 
 
-def shares(recording: Recording, exposed: Exposed | None) -> Shares:
-    """The shares of a recording, with what its regions say was exposed."""
+def shares(recording: Recording, exposed: Exposed | None, parts: StepParts | None) -> Shares:
+    """The shares of a recording, with what its regions and the kernel say of its steps."""
     ends = [rank.end_unix_s - rank.start_unix_s for rank in recording.ranks if rank.end_unix_s]
     run_s = max(sum(ends) / len(ends), 0.0) if ends else recording.duration_s or 0.0
     steps = recording.all_steps
@@ -36,4 +44,5 @@ def shares(recording: Recording, exposed: Exposed | None) -> Shares:
         base_s=steps.time_s if steps is not None and marked else run_s,
         share_of="steps" if marked else "run",
         exposed_s=steps.exposed_s if steps else exposed.time_s if exposed else None,
+        slowed_s=parts.slowed_s * steps.index if steps and parts and parts.slowed_s else None,
     )

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# The orders are those of the recorder's enums. Regions are counted like traffic of a fourth kind.
-TRAFFIC = ("data", "control", "transport")
+# The orders are those of the recorder's enums. Regions are counted like one more kind of traffic.
+TRAFFIC = ("data", "control", "transport", "tuning")
 REGION = len(TRAFFIC)
 SOURCES = ("mpi", "hvd_ext", "program")
 
 _USED = 1 << 63  # no key is 0
 # First bit and number of bits of each field.
-_BITS = ((0, 8), (8, 8), (16, 8), (24, 2), (26, 2), (28, 8), (36, 8))
+_BITS = ((0, 8), (8, 8), (16, 8), (24, 3), (27, 2), (29, 8), (37, 8))
 
 
 class Key(NamedTuple):

@@ -7,13 +7,23 @@ import numpy as np
 from hvprof.format.bins import BUCKETS
 
 MAGIC = b"hvprof\r\n"
-VERSION = 2
+VERSION = 3
 NAMES, NAME_BYTES = 256, 48
 COMMUNICATORS, STEPS, MOST_CELLS, BLOCKS = 128, 1024, 4096, 32
 STATES = ("unfinished", "finalized", "exited")
 
-_STEP_TIMES = ("start", "time", "compute", "exposed", "overlapped", "io", "other")
-STEP = np.dtype([("index", "<u8"), *((f"{name}_ns", "<u8") for name in _STEP_TIMES)])
+STEP_TIMES = (
+    *("start", "time", "compute", "exposed", "overlapped", "io", "other"),
+    *("cpu", "queued", "queued_blocked", "communicating", "process"),
+)
+STEP_COUNTS = ("preemptions", "page_faults")
+STEP = np.dtype(
+    [
+        ("index", "<u8"),
+        *((f"{name}_ns", "<u8") for name in STEP_TIMES),
+        *((name, "<u8") for name in STEP_COUNTS),
+    ]
+)
 OFFSET = np.dtype([("at_ns", "<u8"), ("offset_ns", "<i8"), ("error_ns", "<u8")])
 HEADER = np.dtype(
     [
@@ -41,7 +51,11 @@ HEADER = np.dtype(
         ("cache_source", "S64"),
         ("host", "S64"),
         ("library", "S384"),
-        ("reserved", "V216"),
+        ("cores", "<u4"),
+        ("host_cores", "<u4"),
+        ("knows_queue", "<u4"),
+        ("yields", "<u4"),
+        ("reserved", "V144"),
     ]
 )
 COMMUNICATOR = np.dtype(

@@ -12,7 +12,19 @@ import numpy as np
 from hvd_ext.errors import UsageError
 from hvprof.format.bins import BINS, bin_edges
 from hvprof.format.key import REGION, SOURCES, TRAFFIC, Key, decode, decode_all
-from hvprof.format.layout import BLOCKS, CELL, FIXED, HEADER, MAGIC, MOST_CELLS, STATES, VERSION
+from hvprof.format.layout import (
+    BLOCKS,
+    CELL,
+    FIXED,
+    HEADER,
+    MAGIC,
+    MOST_CELLS,
+    STATES,
+    STEP,
+    STEP_COUNTS,
+    STEP_TIMES,
+    VERSION,
+)
 from hvprof.recording.model import (
     Cell,
     ClockOffset,
@@ -113,7 +125,8 @@ def read_rank(path: Path) -> RankRecording | None:
             raise UsageError(
                 f"{path} is damaged: no such cell {row['key'].item():#x}; record again"
             ) from None
-    steps = [_step(row) for row in fixed["steps"].tolist()[: head["step_count"]]]
+    knows_queue = bool(head["knows_queue"])
+    steps = [_step(row, knows_queue) for row in fixed["steps"].tolist()[: head["step_count"]]]
     exposed = head["cache_source"]
     return RankRecording(
         rank=number,
@@ -132,7 +145,7 @@ def read_rank(path: Path) -> RankRecording | None:
         regions=tuple(regions),
         steps=tuple(sorted(steps, key=lambda step: step.index)),
         step_count=head["step_count"],
-        all_steps=_step(header["all_steps"].item()) if head["step_count"] else None,
+        all_steps=_step(header["all_steps"].item(), knows_queue) if head["step_count"] else None,
         registration_cache=(
             RegistrationCache(text_of(exposed), head["cache_hits"], head["cache_misses"])
             if exposed
@@ -147,6 +160,10 @@ def read_rank(path: Path) -> RankRecording | None:
             if at
         ),
         start_clock_s=head["start_clock_ns"] / 1e9,
+        cores=head["cores"],
+        host_cores=head["host_cores"],
+        knows_queue=knows_queue,
+        yields=bool(head["yields"]),
     )
 
 
@@ -160,9 +177,12 @@ def _communicator(row: tuple[Any, ...]) -> Communicator:
     return Communicator(shown, max(1, size), text_of(name), text_of(ranks), rank)
 
 
-def _step(row: tuple[int, ...]) -> Step:
-    index, *times = row
-    return Step(index, *(time / 1e9 for time in times))
+def _step(row: tuple[int, ...], knows_queue: bool) -> Step:
+    found: dict[str, Any] = dict(zip(STEP.names or (), row, strict=True))
+    times_s = {f"{name}_s": found[f"{name}_ns"] / 1e9 for name in STEP_TIMES}
+    if not knows_queue:
+        times_s["queued_s"] = None
+    return Step(index=found["index"], **times_s, **{name: found[name] for name in STEP_COUNTS})
 
 
 def _histogram(row: Any) -> Histogram:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
-from hvprof.format.key import SOURCES, decode_all
+from hvprof.format.key import REGION, SOURCES, decode_all
 from hvprof.format.layout import EVENT, VERSION
 from hvprof.format.reader import Tables, read_bytes, read_tables
 from hvprof.recording.model import RankRecording, Recording
@@ -57,12 +57,12 @@ def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTra
     if not data.startswith(_MAGIC[: len(data)]):
         raise UsageError(f"{path} is not a rank's trace: hvprof did not write it")
     version, of_rank = np.frombuffer(data[8:16].ljust(8, b"\0"), "<u4").tolist()
-    if len(data) >= 16 and version > VERSION:
+    if len(data) >= 16 and version != VERSION:
         raise UsageError(f"{path} has format {version}, this hvprof reads {VERSION}: update it")
     if len(data) != want:
         raise UsageError(f"{path} is cut off: {len(data)} of {want} bytes; record again")
-    if version < VERSION or of_rank != rank.rank:
-        raise UsageError(f"{path} is damaged: format {version}, rank {of_rank}; record again")
+    if of_rank != rank.rank:
+        raise UsageError(f"{path} is damaged: rank {of_rank}; record again")
     events = np.frombuffer(data, EVENT)[1:]
     # 0: never written, or a rank was killed while it wrote.
     events = events[events["number"] > 0]
@@ -72,6 +72,7 @@ def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTra
     if (
         (keys["communicator"] >= len(tables.communicators)).any()
         or (keys["source"] >= len(SOURCES)).any()
+        or (keys["traffic"] > REGION).any()
         or (np.abs(events["begin_ns"] // 2) > 2**60).any()
     ):
         raise UsageError(f"{path} is damaged: no such call; record again")

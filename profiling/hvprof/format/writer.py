@@ -18,6 +18,8 @@ from hvprof.format.layout import (
     MOST_CELLS,
     NAMES,
     STATES,
+    STEP_COUNTS,
+    STEP_TIMES,
     STEPS,
     VERSION,
 )
@@ -50,7 +52,7 @@ def encode_rank(rank: RankRecording) -> bytes:
     header["state"] = STATES.index(rank.state)
     for name in ("rank", "size", "pid", "dropped_calls", "step_count"):
         header[name] = getattr(rank, name)
-    for name in ("trace_capacity", "trace_calls"):
+    for name in ("trace_capacity", "trace_calls", "cores", "host_cores", "knows_queue", "yields"):
         header[name] = getattr(rank, name)
     header["start_unix_ns"] = _ns(rank.start_unix_s)
     header["end_unix_ns"] = _ns(rank.end_unix_s or 0)
@@ -108,8 +110,8 @@ def _ns(seconds: float) -> int:
 
 
 def _step(step: Step) -> tuple[int, ...]:
-    times = (step.start_s, step.time_s, step.compute_s, step.exposed_s, step.overlapped_s)
-    return (step.index, *map(_ns, (*times, step.io_s, step.other_s)))
+    times_s = (getattr(step, f"{name}_s") or 0.0 for name in STEP_TIMES)
+    return (step.index, *map(_ns, times_s), *(getattr(step, name) for name in STEP_COUNTS))
 
 
 def _row(

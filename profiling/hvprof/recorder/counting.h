@@ -43,13 +43,22 @@ struct call {
     void *caller;
 };
 
+/* How often hvd_ext began, and has not ended, to exchange for the sake of measuring. */
+static _Atomic int tuning;
+
+static enum traffic data_or_tuning(void)
+{
+    return atomic_load_explicit(&tuning, memory_order_relaxed) > 0 ? TUNING : DATA;
+}
+
 /* Control is Horovod's coordination, and hvd_ext's monitored barriers, which have tags of their own. */
 static enum traffic classify(const struct call *call, int communicator, bool control_type)
 {
     if (known[communicator].transport)
         return TRANSPORT;
     bool roll_call = call->tag == ROLL_CALL_TAG || call->tag == ROLL_CALL_ANSWER_TAG;
-    return control_type && (roll_call || called_by_horovod(call->caller)) ? CONTROL : DATA;
+    bool control = control_type && (roll_call || called_by_horovod(call->caller));
+    return control ? CONTROL : data_or_tuning();
 }
 
 struct operation {
@@ -88,6 +97,7 @@ static void count_call(struct recorder *into, struct operation *operation, uint6
                         .traffic = traffic, .source = SOURCE_MPI};
     uint64_t key = cell_key(kind, call.bytes);
     uint32_t sequence = call.collective ? ++known[communicator].sequence : 0;
+    list_this_thread();
     if (operation->name[0] == 'i')
         last_started = traffic;
     count(into, key, call.bytes, end_ns - begin_ns, 0);

@@ -31,6 +31,13 @@ static void *map_file(const char *path, size_t bytes, size_t reach, int *descrip
     return map;
 }
 
+/* Cores that the first thread may use; 0 where there are more than a set holds. */
+static uint32_t usable_cores(void)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) ? 0 : (uint32_t)CPU_COUNT(&cores);
+}
+
 static void begin_recording(struct recorder *into)
 {
     pthread_mutex_init(&into->changing, NULL);
@@ -87,6 +94,8 @@ static struct recorder *create_recorder(const char *directory, int rank, int siz
     file->start_unix_ns = clock_ns(CLOCK_REALTIME);
     file->start_clock_ns = clock_ns(CLOCK_MONOTONIC);
     gethostname(file->host, sizeof file->host - 1);
+    file->cores = usable_cores();
+    file->host_cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     begin_recording(made);
     if (events)
         open_trace(made, directory, events);

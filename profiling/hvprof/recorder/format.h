@@ -13,17 +13,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { VERSION = 2, NAMES = 256, NAME_BYTES = 48, COMMUNICATORS = 128, STEPS = 1024 };
+enum { VERSION = 3, NAMES = 256, NAME_BYTES = 48, COMMUNICATORS = 128, STEPS = 1024 };
 /* Regions and datatypes, of which there may be any number, leave room for operations. */
 enum { OPEN_NAMES = NAMES - 64 };
 enum { CELLS = 4096, CELLS_AT_ONCE = 32, INDEX_BITS = 13, BLOCKS = 32, BUCKETS = 256 };
-enum traffic { DATA, CONTROL, TRANSPORT, REGION };
+enum traffic { DATA, CONTROL, TRANSPORT, TUNING, REGION };
 enum source { SOURCE_MPI, SOURCE_HVD_EXT, SOURCE_PROGRAM };
 enum name { OTHER, NATIVE }; /* names that are always there */
 enum state { RUNNING, FINALIZED, EXITED };
 
 struct step {
     uint64_t index, start_ns, time_ns, compute_ns, exposed_ns, overlapped_ns, io_ns, other_ns;
+    /* What the kernel counted: the thread's time on a core, its time without one outside of
+     * communication and I/O, and within them; and the time on cores of the threads that
+     * communicate, and of the whole process. */
+    uint64_t cpu_ns, queued_ns, queued_blocked_ns, communicating_ns, process_ns;
+    uint64_t preemptions, page_faults;
 };
 
 struct offset {
@@ -62,14 +67,17 @@ struct recording {
     uint64_t step_count, cache_hits, cache_misses;
     struct offset offsets[2];
     struct step all_steps;
-    char clock[64], cache_source[64], host[64], library[384], reserved[216];
+    char clock[64], cache_source[64], host[64], library[384];
+    uint32_t cores, host_cores; /* that this process may use; that its host has */
+    uint32_t knows_queue, yields;
+    char reserved[144];
     char names[NAMES][NAME_BYTES];
     struct communicator communicators[COMMUNICATORS];
     struct step steps[STEPS];
     struct cell cells[CELLS];
 };
 _Static_assert(offsetof(struct recording, names) == 1024, "layout");
-_Static_assert(offsetof(struct recording, cells) == 101376, "layout");
+_Static_assert(offsetof(struct recording, cells) == 158720, "layout");
 _Static_assert(sizeof(struct cell) == 1344, "layout");
 
 enum { NO_PEER = -1 };
@@ -116,8 +124,8 @@ static uint64_t cell_key(struct kind kind, uint64_t bytes)
 {
     return (uint64_t)kind.operation | (uint64_t)kind.algorithm << 8 |
            (uint64_t)size_bin(bytes) << 16 | (uint64_t)kind.traffic << 24 |
-           (uint64_t)kind.source << 26 | (uint64_t)kind.datatype << 28 |
-           (uint64_t)kind.communicator << 36 | (uint64_t)1 << 63;
+           (uint64_t)kind.source << 27 | (uint64_t)kind.datatype << 29 |
+           (uint64_t)kind.communicator << 37 | (uint64_t)1 << 63;
 }
 
 #endif

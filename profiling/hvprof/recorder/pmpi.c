@@ -110,11 +110,12 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
     pthread_mutex_unlock(&knowing);
     struct kind kind = {.operation = name_id(into, operation, NAMES),
                         .algorithm = name_id(into, algorithm, NAMES), .communicator = communicator,
-                        .traffic = DATA, .source = SOURCE_HVD_EXT};
+                        .traffic = data_or_tuning(), .source = SOURCE_HVD_EXT};
     uint64_t key = cell_key(kind, message_bytes);
     uint32_t sequence = ++known[communicator].sequence;
+    list_this_thread();
     count(into, key, message_bytes, time_ns, wait_ns);
-    if (atomic_load_explicit(&ledger.on, memory_order_relaxed)) {
+    if (kind.traffic == DATA && atomic_load_explicit(&ledger.on, memory_order_relaxed)) {
         lock(&ledger.lock);
         note(BACKGROUND, begin_ns, begin_ns + time_ns);
         unlock(&ledger.lock);
@@ -138,6 +139,17 @@ EXPORT void hvprof_cache(const char *name, int hit)
     if (!strncmp(file->cache_source, name, sizeof file->cache_source - 1))
         ++*(hit ? &file->cache_hits : &file->cache_misses);
     pthread_mutex_unlock(&into->changing);
+}
+
+/* What is exchanged between them is for measuring, not for the program. */
+EXPORT void hvprof_tuning_begin(void)
+{
+    tuning++;
+}
+
+EXPORT void hvprof_tuning_end(void)
+{
+    tuning--;
 }
 
 /* Regions and steps of the program (annotate.py). `kind` is an enum region_kind. */
@@ -223,6 +235,14 @@ static void stop_in_child(void)
     recorder = NULL; /* the files are the parent's */
 }
 
+/* Whether Open MPI was told to yield the core where it waits; it tells so where ranks share one. */
+static bool asked_to_yield(void)
+{
+    const char *wanted = getenv("OMPI_MCA_mpi_yield_when_idle");
+    const char *shared = wanted ? wanted : getenv("OMPI_MCA_mpi_oversubscribe");
+    return shared && *shared && strcmp(shared, "0");
+}
+
 static void start(void)
 {
     const char *directory = getenv("HVPROF_DIR"), *traced = getenv("HVPROF_TRACE");
@@ -250,6 +270,7 @@ static void start(void)
     snprintf(made->file->library, sizeof made->file->library, "%s", library);
     snprintf(made->file->clock, sizeof made->file->clock, "%s", clock);
     made->file->offsets[0] = offset;
+    made->file->yields = asked_to_yield();
     made->file->cost_ns = own_cost_ns(made);
     pthread_atfork(NULL, NULL, stop_in_child);
     recorder = made;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "cells.h"
+#include "kernel.h"
 #include "recorder.h"
 #include "trace.h"
 
@@ -38,7 +39,11 @@ static struct {
     bool in_step;
     uint64_t step_begin_ns, part_begin_ns;
     struct intervals noted[NOTED];
-} ledger;
+    /* Of the thread alone. */
+    int schedstat;
+    struct usage step_began;
+    uint64_t queue_read_ns, queued_blocked_ns;
+} ledger = {.schedstat = -1};
 
 /* The regions that a thread is in. */
 static _Thread_local struct {
@@ -137,14 +142,46 @@ static uint64_t in_both(const struct intervals *a, const struct intervals *b)
     return sum;
 }
 
+static int innermost_kind(void)
+{
+    return regions.depth > 0 && regions.depth <= DEPTH ? regions.at[regions.depth - 1].kind
+                                                       : UNKIND;
+}
+
+/* In a region in which the thread computes nothing. */
+static bool is_blocked(void)
+{
+    return innermost_kind() == COMMUNICATION || innermost_kind() == IO;
+}
+
+/* What the thread was queued since this was called last: while it was blocked, or not. */
+static void note_queue(uint64_t queue_ns, bool blocked)
+{
+    if (blocked)
+        ledger.queued_blocked_ns += queue_ns - ledger.queue_read_ns;
+    ledger.queue_read_ns = queue_ns;
+}
+
 /* End the part of the innermost region that ran until now. */
 static void end_part(uint64_t now_ns)
 {
-    int kind = regions.depth > 0 && regions.depth <= DEPTH ? regions.at[regions.depth - 1].kind
-                                                           : UNKIND;
+    int kind = innermost_kind();
     if (kind != UNKIND)
         note((enum noted)kind, ledger.part_begin_ns, now_ns);
     ledger.part_begin_ns = now_ns;
+}
+
+/* What the kernel counted since the step began. */
+static void add_usage(struct step *step, const struct usage *now)
+{
+    const struct usage *began = &ledger.step_began;
+    step->cpu_ns = now->cpu_ns - began->cpu_ns;
+    step->queued_blocked_ns = ledger.queued_blocked_ns;
+    step->queued_ns = now->queued_ns - began->queued_ns - ledger.queued_blocked_ns;
+    step->communicating_ns = now->communicating_ns - began->communicating_ns;
+    step->process_ns = now->process_ns - began->process_ns;
+    step->preemptions = now->preemptions - began->preemptions;
+    step->page_faults = now->page_faults - began->page_faults;
 }
 
 static struct step sum_up(uint64_t now_ns)
@@ -177,14 +214,32 @@ static void write_step(struct recording *file, struct step step)
     all->overlapped_ns += step.overlapped_ns;
     all->io_ns += step.io_ns;
     all->other_ns += step.other_ns;
+    all->cpu_ns += step.cpu_ns;
+    all->queued_ns += step.queued_ns;
+    all->queued_blocked_ns += step.queued_blocked_ns;
+    all->communicating_ns += step.communicating_ns;
+    all->process_ns += step.process_ns;
+    all->preemptions += step.preemptions;
+    all->page_faults += step.page_faults;
     all->index = ++file->step_count;
 }
 
-static void start_step(uint64_t now_ns)
+static void follow_this_thread(struct recording *file)
+{
+    if (ledger.schedstat >= 0)
+        close(ledger.schedstat);
+    ledger.schedstat = open_schedstat();
+    file->knows_queue = ledger.schedstat >= 0;
+}
+
+static void start_step(uint64_t now_ns, struct usage now)
 {
     for (int which = 0; which < NOTED; which++)
         ledger.noted[which].end = 0;
     ledger.step_begin_ns = ledger.part_begin_ns = now_ns;
+    ledger.step_began = now;
+    ledger.queue_read_ns = now.queued_ns;
+    ledger.queued_blocked_ns = 0;
     ledger.in_step = true;
     ledger.thread = pthread_self();
     ledger.on = true;
@@ -208,11 +263,17 @@ static void mark_step(struct recorder *into, uint64_t now_ns)
     lock(&ledger.lock);
     bool ended = ledger.in_step && on_ledgers_thread();
     uint64_t begin_ns = ledger.step_begin_ns;
+    if (!ended)
+        follow_this_thread(into->file);
+    struct usage now = usage_now(ledger.schedstat);
     if (ended) {
         end_part(now_ns);
-        write_step(into->file, sum_up(now_ns));
+        note_queue(now.queued_ns, is_blocked());
+        struct step step = sum_up(now_ns);
+        add_usage(&step, &now);
+        write_step(into->file, step);
     }
-    start_step(now_ns);
+    start_step(now_ns, now);
     unlock(&ledger.lock);
     if (ended)
         write_region(into, "step", UNKIND, begin_ns, now_ns);
@@ -220,10 +281,13 @@ static void mark_step(struct recorder *into, uint64_t now_ns)
 
 static void enter_region(struct recorder *into, const char *name, int kind, uint64_t now_ns)
 {
+    bool was_blocked = is_blocked();
     if (into) {
         lock(&ledger.lock);
-        if (!ledger.in_step)
-            start_step(now_ns);
+        if (!ledger.in_step) {
+            follow_this_thread(into->file);
+            start_step(now_ns, usage_now(ledger.schedstat));
+        }
         if (on_ledgers_thread())
             end_part(now_ns);
         unlock(&ledger.lock);
@@ -236,6 +300,8 @@ static void enter_region(struct recorder *into, const char *name, int kind, uint
         regions.at[regions.depth].begin_ns = into && !within ? now_ns : 0;
     }
     regions.depth++;
+    if (into && on_ledgers_thread() && is_blocked() != was_blocked)
+        note_queue(queued_ns(ledger.schedstat), was_blocked);
 }
 
 static void leave_region(struct recorder *into, uint64_t now_ns)
@@ -245,7 +311,10 @@ static void leave_region(struct recorder *into, uint64_t now_ns)
         end_part(now_ns);
         unlock(&ledger.lock);
     }
+    bool was_blocked = is_blocked();
     int left = regions.depth > 0 ? --regions.depth : DEPTH;
+    if (into && on_ledgers_thread() && is_blocked() != was_blocked)
+        note_queue(queued_ns(ledger.schedstat), was_blocked);
     if (left < DEPTH && regions.at[left].kind == COMMUNICATION)
         regions.communicating--;
     if (into && left < DEPTH && regions.at[left].begin_ns)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 Histogram = tuple[tuple[int, int], ...]
 
@@ -16,8 +17,9 @@ class Cell:
         operation: "allreduce", "bcast", ...; "iallreduce" for a non-blocking one, "wait",
             "waitall" or "waitany" for where it is waited for.
         algorithm: "native" for the MPI library's own, or what hvd_ext named.
-        traffic: "data", "control" (coordination: Horovod's, and hvd_ext's monitored barriers) or
-            "transport" (what hvd_ext sends to carry out a reduction that it reports itself).
+        traffic: "data", "control" (coordination: Horovod's, and hvd_ext's monitored barriers),
+            "transport" (what hvd_ext sends to carry out a reduction that it reports itself) or
+            "tuning" (what it exchanges to measure, so as to choose).
         source: "mpi" for an intercepted call, "hvd_ext" for one that it reported.
         size: number of ranks of the communicator.
         low_bytes, high_bytes: the bin's smallest and largest message, both included.
@@ -105,6 +107,15 @@ class Step:
     Attributes:
         index: number of the step, from 0; of a sum, how many steps are in it.
         start_s: after the rank's start.
+        cpu_s: that the thread was on a core, as the kernel counts.
+        queued_s: that it was ready to run while others had the cores, outside of regions of
+            kind "communication" and "io"; None where the kernel does not count it.
+        queued_blocked_s: the same, within such regions.
+        communicating_s: that other threads which communicate (called MPI, or reported an
+            exchange) were on a core.
+        process_s: that any thread of the process was.
+        preemptions: how often the thread lost its core to another.
+        page_faults: of the thread.
     """
 
     index: int
@@ -115,12 +126,27 @@ class Step:
     overlapped_s: float
     io_s: float
     other_s: float
+    cpu_s: float = 0.0
+    queued_s: float | None = None
+    queued_blocked_s: float = 0.0
+    communicating_s: float = 0.0
+    process_s: float = 0.0
+    preemptions: float = 0
+    page_faults: float = 0
 
     @property
     def overlap_percent(self) -> float | None:
         """Share of the communication that was hidden; None where there was none."""
         communication_s = self.overlapped_s + self.exposed_s
         return 100 * self.overlapped_s / communication_s if communication_s else None
+
+
+_SUMMED = tuple(one.name for one in fields(Step) if one.name not in ("index", "start_s"))
+
+
+def _mean(values: list[Any]) -> Any:
+    """The mean of what all ranks know; None where one does not."""
+    return None if None in values else sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +186,9 @@ class RankRecording:
         clock: ranks with the same one read the same monotonic clock.
         clock_offsets: measured at start and end, on one rank of each clock but rank 0's.
         start_clock_s: the monotonic clock at start.
+        cores, host_cores: that the process may use, and its host has; 0: not known.
+        knows_queue: whether the kernel counts how long a thread was queued.
+        yields: whether Open MPI was told to yield the core where it waits.
     """
 
     rank: int
@@ -185,6 +214,10 @@ class RankRecording:
     clock_offsets: tuple[ClockOffset, ...] = ()
     start_clock_s: float = 0.0
     unnamed_calls: int = 0
+    cores: int = 0
+    host_cores: int = 0
+    knows_queue: bool = False
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +252,10 @@ class Recording:
         sums = [rank.all_steps for rank in self.ranks if rank.all_steps]
         if not sums:
             return None
-        count = len(sums)
         return Step(
             index=max(step.index for step in sums),
             start_s=min(step.start_s for step in sums),
-            time_s=sum(step.time_s for step in sums) / count,
-            compute_s=sum(step.compute_s for step in sums) / count,
-            exposed_s=sum(step.exposed_s for step in sums) / count,
-            overlapped_s=sum(step.overlapped_s for step in sums) / count,
-            io_s=sum(step.io_s for step in sums) / count,
-            other_s=sum(step.other_s for step in sums) / count,
+            **{name: _mean([getattr(step, name) for step in sums]) for name in _SUMMED},
         )
 
     def time_s(self, operation: str, traffic: str = "data") -> float:

@@ -11,10 +11,12 @@ from rich.text import Text
 from hvd_ext.units import MB, format_seconds
 from hvprof.analysis.bootstrap import BETWEEN_RUNS, FASTER, NO_EVIDENCE, SLOWER
 from hvprof.analysis.comparison import ComparedRow, Comparison, Side, interval_text
+from hvprof.analysis.contention import StepParts
 from hvprof.reporters import svg
 from hvprof.reporters.page import render_page
 from hvprof.reporters.sections.base import BAD, CONTROL, DATA, GOOD, Figure
 from hvprof.reporters.svg import Series
+from hvprof.reporters.terminal import print_table
 
 
 def render(comparison: Comparison, console: Console) -> None:
@@ -31,14 +33,21 @@ def render(comparison: Comparison, console: Console) -> None:
         table.add_row(*_colored(row))
     table.add_section()
     table.add_row(*_colored(comparison.total))
-    console.print(table)
+    print_table(table, console)
     for line in notes(comparison):
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def notes(comparison: Comparison) -> list[str]:
     """How the intervals came about, and what speaks against reading them."""
     lines = [_on_intervals(comparison)]
+    if comparison.step_parts:
+        lines.append(_on_steps(comparison.labels, comparison.step_parts))
+    if not comparison.same_cut:
+        lines.append(
+            "The sides cut the same gradients into other messages: such rows have no counterpart, "
+            "the total compares."
+        )
     if not comparison.same_bytes:
         amounts = " and ".join(
             f"{side.message_bytes / MB:.1f} MB"
@@ -51,6 +60,21 @@ def notes(comparison: Comparison) -> list[str]:
     if not comparison.same_ranks:
         lines.append("The sides had different numbers of ranks: that alone changes the time.")
     return lines
+
+
+def _on_steps(labels: tuple[str, str], parts: tuple[StepParts, StepParts]) -> str:
+    """What a step takes on each side, and what communication costs in it."""
+    sides = []
+    for label, side in zip(labels, parts, strict=True):
+        slowed = (
+            "slowed by communication not known"
+            if side.slowed_s is None
+            else f"slowed by communication {side.slowed_s * 1e3:.1f}"
+        )
+        sides.append(
+            f"{label} {side.time_s * 1e3:.1f} ms ({slowed}, exposed {side.exposed_s * 1e3:.1f})"
+        )
+    return f"A step: {'; '.join(sides)}."
 
 
 def _on_intervals(comparison: Comparison) -> str:

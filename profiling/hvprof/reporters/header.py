@@ -5,8 +5,18 @@ from __future__ import annotations
 import time
 from itertools import islice
 
+from hvprof.analysis.free_communication import FreeSpeedup
 from hvprof.recording.model import Recording
 
+# What a step is made of: names as shown, and the attributes of StepParts.
+STEP_PARTS = {
+    "compute": "compute_s",
+    "slowed by communication": "slowed_s",
+    "exposed communication": "exposed_s",
+    "input": "io_s",
+    "waiting for a core": "waiting_s",
+    "other": "other_s",
+}
 _NAMED_RANKS = 16
 _LIBRARY = 48
 
@@ -27,6 +37,12 @@ def facts(recording: Recording) -> list[str]:
     if recording.exit_code is not None:
         found.append(f"exit code {recording.exit_code}")
     return [*found, *filter(None, [library(recording)]), recorder_cost(recording)]
+
+
+def free_text(free: FreeSpeedup) -> str:
+    """The speedup without communication, and how sure that is."""
+    text = f"{free.speedup:.2f} x if communication were free ({free.low:.2f} to {free.high:.2f})"
+    return text if free.knows_queue else f"{text}; what it slows down is not known here"
 
 
 def library(recording: Recording) -> str:

@@ -60,14 +60,26 @@ def _filled(section: Section) -> Section | None:
 def _verdict(analysis: Analysis) -> str:
     """The report in two or three sentences."""
     split, advices, shares = analysis.wait_split, analysis.advice, analysis.shares
-    total_s, blocked_s = shares.base_s, shares.exposed_s
+    total_s, blocked_s, slowed_s = shares.base_s, shares.exposed_s, shares.slowed_s
     sentences = []
     if blocked_s is not None and total_s:
+        share = f"{100 * blocked_s / total_s:.0f} % of the {shares.share_of}"
         sentences.append(
-            f"Communication that was not hidden takes {100 * blocked_s / total_s:.0f} % of the "
-            f"{shares.share_of}"
+            f"Communication that was not hidden takes {share}"
             f" ({format_seconds(blocked_s)} of {format_seconds(total_s)} a rank)."
         )
+        parts = analysis.step_parts
+        if slowed_s is not None and parts:
+            sentences.append(
+                f"What was hidden is not free: its threads take {parts.communicating_cores:.1f} of "
+                f"{parts.cores:.0f} cores of a host, and computing waits for them for "
+                f"{100 * slowed_s / total_s:.0f} %."
+            )
+        elif parts and parts.slowed_s is None:
+            sentences.append(
+                "What it slows down is not known: the kernel does not count how long threads "
+                "are queued."
+            )
     elif total_s:
         data_s = sum(row.time_s for row in analysis.rows["data"])
         sentences.append(
@@ -98,8 +110,10 @@ def _tiles(analysis: Analysis) -> list[dict[str, str]]:
         tiles.append((format_seconds(total_s), "run of a rank"))
     if blocked_s is not None and total_s:
         tiles.append((f"{100 * blocked_s / total_s:.1f} %", "exposed communication"))
-        if total_s > blocked_s:
-            tiles.append((f"{total_s / (total_s - blocked_s):.2f} x", "if communication were free"))
+    free = analysis.free_speedup
+    if free is not None:
+        interval = f"{free.low:.2f} to {free.high:.2f}"
+        tiles.append((f"{free.speedup:.2f} x", f"if communication were free ({interval})"))
     if step and step.overlap_percent is not None:
         tiles.append((f"{step.overlap_percent:.0f} %", "of communication hidden"))
     if split and split.time_s:

@@ -34,6 +34,7 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
         "size": recording.size,
         "exposed": dataclasses.asdict(shown) if shown else None,
         "steps": step_as_json(recording.all_steps),
+        "step_parts": dataclasses.asdict(analysis.step_parts) if analysis.step_parts else None,
         "limits": dataclasses.asdict(found) if found else None,
         **{
             traffic: [dataclasses.asdict(row) for row in of_traffic]

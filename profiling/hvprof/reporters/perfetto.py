@@ -13,8 +13,10 @@ from hvprof.format.key import REGION, SOURCES, TRAFFIC, decode
 from hvprof.format.trace import RankTrace, Trace, load_trace
 from hvprof.recording.model import Recording
 
-# What hvd_ext reports may lie across what its threads call: it gets a track of its own.
-_OWN_TRACK = 1
+# What hvd_ext reports may lie across what its threads call, and what a thread is blocked on
+# across its regions: they get tracks of their own.
+_TRACKS = {1: "hvd_ext", 2: "exposed"}
+_HVD_EXT, _EXPOSED = _TRACKS
 
 
 def write_chrome(recording: Recording, path: Path) -> int:
@@ -54,13 +56,14 @@ def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
             "pid": rank.rank,
             "args": {"sort_index": rank.rank},
         }
-        yield {
-            "name": "thread_name",
-            "ph": "M",
-            "pid": rank.rank,
-            "tid": _OWN_TRACK,
-            "args": {"name": "hvd_ext"},
-        }
+        for track, name in _TRACKS.items():
+            yield {
+                "name": "thread_name",
+                "ph": "M",
+                "pid": rank.rank,
+                "tid": track,
+                "args": {"name": name},
+            }
         for event in rank.events.tolist():
             yield _chrome_event(rank, event, start_ns)
 
@@ -69,8 +72,10 @@ def _chrome_event(rank: RankTrace, event: tuple[int, ...], start_ns: int) -> dic
     _, begin_ns, end_ns, wait_ns, key, message_bytes, sequence, thread, peer, _ = event
     names, kind = rank.tables.names, decode(key)
     details: dict[str, Any] = {}
+    track = _HVD_EXT if SOURCES[kind.source] == "hvd_ext" else thread
     if kind.traffic == REGION:
         details["kind"] = names[kind.algorithm]
+        track = _EXPOSED if details["kind"] == "communication" else thread
     else:
         communicator = rank.tables.communicators[kind.communicator]
         details = {"bytes": message_bytes, "algorithm": names[kind.algorithm]}
@@ -92,6 +97,6 @@ def _chrome_event(rank: RankTrace, event: tuple[int, ...], start_ns: int) -> dic
         "ts": (begin_ns - start_ns) / 1e3,
         "dur": max(0, end_ns - begin_ns) / 1e3,
         "pid": rank.rank,
-        "tid": _OWN_TRACK if SOURCES[kind.source] == "hvd_ext" else thread,
+        "tid": track,
         "args": details,
     }

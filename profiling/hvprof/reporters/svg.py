@@ -90,19 +90,28 @@ class _Canvas:
         self.parts.append(f'<path d="M{course}{"Z" if closed else ""}" class="{kind}"/>')
 
     def legend(self, names: Sequence[tuple[str, int]]) -> None:
-        x = 0.0
-        for name, color in names:
-            self.parts.append(
-                f'<rect x="{x:.1f}" y="2" width="11" height="11" rx="2" class="f{color}"/>'
-            )
-            self.text(x + 16, 12, name, "muted")
-            x += 16 + len(name) * _CHARACTER + 16
+        for (x, y), (name, color) in zip(_legend_places(names), names, strict=True):
+            where = f'x="{x:.1f}" y="{y + 2:.1f}"'
+            self.parts.append(f'<rect {where} width="11" height="11" rx="2" class="f{color}"/>')
+            self.text(x + 16, y + 12, name, "muted")
 
     def done(self, label: str) -> str:
         return (
             f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
             f'aria-label="{escape(label, quote=True)}">{"".join(self.parts)}</svg>'
         )
+
+
+def _legend_places(names: Sequence[tuple[str, int]]) -> list[tuple[float, float]]:
+    """Where each name begins; what finds no room goes into the next line."""
+    places, x, y = [], 0.0, 0.0
+    for name, _ in names:
+        width = 16 + len(name) * _CHARACTER
+        if x and x + width > WIDTH:
+            x, y = 0.0, y + _LEGEND - 6
+        places.append((x, y))
+        x += width + 16
+    return places
 
 
 def bars(label: str, rows: Sequence[str], series: Sequence[Series], form: Format) -> str:
@@ -112,10 +121,10 @@ def bars(label: str, rows: Sequence[str], series: Sequence[Series], form: Format
     left = 10 + _CHARACTER * max(map(len, shown), default=0)
     room = WIDTH - left - 12 - _CHARACTER * max((len(form(total)) for total in sums), default=0)
     most = max(sums, default=0) or 1
-    top = _LEGEND if len(series) > 1 else 4
+    names = [(one.name, one.color) for one in series] if len(series) > 1 else []
+    top = _LEGEND + _legend_places(names)[-1][1] if names else 4
     canvas = _Canvas(WIDTH, top + _ROW * len(rows) + 4)
-    if len(series) > 1:
-        canvas.legend([(one.name, one.color) for one in series])
+    canvas.legend(names)
     for index, row in enumerate(rows):
         y = top + _ROW * index
         canvas.text(left - 8, y + 17, shown[index], anchor="end")

@@ -12,10 +12,11 @@ from rich.text import Text
 from hvd_ext.units import format_seconds
 from hvprof.analysis.advice import Advice
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
 from hvprof.recording.model import Step
-from hvprof.reporters.header import facts, registration, warnings
+from hvprof.reporters.header import STEP_PARTS, facts, free_text, registration, warnings
 from hvprof.text import printable
 
 _MOST_LINES = 6
@@ -25,6 +26,7 @@ _TITLES = {
     "data": "Data: what the program exchanges",
     "control": "Control: Horovod's coordination, apart from the data",
     "transport": "Transport: what hvd_ext sends to carry out the reductions above",
+    "tuning": "Tuning: what hvd_ext exchanges to measure, so as to choose",
 }
 
 
@@ -68,9 +70,9 @@ def _header(analysis: Analysis) -> list[str]:
     lines.append(f"registration cache: {registration(recording)}")
     step, shown = recording.all_steps, analysis.exposed
     if step and step.index:
-        lines.append(_step(step))
-        if found := analysis.limits:
-            line = f"limits: {found.free_speedup:.2f} x if communication were free"
+        lines.append(_step(step, analysis.step_parts))
+        if (found := analysis.limits) and (free := analysis.free_speedup):
+            line = f"limits: {free_text(free)}"
             if found.most_speedup is not None:
                 line += f"; at most {found.most_speedup:.1f} x by splitting this batch further"
             lines.append(line)
@@ -82,19 +84,16 @@ def _header(analysis: Analysis) -> list[str]:
     return lines + warnings(recording)
 
 
-def _step(step: Step) -> str:
-    parts = ", ".join(
-        f"{name} {getattr(step, key) / step.index * 1e3:.2f}"
-        for name, key in (
-            ("compute", "compute_s"),
-            ("exposed communication", "exposed_s"),
-            ("input", "io_s"),
-            ("other", "other_s"),
-        )
+def _step(step: Step, parts: StepParts | None) -> str:
+    known = {name: getattr(parts, key) for name, key in STEP_PARTS.items()}
+    named = ", ".join(
+        f"{name} {value * 1e3:.2f}" for name, value in known.items() if value is not None
     )
     overlap = step.overlap_percent
     hidden = "" if overlap is None else f"; {overlap:.0f} % of the communication is hidden"
-    return f"a step: {step.time_s / step.index * 1e3:.2f} ms ({parts}; {step.index} steps){hidden}"
+    unknown = "; the kernel does not count what it slows down" if None in known.values() else ""
+    time_ms = step.time_s / step.index * 1e3
+    return f"a step: {time_ms:.2f} ms ({named}; {step.index} steps){hidden}{unknown}"
 
 
 def _waiting(split: Split, console: Console) -> None:

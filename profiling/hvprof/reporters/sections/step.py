@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.contention import parts_by_rank
 from hvprof.analysis.scaling import Limits
-from hvprof.recording.model import Recording, Step
+from hvprof.recording.model import Recording
 from hvprof.reporters import svg
+from hvprof.reporters.header import STEP_PARTS
 from hvprof.reporters.sections.base import (
     BAD,
     COMPUTE,
@@ -43,33 +45,31 @@ def _step_time(analysis: Analysis) -> Iterator[Figure]:
     """Where a step's time goes, of ranks that mark steps; else what is known of the run."""
     recording = analysis.recording
     step = recording.all_steps
-    if step is None or not step.index:
+    mean = analysis.step_parts
+    if step is None or mean is None:
         yield from _run_time(analysis)
         return
-    count = step.index
-    ranks = [
-        (f"rank {rank.rank}", rank.all_steps, max(rank.step_count, 1))
-        for rank in recording.ranks
-        if rank.all_steps
-    ]
-    slowest = sorted(ranks, key=lambda one: -one[1].time_s / one[2])[:5]
-    shown: list[tuple[str, Step, int]] = [("mean", step, count), *slowest]
-    parts = (
-        ("compute", "compute_s", COMPUTE),
-        ("exposed communication", "exposed_s", DATA),
-        ("input", "io_s", INPUT),
-        ("other", "other_s", CONTROL),
-    )
+    ranks = [(f"rank {rank}", parts) for rank, parts in parts_by_rank(recording).items()]
+    slowest = sorted(ranks, key=lambda one: -one[1].time_s)[:5]
+    shown = [("mean", mean), *slowest]
+    colors = (COMPUTE, BAD, DATA, INPUT, WAIT, CONTROL)
     series = [
-        Series(name, [getattr(one, key) / steps for _, one, steps in shown], color)
-        for name, key, color in parts
+        Series(name, values, color)
+        for (name, key), color in zip(STEP_PARTS.items(), colors, strict=True)
+        if any(values := [getattr(one, key) for _, one in shown])
     ]
-    chart = svg.bars("time of a step", [name for name, _, _ in shown], series, format_seconds)
+    chart = svg.bars("time of a step", [name for name, _ in shown], series, format_seconds)
+    told = (
+        "Slowed by communication: it could have run, but the threads that communicate had "
+        "its core; waiting for a core: other threads had it."
+        if mean.slowed_s is not None
+        else "The kernel does not count what communication slows down: it stands under compute."
+    )
     yield Figure(
         "steps",
         "Where a step's time goes",
-        f"A step of the training thread, mean of {count} steps: all ranks, and the slowest five. "
-        "Exposed: the thread was blocked on communication.",
+        f"A step of the training thread, mean of {step.index} steps: all ranks, and the slowest "
+        f"five. Exposed: the thread was blocked on communication. {told}",
         chart,
     )
 
@@ -95,7 +95,7 @@ def _overlap(recording: Recording) -> Iterator[Figure]:
         f"Overlap: {step.overlap_percent:.0f} % of the communication is hidden",
         "Communication of a step that ran while the training thread did something else "
         "(hidden), and during which it was blocked (exposed). Overlap is hidden over both: of "
-        "what was communicated, not of the step.",
+        "what was communicated, not of the step. Hidden is not free: it needs cores.",
         chart,
     )
 
@@ -150,6 +150,8 @@ def _limits(found: Limits | None) -> Iterator[Figure]:
     yield Figure(
         "limits",
         f"Free communication would give {found.free_speedup:.2f} x",
+        f"Interval: {found.free_low:.2f} to {found.free_high:.2f} x; what the "
+        "exchange takes of caches and memory bandwidth is not in it. "
         f"Speedup over the {points[0].size} ranks recorded. Bands: from communication that grows "
         "only as a ring's bytes do (2(n-1)/n) to one that grows with a tree's levels too, and "
         "the spread of the steps. The same batch in all: each rank's compute shrinks, its "

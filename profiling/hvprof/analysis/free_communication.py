@@ -1,0 +1,87 @@
+"""How much faster steps would be if communication cost nothing.
+
+A step without communication lacks what the training thread was blocked on it, and what it was
+queued for behind the threads that communicate (contention.py). Its other threads, and the memory's
+bandwidth, stay as they are: what an exchange takes of those is not in the figure.
+
+The medians of the steps are compared, so that a checkpoint or a first step does not count; the
+interval is of 95 %, from blocks of consecutive steps, which depend on each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvprof.analysis.contention import Host, hosts
+from hvprof.recording.model import RankRecording, Recording
+
+_BLOCKS, _RESAMPLES = 20, 500
+_QUANTILES = (0.025, 0.975)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSpeedup:
+    """Time of a step over its time without communication.
+
+    Attributes:
+        low, high: the interval.
+        knows_queue: False where the kernel does not count what communication slows down: then
+            `speedup` and `low` are of exposed communication alone, and `high` has all that the
+            threads that communicate may have taken.
+    """
+
+    speedup: float
+    low: float
+    high: float
+    knows_queue: bool
+
+
+def free_speedup(recording: Recording) -> FreeSpeedup | None:
+    """The speedup, or None where no rank marks steps or all of a step is communication."""
+    tables = [_table(rank, host) for host in hosts(recording) for rank in host.ranks]
+    if not tables:
+        return None
+    count = min(map(len, tables))
+    # (rank, step, [time, without communication, without what it may have taken])
+    table = np.array([one[len(one) - count :] for one in tables])
+    if not count or np.median(table[..., 1], axis=1).min() <= 0:
+        return None
+    generator = np.random.default_rng(0)
+    drawn = np.array([_ratios(table[:, _resampled(count, generator)]) for _ in range(_RESAMPLES)])
+    low, high = (np.quantile(drawn[:, i], q) for i, q in enumerate(_QUANTILES))
+    knows_queue = all(rank.knows_queue for host in hosts(recording) for rank in host.ranks)
+    speedup = float(_ratios(table)[0])
+    return FreeSpeedup(speedup, float(min(low, speedup)), float(max(high, speedup)), knows_queue)
+
+
+def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
+    """Of each step: its time, the time without communication, and the least that may be."""
+    rows = []
+    for step in rank.steps:
+        if not step.time_s:
+            continue
+        slowed_s = host.slowed_s(step)
+        ran_s = step.time_s - step.exposed_s
+        free_s = ran_s - (slowed_s or 0.0)
+        least_s = free_s
+        if slowed_s is None:
+            # No longer than the thread was off its core, and than others communicated.
+            least_s -= min(step.communicating_s, max(0.0, ran_s - step.io_s - step.cpu_s))
+        rows.append((step.time_s, free_s, least_s))
+    return np.array(rows).reshape(-1, 3)
+
+
+def _ratios(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Speedups by the medians of the steps, each rank's counting alike."""
+    times_s = np.median(table, axis=1).sum(axis=0)
+    found: NDArray[np.float64] = times_s[0] / np.maximum(times_s[1:], 1e-9)
+    return found
+
+
+def _resampled(count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    length = max(1, count // _BLOCKS)
+    starts = generator.integers(0, count - length + 1, -(-count // length))
+    return (starts[:, None] + np.arange(length)).ravel()[:count]
