@@ -1,6 +1,6 @@
 """One sample over several ranks: partitioned tensors, and what torch can do with them."""
 
-# Registers the operations (tensor.HANDLERS).
+# Registers the operations (tensor.OPERATIONS).
 from hvd_ext.spatial import layers as layers
 from hvd_ext.spatial.convert import convert
 from hvd_ext.spatial.grid import GridShape, ProcessGrid

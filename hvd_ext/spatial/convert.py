@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
 from hvd_ext.spatial.grid import ProcessGrid
@@ -53,14 +52,14 @@ def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str]
     for name, module in modules.items():
         if name in gather_before:
             module.register_forward_pre_hook(_gather_arguments, with_kwargs=True)
-        _name_refusals(module, name or type(model).__name__)
+        _name_refusals(module, name)
 
     def scatter_arguments(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         def split(value: Any) -> Any:
-            whole = isinstance(value, torch.Tensor) and value.dim() > 2
-            return scatter(value, grid) if whole else value
+            ordinary = isinstance(value, Tensor) and not isinstance(value, SpatialTensor)
+            return scatter(value, grid) if ordinary and value.dim() > 2 else value
 
         found = tuple(map(split, args))
         _check_hooks(module, found)
@@ -77,7 +76,7 @@ def _name_refusals(module: nn.Module, name: str) -> None:
     entered: list[AbstractContextManager[None]] = []
 
     def enter(module: nn.Module, args: Any) -> None:
-        entered.append(layer(name))
+        entered.append(layer(name or type(module).__name__, is_submodule=bool(name)))
         entered[-1].__enter__()
         _check_hooks(module, args)
 
@@ -102,6 +101,10 @@ def _gather_arguments(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     def whole(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(whole, value))
+        if isinstance(value, dict):
+            return type(value)((key, whole(item)) for key, item in value.items())
         return gather(value) if isinstance(value, SpatialTensor) else value
 
     return tuple(map(whole, args)), {key: whole(value) for key, value in kwargs.items()}

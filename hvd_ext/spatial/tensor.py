@@ -1,38 +1,53 @@
 """The partitioned tensor, and the one list of operations that know it.
 
-It is not a torch.Tensor, so nothing can take a shard for the whole by mistake: torch hands
-every function that is called with one to `__torch_function__`, and what is not on the
-list is refused. Ordinary modules take it as it is: `nn.Conv2d(...)(x)` ends up in
-`torch.conv2d`, which is on the list.
+It is a torch.Tensor to whoever asks, of the whole's shape and without memory of its own, so
+nothing can take a shard for the whole by mistake: torch hands every function that is called
+with one to `__torch_function__`, and what is not on the list is refused; what gets past that,
+in C++, ends in `__torch_dispatch__`, which refuses everything. Ordinary modules take it as it
+is: `nn.Conv2d(...)(x)` ends up in `torch.conv2d`, which is on the list.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
 
 import torch
-import torch.overrides
 from torch import Tensor
-from torch.utils.checkpoint import CheckpointFunction
 
+from hvd_ext.spatial.copies import Copies
 from hvd_ext.spatial.geometry.partition import lengths, shard
 from hvd_ext.spatial.grid import ProcessGrid
-from hvd_ext.spatial.unsupported import UnsupportedError
+from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-HANDLERS: dict[Any, Callable[..., Any]] = {}
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What runs when one of torch's functions meets a SpatialTensor.
+
+    Attributes:
+        run: takes the function's arguments.
+        any_operand: it may be any of them that is split; otherwise the first is.
+    """
+
+    run: Callable[..., Any]
+    any_operand: bool
 
 
-def implements(*functions: Any) -> Callable[[F], F]:
-    """Put a function on the list, as what runs when one of torch's meets a SpatialTensor."""
+OPERATIONS: dict[Any, Operation] = {}
+
+
+def implements(*functions: Any, any_operand: bool = False) -> Callable[[F], F]:
+    """Put functions of torch on the list, with what runs for them."""
 
     def register(handler: F) -> F:
         for function in functions:
-            HANDLERS[function] = handler
+            OPERATIONS[function] = Operation(handler, any_operand)
         return handler
 
     return register
@@ -46,7 +61,7 @@ class _NoAttribute(UnsupportedError, AttributeError):
     """What hasattr() understands."""
 
 
-class SpatialTensor:
+class SpatialTensor(Tensor):
     """This rank's shard of a tensor whose last dims are split over a grid.
 
     Attributes:
@@ -56,57 +71,91 @@ class SpatialTensor:
         extents: global extents of the split dims, which are the last ones.
         parts: ranks along each split dim.
         box: the block of the whole that this rank owns, as [begin, end) per split dim.
+        copies: those of its cells that torch would have returned as views.
     """
 
-    def __init__(self, local: Tensor, grid: ProcessGrid, extents: Iterable[int]) -> None:
+    local: Tensor
+    grid: ProcessGrid
+    extents: tuple[int, ...]
+    parts: tuple[int, ...]
+    box: tuple[tuple[int, int], ...]
+    copies: Copies
+
+    @staticmethod
+    def __new__(cls, local: Tensor, grid: ProcessGrid, extents: Iterable[int]) -> SpatialTensor:
         """Take `local` as the shard that the canonical partition gives this rank.
 
         Raises:
             UnsupportedError: it has another shape than that.
         """
-        self.local = local
-        self.grid = grid
-        self.extents = tuple(extents)
-        dims = len(self.extents)
-        self.parts = grid.shape.parts(dims)
-        self.box = shard(self.extents, self.parts, grid.coordinates(dims))
-        own = lengths(self.box)
-        if local.ndim < len(own) or tuple(local.shape[local.ndim - len(own) :]) != own:
+        extents = tuple(extents)
+        dims = len(extents)
+        parts = grid.shape.parts(dims)
+        box = shard(extents, parts, grid.coordinates(dims))
+        own = lengths(box)
+        if local.ndim < dims or tuple(local.shape[local.ndim - dims :]) != own:
             raise UnsupportedError(
-                f"a shard of shape {tuple(local.shape)}: of extents {self.extents} on a grid of "
-                f"{grid.shape}, the rank at {grid.coordinates(len(own))} owns {self.box}"
+                f"a shard of shape {tuple(local.shape)}: of extents {extents} on a grid of "
+                f"{grid.shape}, the rank at {grid.coordinates(dims)} owns {box}"
             )
+        made = Tensor._make_wrapper_subclass(
+            cls,
+            (*local.shape[: local.ndim - dims], *extents),
+            dtype=local.dtype,
+            device=local.device,
+            # So that a Function of the user's that hands it on meets __torch_dispatch__.
+            requires_grad=local.is_floating_point() or local.is_complex(),
+        )
+        # C++ that would read its memory, of which there is none, raises.
+        torch._C._set_throw_on_mutable_data_ptr(made)
+        made.local, made.grid, made.extents = local, grid, extents
+        made.parts, made.box, made.copies = parts, box, Copies()
+        return made
 
     @property
     def lead(self) -> tuple[int, ...]:
         """Sizes of the dims that are not split: (N, C), or (N,) of labels."""
         return tuple(self.local.shape[: self.local.ndim - len(self.extents)])
 
+    # torch's own would come by __torch_function__, for much of the time of a small layer.
     @property
-    def shape(self) -> torch.Size:
+    def shape(self) -> torch.Size:  # type: ignore[override]
         """Global shape."""
         return torch.Size((*self.lead, *self.extents))
 
     @property
-    def ndim(self) -> int:
+    def ndim(self) -> int:  # type: ignore[override]
         return self.local.ndim
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
         return self.local.dtype
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return self.local.device
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return self.local.is_cuda
 
     @property
     def requires_grad(self) -> bool:
         """Whether gradients flow through it; the same on all ranks."""
         return self.local.requires_grad
 
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        self.local.requires_grad = wanted
+
     @property
-    def is_cuda(self) -> bool:
-        return self.local.is_cuda
+    def _is_param(self) -> bool:
+        """What torch asks of an nn.Parameter, and sets."""
+        return False
+
+    @_is_param.setter
+    def _is_param(self, wanted: bool) -> NoReturn:
+        raise UnsupportedError("nn.Parameter of a split tensor: parameters are whole on every rank")
 
     def size(self, dim: int | None = None) -> Any:
         """Global shape, or one dim of it."""
@@ -116,17 +165,19 @@ class SpatialTensor:
         """Number of dims."""
         return self.ndim
 
-    def numel(self) -> int:
-        """Number of elements of the whole."""
-        return self.shape.numel()
-
     def like(self, local: Tensor) -> SpatialTensor:
         """Another tensor of the same extents, of which `local` is this rank's shard."""
-        return SpatialTensor(local, self.grid, self.extents)
+        made = SpatialTensor(local, self.grid, self.extents)
+        if local is self.local or local._is_view():
+            # What is copied of the one is copied of the other.
+            made.copies = self.copies
+        return made
 
-    def gather(self) -> Tensor:
+    def gather(self, *arguments: Any, **options: Any) -> Tensor:
         """The whole, replicated; see `hvd_ext.spatial.gather`."""
-        gathered: Tensor = HANDLERS["gather"](self)
+        if arguments or options:
+            refuse(Tensor.gather)
+        gathered: Tensor = OPERATIONS["gather"].run(self)
         return gathered
 
     @classmethod
@@ -137,88 +188,95 @@ class SpatialTensor:
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the handler of a function, or refuse it."""
-        handler = HANDLERS.get(function)
-        if handler is None:
-            raise UnsupportedError(
-                f"{name_of(function)} does not support tensors that are split over ranks: "
-                "use an operation that does (docs/spatial.md lists them), or gather first: "
-                "hvd_ext.spatial.gather(x)"
-            )
-        if not torch.is_grad_enabled() and _in_reentrant_checkpoint():
-            raise UnsupportedError(
-                f"{name_of(function)} under torch.utils.checkpoint with use_reentrant=True, which "
-                "would lose the gradients of split tensors: use use_reentrant=False"
-            )
+        """Run the operation on the list, or refuse the function."""
+        operation = OPERATIONS.get(function)
+        if operation is None:
+            refuse(function)
         named = {_ALIASES.get(name, name): value for name, value in (kwargs or {}).items()}
         if "input" in named:
             args = (named.pop("input"), *args)
+        if not operation.any_operand and not isinstance(args[0], SpatialTensor):
+            raise UnsupportedError(
+                f"{name_of(function)}: an argument is split over ranks, but the tensor of shape "
+                f"{tuple(getattr(args[0], 'shape', ()))} that it is called with is not: scatter "
+                "it: hvd_ext.spatial.scatter(x, grid)"
+            )
+        tensors = list(_tensors((*args, *named.values())))
+        if not torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            _refuse_functions(function)
+        for x in tensors:
+            if isinstance(x, SpatialTensor):
+                x.copies.check(function)
         try:
-            return handler(*args, **named)
+            return operation.run(*args, **named)
         except TypeError as error:
             raise UnsupportedError(f"{name_of(function)}: {_first_line(error)}") from error
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(Tensor, name, None)
-        if name.startswith("__") or method is None:
-            raise AttributeError(f"SpatialTensor has no attribute {name!r}")
-        if not callable(method):
-            raise _NoAttribute(
-                f"Tensor.{name} of a tensor that is split over ranks: gather it first"
-            )
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        """Refuse what was called past `__torch_function__`: there is no memory to do it with."""
+        refuse(function)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self.__torch_function__(method, (SpatialTensor,), (self, *args), kwargs)
-
-        return call
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.__torch_function__(Tensor.__getitem__, (SpatialTensor,), (self, index))
-
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         # The same on every rank: it stands in refusals.
         over = " x ".join(map(str, self.parts))
         return (
             f"SpatialTensor({tuple(self.shape)}, last {len(self.extents)} dims over {over} ranks)"
         )
 
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
 
-def _operator(name: str) -> Callable[..., Any]:
-    function = getattr(Tensor, name)
-
-    def operator(self: SpatialTensor, *others: Any) -> Any:
-        return self.__torch_function__(function, (SpatialTensor,), (self, *others))
-
-    return operator
+    def __dir__(self) -> Iterable[str]:
+        return object.__dir__(self)
 
 
-# Python looks up operators on the type, past __getattr__.
-for _name in (
-    *("add", "sub", "mul", "truediv", "pow", "radd", "rsub", "rmul", "rtruediv", "rpow"),
-    *("iadd", "isub", "imul", "itruediv", "neg", "pos", "abs", "matmul", "floordiv", "mod"),
-    *("lt", "le", "gt", "ge", "eq", "ne", "len", "iter", "bool", "float", "int", "invert"),
-    *("and", "or", "xor", "setitem", "contains"),
-):
-    setattr(SpatialTensor, f"__{_name}__", _operator(f"__{_name}__"))
-# Compared element by element, hashed by identity: as torch's own tensors.
-SpatialTensor.__hash__ = object.__hash__  # type: ignore[method-assign]
+def refuse(function: Any) -> NoReturn:
+    """Raise that a function of torch is not on the list.
+
+    Raises:
+        UnsupportedError: always; an AttributeError too where the function gets an attribute.
+    """
+    name = name_of(function)
+    if name.endswith(".__get__"):
+        raise _NoAttribute(
+            f"{name.removesuffix('.__get__')} of a tensor that is split over ranks: gather it first"
+        )
+    raise UnsupportedError(
+        f"{name} does not support tensors that are split over ranks: use an operation that does "
+        "(docs/spatial.md lists them), or gather first: hvd_ext.spatial.gather(x)"
+    )
 
 
-def _in_reentrant_checkpoint() -> bool:
-    """Whether a caller is torch's checkpoint that sees tensors only, and not these."""
-    wanted = CheckpointFunction.forward.__code__
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among arguments, and in lists among them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _refuse_functions(function: Any) -> None:
+    """Refuse what is done within a torch.autograd.Function, which sees whole tensors alone.
+
+    Its forward runs without gradients, and its backward would not be called. A reentrant
+    checkpoint is one.
+    """
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_code is wanted:
-            return True
-    return False
+        if frame.f_code is _APPLY:
+            raise UnsupportedError(
+                f"{name_of(function)} within a torch.autograd.Function, which would lose the "
+                "gradients of split tensors: use torch's own functions; for torch.utils.checkpoint "
+                "use_reentrant=False"
+            )
 
 
-def name_of(function: Any) -> str:
-    """The public name of a function of torch."""
-    name = torch.overrides.resolve_name(function) or getattr(function, "__qualname__", "")
-    return str(name or function)
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, gather, scatter
-from tests.on_grids import normal, on_grid
+from tests.on_grids import mean, normal, on_grid
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -39,6 +39,39 @@ def test_running_statistics_with_uneven_shards(
             torch.testing.assert_close(layer.state_dict()[name], value, rtol=1e-12, atol=1e-12)
 
     on_grid(grid, rank)
+
+
+@pytest.mark.parametrize("mean_over_std", [0, 10, 1000])
+@pytest.mark.parametrize("grid", [(1, 1, 2), (1, 3, 1), (1, 2, 2)])
+def test_batch_norm_in_fp32_is_as_exact_as_torchs(
+    grid: tuple[int, int, int], mean_over_std: float
+) -> None:
+    """Against fp64: output, gradients of input, weight and bias."""
+    x = (normal(4, 8, 32, 31) + mean_over_std).float()
+    gradient = normal(4, 8, 32, 31, seed=1).float()
+    weight, bias = normal(2, 8, seed=2).float()
+
+    def found(leaf: Tensor, x: Any, g: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:
+        w, b = (parameter.clone().requires_grad_() for parameter in (w, b))
+        y = F.batch_norm(x, None, None, w, b, training=True)
+        y = y.local if isinstance(y, SpatialTensor) else y
+        return [y.detach(), *torch.autograd.grad(y, (leaf, w, b), g)]
+
+    def torchs(dtype: torch.dtype) -> list[Tensor]:
+        leaf = x.to(dtype).requires_grad_()
+        return found(leaf, leaf, gradient.to(dtype), weight.to(dtype), bias.to(dtype))
+
+    def rank(shape: ProcessGrid) -> list[Tensor]:
+        leaf = scatter(x, shape).local.requires_grad_()
+        split = SpatialTensor(leaf, shape, x.shape[2:])
+        y, dx, dw, db = found(leaf, split, scatter(gradient, shape).local, weight, bias)
+        return [gather(split.like(y)), gather(split.like(dx)), mean(shape, dw), mean(shape, db)]
+
+    exact = torchs(torch.float64)
+    for mine, theirs, true in zip(
+        on_grid(grid, rank)[0], torchs(torch.float32), exact, strict=True
+    ):
+        assert (mine - true).norm() <= 1.3 * (theirs - true).norm()
 
 
 def test_dropout_differs_over_space_and_repeats_by_seed() -> None:

@@ -16,7 +16,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hvd_ext.errors import UsageError
-from hvd_ext.spatial import ProcessGrid, SpatialTensor, UnsupportedError, scatter, unsupported
+from hvd_ext.spatial import (
+    ProcessGrid,
+    SpatialTensor,
+    UnsupportedError,
+    gather,
+    scatter,
+    unsupported,
+)
 from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.communicator import Communicator
 from tests.on_grids import on_grid
@@ -63,6 +70,13 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: F.conv_transpose2d(x, torch.ones(2, 1, 1, 1), padding=(3, 0)),
         "(0, 7)",
     ),
+    "more than a stride": (
+        lambda x: F.conv_transpose2d(x, torch.ones(2, 1, 1, 1), output_padding=1),
+        "output_padding=(1, 1)",
+    ),
+    "scattered twice": (lambda x: scatter(x, x.grid), "split already"),
+    "gathered twice": (lambda x: gather(gather(x)), "not split"),
+    "an operand that is whole": (lambda x: F.conv2d(torch.ones(1, 2, 6, 7), x), "(1, 2, 6, 7)"),
     "weight": (lambda x: F.conv2d(x, torch.ones(1, 2, 1, 1).double()), "float64"),
     "batch_norm": (lambda x: F.batch_norm(x, None, None, torch.ones(3), training=True), "(3,)"),
     "statistics": (lambda x: F.batch_norm(x, *torch.ones(2, 2).double()), "float64"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hvd_ext.spatial.exchange.assemble import layout
+from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import coordinates_of, lengths, shard
 from hvd_ext.spatial.layers.norms import normalise
@@ -60,7 +62,7 @@ def batch_norm(
             )
         return x.like(_apply(x.local, running_mean, running_var, weight, bias, eps))
     running = (running_mean, running_var, momentum)
-    return x.like(_BatchNorm.apply(x, eps, running, x.local, weight, bias))
+    return x.like(_BatchNorm.apply(_cells(x), x.grid.space, eps, running, x.local, weight, bias))
 
 
 def _apply(
@@ -81,25 +83,28 @@ class _BatchNorm(Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: SpatialTensor,
+        cells: Sequence[int],
+        space: Communicator,
         eps: float,
         running: tuple[Tensor | None, Tensor | None, float],
         local: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
     ) -> Tensor:
-        mean, variance = _statistics(x, local)
+        """Normalise a shard; `cells` are the values per channel of each rank of `space`."""
+        mean, variance = _statistics(local, cells, space)
         # Here, where torch does it too: activation checkpointing, which recomputes no further
         # than it must, then does it as often.
-        _update(*running, mean, variance, local.shape[0] * math.prod(x.extents))
-        ctx.space, ctx.cells, ctx.eps = x.grid.space, math.prod(x.extents), eps
+        _update(*running, mean, variance, sum(cells))
+        ctx.space, ctx.count, ctx.eps = space, sum(cells), eps
         ctx.save_for_backward(local, weight, bias, mean, variance)
-        return _apply(local, mean, variance, weight, bias, eps)
+        return _apply(local, _kept(mean, local), _kept(variance, local), weight, bias, eps)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         local, weight, bias, mean, variance = ctx.saved_tensors
-        space, count = ctx.space, ctx.cells * local.shape[0]
+        space, count = ctx.space, ctx.count
+        none = (None,) * 4
         if torch.is_grad_enabled():
             # It will be differentiated again: use operations that can be.
             inputs = [tensor for tensor in (local, weight, bias) if tensor is not None]
@@ -107,15 +112,13 @@ class _BatchNorm(Function):
             again = _by_parts(local, count, space, weight, bias, ctx.eps)
             found = iter(torch.autograd.grad(again, wanted, gradient, create_graph=True))
             return (
-                None,
-                None,
-                None,
+                *none,
                 *(
                     next(found) if tensor is not None and tensor.requires_grad else None
                     for tensor in (local, weight, bias)
                 ),
             )
-        scale = torch.ones_like(mean) if weight is None else weight
+        scale = torch.ones_like(_kept(mean, local)) if weight is None else weight
         if local.numel():
             # The part that bypasses the statistics, and the sums of gradient and of
             # gradient times normalised input, in one pass.
@@ -134,21 +137,23 @@ class _BatchNorm(Function):
         else:
             # The kernel may divide by the number of cells.
             direct, by_input, by_one = map(torch.zeros_like, (local, scale, scale))
-        if ctx.needs_input_grad[3]:
+        if ctx.needs_input_grad[4]:
             sums = space.allreduce(torch.stack([by_input, by_one]).to(mean.dtype))
             inverse = torch.rsqrt(variance + ctx.eps)
             slope = -scale * inverse * inverse * sums[0] / count
-            level = -scale * inverse * sums[1] / count - slope * mean
-            shape = (1, -1, *(1,) * (local.ndim - 2))
-            direct.addcmul_(local, slope.to(local.dtype).view(shape))
-            direct.add_(level.to(local.dtype).view(shape))
+            level = -scale * inverse * sums[1] / count
+            if _is_far(mean, variance):
+                # Not to subtract large numbers from each other.
+                local = local - _along_channels(mean, local)
+            else:
+                level -= slope * mean
+            direct.addcmul_(local, _along_channels(slope, local))
+            direct.add_(_along_channels(level, local))
         return (
-            None,
-            None,
-            None,
-            direct if ctx.needs_input_grad[3] else None,
-            by_input if ctx.needs_input_grad[4] else None,
-            by_one if ctx.needs_input_grad[5] else None,
+            *none,
+            direct if ctx.needs_input_grad[4] else None,
+            by_input if ctx.needs_input_grad[5] else None,
+            by_one if ctx.needs_input_grad[6] else None,
         )
 
 
@@ -167,36 +172,59 @@ def _update(
         running_var.lerp_(unbiased.to(running_var.dtype), momentum)
 
 
-def _statistics(x: SpatialTensor, local: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance per channel, from each shard's by Chan's formula.
+def _statistics(local: Tensor, cells: Sequence[int], space: Communicator) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance per channel in fp64, from each shard's by Chan's formula.
 
     One exchange: every rank knows how many cells each shard has. (Chan, Golub and
     LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
     1979.)
     """
-    batch, channels, *_ = local.shape
-    wide = accumulate_dtype(local.dtype)
-    ranks = x.grid.space.size
-    rows = torch.zeros((ranks, 2, channels), dtype=wide, device=local.device)
+    # Shards' means are rounded once, by torch, and not again by what is made of them.
+    rows = torch.zeros((space.size, 2, local.shape[1]), dtype=torch.float64, device=local.device)
     if local.numel():
-        mean, variance = _moments(local.to(wide))
-        rows[x.grid.space.rank, 0] = mean
-        rows[x.grid.space.rank, 1] = variance
-    rows = x.grid.space.allreduce(rows)
-    cells = [batch * math.prod(lengths(_shard_of(x, rank))) for rank in range(ranks)]
-    weights = torch.tensor(cells, dtype=wide, device=local.device)[:, None] / sum(cells)
+        rows[space.rank] = torch.stack(_moments(local.to(accumulate_dtype(local.dtype))))
+    rows = space.allreduce(rows)
+    weights = rows.new_tensor(cells)[:, None] / sum(cells)
     mean = (rows[:, 0] * weights).sum(0)
     return mean, ((rows[:, 1] + (rows[:, 0] - mean).square()) * weights).sum(0)
 
 
+def _kept(statistic: Tensor, local: Tensor) -> Tensor:
+    """As torch's kernels take it."""
+    return statistic.to(accumulate_dtype(local.dtype))
+
+
 def _moments(local: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance per channel of a shard that has cells."""
+    """Mean and (biased) variance per channel of a shard that has cells; fp64."""
     if local.device.type == "cpu":
         # As exact as var_mean, which takes three times as long here.
         mean, variance = torch.batch_norm_update_stats(local, None, None, 0.0)
     else:
         variance, mean = torch.var_mean(local, [0, *range(2, local.ndim)], correction=0)
-    return mean, variance
+    found = mean.double()
+    if local.dtype != torch.float64 and _is_far(mean, variance):
+        # What rounding took from the mean, which the mean over the shards would round again.
+        found += (local - _along_channels(mean, local)).mean([0, *range(2, local.ndim)])
+    return found, variance.double()
+
+
+def _is_far(mean: Tensor, variance: Tensor) -> bool:
+    """Whether a mean is so far from zero that its rounding shows in what is normalised.
+
+    On a CPU: elsewhere torch's own means are rounded more, and asking takes longer.
+    """
+    return mean.device.type == "cpu" and bool((mean.square() > 16 * variance).any())
+
+
+def _along_channels(values: Tensor, like: Tensor) -> Tensor:
+    """One value per channel, to compute with (N, C, *space)."""
+    return values.to(like.dtype).view(1, -1, *(1,) * (like.ndim - 2))
+
+
+def _cells(x: SpatialTensor) -> list[int]:
+    """Values per channel of each rank's shard."""
+    ranks = range(x.grid.space.size)
+    return [x.shape[0] * math.prod(lengths(_shard_of(x, rank))) for rank in ranks]
 
 
 def _shard_of(x: SpatialTensor, rank: int) -> Any:

@@ -74,6 +74,15 @@ def convolve_transposed(
             f"conv_transpose{dims}d of extents {x.extents}: the output would have extents "
             f"{tuple(shape[2:])}; use less padding"
         )
+    if any(
+        more >= max(step, spread)
+        for more, step, spread in zip(output_padding, stride, dilation, strict=True)
+    ):
+        # Nor this.
+        raise UnsupportedError(
+            f"conv_transpose{dims}d with output_padding={output_padding}: it must be smaller than "
+            f"stride={stride} or dilation={dilation}"
+        )
     windows = [
         Transposed(*numbers)
         for numbers in zip(weight.shape[2:], stride, padding, dilation, strict=True)

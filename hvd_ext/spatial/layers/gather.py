@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hvd_ext.spatial.copies import countable
 from hvd_ext.spatial.exchange.assemble import index_of, join
 from hvd_ext.spatial.exchange.halo import exchange_around
 from hvd_ext.spatial.exchange.replicated import to_partitioned, to_replicated
@@ -31,6 +32,8 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
     Raises:
         UnsupportedError: the tensor has not as many dims, or the grid splits others.
     """
+    if isinstance(tensor, SpatialTensor):
+        raise UnsupportedError(f"scatter of {tensor!r}: it is split already")
     dims = tensor.ndim - 2 if spatial_dims is None else spatial_dims
     if not 1 <= dims <= min(3, tensor.ndim):
         raise UnsupportedError(
@@ -50,8 +53,18 @@ def gather(x: SpatialTensor) -> Tensor:
 
     Gradients of parameters that are used on it are whole on every rank, as their mean is.
     """
+    if not isinstance(x, SpatialTensor):
+        raise UnsupportedError(f"gather of a tensor of shape {tuple(x.shape)}: it is not split")
+    x.copies.check(gather)
     everything = [[[(0, extent)]] * parts for extent, parts in zip(x.extents, x.parts, strict=True)]
     return fetch(x.like(to_replicated(x.local, x.grid.space)), everything)
+
+
+def as_view(x: SpatialTensor, whole: Tensor) -> Tensor:
+    """A copy of the whole where torch has a view: neither may be changed in place."""
+    whole = countable(whole)
+    x.copies.add(whole, whole)
+    return whole
 
 
 def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> Tensor:

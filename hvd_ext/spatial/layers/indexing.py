@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial.layers.gather import gather
-from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements, name_of
-from hvd_ext.spatial.unsupported import UnsupportedError
+from hvd_ext.spatial.layers.gather import as_view, gather
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 
 def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
@@ -30,7 +30,7 @@ def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
     return place
 
 
-@implements(torch.cat, torch.concat, torch.concatenate)
+@implements(torch.cat, torch.concat, torch.concatenate, any_operand=True)
 def cat(tensors: Sequence[SpatialTensor], dim: int = 0) -> SpatialTensor:
     """Concatenate along a dim that is not split: skip connections."""
     one = next(tensor for tensor in tensors if isinstance(tensor, SpatialTensor))
@@ -47,7 +47,7 @@ def cat(tensors: Sequence[SpatialTensor], dim: int = 0) -> SpatialTensor:
     return one.like(torch.cat([t.local for t in tensors], unsplit(one, dim, "cat")))
 
 
-@implements(torch.stack)
+@implements(torch.stack, any_operand=True)
 def stack(tensors: Sequence[Any], dim: int = 0) -> SpatialTensor:
     """Stack along a new dim before those that are split."""
     spread: list[Any] = [torch.unsqueeze(tensor, dim) for tensor in tensors]
@@ -113,7 +113,7 @@ def flatten(x: SpatialTensor, start_dim: int = 0, end_dim: int = -1) -> SpatialT
     """Flatten; if split dims are among those, gather first."""
     if end_dim % x.ndim < len(x.lead):
         return x.like(x.local.flatten(start_dim, end_dim))
-    return gather(x).flatten(start_dim, end_dim)
+    return as_view(x, gather(x).flatten(start_dim, end_dim))
 
 
 @implements(Tensor.view, Tensor.reshape, torch.reshape)
@@ -124,4 +124,10 @@ def reshape(x: SpatialTensor, *sizes: Any, shape: Sequence[int] = ()) -> Spatial
     dims = len(x.extents)
     if len(asked) > dims and asked[len(asked) - dims :] == x.extents:
         return x.like(x.local.reshape(*asked[: len(asked) - dims], *x.local.shape[-dims:]))
-    return gather(x).reshape(asked)
+    return as_view(x, gather(x).reshape(asked))
+
+
+@implements(torch.unbind, Tensor.unbind)
+def unbind(x: SpatialTensor, dim: int = 0) -> tuple[SpatialTensor, ...]:
+    """One tensor for each place along a dim that is not split; `for sample in x` too."""
+    return tuple(x.like(part) for part in x.local.unbind(unsplit(x, dim, "unbind")))

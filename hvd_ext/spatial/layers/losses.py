@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
 from hvd_ext.spatial.layers.pointwise import first, shard_of
-from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements, name_of
-from hvd_ext.spatial.unsupported import UnsupportedError
+from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements
+from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 CELLWISE = (
     F.mse_loss,
@@ -83,10 +83,10 @@ def _cellwise(function: Any) -> Any:
 
 
 for _function in CELLWISE:
-    implements(_function)(_cellwise(_function))
+    implements(_function, any_operand=True)(_cellwise(_function))
 
 
-@implements(F.cross_entropy)
+@implements(F.cross_entropy, any_operand=True)
 def cross_entropy(
     input: SpatialTensor,
     target: SpatialTensor | Tensor,
@@ -116,7 +116,7 @@ def cross_entropy(
     )
 
 
-@implements(F.nll_loss)
+@implements(F.nll_loss, any_operand=True)
 def nll_loss(
     input: SpatialTensor,
     target: SpatialTensor | Tensor,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.layers.indexing import unsplit
-from hvd_ext.spatial.tensor import SpatialTensor, implements, name_of
-from hvd_ext.spatial.unsupported import UnsupportedError
+from hvd_ext.spatial.tensor import SpatialTensor, implements
+from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 # By name, as functions of torch, torch.nn.functional and methods of Tensor.
 ELEMENTWISE = (
@@ -26,7 +26,17 @@ ELEMENTWISE = (
     *("negative", "exp", "exp_", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"),
     *("square", "reciprocal", "sin", "cos", "erf", "floor", "ceil", "round", "sign", "clamp"),
     *("clamp_", "clamp_min", "clamp_max", "clip", "pow", "isnan", "isinf", "isfinite"),
-    *("logical_not", "nan_to_num", "clone", "detach", "contiguous", "zeros_like", "ones_like"),
+    *(
+        "logical_not",
+        "bitwise_not",
+        "positive",
+        "nan_to_num",
+        "clone",
+        "detach",
+        "contiguous",
+        "zeros_like",
+        "ones_like",
+    ),
     *("float", "double", "half", "bfloat16", "long", "int", "bool", "cpu"),
     *("cuda", "requires_grad_", "__neg__", "__pos__", "__abs__", "__invert__"),
 )
@@ -39,9 +49,11 @@ BROADCAST = (
     *("__rmul__", "__imul__", "__truediv__", "__rtruediv__", "__itruediv__", "__pow__"),
     *("__rpow__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "rsub"),
     *("__and__", "__or__", "__xor__", "masked_fill", "fmod", "remainder", "atan2", "hypot"),
+    *("__ipow__", "pow_", "__floordiv__", "__rfloordiv__", "floor_divide", "__rmod__"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "masked_fill_", "addcmul_", "addcdiv_"),
 )
 
-IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
+IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__iand__", "__ior__")
 
 
 def _functions(names: tuple[str, ...]) -> set[Any]:
@@ -56,8 +68,10 @@ def _local(function: Any) -> Any:
 
     def handler(*operands: Any, **options: Any) -> Any:
         x = first((*operands, *options.values()))
-        changed = operands[0] if in_place and operands else options.get("out")
-        if isinstance(changed, Tensor):
+        changed = operands[0] if in_place or options.get("inplace") else options.get("out")
+        if isinstance(changed, SpatialTensor):
+            changed.copies.refuse_change(function)
+        elif changed is not None:
             raise UnsupportedError(
                 f"{name_of(function)} into a replicated tensor of shape {tuple(changed.shape)}, of "
                 "which each rank would change only its part: make a new tensor instead"
@@ -72,9 +86,14 @@ def _local(function: Any) -> Any:
             raise UnsupportedError(
                 f"{name_of(function)} of {x!r} alone: its result is not a tensor of that shape"
             )
-        return x.like(result)
+        return same(x if changed is None else changed, result)
 
     return handler
+
+
+def same(x: SpatialTensor, local: Tensor) -> SpatialTensor:
+    """What `local` is the shard of: `x` itself where torch returned what it was given."""
+    return x if local is x.local else x.like(local)
 
 
 def first(operands: Any) -> SpatialTensor:
@@ -122,7 +141,7 @@ def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
 
 
 for _function in _functions(ELEMENTWISE) | _functions(BROADCAST):
-    implements(_function)(_local(_function))
+    implements(_function, any_operand=True)(_local(_function))
 
 
 @implements(F.prelu, torch.prelu)
@@ -136,7 +155,7 @@ def _cast(function: Any) -> Any:
         # Of the other tensor only its dtype and device are asked, which its shard has too.
         values = [value.local if isinstance(value, SpatialTensor) else value for value in args]
         if isinstance(x, SpatialTensor):
-            return x.like(function(x.local, *values, **options))
+            return same(x, function(x.local, *values, **options))
         cast: Tensor = function(x, *values, **options)
         return cast
 
@@ -144,7 +163,7 @@ def _cast(function: Any) -> Any:
 
 
 for _function in (Tensor.to, Tensor.type_as):
-    implements(_function)(_cast(_function))
+    implements(_function, any_operand=True)(_cast(_function))
 
 
 def _over_channels(function: Any) -> Any:
@@ -197,4 +216,8 @@ def _dropped(
     drawn = torch.rand(shape, generator=generator, device=x.device)
     # p = 1 keeps nothing; what is kept is scaled up.
     mask = (drawn >= p).to(x.dtype) / max(1 - p, torch.finfo(x.dtype).tiny)
-    return x.like(x.local.mul_(mask) if inplace else x.local * mask)
+    if not inplace:
+        return x.like(x.local * mask)
+    x.copies.refuse_change(F.dropout)
+    x.local.mul_(mask)
+    return x

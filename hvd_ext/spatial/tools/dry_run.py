@@ -124,7 +124,7 @@ class _Ledger(TorchDispatchMode):
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         layer = self.running.pop()
         # A container's output is its last layer's.
-        if not isinstance(output, Tensor | SpatialTensor) or any(True for _ in module.children()):
+        if not isinstance(output, Tensor) or any(True for _ in module.children()):
             return
         layer.shape = tuple(output.shape)
         layer.partitioned = isinstance(output, SpatialTensor)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from hvd_ext.spatial.convert import convert
 from hvd_ext.spatial.exchange import emulator
@@ -18,13 +19,14 @@ from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
+from hvd_ext.spatial.tools.repeatable import Repeatable
 
 # In fp64 the order of summation leaves some 1e-15 per layer.
 TOLERANCE = 1e-10
-# A gradient that is zero but for rounding (a bias before a batch norm) has no scale of its
-# own; this share of the steepest one stands in.
-_NOISE = 1e-6
-_GRADIENT = "gradient of "
+# By how much the input is moved to see what rounding alone does to the unsplit model, how
+# often, and how many times that is noise: a split model rounds otherwise in every layer.
+_MOVED, _MOVES, _NOISE = 1e-15, 2, 100.0
+_INPUT, _GRADIENT = "input gradient", "gradient of "
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,10 @@ class Difference:
     """How far one tensor of the split model is from the unsplit model's.
 
     Attributes:
-        name: "output", "input gradient", "gradient of X" or "buffer X".
-        error: largest difference over the largest value.
+        name: "output" (with its place, where there are several), "input gradient",
+            "gradient of X" or "buffer X".
+        error: largest difference over the largest value; where rounding alone changes the
+            tensor by more than that, over what makes its noise the tolerance.
     """
 
     name: str
@@ -49,12 +53,14 @@ class Verification:
         grid: over which it was split.
         differences: of all tensors compared, the largest first.
         tolerance: up to which they count as equal.
+        notes: what was done to random layers.
     """
 
     shape: tuple[int, ...]
     grid: GridShape
     differences: tuple[Difference, ...]
     tolerance: float
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -64,9 +70,10 @@ class Verification:
     def __str__(self) -> str:
         worst = self.differences[0]
         verdict = "equals" if self.passed else "DIFFERS FROM"
+        notes = "".join(f"; {note}" for note in self.notes)
         lines = [
             f"split {self.grid} on {self.shape} {verdict} unsplit: {len(self.differences)} tensors"
-            f" compared, the worst is {worst.name} by {worst.error:.1e}"
+            f" compared, the worst is {worst.name} by {worst.error:.1e}{notes}"
         ]
         if not self.passed:
             wrong = [d for d in self.differences if not d.error <= self.tolerance]
@@ -85,8 +92,11 @@ def verify(
 ) -> Verification:
     """Compare a model, split over emulated ranks, with itself unsplit.
 
-    Output, gradients of the input and of all parameters, and buffers (running statistics)
-    are compared in fp64 on random data. Dropout is off, for its masks differ over space.
+    Outputs (a tensor, or dicts, lists and dataclasses of tensors), gradients of the input and
+    of all parameters, and buffers (running statistics) are compared in fp64 on random data.
+    What the unsplit model makes of an input that is moved by one part in 10^15 is its noise,
+    and is not counted. Dropout is off, for its masks differ over space; other random layers
+    draw alike.
 
     Args:
         model: not converted; it is copied, and stays as it is.
@@ -101,51 +111,83 @@ def verify(
     """
     generator = torch.Generator().manual_seed(seed)
     batch = torch.randn(*shape, generator=generator, dtype=torch.float64)
-    unsplit = _prepared(model)
-    whole = batch.clone().requires_grad_()
-    output = unsplit(whole)
-    # An arbitrary direction: the gradient of one number depends on every output.
-    direction = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-    (output * direction).sum().backward()
+    notes: set[str] = set()
+
+    def run(x: Any, leaf: Tensor, prepared: nn.Module) -> tuple[dict[str, Tensor], Tensor]:
+        """What the model makes of an input, and the gradient of the input."""
+        with Repeatable(seed) as random:
+            outputs = dict(_tensors(prepared(x), "output"))
+            learnt = [y for y in outputs.values() if y.requires_grad]
+            if learnt:
+                # An arbitrary direction: the gradient of one number depends on every output.
+                torch.stack([(y * _direction(y, seed)).sum() for y in learnt]).sum().backward()
+        notes.update(random.met)
+        found = {name: y.detach().double() for name, y in outputs.items()}
+        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        return found | _state(prepared), gradient
+
+    def alone(moved: Tensor) -> dict[str, Tensor]:
+        leaf = moved.clone().requires_grad_()
+        found, gradient = run(leaf, leaf, _copied(model))
+        return found | {_INPUT: gradient}
 
     def work(comm: Communicator) -> tuple[dict[str, Tensor], Box, Tensor]:
         process_grid = ProcessGrid(*grid.axes, comm=comm)
-        split = convert(_prepared(model), process_grid, gather_before=gather_before)
+        split = convert(_copied(model), process_grid, gather_before=gather_before)
         x = scatter(batch, process_grid)
-        x.local.requires_grad_()
-        y = split(x)
-        y = gather(y) if isinstance(y, SpatialTensor) else y
-        (y * direction).sum().backward()
-        gradient = torch.zeros_like(x.local) if x.local.grad is None else x.local.grad
-        return {"output": y.detach(), **_state(split)}, x.box, gradient
+        found, gradient = run(x, x.local.requires_grad_(), split)
+        return found, x.box, gradient
 
+    expected = alone(batch)
+    noise = {name: torch.zeros(()) for name in expected}
+    for _ in range(_MOVES):
+        step = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        moved = alone(batch * (1 + _MOVED * step))
+        noise = {
+            name: torch.maximum(noise[name], _largest(moved[name] - t))
+            for name, t in expected.items()
+        }
     ranks = emulator.run(grid.size, work)
     input_gradient = torch.empty_like(batch)
     for _, box, gradient in ranks:
         cells = (slice(None), slice(None), *(slice(begin, end) for begin, end in box))
         input_gradient[cells] = gradient
-    expected = {"output": output.detach(), **_state(unsplit)}
-    assert whole.grad is not None
-    found = {name: [tensors[name] for tensors, _, _ in ranks] for name in expected}
-    differences = [_difference("input gradient", [input_gradient], whole.grad, 0.0)]
-    steepest = max(
-        (t.abs().max().item() for n, t in expected.items() if _is_gradient(n)), default=0
-    )
-    for name, tensor in expected.items():
-        # The mean over the ranks is what the exchange of gradients makes of them.
-        mine = [torch.stack(found[name]).mean(0)] if _is_gradient(name) else found[name]
-        floor = _NOISE * steepest if _is_gradient(name) else 0.0
-        differences.append(_difference(name, mine, tensor, floor))
+    found = {name: [tensors[name] for tensors, _, _ in ranks] for name in ranks[0][0]}
+    found[_INPUT] = [input_gradient]
+    # The mean over the ranks is what the exchange of gradients makes of them.
+    found |= {n: [torch.stack(t).mean(0)] for n, t in found.items() if n.startswith(_GRADIENT)}
+    differences = [
+        _difference(name, found.get(name), expected.get(name), noise.get(name), tolerance)
+        for name in expected | found
+    ]
     differences.sort(key=lambda d: math.inf if math.isnan(d.error) else d.error, reverse=True)
-    return Verification(tuple(shape), grid, tuple(differences), tolerance)
+    return Verification(tuple(shape), grid, tuple(differences), tolerance, tuple(sorted(notes)))
 
 
-def _prepared(model: nn.Module) -> nn.Module:
-    copied = copy.deepcopy(model).double()
-    for module in copied.modules():
-        if isinstance(module, _DropoutNd):
-            module.p = 0.0
-    return copied
+def _copied(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).double()
+
+
+def _tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in what a model returned, whole, with their places."""
+    if isinstance(value, SpatialTensor):
+        yield name, gather(value)
+    elif isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(item, f"{name}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _tensors(item, f"{name}[{number}]")
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _tensors(getattr(value, field.name), f"{name}.{field.name}")
+
+
+def _direction(like: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + 1)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64)
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
@@ -158,12 +200,25 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
     return gradients | {f"buffer {name}": b.double() for name, b in model.named_buffers()}
 
 
-def _is_gradient(name: str) -> bool:
-    return name.startswith(_GRADIENT)
+def _largest(tensor: Tensor) -> Tensor:
+    """Of absolute values; torch's maximum of numbers and a NaN is the NaN."""
+    return tensor.abs().max() if tensor.numel() else torch.zeros(())
 
 
-def _difference(name: str, mine: Iterable[Tensor], expected: Tensor, floor: float) -> Difference:
-    scale = max(expected.abs().max().item() if expected.numel() else 0.0, floor) or 1.0
-    # torch's maximum of numbers and a NaN is the NaN.
-    worst = [(tensor - expected).abs().max() for tensor in mine if tensor.numel()]
-    return Difference(name, torch.stack(worst).max().item() / scale if worst else 0.0)
+def _difference(
+    name: str,
+    mine: Sequence[Tensor] | None,
+    expected: Tensor | None,
+    noise: Tensor | None,
+    tolerance: float,
+) -> Difference:
+    if mine is None or expected is None or noise is None:
+        one = next(iter(mine)) if mine else expected
+        # A gradient that only one of them has may be of zeros.
+        absent = one is not None and name.startswith(_GRADIENT) and not one.any()
+        return Difference(name, 0.0 if absent else math.inf)
+    if any(tensor.shape != expected.shape for tensor in mine):
+        return Difference(name, math.inf)
+    scale = (_largest(expected) + _NOISE * noise / tolerance).item() or 1.0
+    worst = torch.stack([_largest(tensor - expected) for tensor in mine]).max()
+    return Difference(name, worst.item() / scale)

@@ -1,0 +1,54 @@
+"""Copies that stand where torch has views: right until one of the two is changed in place."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_ext.spatial.unsupported import UnsupportedError, name_of
+
+
+class Copies:
+    """The copies that were made of a tensor's cells where torch would have made views.
+
+    Of a view, a change in place is a change of both; of a copy, of one. So once a copy was
+    changed, the tensor is refused; and as long as there is a copy, changing the tensor is.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[tuple[weakref.ref[Tensor], Tensor, int]] = []
+
+    def add(self, copy: Tensor, cells: Tensor) -> None:
+        """Watch `copy`, whose memory is that of `cells`."""
+        witness = cells.detach()
+        # Keeps the count of changes, which views of one memory share, and not the memory.
+        witness.data = cells.new_empty(0)
+        self._made.append((weakref.ref(copy), witness, witness._version))
+
+    def check(self, function: Any) -> None:
+        """Refuse to go on with the tensor if a copy was changed."""
+        if any(witness._version != version for _, witness, version in self._made):
+            raise UnsupportedError(
+                f"{name_of(function)} of a split tensor, after what was flattened or viewed of it "
+                "was changed in place: of split dims that is a copy, where torch has a view; "
+                "leave out inplace=True"
+            )
+
+    def refuse_change(self, function: Any) -> None:
+        """Refuse to change the tensor in place while somebody has a copy."""
+        if any(copy() is not None for copy, _, _ in self._made):
+            raise UnsupportedError(
+                f"{name_of(function)} changes a split tensor in place that was flattened or viewed "
+                "before: of split dims that is a copy, where torch has a view; leave out inplace"
+            )
+
+
+def countable(whole: Tensor) -> Tensor:
+    """`whole` as a tensor whose changes torch counts, which it does not in inference mode."""
+    if not whole.is_inference():
+        return whole
+    with torch.inference_mode(False):
+        return whole.clone()
