@@ -39,6 +39,8 @@ bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost;
 	mkdir -p runs/bench
 	$(BENCH) --np 2 --json runs/bench/gradient_exchange_np2.json
 	$(BENCH) --np 4 --json runs/bench/gradient_exchange_np4.json
+	$(PY) -m benchmarks.training_step --json runs/bench/training_step.json \
+		--plot runs/bench/training_step.png
 	$(PY) -m benchmarks.overlap --json runs/bench/overlap.json
 	$(PY) -m benchmarks.small_tensors --json runs/bench/small_tensors.json
 	$(PY) -m benchmarks.spatial_scaling --json runs/bench/spatial_scaling.json

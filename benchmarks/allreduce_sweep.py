@@ -12,18 +12,15 @@ Another MPI library has a Python of its own: --python .venvs/mpich5/bin/python.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import harness
+from benchmarks import gloo, harness
 from hvd_ext.cli import at_least, output_file, size_bytes
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes, format_seconds
@@ -220,15 +217,7 @@ def _gloo(world: Any) -> Any:
     except ImportError:
         return None
     torch.set_num_threads(1)
-    folder = world.bcast(tempfile.mkdtemp() if world.rank == 0 else None)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=world.rank,
-        world_size=world.size,
-        timeout=timedelta(minutes=10),
-    )
+    gloo.start(world)
     return torch
 
 

@@ -16,15 +16,13 @@ as many bytes does just that, by as many processes at once.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import gradients, harness, shapes
+from benchmarks import gloo, gradients, harness, shapes
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
 
@@ -82,7 +80,7 @@ def _work(model: str, rounds: int) -> None:
     torch.set_num_threads(1)
     follows = gradients.start()
     rank, size = hvd.rank(), hvd.size()
-    _start_gloo(MPI.COMM_WORLD, rank, size)
+    gloo.start(MPI.COMM_WORLD)
 
     model_shapes = shapes.MODELS[model]()
     of_gloo = [torch.zeros(shape) for shape in model_shapes]
@@ -146,16 +144,6 @@ def _work(model: str, rounds: int) -> None:
             }
         )
     hvd.shutdown()
-
-
-def _start_gloo(comm: Any, rank: int, size: int) -> None:
-    import torch
-
-    folder = comm.bcast(tempfile.mkdtemp() if rank == 0 else None)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size
-    )
 
 
 def _gloo_buckets(tensors: list[Any]) -> list[tuple[Any, list[Any]]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness
+from benchmarks import gloo, harness
 from benchmarks.spatial_cases import Case, training_step
 from testbed import timing
 
@@ -24,7 +22,7 @@ def step_times(name: str, rounds: int) -> dict[str, Any]:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    _start_gloo(comm)
+    gloo.start(comm)
     case = Case(name, comm)
     steps: dict[str, Callable[[], Any]] = {
         "alone": case.alone(),
@@ -75,16 +73,6 @@ def _meet(comm: Any) -> None:
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(0.0002)
-
-
-def _start_gloo(comm: Any) -> None:
-    import torch
-
-    folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
-    )
 
 
 def peak_memory(name: str) -> dict[str, Any]:

@@ -78,23 +78,33 @@ def launch(
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        shared = {}
-        if size > (os.cpu_count() or 1):
-            # Told that it has a slot for every rank, Open MPI spins while it waits, which
-            # takes the cores from ranks that share them. mpirun would see to this.
-            shared = {"OMPI_MCA_mpi_yield_when_idle": "1"}
         done = run_to_end(
             [*(start or horovodrun(size, python)), python, "-m", module, "--worker", *arguments],
-            environment({_REPORT: str(result), **(variables or {}), **shared}, python),
+            environment(
+                {_REPORT: str(result), **(variables or {}), **sharing_cores(size)}, python
+            ),
             timeout_s,
         )
         if done.returncode != 0 or not result.exists():
             outcome = f"failed with exit code {done.returncode}"
             if done.returncode == TIMED_OUT:
                 outcome = f"took more than {timeout_s:g} s"
-            tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-            raise JobError(f"{module} {outcome}:\n{tail}")
+            raise JobError(f"{module} {outcome}:\n{last_lines(done.stdout)}")
         return json.loads(result.read_text())
+
+
+def sharing_cores(size: int) -> dict[str, str]:
+    """What ranks of one thread need where there are fewer cores than ranks.
+
+    Told that it has a slot for every rank, Open MPI spins while it waits, which takes the
+    cores from ranks that share them. mpirun would see to this.
+    """
+    return {"OMPI_MCA_mpi_yield_when_idle": "1"} if size > (os.cpu_count() or 1) else {}
+
+
+def last_lines(output: str) -> str:
+    """Of what a job has printed, what an error should show."""
+    return "\n".join(output.splitlines()[-_TAIL_LINES:])
 
 
 def report(result: Any) -> None:

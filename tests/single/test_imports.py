@@ -124,6 +124,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmarks.spatial_worker": {
         *(*TRAINED, "benchmarks", "testbed", "hvd_ext.spatial", "mpi4py"),
     },
+    "benchmarks.training_cases": {"torch", "edsr.model", "resnet.model"},
 }
 
 

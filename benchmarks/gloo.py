@@ -1,0 +1,18 @@
+"""torch.distributed on Gloo, which several benchmarks compare with."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+
+def start(comm: Any) -> None:
+    """Have torch.distributed's ranks be those of an MPI communicator; collective."""
+    import torch
+
+    folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
+    )

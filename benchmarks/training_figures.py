@@ -1,0 +1,154 @@
+"""What the answers of benchmarks.training_step's ranks come to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.harness import BenchmarkError
+from testbed import timing
+
+Answer = dict[str, Any]  # what a rank made of a turn, as benchmarks.training_worker gives it
+Turns = Sequence[Sequence[Answer]]  # of a job; its ranks in any order
+
+_APART = ("alone", "alone_together")
+# Added up in another order, gradients differ in their last bits; steps make more of that.
+_COMPARED_STEPS, _TOLERANCE = 12, 1e-3
+_RATIOS = {
+    "ratio_vs_horovod": ("horovod", "hvd_ext"),
+    "ratio_vs_horovod_by_hand": ("horovod_by_hand", "hvd_ext"),
+    "ratio_vs_ddp": ("ddp", "hvd_ext"),
+    "ratio_vs_ddp_zero_sharded": ("ddp_zero", "hvd_ext_sharded"),
+    "efficiency": ("alone", "hvd_ext"),
+    "efficiency_sharded": ("alone", "hvd_ext_sharded"),
+}
+
+
+def of_arms(answers: Mapping[str, Turns]) -> dict[str, Any]:
+    """The figures of a model's arms, and their ratios.
+
+    Args:
+        answers: of each arm; its first turn only warmed up.
+
+    Raises:
+        BenchmarkError: losses differ that should not.
+    """
+    losses = _compared_losses(answers)
+    samples = {
+        name: [step_times_ms(turn) for turn in turns[1:]] for name, turns in answers.items()
+    }
+    arms = {name: {**_of_arm(turns), **losses[name]} for name, turns in answers.items()}
+    parameters = next(iter(answers.values()))[0][0]["parameters"]
+    result: dict[str, Any] = {
+        "parameters": len(parameters),
+        "elements": sum(parameters),
+        "arms": arms,
+    }
+    for name, pair in _RATIOS.items():
+        if arms.keys() >= {*pair}:
+            peer, ours = (samples[arm] for arm in pair)
+            result[name] = timing.ratio(_flat(peer), _flat(ours))
+            by_round = [timing.ratio(*turns) for turns in zip(peer, ours, strict=True)]
+            result[f"{name}_of_rounds"] = timing.summary(by_round)
+    if "alone" in arms:
+        median_ms = {name: arm["step_ms"]["median"] for name, arm in arms.items()}
+        result["overhead_ms"] = overhead_ms = {
+            name: median_ms[name] - median_ms["alone"] for name in arms if name not in _APART
+        }
+        if overhead_ms.keys() >= {"horovod", "hvd_ext"}:
+            result["overhead_ratio"] = overhead_ms["hvd_ext"] / overhead_ms["horovod"]
+    if arms.keys() >= {"hvd_ext", "hvd_ext_sharded"}:
+        for figure in ("peak_memory", "optimizer_state"):
+            ours, whole = (arms[n][f"{figure}_bytes"] for n in ("hvd_ext_sharded", "hvd_ext"))
+            result[f"{figure}_ratio_sharded"] = ours / whole if whole else 1.0
+    return result
+
+
+def step_times_ms(turn: Sequence[Answer]) -> list[float]:
+    """Of the steps of a turn that were over while every rank was still at work."""
+    until_s = min(answer["marks_s"][-1][-1] for answer in turn)
+    times_ms = []
+    for answer in turn:
+        began_s = answer["began_s"]
+        for *_, ended_s in answer["marks_s"]:
+            if ended_s <= until_s:
+                times_ms.append(1e3 * (ended_s - began_s))
+            began_s = ended_s
+    return times_ms
+
+
+def _of_arm(turns: Turns) -> dict[str, Any]:
+    timed = [answer for turn in turns[1:] for answer in turn]
+    last = turns[-1]
+    return {
+        "step_ms": timing.summary(_flat([step_times_ms(turn) for turn in turns[1:]])),
+        "made_of": _made_of(timed),
+        "peak_memory_bytes": max(answer["peak_memory_bytes"] for answer in last),
+        "optimizer_state_bytes": max(answer["optimizer_state_bytes"] for answer in last),
+    }
+
+
+def _made_of(answers: Sequence[Answer]) -> dict[str, Any]:
+    """What a step of a rank is made of: its phases, by the median; what threads used, on average."""
+    phases_ms: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
+    used: dict[str, dict[str, float]] = {}
+    steps = sum(len(answer["marks_s"]) for answer in answers)
+    for answer in answers:
+        began_s = answer["began_s"]
+        for marks_s in answer["marks_s"]:
+            for phase, ended_s in zip(phases_ms, marks_s, strict=True):
+                phases_ms[phase].append(1e3 * (ended_s - began_s))
+                began_s = ended_s
+        for thread, figures in answer["usage"].items():
+            of_thread = used.setdefault(thread, {})
+            for figure, value in figures.items():
+                of_thread[figure] = of_thread.get(figure, 0) + value / steps
+    return {
+        "phases_ms": {phase: statistics.median(times) for phase, times in phases_ms.items()},
+        "threads": used,
+    }
+
+
+def _compared_losses(answers: Mapping[str, Turns]) -> dict[str, dict[str, Any]]:
+    """First and last loss of each arm, and whether those that exchange have the same ones."""
+    losses = {name: _losses(turns) for name, turns in answers.items()}
+    result: dict[str, dict[str, Any]] = {
+        name: {"first_loss": of_ranks[0][0], "last_loss": of_ranks[0][-1]}
+        for name, of_ranks in losses.items()
+    }
+    exchanging = [name for name in losses if name not in _APART]
+    for name in exchanging[1:]:
+        reference = exchanging[0]
+        # An arm that was tried before has taken more steps.
+        pairs = [
+            list(zip(*of_rank, strict=False))
+            for of_rank in zip(losses[name], losses[reference], strict=True)
+        ]
+        worst = max(
+            abs(ours - theirs) / abs(theirs)
+            for of_rank in pairs
+            for ours, theirs in of_rank[:_COMPARED_STEPS]
+        )
+        if not worst < _TOLERANCE:
+            raise BenchmarkError(
+                f"{name} has other losses than {reference}: they differ by {worst:.2g} of their "
+                f"value within {_COMPARED_STEPS} steps"
+            )
+        result[name]["losses_equal_to_the_bit"] = all(
+            ours == theirs for of_rank in pairs for ours, theirs in of_rank
+        )
+    return result
+
+
+def _losses(turns: Turns) -> list[list[float]]:
+    """Of each rank, from the first step on."""
+    by_rank = [sorted(turn, key=lambda answer: int(answer["rank"])) for turn in turns]
+    return [
+        [loss for answer in of_rank for loss in answer["losses"]]
+        for of_rank in zip(*by_rank, strict=True)
+    ]
+
+
+def _flat(samples: Iterable[Sequence[float]]) -> list[float]:
+    return [sample for part in samples for sample in part]

@@ -1,0 +1,112 @@
+"""benchmarks.training_step's figures as tables and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hvd_ext.units import format_bytes
+
+_RATIOS = {
+    "efficiency": "without exchange, a step takes {} of hvd_ext's",
+    "efficiency_sharded": "and {} of hvd_ext's with sharded=True",
+    "ratio_vs_horovod": "hvd_ext is {} times as fast as Horovod",
+    "ratio_vs_horovod_by_hand": "{} times as fast as Horovod set by hand",
+    "ratio_vs_ddp": "{} times as fast as DDP",
+    "ratio_vs_ddp_zero_sharded": "sharded, {} times as fast as DDP with ZeroRedundancyOptimizer",
+    "overhead_ratio": "and adds {} of what Horovod adds to a step",
+    "peak_memory_ratio_sharded": "sharded, {} of the peak memory",
+    "optimizer_state_ratio_sharded": "and {} of the optimizer's state",
+}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print each model's steps, and what they are made of."""
+    console = Console()
+    for case in result["cases"]:
+        console.print(_steps(case))
+        console.print(_made_of(case))
+        said = [text.format(f"{case[name]:.2f}") for name, text in _RATIOS.items() if name in case]
+        console.print(*said, sep="; ", highlight=False)
+
+
+def _steps(case: dict[str, Any]) -> Table:
+    table = Table(
+        title=f"{case['model']}: {case['about']}\n{case['parameters']} parameters, "
+        f"{4e-6 * case['elements']:.1f} MB of gradients, {case['ranks']} ranks of one thread"
+    )
+    table.add_column("")
+    for column in ("step ms", "middle half ms", "x alone", "peak memory", "freed memory"):
+        table.add_column(column, justify="right")
+    arms = case["arms"]
+    for name, arm in arms.items():
+        of = arm["step_ms"]
+        times_alone = of["median"] / arms["alone"]["step_ms"]["median"] if "alone" in arms else 0
+        table.add_row(
+            name,
+            f"{of['median']:.1f}",
+            f"{of['low']:.1f} to {of['high']:.1f}",
+            f"{times_alone:.2f}" if times_alone else "",
+            format_bytes(arm["peak_memory_bytes"]),
+            arm["freed_memory"],
+        )
+    return table
+
+
+def _made_of(case: dict[str, Any]) -> Table:
+    """A rank's step: its phases, time on a core by thread, and what kept it from one."""
+    table = Table(title="a step of a rank is made of, in ms")
+    table.add_column("")
+    phases = ("forward", "backward", "update")
+    threads = {t: None for a in case["arms"].values() for t in a["made_of"]["threads"]}
+    for column in (*phases, *(f"CPU: {name}" for name in threads)):
+        table.add_column(column, justify="right")
+    for column in ("ready, without a core", "page faults", "switched out"):
+        table.add_column(column, justify="right")
+    for name, arm in case["arms"].items():
+        made_of = arm["made_of"]
+        used = made_of["threads"]
+        table.add_row(
+            name,
+            *(f"{made_of['phases_ms'][phase]:.1f}" for phase in phases),
+            *(f"{used[thread]['cpu_ms']:.1f}" if thread in used else "" for thread in threads),
+            f"{used['training']['run_queue_wait_ms']:.1f}",
+            f"{sum(figures['page_faults'] for figures in used.values()):.0f}",
+            f"{used['training']['involuntary_switches']:.0f}",
+        )
+    return table
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Draw each model's steps as bars, with the middle half of the times."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    cases = result["cases"]
+    figure, rows = plt.subplots(
+        len(cases), figsize=(8, 2.6 * len(cases)), layout="constrained", squeeze=False
+    )
+    for axes, case in zip(rows[:, 0], cases, strict=True):
+        arms = case["arms"]
+        times_ms = [arm["step_ms"] for arm in arms.values()]
+        medians = [of["median"] for of in times_ms]
+        halves = [
+            [of["median"] - of["low"] for of in times_ms],
+            [of["high"] - of["median"] for of in times_ms],
+        ]
+        colours = ["C2" if n.startswith("hvd_ext") else "C7" for n in arms]
+        bars = axes.barh(list(arms), medians, xerr=halves, color=colours, ecolor="0.3")
+        axes.bar_label(bars, [f"{median:.1f}" for median in medians], padding=8, fontsize=8)
+        if "alone" in arms:
+            axes.axvline(arms["alone"]["step_ms"]["median"], color="C3", lw=1, ls="--")
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.set_title(f"{case['about']}, {case['ranks']} ranks", fontsize=9)
+        axes.set_xlabel("ms a step", fontsize=8)
+        axes.tick_params(labelsize=8)
+    figure.savefig(path, dpi=120)

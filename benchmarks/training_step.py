@@ -1,0 +1,204 @@
+"""A whole training step: hvd_ext, Horovod as it comes and set by hand, DDP, and no exchange.
+
+Every arm is a job of its own, and the jobs of a model take turns; the others are stopped
+meanwhile. All train the same network from the same weights on the same samples, and those that
+exchange gradients have to get the same losses.
+
+    alone            no exchange: all ranks train at once, each for itself. The limit.
+    alone_together   alone, with a barrier after each step, where ranks wait for the slowest
+    horovod          Horovod as it comes
+    horovod_by_hand  Horovod as an expert sets it: Open MPI yields the core while it waits, freed
+                     memory is kept, and of six pairs of cycle time and fusion threshold the best
+                     is found first
+    ddp              torch's DistributedDataParallel on Gloo, gradients in its buckets; freed
+                     memory is kept
+    ddp_zero         the same with ZeroRedundancyOptimizer
+    hvd_ext          import hvd_ext.torch as hvd, and nothing set by hand
+    hvd_ext_sharded  the same with DistributedOptimizer(..., sharded=True)
+
+A step's time is from the end of one to the end of the next. Peak memory is the most that a rank
+had resident over what it held before the network was built; pages of the arena count on each
+rank that has read or written them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks import harness, training_figures, training_report
+from benchmarks.training_cases import CASES
+from hvd_ext.cli import at_least, output_file, progress
+from testbed import ranks, turns
+
+# hvd_ext has found its layout of buckets, and the network its allocator's sizes.
+_WARM_UP_STEPS = 8
+_CYCLE_TIMES_MS = (1, 3, 10)
+_THRESHOLDS_MIB = (16, 128)
+_TRIED_STEPS, _TRIED_TURNS = 4, 2
+# As hvd.init() has malloc do, and an expert can have it do.
+_KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
+_YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+# What a user may have set, and an arm that is measured as it comes must not have.
+_SET_HERE = ("OMPI_MCA_mpi_yield", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "HOROVOD_", "HVD_EXT_")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to train.
+
+    Attributes:
+        exchange: of gradients, as benchmarks.training_worker names it.
+        variables: set for its ranks.
+        memory: what becomes of memory that is freed.
+    """
+
+    exchange: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    memory: str = "kept, by the variables"
+
+
+ARMS = {
+    "alone": Arm("none", _KEPT),
+    "alone_together": Arm("barrier", {**_KEPT, **_YIELDING}),
+    "horovod": Arm("horovod", memory="as it comes"),
+    "horovod_by_hand": Arm("horovod", {**_KEPT, **_YIELDING}),
+    "ddp": Arm("ddp", _KEPT),
+    "ddp_zero": Arm("ddp_zero", _KEPT),
+    "hvd_ext": Arm("hvd_ext", memory="as hvd.init() sets it"),
+    "hvd_ext_sharded": Arm("hvd_ext_sharded", memory="as hvd.init() sets it"),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Launch the ranks, or be one."""
+    parser = harness.parser("training_step", __doc__, "--model resnet50 --json F", rounds=6)
+    parser.add_argument("--np", type=at_least(1), default=2, help="ranks (2)")
+    parser.add_argument("--model", choices=CASES, action="append", help="only this one")
+    parser.add_argument("--arm", choices=ARMS, action="append", help="only this one")
+    parser.add_argument("--plot", type=output_file, metavar="PNG", help="draw the steps there")
+    parser.add_argument("--steps", type=at_least(1), help="timed in a turn (4 to 40, by model)")
+    parser.add_argument("--exchange", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        from benchmarks.training_worker import work
+
+        (model,) = options.model
+        work(model, options.exchange)
+        return 0
+    arms = [name for name in ARMS if name in (options.arm or ARMS)]
+    cases = [
+        _Comparison(name, options.np, options.steps or CASES[name].steps).run(arms, options.rounds)
+        for name in options.model or CASES
+    ]
+    result = {"size": options.np, "cases": cases}
+    training_report.show(result)
+    if options.json:
+        harness.write_result(options.json, result)
+    if options.plot:
+        training_report.draw(result, options.plot)
+    return 0
+
+
+class _Comparison:
+    """A model's arms, in turns."""
+
+    def __init__(self, model: str, size: int, steps: int) -> None:
+        self.model = model
+        self.size = size
+        self.steps = steps
+        self.variables = {name: dict(arm.variables) for name, arm in ARMS.items()}
+        self.tried: list[dict[str, float]] = []
+
+    def run(self, arms: Sequence[str], rounds: int) -> dict[str, Any]:
+        """The figures of the model."""
+        answers: dict[str, list[list[Any]]] = {name: [] for name in arms}
+        turns_in_all = len(arms) * (1 + rounds)
+        with ExitStack() as jobs, progress(self.model, turns_in_all) as advance:
+            running = {}
+            # This one first: of the jobs that it takes, all but one end again.
+            for name in sorted(arms, key="horovod_by_hand".__ne__):
+                advance(len(running), f"{name} starts")
+                running[name] = self._start(name, jobs)
+                answers[name].append(running[name].turn({"steps": _WARM_UP_STEPS}))
+            for number in range(rounds):
+                advance(len(arms) * (1 + number), f"round {number + 1} of {rounds}")
+                # The other way round each time, so that no arm always follows the same one.
+                for name in arms if number % 2 == 0 else reversed(arms):
+                    answers[name].append(running[name].turn({"steps": self.steps}))
+            for job in running.values():
+                job.end()
+            advance(turns_in_all, "done")
+        result = training_figures.of_arms(answers)
+        for name, figures in result["arms"].items():
+            figures["freed_memory"] = ARMS[name].memory
+            figures["variables"] = self.variables[name]
+        return {
+            "model": self.model,
+            "about": CASES[self.model].about,
+            "ranks": self.size,
+            **result,
+            "tried_by_hand": self.tried,
+        }
+
+    def _start(self, name: str, jobs: ExitStack) -> turns.Job:
+        return self._best_by_hand(jobs) if name == "horovod_by_hand" else self._job(name, jobs)
+
+    def _best_by_hand(self, jobs: ExitStack) -> turns.Job:
+        """The fastest of Horovod's jobs at several cycle times and fusion thresholds."""
+        name = "horovod_by_hand"
+        tried: list[tuple[turns.Job, dict[str, str], list[float]]] = []
+        for cycle_ms, threshold_mib in itertools.product(_CYCLE_TIMES_MS, _THRESHOLDS_MIB):
+            variables = {
+                **ARMS[name].variables,
+                "HOROVOD_CYCLE_TIME": str(cycle_ms),
+                "HOROVOD_FUSION_THRESHOLD": str(threshold_mib * 2**20),
+            }
+            self.variables[name] = variables
+            job = self._job(name, jobs)
+            job.turn({"steps": _TRIED_STEPS})
+            tried.append((job, variables, []))
+        for _ in range(_TRIED_TURNS):
+            for job, _, times_ms in tried:
+                times_ms += training_figures.step_times_ms(job.turn({"steps": _TRIED_STEPS}))
+        tried.sort(key=lambda one: statistics.median(one[2]))
+        self.tried = [
+            {
+                "cycle_time_ms": float(variables["HOROVOD_CYCLE_TIME"]),
+                "fusion_threshold_bytes": int(variables["HOROVOD_FUSION_THRESHOLD"]),
+                "step_ms": statistics.median(times_ms),
+            }
+            for _, variables, times_ms in tried
+        ]
+        (best, self.variables[name], _), *others = tried
+        for job, _, _ in others:
+            job.end()
+        return best
+
+    def _job(self, name: str, jobs: ExitStack) -> turns.Job:
+        worker = ["-m", "benchmarks.training_step", "--worker", "--model", self.model]
+        environment = {n: v for n, v in ranks.environment().items() if not n.startswith(_SET_HERE)}
+        environment |= {**self.variables[name], **ranks.sharing_cores(self.size)}
+        started = turns.job(
+            f"{self.model} with {name}",
+            [
+                *ranks.horovodrun(self.size),
+                sys.executable,
+                *worker,
+                "--exchange",
+                ARMS[name].exchange,
+            ],
+            environment,
+            self.size,
+        )
+        return jobs.enter_context(started)
+
+
+if __name__ == "__main__":
+    harness.run(main, "training_step")

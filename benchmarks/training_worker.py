@@ -1,0 +1,189 @@
+"""What each rank of benchmarks.training_step does: trains, a turn at a time, and keeps account."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from benchmarks import gloo
+from benchmarks.harness import BenchmarkError
+from benchmarks.training_cases import CASES, Training
+from testbed import turns, usage
+
+# Each rank goes round these, so that there is something to learn.
+_BATCHES = 4
+
+
+def work(model: str, exchange: str) -> None:
+    """Be a rank that trains a model with an exchange, when told to."""
+    turns.take_turns(lambda: _Rank(model, exchange).train)
+
+
+@dataclass
+class _Exchange:
+    """How this rank's training is tied to that of the others.
+
+    Attributes:
+        rank: of the world.
+        threads: that the library runs, by id.
+        tie: gives the network to call, and the optimizer to step.
+        after_step: is called at the end of each step.
+    """
+
+    rank: int
+    tie: Callable[[Training], tuple[Any, Any]]
+    threads: dict[int, str] = field(default_factory=dict)
+    after_step: Callable[[], None] = lambda: None
+
+
+class _Rank:
+    def __init__(self, model: str, exchange: str) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.exchange = _EXCHANGES[exchange]()
+        self.held_bytes, _ = usage.memory_bytes()
+        torch.manual_seed(1)
+        self.training = CASES[model].training()
+        self.network, self.optimizer = self.exchange.tie(self.training)
+        generator = torch.Generator().manual_seed(self.exchange.rank)
+        self.batches = [self.training.samples(generator) for _ in range(_BATCHES)]
+        self.losses: list[Any] = []
+
+    def train(self, task: dict[str, int]) -> dict[str, Any]:
+        """Take `steps` steps and one before that, which finds other jobs' data in the caches."""
+        self.losses.clear()
+        self._step()
+        before = usage.by_thread(self.exchange.threads)
+        began_s = time.perf_counter()
+        marks_s = [self._step() for _ in range(task["steps"])]
+        after = usage.by_thread(self.exchange.threads)
+        losses = [float(loss) for loss in self.losses]
+        if not all(map(math.isfinite, losses)):
+            raise BenchmarkError(f"the losses are {losses}")
+        _, peak_bytes = usage.memory_bytes()
+        return {
+            "rank": self.exchange.rank,
+            "began_s": began_s,
+            "marks_s": marks_s,
+            "losses": losses,
+            "usage": usage.since(before, after),
+            "parameters": [p.numel() for p in self.training.parameters],
+            "peak_memory_bytes": peak_bytes - self.held_bytes,
+            "optimizer_state_bytes": _state_bytes(self.optimizer),
+        }
+
+    def _step(self) -> tuple[float, float, float]:
+        """Returns when forward was over, backward, and all."""
+        x, y = self.batches[0]
+        self.batches.append(self.batches.pop(0))
+        self.optimizer.zero_grad()
+        loss = self.training.loss(self.network(x), y)
+        forward_s = time.perf_counter()
+        loss.backward()
+        backward_s = time.perf_counter()
+        self.optimizer.step()
+        self.exchange.after_step()
+        self.losses.append(loss.detach())
+        return forward_s, backward_s, time.perf_counter()
+
+
+def _state_bytes(optimizer: Any) -> int:
+    """What an optimizer keeps besides parameters and gradients, on this rank."""
+    # ZeroRedundancyOptimizer's is that of the one it holds.
+    return sum(map(_bytes_in, getattr(optimizer, "optim", optimizer).state.values()))
+
+
+def _bytes_in(state: Any) -> int:
+    import torch
+
+    tensors: Iterable[Any] = state.values() if isinstance(state, dict) else ()
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+
+
+def _none() -> _Exchange:
+    from mpi4py import MPI
+
+    return _Exchange(
+        MPI.COMM_WORLD.rank,
+        lambda training: (training.network, training.optimizer(training.parameters)),
+    )
+
+
+def _barrier() -> _Exchange:
+    from mpi4py import MPI
+
+    exchange = _none()
+    exchange.after_step = MPI.COMM_WORLD.Barrier
+    return exchange
+
+
+def _ddp(*, zero: bool) -> _Exchange:
+    import torch
+    from mpi4py import MPI
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    gloo.start(MPI.COMM_WORLD)
+
+    def tie(training: Training) -> tuple[Any, Any]:
+        # Horovod and hvd_ext leave the statistics of batch norms to each rank, too.
+        network = torch.nn.parallel.DistributedDataParallel(
+            training.network, gradient_as_bucket_view=True, broadcast_buffers=False
+        )
+        plain = training.optimizer
+        if not zero:
+            return network, plain(training.parameters)
+        return network, ZeroRedundancyOptimizer(
+            training.parameters,
+            optimizer_class=plain.func,
+            parameters_as_bucket_view=True,
+            **plain.keywords,
+        )
+
+    return _Exchange(MPI.COMM_WORLD.rank, tie)
+
+
+def _horovod() -> _Exchange:
+    import horovod.torch as hvd
+
+    return _of_horovod(hvd)
+
+
+def _hvd_ext(**named: Any) -> _Exchange:
+    import hvd_ext.torch as hvd
+
+    return _of_horovod(hvd, **named)
+
+
+def _of_horovod(hvd: Any, **named: Any) -> _Exchange:
+    before = usage.threads()
+    hvd.init()
+    # The background thread is the first: it starts MPI, which starts the others.
+    background = min(usage.threads() - before)
+
+    def tie(training: Training) -> tuple[Any, Any]:
+        network = training.network
+        optimizer = hvd.DistributedOptimizer(
+            training.optimizer(training.parameters),
+            named_parameters=network.named_parameters(),
+            **named,
+        )
+        hvd.broadcast_parameters(network.state_dict(), root_rank=0)
+        return network, optimizer
+
+    return _Exchange(hvd.rank(), tie, {background: "Horovod's background thread"})
+
+
+_EXCHANGES: dict[str, Callable[[], _Exchange]] = {
+    "none": _none,
+    "barrier": _barrier,
+    "horovod": _horovod,
+    "ddp": partial(_ddp, zero=False),
+    "ddp_zero": partial(_ddp, zero=True),
+    "hvd_ext": _hvd_ext,
+    "hvd_ext_sharded": partial(_hvd_ext, sharded=True),
+}
