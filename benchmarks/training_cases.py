@@ -123,7 +123,5 @@ CASES = {
         4,
         partial(_edsr, 1, 8, 32, 256, 0.1),
     ),
-    "small_2000": Case(
-        "2,000 parameters of 64 elements, 4 vectors, SGD", 40, _small_2000
-    ),
+    "small_2000": Case("2,000 parameters of 64 elements, 4 vectors, SGD", 40, _small_2000),
 }

@@ -35,9 +35,7 @@ def of_arms(answers: Mapping[str, Turns]) -> dict[str, Any]:
         BenchmarkError: losses differ that should not.
     """
     losses = _compared_losses(answers)
-    samples = {
-        name: [step_times_ms(turn) for turn in turns[1:]] for name, turns in answers.items()
-    }
+    samples = {name: [step_times_ms(turn) for turn in turns[1:]] for name, turns in answers.items()}
     arms = {name: {**_of_arm(turns), **losses[name]} for name, turns in answers.items()}
     parameters = next(iter(answers.values()))[0][0]["parameters"]
     result: dict[str, Any] = {
@@ -90,7 +88,7 @@ def _of_arm(turns: Turns) -> dict[str, Any]:
 
 
 def _made_of(answers: Sequence[Answer]) -> dict[str, Any]:
-    """What a step of a rank is made of: its phases, by the median; what threads used, on average."""
+    """What a step of a rank is made of: phases, by the median; what threads used, on average."""
     phases_ms: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
     used: dict[str, dict[str, float]] = {}
     steps = sum(len(answer["marks_s"]) for answer in answers)

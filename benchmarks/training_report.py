@@ -10,27 +10,17 @@ from rich.table import Table
 
 from hvd_ext.units import format_bytes
 
-_RATIOS = {
-    "efficiency": "without exchange, a step takes {} of hvd_ext's",
-    "efficiency_sharded": "and {} of hvd_ext's with sharded=True",
-    "ratio_vs_horovod": "hvd_ext is {} times as fast as Horovod",
-    "ratio_vs_horovod_by_hand": "{} times as fast as Horovod set by hand",
-    "ratio_vs_ddp": "{} times as fast as DDP",
-    "ratio_vs_ddp_zero_sharded": "sharded, {} times as fast as DDP with ZeroRedundancyOptimizer",
-    "overhead_ratio": "and adds {} of what Horovod adds to a step",
-    "peak_memory_ratio_sharded": "sharded, {} of the peak memory",
-    "optimizer_state_ratio_sharded": "and {} of the optimizer's state",
-}
+_WIDTH = 100  # what the tables need
 
 
 def show(result: dict[str, Any]) -> None:
     """Print each model's steps, and what they are made of."""
-    console = Console()
+    console = Console(width=max(_WIDTH, Console().width))
     for case in result["cases"]:
         console.print(_steps(case))
         console.print(_made_of(case))
-        said = [text.format(f"{case[name]:.2f}") for name, text in _RATIOS.items() if name in case]
-        console.print(*said, sep="; ", highlight=False)
+        ratios = [f"{name} {value:.2f}" for name, value in case.items() if isinstance(value, float)]
+        console.print(", ".join(ratios), highlight=False)
 
 
 def _steps(case: dict[str, Any]) -> Table:
@@ -39,17 +29,17 @@ def _steps(case: dict[str, Any]) -> Table:
         f"{4e-6 * case['elements']:.1f} MB of gradients, {case['ranks']} ranks of one thread"
     )
     table.add_column("")
-    for column in ("step ms", "middle half ms", "x alone", "peak memory", "freed memory"):
+    for column in ("step ms", "middle half ms", "over alone", "peak memory", "freed memory"):
         table.add_column(column, justify="right")
     arms = case["arms"]
     for name, arm in arms.items():
         of = arm["step_ms"]
-        times_alone = of["median"] / arms["alone"]["step_ms"]["median"] if "alone" in arms else 0
+        over_ms = of["median"] - arms["alone"]["step_ms"]["median"] if "alone" in arms else None
         table.add_row(
             name,
             f"{of['median']:.1f}",
             f"{of['low']:.1f} to {of['high']:.1f}",
-            f"{times_alone:.2f}" if times_alone else "",
+            "" if over_ms is None else f"{over_ms:.1f}",
             format_bytes(arm["peak_memory_bytes"]),
             arm["freed_memory"],
         )
@@ -57,16 +47,15 @@ def _steps(case: dict[str, Any]) -> Table:
 
 
 def _made_of(case: dict[str, Any]) -> Table:
-    """A rank's step: its phases, time on a core by thread, and what kept it from one."""
-    table = Table(title="a step of a rank is made of, in ms")
-    table.add_column("")
+    table = Table(title="what a step of a rank is made of, in ms; times on a core by thread")
+    arms = case["arms"]
     phases = ("forward", "backward", "update")
-    threads = {t: None for a in case["arms"].values() for t in a["made_of"]["threads"]}
-    for column in (*phases, *(f"CPU: {name}" for name in threads)):
+    found = {thread: None for arm in arms.values() for thread in arm["made_of"]["threads"]}
+    threads = [thread for thread in found if thread != "other"]
+    table.add_column("")
+    for column in (*phases, *threads, "training thread waits for a core", "page faults"):
         table.add_column(column, justify="right")
-    for column in ("ready, without a core", "page faults", "switched out"):
-        table.add_column(column, justify="right")
-    for name, arm in case["arms"].items():
+    for name, arm in arms.items():
         made_of = arm["made_of"]
         used = made_of["threads"]
         table.add_row(
@@ -74,8 +63,7 @@ def _made_of(case: dict[str, Any]) -> Table:
             *(f"{made_of['phases_ms'][phase]:.1f}" for phase in phases),
             *(f"{used[thread]['cpu_ms']:.1f}" if thread in used else "" for thread in threads),
             f"{used['training']['run_queue_wait_ms']:.1f}",
-            f"{sum(figures['page_faults'] for figures in used.values()):.0f}",
-            f"{used['training']['involuntary_switches']:.0f}",
+            f"{sum(of_thread['page_faults'] for of_thread in used.values()):.0f}",
         )
     return table
 

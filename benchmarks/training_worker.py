@@ -134,7 +134,7 @@ def _ddp(*, zero: bool) -> _Exchange:
         network = torch.nn.parallel.DistributedDataParallel(
             training.network, gradient_as_bucket_view=True, broadcast_buffers=False
         )
-        plain = training.optimizer
+        plain: Any = training.optimizer
         if not zero:
             return network, plain(training.parameters)
         return network, ZeroRedundancyOptimizer(
@@ -175,7 +175,7 @@ def _of_horovod(hvd: Any, **named: Any) -> _Exchange:
         hvd.broadcast_parameters(network.state_dict(), root_rank=0)
         return network, optimizer
 
-    return _Exchange(hvd.rank(), tie, {background: "Horovod's background thread"})
+    return _Exchange(hvd.rank(), tie, {background: "Horovod background"})
 
 
 _EXCHANGES: dict[str, Callable[[], _Exchange]] = {

@@ -80,9 +80,7 @@ def launch(
         result = Path(folder) / "result.json"
         done = run_to_end(
             [*(start or horovodrun(size, python)), python, "-m", module, "--worker", *arguments],
-            environment(
-                {_REPORT: str(result), **(variables or {}), **sharing_cores(size)}, python
-            ),
+            environment({_REPORT: str(result), **(variables or {}), **sharing_cores(size)}, python),
             timeout_s,
         )
         if done.returncode != 0 or not result.exists():

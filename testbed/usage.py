@@ -19,8 +19,9 @@ def by_thread(names: Mapping[int, str]) -> Usage:
         names: of threads that Python does not know, by their ids. Those that it does have
             the names that it gives them; the first is "training", all others are "other".
     """
-    known = {thread.native_id: thread.name for thread in threading.enumerate()}
-    known |= {**names, os.getpid(): "training"}
+    known = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
+    known.update(names)
+    known[os.getpid()] = "training"
     usage: Usage = {}
     for task in Path("/proc/self/task").iterdir():
         try:

@@ -22,7 +22,7 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=280,
     )
 
 
@@ -60,10 +60,10 @@ def test_figures_and_picture(tmp_path: Path) -> None:
         assert arm["peak_memory_bytes"] > 4 * 128_000
         assert sum(arm["made_of"]["phases_ms"].values()) > 0
         training = arm["made_of"]["threads"]["training"]
-        assert 0 < training["cpu_ms"]
+        assert training["cpu_ms"] > 0
         assert {"run_queue_wait_ms", "page_faults", "involuntary_switches"} < training.keys()
     threads = case["arms"]["hvd_ext"]["made_of"]["threads"]
-    assert {"hvd_ext progress", "Horovod's background thread"} < threads.keys()
+    assert {"hvd_ext progress", "Horovod background"} < threads.keys()
     assert case["arms"]["horovod"]["variables"] == {}
     assert case["arms"]["hvd_ext"]["losses_equal_to_the_bit"]
     assert case["arms"]["hvd_ext"]["last_loss"] < case["arms"]["hvd_ext"]["first_loss"]
