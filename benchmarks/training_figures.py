@@ -141,11 +141,7 @@ def _compared_losses(answers: Mapping[str, Turns]) -> dict[str, dict[str, Any]]:
 
 def _losses(turns: Turns) -> list[list[float]]:
     """Of each rank, from the first step on."""
-    by_rank = [sorted(turn, key=lambda answer: int(answer["rank"])) for turn in turns]
-    return [
-        [loss for answer in of_rank for loss in answer["losses"]]
-        for of_rank in zip(*by_rank, strict=True)
-    ]
+    return [a["losses"] for a in sorted(turns[-1], key=lambda answer: int(answer["rank"]))]
 
 
 def _flat(samples: Iterable[Sequence[float]]) -> list[float]:

@@ -52,25 +52,23 @@ class _Rank:
         self.network, self.optimizer = self.exchange.tie(self.training)
         generator = torch.Generator().manual_seed(self.exchange.rank)
         self.batches = [self.training.samples(generator) for _ in range(_BATCHES)]
-        self.losses: list[Any] = []
+        self.losses: list[float] = []  # of every step so far
 
     def train(self, task: dict[str, int]) -> dict[str, Any]:
         """Take `steps` steps and one before that, which finds other jobs' data in the caches."""
-        self.losses.clear()
         self._step()
         before = usage.by_thread(self.exchange.threads)
         began_s = time.perf_counter()
         marks_s = [self._step() for _ in range(task["steps"])]
         after = usage.by_thread(self.exchange.threads)
-        losses = [float(loss) for loss in self.losses]
-        if not all(map(math.isfinite, losses)):
-            raise BenchmarkError(f"the losses are {losses}")
+        if not all(map(math.isfinite, self.losses)):
+            raise BenchmarkError(f"the losses are {self.losses}")
         _, peak_bytes = usage.memory_bytes()
         return {
             "rank": self.exchange.rank,
             "began_s": began_s,
             "marks_s": marks_s,
-            "losses": losses,
+            "losses": self.losses,
             "usage": usage.since(before, after),
             "parameters": [p.numel() for p in self.training.parameters],
             "peak_memory_bytes": peak_bytes - self.held_bytes,
@@ -88,7 +86,7 @@ class _Rank:
         backward_s = time.perf_counter()
         self.optimizer.step()
         self.exchange.after_step()
-        self.losses.append(loss.detach())
+        self.losses.append(float(loss.detach()))
         return forward_s, backward_s, time.perf_counter()
 
 
