@@ -55,12 +55,25 @@ def device_arena() -> bool:
     Raises:
         UsageError: neither 0 nor 1.
     """
-    text = os.environ.get("HVD_EXT_DEVICE_ARENA", "0")
-    if text not in ("0", "1"):
-        raise UsageError(f"HVD_EXT_DEVICE_ARENA={text!r}: give 1, or 0 for Horovod's own exchange")
-    return text == "1"
+    return _switch("HVD_EXT_DEVICE_ARENA", "0 for Horovod's own exchange")
+
+
+def sharded() -> bool:
+    """HVD_EXT_SHARDED: 1 has the ranks of a node share every optimizer's update.
+
+    Raises:
+        UsageError: neither 0 nor 1.
+    """
+    return _switch("HVD_EXT_SHARDED", "0 to have every rank update all parameters")
 
 
 def table_path() -> str | None:
     """HVD_EXT_TABLE: a table of allreduce algorithms, read by rank 0."""
     return os.environ.get("HVD_EXT_TABLE")
+
+
+def _switch(name: str, otherwise: str) -> bool:
+    text = os.environ.get(name, "0")
+    if text not in ("0", "1"):
+        raise UsageError(f"{name}={text!r}: give 1, or {otherwise}")
+    return text == "1"

@@ -178,13 +178,15 @@ class Run:
             region("checkpoint", kind="io"),
             ranks.collective_errors(self.hvd, self.program),
         ):
+            # On every rank: a sharded optimizer gathers it.
+            optimizer_state = optimizer.state_dict()
             if self.leads:
                 held = {
                     "kind": self.kind,
                     "flags": shaping_flags(self.args),
                     "global_batch": self.global_batch,
                     "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
+                    "optimizer": optimizer_state,
                     **asdict(self.position),
                     "rng": torch.get_rng_state(),
                 }

@@ -36,8 +36,13 @@ class HostArena:
     """An Arena in the memory that the ranks of a node share.
 
     Attributes:
-        data: this rank's memory as an array of uint8, all zero at first.
+        data: this rank's gradients as an array of uint8, all zero at first.
     """
+
+    # Regions of the window, each with a place for every element.
+    _REGIONS = 1
+    # Whether the node's ranks get what one of them has reduced.
+    _GIVES_SUMS = True
 
     def __init__(
         self,
@@ -65,14 +70,15 @@ class HostArena:
         self._nodes = topology.cross.size
         self._table = table
         self._window = on_every_rank(
-            topology, lambda: NodeWindow(topology.node, layout.total_bytes)
+            topology, lambda: NodeWindow(topology.node, self._REGIONS * layout.total_bytes)
         )
-        self.data: Array = np.frombuffer(self._window.data, np.uint8)
+        self.data: Array = np.frombuffer(self._window.data, np.uint8, layout.total_bytes)
         self._local = self._nodes == 1
         limit_s = timeout_s if self._local else _NO_LIMIT_S
         self._monitored = StallMonitor(topology, limit_s, "a gradient exchange")
+        at_once = self._local and self._GIVES_SUMS
         self._exchanges = [
-            self._window.plan(b.offset_bytes, b.count, b.dtype, scale, local=self._local)
+            self._window.plan(b.offset_bytes, b.count, b.dtype, scale, local=at_once)
             for b in layout.buckets
         ]
         self._lease: Lease | None = None
@@ -125,7 +131,8 @@ class HostArena:
         reduced_s = time.monotonic()
 
         def publish() -> None:
-            self._window.publish(exchange)
+            if self._GIVES_SUMS:
+                self._window.publish(exchange)
             between_s = time.monotonic() - reduced_s
             emit(replace(event, transfer_s=event.transfer_s + between_s))
 

@@ -109,6 +109,24 @@ def layout_buckets(parameters: Sequence[ParameterSpec], groups: Sequence[Sequenc
     return Layout(tuple(buckets), end)
 
 
+def parts(bucket: Bucket, shard_bytes: tuple[int, int]) -> list[tuple[Span, int, int]]:
+    """The elements [begin, end) of each gradient of a bucket that lie in a part of the arena.
+
+    Args:
+        bucket: whose gradients.
+        shard_bytes: the part [begin, end), from the start of the arena's data; its ends lie
+            between elements. Gradients without an element there are left out.
+    """
+    item = DTYPES[bucket.dtype].item_bytes
+    found = []
+    for span in bucket.spans:
+        begin = max(0, (shard_bytes[0] - span.offset_bytes) // item)
+        end = min(span.count, (shard_bytes[1] - span.offset_bytes) // item)
+        if begin < end:
+            found.append((span, begin, end))
+    return found
+
+
 def digest(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> str:
     """A fingerprint that is equal on two ranks only if their plans are."""
     text = "\n".join([str(bucket_bytes), *(str(p) for p in parameters)])

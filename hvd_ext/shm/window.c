@@ -153,6 +153,12 @@ void window_ready(struct window *w, uint64_t ticket) {
     if (reached(w, READY) < ticket) reach(w, READY, ticket);
 }
 
+/* Say that this rank is ready with `ticket`, and wait until all ranks are. */
+int window_meet(struct window *w, uint64_t ticket, double timeout_s) {
+    window_ready(w, ticket);
+    return wait_for_all(w, READY, ticket, timeout_s);
+}
+
 /* Wait until all ranks are done with all exchanges up to `ticket`. */
 int window_finish(struct window *w, uint64_t ticket, double timeout_s) {
     return wait_for_all(w, DONE, ticket, timeout_s);
@@ -161,9 +167,8 @@ int window_finish(struct window *w, uint64_t ticket, double timeout_s) {
 /* Reduce this rank's shard: OVER if it is with all ranks now, REDUCED if the caller
  * is to take it between nodes and then to call window_publish and window_done. */
 int window_reduce(struct window *w, struct exchange *x, uint64_t ticket, double timeout_s) {
-    window_ready(w, ticket);
     double start = now_s();
-    enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
+    enum outcome gave_up = window_meet(w, ticket, timeout_s);
     double begun = now_s();
     x->wait_s = begun - start;
     if (gave_up) return gave_up;

@@ -170,6 +170,16 @@ class NodeWindow:
             return bool(code == _OVER)
         raise self.late(code)
 
+    def meet(self, ticket: int, timeout_s: float) -> None:
+        """Be ready with `ticket`, and wait until all ranks are.
+
+        Raises:
+            TimeoutError, ProcessLookupError: as `reduce` does.
+        """
+        code = self._library.window_meet(self._address, ticket, timeout_s)
+        if code != _OVER:
+            raise self.late(code)
+
     def publish(self, exchange: NodeExchange) -> None:
         """Give the node's ranks this rank's shard; may be called by several threads."""
         self._library.window_publish(self._address, exchange.address)
@@ -266,6 +276,7 @@ def _library() -> ctypes.CDLL:
     address, ticket, timeout_s = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
     library.window_ready.argtypes = [address, ticket]
     library.window_ready.restype = None
+    library.window_meet.argtypes = [address, ticket, timeout_s]
     library.window_reduce.argtypes = [address, address, ticket, timeout_s]
     library.window_publish.argtypes = [address, address]
     library.window_publish.restype = None

@@ -1,8 +1,9 @@
 """`import hvd_ext.torch as hvd` in place of `import horovod.torch as hvd`.
 
 Every public name of horovod.torch is here and is Horovod's own, but for
-DistributedOptimizer, which reduces gradients in the arena, and init, join and shutdown,
-which see to what runs beside Horovod. plan_allreduce is new.
+DistributedOptimizer, which reduces gradients in the arena, broadcast_optimizer_state, which
+knows a sharded one, and init, join and shutdown, which see to what runs beside Horovod.
+plan_allreduce is new.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,13 @@ from hvd_ext.torch.lifecycle import join as join
 from hvd_ext.torch.lifecycle import shutdown as shutdown
 from hvd_ext.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from hvd_ext.torch.planned import plan_allreduce as plan_allreduce
+from hvd_ext.torch.sharded import broadcast_optimizer_state as broadcast_optimizer_state
 
 # What replaces Horovod's own; `python -m hvd_ext` puts it into horovod.torch.
-OVERRIDES = {call.__name__: call for call in (init, join, shutdown, DistributedOptimizer)}
+OVERRIDES = {
+    call.__name__: call
+    for call in (init, join, shutdown, DistributedOptimizer, broadcast_optimizer_state)
+}
 
 if TYPE_CHECKING:  # Horovod has no types
 

@@ -27,17 +27,21 @@ _FIRST_BUCKET_BYTES = 4 * MIB
 class ArenaFactory:
     """Makes an optimizer's arenas, the same on every rank."""
 
-    def __init__(self, op: Any, device: torch.device) -> None:
+    def __init__(
+        self, op: Any, device: torch.device, on_host: type[HostArena] = HostArena
+    ) -> None:
         """Read what the user set, and wait for all ranks; collective.
 
         Args:
             op: Horovod's Average or Sum.
             device: where gradients are.
+            on_host: the kind of arena in host memory.
 
         Raises:
             StallError: ranks did not reach this in time; names them.
         """
         self._device = device
+        self._on_host = on_host
         self._bucket_bytes = settings.bucket_bytes()
         self._timeout_s = settings.stall_timeout_s()
         self._topology = lifecycle.topology()
@@ -110,4 +114,4 @@ class ArenaFactory:
                 index,
                 lambda: torch.cuda.current_stream(index).cuda_stream,
             )
-        return HostArena(self._topology, layout, self._scale, self._table, self._timeout_s)
+        return self._on_host(self._topology, layout, self._scale, self._table, self._timeout_s)

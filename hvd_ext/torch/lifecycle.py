@@ -34,6 +34,7 @@ _begun: BegunSteps | None = None
 # By the order in which they were made, which is the same on every rank.
 _reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
 _made = 0
+_sharded = False  # one of them
 
 
 def init(*arguments: Any, **named: Any) -> Any:
@@ -76,7 +77,9 @@ def begun_steps() -> BegunSteps | None:
 
 def add(reducer: Reducer) -> None:
     """Have join and shutdown know of an optimizer's gradients."""
-    global _made
+    global _made, _sharded
+    if not reducer.can_join:
+        _sharded = True
     reducer.number = _made
     _reducers[_made] = reducer
     _made += 1
@@ -92,7 +95,8 @@ def join(device: int = -1) -> int:
         The rank that joined last.
 
     Raises:
-        UsageError: an optimizer exchanges its gradients in the arena of several nodes.
+        UsageError: an optimizer exchanges its gradients in the arena of several nodes, or
+            is sharded.
     """
     if not _made:
         return int(_horovods_join(device))
@@ -102,6 +106,11 @@ def join(device: int = -1) -> int:
         raise UsageError(
             "hvd.join() serves hvd_ext's DistributedOptimizer on one node only, and this job has "
             f"{topology().nodes}: give every rank as many batches, or import horovod.torch"
+        )
+    if _sharded:
+        raise UsageError(
+            "hvd.join() with a sharded optimizer: a rank that has joined would not update its "
+            "part of the parameters: give every rank as many batches, or leave sharded out"
         )
     for reducer in list(_reducers.values()):
         reducer.leave_step()
@@ -152,11 +161,11 @@ def _close(free: bool = False) -> None:
             once one rank has shut Horovod down, its threads on all ranks end MPI, and a call
             of MPI from this thread would crash.
     """
-    global _topology, _begun, _made
+    global _topology, _begun, _made, _sharded
     for reducer in list(_reducers.values()):
         reducer.close()
     _reducers.clear()
     wait_until_closed(_LATE_AFTER_S)
     if _topology is not None:
         (_topology.close if free else _topology.end_threads)()
-    _topology, _begun, _made = None, None, 0
+    _topology, _begun, _made, _sharded = None, None, 0, False

@@ -48,7 +48,10 @@ class Reducer:
     Attributes:
         number: among the optimizers of this process.
         in_flight: this rank has a part of the step's gradients.
+        can_join: this rank may take part in a step with zeros, and update nothing.
     """
+
+    can_join = True
 
     def __init__(
         self,
@@ -118,6 +121,11 @@ class Reducer:
             UsageError: a gradient was changed while it was exchanged, or hvd.shutdown()
                 was called.
         """
+        self._exchange()
+        self._rebuild_if_due()
+
+    def _exchange(self) -> None:
+        """Reduce what is not reduced yet, and wait until this rank has what arenas give it."""
         if any(memory.data_ptr() != address for memory, address in self._memory):
             raise UsageError(
                 "the gradients' memory was moved, as model.share_memory() does: call that before "
@@ -146,6 +154,8 @@ class Reducer:
         self._sparse.finish()
         self._reset()
         self._step += 1
+
+    def _rebuild_if_due(self) -> None:
         if self._step == _REBUILD_AFTER and self._factory.may_rebuild and self._buckets:
             self._rebuild_buckets()
 

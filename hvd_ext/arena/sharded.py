@@ -1,0 +1,97 @@
+"""The arena of a sharded optimizer: sums stay where they are made, parameters are given.
+
+A rank keeps the sums of its shard of each bucket, updates the parameters that belong to
+them, and writes those into the memory of the node's other ranks: stage 1 of ZeRO
+(Rajbhandari et al., SC 2020) within a node. Every rank has parameters of its own, which
+the others write to only while all of them are in `give_parameters`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvd_ext.arena.host import HostArena
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.allreduce.table import Table
+    from hvd_ext.arena.layout import Layout
+    from hvd_ext.job.topology import Topology
+    from hvd_ext.shm.window import NodeExchange
+
+
+class ShardedArena(HostArena):
+    """A HostArena whose `finish` leaves each rank the sums of its own shards alone.
+
+    Attributes:
+        parameters: this rank's parameters as an array of uint8, each at the offset of its
+            gradient.
+        shards: of each bucket, the part [begin, end) in bytes that this rank reduces.
+    """
+
+    _REGIONS = 2
+    _GIVES_SUMS = False
+
+    def __init__(
+        self,
+        topology: Topology,
+        layout: Layout,
+        scale: float,
+        table: Table,
+        timeout_s: float,
+    ) -> None:
+        """Make the window; collective, and raises, as HostArena."""
+        super().__init__(topology, layout, scale, table, timeout_s)
+        total = layout.total_bytes
+        self.parameters: Array = np.frombuffer(self._window.data, np.uint8, total, total)
+        self.shards = [exchange.shard_bytes for exchange in self._exchanges]
+        self._of_parameters = [
+            self._window.plan(total + b.offset_bytes, b.count, b.dtype, 1.0, local=False)
+            for b in layout.buckets
+        ]
+
+    def finish(self) -> None:
+        """Wait until this rank's shards are reduced.
+
+        Raises:
+            StallError: as `reduce` does.
+        """
+        self._ticket += len(self.layout.buckets)
+        if self._channels:
+            with self._watched():
+                self._channels.wait()
+
+    def give_sums(self) -> None:
+        """Give every rank of the node the sums of all shards; collective, after `finish`."""
+        self._give(self._exchanges)
+
+    def give_parameters(self) -> None:
+        """Give every rank of the node this rank's shards of the parameters; collective.
+
+        Raises:
+            StallError: as `reduce` does.
+        """
+        self._give(self._of_parameters)
+
+    def explain(self) -> str:
+        """Say how the largest bucket is reduced, and why."""
+        return f"{super().explain()}\nsharded: a rank updates its shard of the parameters"
+
+    def _give(self, exchanges: Sequence[NodeExchange]) -> None:
+        if not exchanges:
+            return
+        before_s = time.monotonic()
+        self._ticket += 1
+        with self._watched():
+            # A rank that is not here yet may still read, or change, what would be overwritten.
+            self._monitored(lambda t: self._window.meet(self._ticket, t))
+            for exchange in exchanges:
+                self._window.publish(exchange)
+            self._window.done(self._ticket)
+            self._monitored(lambda t: self._window.finish(self._ticket, t))
+        self._emit(time.monotonic() - before_s)

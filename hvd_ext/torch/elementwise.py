@@ -1,0 +1,129 @@
+"""Whether an optimizer updates each element of a parameter by itself: tried, not looked up.
+
+Only then may ranks update a part of a parameter each. The optimizer takes a few steps on a
+small matrix, and on its two halves; both must end alike, to the last bit. That holds for
+SGD, Adam, and most others, and for whatever a user wrote in their manner; not for those
+that look at a parameter as a whole, such as LARS, LAMB, Muon, Adafactor or LBFGS.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hvd_ext.errors import UsageError
+
+_SHAPE = (6, 32)
+_CUT = 64  # elements, whole cache lines
+_STEPS = 3
+
+
+def unhooked_step(make: Any) -> Callable[..., Any]:
+    """The step of an optimizer's class, without what torch puts around it to call hooks."""
+    step: Callable[..., Any] = make.step
+    return getattr(step, "__wrapped__", step) if hasattr(step, "hooked") else step
+
+
+def on_other_parameters(
+    optimizer: torch.optim.Optimizer, make: Any, groups: Sequence[dict[str, Any]]
+) -> torch.optim.Optimizer:
+    """An optimizer with the same attributes for other parameters, with no state.
+
+    Args:
+        optimizer: it keeps its hooks to itself.
+        make: its class, or one that it was derived from.
+        groups: param_groups of the new one.
+    """
+    # Not by its constructor, whose arguments are unknown.
+    other: torch.optim.Optimizer = make.__new__(make)
+    other.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    other.state = defaultdict(dict)
+    other.param_groups = list(groups)
+    other._optimizer_step_pre_hooks = OrderedDict()
+    other._optimizer_step_post_hooks = OrderedDict()
+    return other
+
+
+def state_per_element(optimizer: torch.optim.Optimizer, make: Any) -> frozenset[str]:
+    """Names of the state that has a value for each element of a parameter.
+
+    Args:
+        optimizer: what the user chose, with its parameter groups.
+        make: its class, without what DistributedOptimizer adds.
+
+    Raises:
+        UsageError: an element's update depends on more than the element.
+    """
+    name = make.__name__
+    found: set[str] = set()
+    for group in optimizer.param_groups:
+        # At the rate of a warm-up's first step nothing would move.
+        options = {"lr": 0.1} if group.get("lr") == 0 else {}
+        dtype = next((p.dtype for p in group["params"]), torch.float32)
+        whole, halves = _values(0, dtype)
+        try:
+            after_whole = _run(optimizer, make, group | options, [whole])
+            after_halves = _run(optimizer, make, group | options, halves)
+        except Exception as error:  # whatever an optimizer says of what it cannot do
+            reason = str(error).partition("\n")[0]
+            raise UsageError(
+                f"sharded=True: {name} cannot update a part of a parameter ({reason}); leave "
+                "sharded out"
+            ) from error
+        same = torch.equal(whole.flatten(), torch.cat(halves))
+        for key, value in after_whole[0].items():
+            of_halves = [state[key] for state in after_halves]
+            if isinstance(value, torch.Tensor) and value.shape == whole.shape:
+                same = same and torch.equal(value.flatten(), torch.cat(of_halves))
+                found.add(key)
+            elif isinstance(value, torch.Tensor) and value.numel() > 1:
+                same = False
+        if not same:
+            raise UsageError(
+                f"sharded=True: {name} updates an element by more than the element's own "
+                "gradient and state, so a parameter cannot be shared by ranks; leave sharded out"
+            )
+    return frozenset(found)
+
+
+def _run(
+    optimizer: torch.optim.Optimizer,
+    make: Any,
+    group: dict[str, Any],
+    parameters: list[torch.Tensor],
+) -> list[dict[str, Any]]:
+    """The state of each parameter after some steps with the options of a group."""
+    tried = on_other_parameters(optimizer, make, [{**group, "params": parameters}])
+    # Some have state before the first step.
+    held = max(filter(optimizer.state.get, group["params"]), key=torch.numel, default=None)
+    if held is not None:
+        for parameter in parameters:
+            tried.state[parameter] = {
+                key: _in_shape(value, held, parameter)
+                for key, value in optimizer.state[held].items()
+            }
+    for number in range(1, _STEPS + 1):
+        whole, halves = _values(number, parameters[0].dtype)
+        grads = [whole] if len(parameters) == 1 else halves
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad
+        unhooked_step(make)(tried)
+    return [tried.state[parameter] for parameter in parameters]
+
+
+def _in_shape(value: Any, held: torch.Tensor, parameter: torch.Tensor) -> Any:
+    if isinstance(value, torch.Tensor) and value.shape == held.shape:
+        return torch.full_like(parameter, value.flatten()[0].item(), dtype=value.dtype)
+    return copy.deepcopy(value)
+
+
+def _values(seed: int, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A matrix of random numbers, and copies of its two parts."""
+    generator = torch.Generator().manual_seed(seed)
+    whole = torch.randn(_SHAPE, generator=generator).to(dtype)
+    flat = whole.flatten()
+    return whole, [flat[:_CUT].clone(), flat[_CUT:].clone()]

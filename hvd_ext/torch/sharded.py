@@ -1,0 +1,99 @@
+"""What a sharded DistributedOptimizer adds: each rank updates a part, state is gathered."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import horovod.torch as horovod
+import torch
+
+from hvd_ext import settings
+from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.torch import lifecycle
+from hvd_ext.torch.elementwise import state_per_element
+from hvd_ext.torch.sharded_reducer import ShardedReducer
+from hvd_ext.torch.shards import Shards
+from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
+
+
+def sharded_class(base: Any) -> Any:
+    """A class derived from an optimizer's whose step() updates what this rank has summed.
+
+    `state` holds whole parameters' state only between loading it and the next step.
+    """
+
+    class Sharded(distributed_class(base)):  # type: ignore[misc]
+        __module__ = HOROVODS_MODULE
+        _reducer: ShardedReducer
+
+        def _attach_shards(self, shards: Shards) -> None:
+            self._shards = shards
+            self._loaded = False
+
+        def _exchange(self) -> None:
+            self._reducer.reduce()
+
+        def _update(self, closure: Callable[[], Any] | None) -> Any:
+            self._reducer.adopt()
+            result = self._update_shards(closure)
+            self._reducer.give_parameters()
+            return result
+
+        # Calls the hooks that were registered with this optimizer.
+        @torch.optim.Optimizer.profile_hook_step
+        def _update_shards(self, closure: Callable[[], Any] | None) -> Any:
+            if self._loaded:
+                self._shards.forget_state()
+                self._loaded = False
+            return self._shards.update(self.param_groups, self.state, closure)
+
+        def _clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Any:
+            return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
+
+        def state_dict(self) -> dict[str, Any]:
+            """The whole state, as the plain optimizer has it; a collective of all ranks.
+
+            Raises:
+                StallError: ranks did not reach this; names them.
+            """
+            topology = lifecycle.topology()
+            occasion = "state_dict() of a sharded optimizer, which all ranks call"
+            limit_s = settings.stall_timeout_s()
+            monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
+            gathered = dict(self._shards.whole_state())
+            if self._loaded:
+                gathered = {}
+            loaded = self.state
+            self.state = defaultdict(dict, gathered | loaded)
+            try:
+                whole: dict[str, Any] = super().state_dict()
+            finally:
+                self.state = loaded
+            return whole
+
+        def load_state_dict(self, state_dict: Any) -> None:
+            super().load_state_dict(state_dict)
+            self._loaded = True
+
+        def add_param_group(self, param_group: dict[str, Any]) -> None:
+            super().add_param_group(param_group)
+            state_per_element(self, base)
+
+    Sharded.__name__ = Sharded.__qualname__ = base.__name__
+    return Sharded
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """As Horovod's, which a sharded optimizer's own state_dict() does not need."""
+    if isinstance(getattr(optimizer, "_shards", None), Shards):
+        state = horovod.broadcast_object(optimizer.state_dict(), root_rank)
+        optimizer.load_state_dict(state)
+    else:
+        _horovods_broadcast(optimizer, root_rank, model)
+
+
+_horovods_broadcast = horovod.broadcast_optimizer_state

@@ -1,0 +1,90 @@
+"""The gradients of a sharded optimizer: each rank sums its shards, and gives parameters back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hvd_ext.arena.sharded import ShardedArena
+from hvd_ext.errors import UsageError
+from hvd_ext.torch.reducer import Reducer
+
+if TYPE_CHECKING:
+    from hvd_ext.arena.protocol import Arena
+    from hvd_ext.torch.arenas import ArenaFactory
+    from hvd_ext.torch.parameters import NamedParameters
+    from hvd_ext.torch.shards import Shards
+    from hvd_ext.torch.slot import GradientSlot
+    from hvd_ext.torch.sparse import SparseExchange
+
+
+class ShardedReducer(Reducer):
+    """A Reducer that leaves each rank the sums of its shards, unless all are asked for."""
+
+    can_join = False
+
+    def __init__(
+        self,
+        named_parameters: NamedParameters,
+        passes_per_step: int,
+        factory: ArenaFactory,
+        sparse: SparseExchange,
+        shards: Shards,
+    ) -> None:
+        """As Reducer.
+
+        Args:
+            named_parameters, passes_per_step, factory, sparse: as of Reducer.
+            shards: is given its parts of the parameters.
+        """
+        self._shards = shards
+        super().__init__(named_parameters, passes_per_step, factory, sparse)
+
+    def reduce(self) -> None:
+        """Reduce what is not reduced yet; this rank then has the sums of its shards.
+
+        Raises: as `synchronize`.
+        """
+        self._exchange()
+
+    def synchronize(self) -> None:
+        """As of Reducer: `.grad` holds the whole sums."""
+        self._exchange()
+        for arena in self._sharded_arenas():
+            arena.give_sums()
+
+    def adopt(self) -> None:
+        """Take in what the user put into `.grad` after `synchronize`."""
+        for slot in self._slots:
+            slot.adopt()
+
+    def give_parameters(self) -> None:
+        """Give the node's ranks the parameters that this rank has updated; collective.
+
+        Raises:
+            StallError: ranks did not reach this.
+        """
+        for arena in self._sharded_arenas():
+            arena.give_parameters()
+        self._shards.updated()
+        self._rebuild_if_due()
+
+    def _sharded_arenas(self) -> list[ShardedArena]:
+        return [arena for arena in self._arenas if isinstance(arena, ShardedArena)]
+
+    def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
+        super()._place(arena, slots)
+        assert isinstance(arena, ShardedArena)
+        self._shards.place(arena, slots)
+
+    def _rebuild_buckets(self) -> None:
+        self._shards.place_anew(super()._rebuild_buckets)
+
+    def _fill(self, slot: GradientSlot) -> None:
+        grad = slot.parameter.grad
+        if grad is not None and grad.is_sparse:
+            raise UsageError(
+                f"sharded=True: the gradient of {slot.name!r} is sparse: use sparse=False in the "
+                "embedding, or leave sharded out"
+            )
+        super()._fill(slot)

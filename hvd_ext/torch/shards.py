@@ -1,0 +1,234 @@
+"""What a rank does of a sharded optimizer's work: its parts of the parameters and their state.
+
+The user's optimizer class works on one-dimensional parts of the parameters, which lie in
+the arena's memory, and on the parts of the gradients that this rank has summed. State is
+made by the class, for those parts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hvd_ext.arena.layout import parts
+from hvd_ext.torch.elementwise import on_other_parameters, unhooked_step
+from hvd_ext.torch.parameters import grad_strides
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.arena.sharded import ShardedArena
+    from hvd_ext.torch.slot import GradientSlot
+
+State = dict[str, Any]
+
+
+@dataclass(eq=False)
+class Part:
+    """What this rank updates of one parameter.
+
+    Attributes:
+        slot: the parameter, and its whole gradient.
+        begin, end: the elements, in the order in which they lie in memory.
+        parameter: those of the parameter, of shape (end - begin,).
+        grad: those of the gradient.
+    """
+
+    slot: GradientSlot
+    begin: int
+    end: int
+    parameter: torch.Tensor
+    grad: torch.Tensor
+
+
+class Shards:
+    """This rank's parts of the parameters of one optimizer."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        make: Any,
+        per_element: frozenset[str],
+        node: MPI.Comm,
+    ) -> None:
+        """Nothing is exchanged yet.
+
+        Args:
+            optimizer: what the user chose; its parameter groups stay those of whole parameters.
+            make: its class.
+            per_element: the state that has a value for each element.
+            node: the ranks that have the other parts.
+        """
+        self._per_element = per_element
+        self._inner = on_other_parameters(optimizer, make, [])
+        self._step = unhooked_step(make)
+        self._node = node
+        self._parts: dict[int, Part] = {}  # by the identity of the slot
+        self._slots: list[GradientSlot] = []
+        self._homes: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # and the address
+        self._lengths: list[int] = []  # of the groups, when the parts were last put into groups
+
+    def place(self, arena: ShardedArena, slots: Sequence[GradientSlot]) -> None:
+        """Move parameters into the arena's memory, in the order of its layout's parameters."""
+        self._slots.extend(slots)
+        self._lengths = []
+        for bucket, shard_bytes in zip(arena.layout.buckets, arena.shards, strict=True):
+            dtype = getattr(torch, bucket.dtype)
+            for span in bucket.spans:
+                if span.count:
+                    home = _tensor(arena.parameters, dtype, span.offset_bytes, span.count)
+                    self._move(slots[span.parameter].parameter, home)
+            for span, begin, end in parts(bucket, shard_bytes):
+                at, count = span.offset_bytes + begin * dtype.itemsize, end - begin
+                slot = slots[span.parameter]
+                self._parts[id(slot)] = Part(
+                    slot,
+                    begin,
+                    end,
+                    _tensor(arena.parameters, dtype, at, count),
+                    _tensor(arena.data, dtype, at, count),
+                )
+
+    def place_anew(self, place: Callable[[], None]) -> None:
+        """Have `place` call `place` for all slots, and give each rank the state of its new parts.
+
+        A collective of the node.
+        """
+        slots, old, homes = self._slots, self._parts, self._homes
+        self._slots, self._parts, self._homes = [], {}, []
+        place()
+        if not self._slots:  # no memory for another arena
+            self._slots, self._parts, self._homes = slots, old, homes
+            return
+        for slot in slots:  # one by one: no rank ever holds the whole state
+            before, after = old.get(id(slot)), self._parts.get(id(slot))
+            whole = self._gather(slot, before)
+            if before is not None:
+                self._inner.state.pop(before.parameter, None)
+            if after is not None and whole:
+                self._inner.state[after.parameter] = self._cut(whole, after)
+
+    def update(
+        self,
+        groups: Sequence[dict[str, Any]],
+        whole: dict[Any, State],
+        closure: Callable[[], Any] | None,
+    ) -> Any:
+        """Take the optimizer's step on this rank's parts; returns what the class's step does.
+
+        Args:
+            groups: the param_groups of whole parameters, whose options count.
+            whole: state of whole parameters that is newer than what this has: taken out.
+            closure: of the class's step.
+        """
+        for parameter, home, address in self._homes:
+            if parameter.data_ptr() != address:  # the user gave it another tensor
+                home.copy_(parameter.data)
+                parameter.data = home
+        self._take(whole)
+        self._group(groups)
+        for part in self._parts.values():
+            part.parameter.grad = None if part.slot.parameter.grad is None else part.grad
+        result = self._step(self._inner, closure)
+        for own, theirs in zip(self._inner.param_groups, groups, strict=True):
+            # Some count steps there.
+            theirs.update((k, v) for k, v in own.items() if k != "params")
+        return result
+
+    def updated(self) -> None:
+        """Say that all parameters have changed, and that nobody has their gradients any more."""
+        parameters = [slot.parameter for slot in self._slots]
+        torch.autograd.graph.increment_version(parameters)
+        for parameter in parameters:
+            parameter.grad = None
+
+    def forget_state(self) -> None:
+        self._inner.state.clear()
+
+    def whole_state(self) -> Iterator[tuple[torch.nn.Parameter, State]]:
+        """The state of each parameter that has any; a collective of the node."""
+        for slot in self._slots:
+            if whole := self._gather(slot, self._parts.get(id(slot))):
+                yield slot.parameter, whole
+
+    def clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
+        """torch.nn.utils.clip_grad_norm_ of the whole gradients; a collective of the node."""
+        grads = [p.grad for p in self._parts.values() if p.slot.parameter.grad is not None]
+        norms = [torch.linalg.vector_norm(g, norm_type, dtype=torch.float64) for g in grads]
+        own = torch.linalg.vector_norm(torch.stack(norms), norm_type).item() if norms else 0.0
+        # Gathered, so that the order of the sum is the same on every rank.
+        everyones = torch.tensor(self._node.allgather(own), dtype=torch.float64)
+        norm = torch.linalg.vector_norm(everyones, norm_type)
+        if error_if_nonfinite and not norm.isfinite():
+            raise RuntimeError(
+                f"the gradients' norm of order {norm_type} is {norm.item()}: they cannot be "
+                "clipped; error_if_nonfinite=False lets them be scaled all the same"
+            )
+        factor = min(1.0, max_norm / (norm.item() + 1e-6))
+        for grad in grads:
+            grad.mul_(factor)
+        return norm.to(torch.float32)
+
+    def _move(self, parameter: torch.nn.Parameter, home: torch.Tensor) -> None:
+        home = home.as_strided(parameter.shape, grad_strides(parameter))
+        home.copy_(parameter.data)
+        parameter.data = home
+        self._homes.append((parameter, home, home.data_ptr()))
+
+    def _take(self, whole: dict[Any, State]) -> None:
+        if not whole:
+            return
+        for slot in self._slots:
+            state, part = whole.pop(slot.parameter, None), self._parts.get(id(slot))
+            if state and part:
+                self._inner.state[part.parameter] = self._cut(state, part)
+
+    def _group(self, groups: Sequence[dict[str, Any]]) -> None:
+        lengths = [len(group["params"]) for group in groups]
+        if lengths != self._lengths:
+            of = {id(p): i for i, group in enumerate(groups) for p in group["params"]}
+            members: list[list[torch.Tensor]] = [[] for _ in groups]
+            for part in self._parts.values():
+                members[of[id(part.slot.parameter)]].append(part.parameter)
+            self._inner.param_groups = [{"params": parameters} for parameters in members]
+            self._lengths = lengths
+        for own, theirs in zip(self._inner.param_groups, groups, strict=True):
+            own.update((k, v) for k, v in theirs.items() if k != "params")
+
+    def _gather(self, slot: GradientSlot, part: Part | None) -> State:
+        state = self._inner.state.get(part.parameter) if part else None
+        held = [state for state in self._node.allgather(state) if state]
+        if not held:
+            return {}
+        shape, strides = slot.parameter.shape, grad_strides(slot.parameter)
+        whole: State = {}
+        for key, value in held[0].items():
+            whole[key] = value
+            if isinstance(value, torch.Tensor) and value.ndim == 1:
+                whole[key] = torch.cat([state[key] for state in held]).as_strided(shape, strides)
+        return whole
+
+    def _cut(self, whole: State, part: Part) -> State:
+        parameter = part.slot.parameter
+        strides = grad_strides(parameter)
+        cut: State = {}
+        for key, value in whole.items():
+            if not isinstance(value, torch.Tensor):
+                cut[key] = value
+            # Of a parameter with no dimensions, everything has the shape.
+            elif value.shape != parameter.shape or not (value.ndim or key in self._per_element):
+                cut[key] = value.clone()
+            else:
+                if value.stride() != strides:
+                    value = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+                flat = value.as_strided((value.numel(),), (1,))
+                cut[key] = flat[part.begin : part.end].clone()
+        return cut
+
+
+def _tensor(memory: Any, dtype: torch.dtype, offset_bytes: int, count: int) -> torch.Tensor:
+    # With a storage of its own: one that is saved or copied takes no other with it.
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset_bytes)

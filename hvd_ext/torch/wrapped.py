@@ -1,0 +1,155 @@
+"""What DistributedOptimizer adds to an optimizer's class."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.shm.regions import WindowError
+from hvd_ext.torch import fallback
+from hvd_ext.torch.parameters import trainable
+from hvd_ext.torch.reducer import Reducer
+
+# Horovod's broadcast_optimizer_state knows a wrapped optimizer by its module, and
+# then fills in missing state by the step of the class it wraps.
+HOROVODS_MODULE = "horovod.torch.optimizer"
+
+
+def distributed_class(base: Any) -> Any:
+    """A class derived from an optimizer's whose step() takes gradients reduced over all ranks."""
+
+    class Distributed(base):
+        __module__ = HOROVODS_MODULE
+
+        def _attach(
+            self,
+            reducer: Reducer | None,
+            op: Any,
+            passes: int,
+            names: dict[torch.nn.Parameter, str],
+        ) -> None:
+            self._reducer = reducer
+            self._parameter_names = names  # as Horovod's has it
+            self._synchronized = False  # by the user
+            self._clipped = False
+            self._should_synchronize = True
+            self.op = op
+            self.backward_passes_per_step = passes
+
+        def set_backward_passes_per_step(self, passes: int) -> None:
+            self.backward_passes_per_step = passes
+            if self._reducer:
+                self._reducer.set_passes_per_step(passes)
+
+        def explain(self) -> str:
+            if self._reducer:
+                return self._reducer.explain()
+            return "one rank: nothing is exchanged"
+
+        def synchronize(self) -> None:
+            if self._reducer:
+                self._reducer.synchronize()
+            self._synchronized = True
+
+        @contextmanager
+        def skip_synchronize(self) -> Iterator[None]:
+            self._should_synchronize = False
+            try:
+                yield
+            finally:
+                self._should_synchronize = True
+
+        def step(self, closure: Callable[[], Any] | None = None) -> Any:
+            if self._should_synchronize and not self._clipped:
+                if self._synchronized:
+                    # Horovod's words, by which scripts filter it.
+                    warnings.warn(
+                        "optimizer.step() called without optimizer.skip_synchronize() context "
+                        "after optimizer.synchronize(). The gradients are exchanged again.",
+                        stacklevel=2,
+                    )
+                self._exchange()
+            self._synchronized = self._clipped = False
+            result = self._update(closure)
+            if self._reducer and self._reducer.in_flight:
+                raise UsageError(
+                    "a closure that calls backward() makes gradients that no rank exchanges: call "
+                    "backward() before step(), as Horovod asks for, and pass no closure"
+                )
+            return result
+
+        # Or Optimizer.__setstate__ (by load_state_dict) would wrap it, and the hooks, which
+        # the step of the class below calls, would be called twice.
+        step.hooked = True  # type: ignore[attr-defined]
+
+        def _exchange(self) -> None:
+            """Have what the step takes: the sums of all gradients."""
+            if self._reducer:
+                self._reducer.synchronize()
+
+        def _update(self, closure: Callable[[], Any] | None) -> Any:
+            return super().step(closure)
+
+        def clip_grad_norm_(
+            self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+        ) -> torch.Tensor:
+            """Clip the reduced gradients as one vector, between backward() and step().
+
+            As torch.nn.utils.clip_grad_norm_ does after synchronize(), but a sharded
+            optimizer's ranks clip what each has summed.
+
+            Returns:
+                The norm before, the same on every rank.
+
+            Raises:
+                RuntimeError: it is not finite, and `error_if_nonfinite` is True.
+            """
+            if not (self._synchronized or self._clipped):
+                self._exchange()
+            self._clipped = True
+            return self._clip(max_norm, norm_type, error_if_nonfinite)
+
+        def _clip(self, *arguments: Any) -> torch.Tensor:
+            parameters = [p for group in self.param_groups for p in group["params"]]
+            return torch.nn.utils.clip_grad_norm_(parameters, *arguments)
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            if self._reducer and self._reducer.in_flight:
+                raise AssertionError(
+                    "optimizer.zero_grad() between backward() and step() or synchronize() would "
+                    "wipe gradients while they are exchanged: call it before backward()"
+                )
+            super().zero_grad(set_to_none)
+
+        def load_state_dict(self, state_dict: Any) -> None:
+            if self._reducer:
+                self._reducer.reset()
+            self._synchronized = self._clipped = False
+            self._should_synchronize = True
+            super().load_state_dict(state_dict)
+
+        def add_param_group(self, param_group: dict[str, Any]) -> None:
+            super().add_param_group(param_group)
+            group = len(self.param_groups) - 1
+            if self._reducer and (reason := fallback.reason_against_memory(self.param_groups)):
+                raise UsageError(f"a group that cannot be exchanged: {reason}")
+            pairs = [
+                (f"allreduce.noname.{group}.{i}", p)
+                for i, p in enumerate(self.param_groups[group]["params"])
+            ]
+            if self._reducer:
+                try:
+                    self._reducer.add(trainable(pairs))
+                except WindowError as error:
+                    raise HvdExtError(
+                        f"no memory for the gradients of a new group: {error}"
+                    ) from error
+            self._parameter_names.update({p: name for name, p in pairs})
+
+    Distributed.__name__ = Distributed.__qualname__ = base.__name__
+    return Distributed

@@ -1,0 +1,461 @@
+"""The sharded optimizer: the bits of the unsharded one, a part of the state on each rank."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import hvd_ext.torch
+from hvd_ext.errors import UsageError
+from hvd_ext.torch import lifecycle
+from tests.pretended_nodes import pretend
+from tests.ranks.asserts import assert_same_bits, parallel_assert
+
+STEPS = 50
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}),
+    "adam": (torch.optim.Adam, {"lr": 1e-2, "amsgrad": True}),
+    "adamw": (torch.optim.AdamW, {"lr": 1e-2, "foreach": True}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 1e-3, "momentum": 0.5, "centered": True}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 1e-2, "initial_accumulator_value": 0.1}),
+    "nadam": (torch.optim.NAdam, {"lr": 1e-2}),
+    "radam": (torch.optim.RAdam, {"lr": 1e-2}),
+    "adadelta": (torch.optim.Adadelta, {"lr": 1.0}),
+    "fused_adam": (torch.optim.Adam, {"lr": 1e-2, "fused": True}),
+}
+
+
+class Net(torch.nn.Module):
+    """Sizes that no number of ranks divides, a scalar, and a layout of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 7, 3, padding=1).to(memory_format=torch.channels_last)
+        self.scale = torch.nn.Parameter(torch.tensor(1.0))
+        self.hidden = torch.nn.Linear(7, 301)
+        self.out = torch.nn.Linear(301, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.conv(x)).mean((2, 3)) * self.scale
+        return self.out(torch.tanh(self.hidden(y)))
+
+
+def build() -> Net:
+    torch.manual_seed(7)
+    model = Net()
+    torch.manual_seed(100 + hvd_ext.torch.rank())
+    return model
+
+
+def groups_of(model: Net, layout: str):
+    if layout == "one":
+        return list(model.parameters())
+    biases = [p for name, p in model.named_parameters() if p.ndim < 2]
+    weights = [p for name, p in model.named_parameters() if p.ndim >= 2]
+    return [{"params": biases, "weight_decay": 0.0}, {"params": weights, "weight_decay": 1e-2}]
+
+
+def wrap(model, sharded: bool, name: str = "adam", layout: str = "one", **arguments):
+    kind, options = OPTIMIZERS[name]
+    inner = kind(groups_of(model, layout), **options)
+    return hvd_ext.torch.DistributedOptimizer(inner, sharded=sharded, **arguments)
+
+
+def take_step(model, optimizer, passes: int = 1) -> None:
+    optimizer.zero_grad()
+    for _ in range(passes):
+        model(torch.randn(4, 3, 6, 6)).square().mean().backward()
+    optimizer.step()
+
+
+def train(sharded: bool, steps: int = STEPS, name: str = "adam", layout: str = "one"):
+    model = build()
+    optimizer = wrap(model, sharded, name, layout)
+    for _ in range(steps):
+        take_step(model, optimizer)
+    return model, optimizer
+
+
+def parameters(model) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def assert_equal(comm, model, expected) -> None:
+    """Both models have the same bits, on all ranks."""
+    flat = [torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, expected)]
+    parallel_assert(comm, torch.equal(*flat), (flat[0] - flat[1]).abs().max())
+    assert_same_bits(comm, flat[0].numpy())
+
+
+def state_bytes(optimizer) -> int:
+    states = optimizer._shards._inner.state if hasattr(optimizer, "_shards") else optimizer.state
+    return sum(
+        value.numel() * value.element_size()
+        for state in states.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.ndim
+    )
+
+
+def assert_same_state(ours, theirs) -> None:
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert list(ours["state"]) == list(theirs["state"])
+    for index, state in theirs["state"].items():
+        assert list(ours["state"][index]) == list(state), index
+        for key, value in state.items():
+            mine = ours["state"][index][key]
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(mine, value), (index, key)
+                assert mine.shape == value.shape
+                assert mine.dtype == value.dtype
+                assert mine.stride() == value.stride()
+            else:
+                assert mine == value
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("layout", ["one", "two"])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_bits_and_state_are_those_of_the_unsharded(comm, hvd, name, layout):
+    model, optimizer = train(True, name=name, layout=layout)
+    expected, plain = train(False, name=name, layout=layout)
+    assert_equal(comm, model, expected)
+    assert_same_state(optimizer.state_dict(), plain.state_dict())
+    share = state_bytes(optimizer) / state_bytes(plain)
+    assert share == pytest.approx(1 / comm.size, rel=0.1)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("ranks_per_node", [1, 2])
+def test_on_several_nodes(comm, hvd, monkeypatch, ranks_per_node):
+    pretended = pretend(comm, ranks_per_node)
+    monkeypatch.setattr(lifecycle, "topology", lambda: pretended)
+    # Between three nodes and more the order of a sum depends on the layout.
+    monkeypatch.setenv("HVD_EXT_BUCKET_BYTES", "2 KiB")
+    model, optimizer = train(True, 8)
+    expected, plain = train(False, 8)
+    assert_equal(comm, model, expected)
+    assert_same_state(optimizer.state_dict(), plain.state_dict())
+    optimizer._reducer.close()
+    plain._reducer.close()
+
+
+@pytest.mark.ranks(2, 3)
+def test_clipping_gives_the_norm_and_the_steps_of_torchs(comm, hvd):
+    runs = {}
+    for sharded in (True, False):
+        model = build()
+        optimizer = wrap(model, sharded, "sgd")
+        norms = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3, 6, 6)).square().mean().backward()
+            if sharded:
+                norms.append(optimizer.clip_grad_norm_(0.05).item())
+                optimizer.step()
+            else:
+                optimizer.synchronize()
+                norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05).item())
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+        runs[sharded] = norms, parameters(model)
+    assert runs[True][0] == pytest.approx(runs[False][0], rel=1e-6)
+    assert len({tuple(norms) for norms in comm.allgather(runs[True][0])}) == 1
+    for ours, theirs in zip(runs[True][1], runs[False][1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+def test_the_unsharded_clips_by_the_same_call(comm, hvd, norm_type):
+    norms = []
+    for sharded in (True, False):
+        model = build()
+        optimizer = wrap(model, sharded, "sgd")
+        model(torch.randn(4, 3, 6, 6)).square().mean().backward()
+        norms.append(optimizer.clip_grad_norm_(1e9, norm_type).item())
+        optimizer.step()
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_a_norm_that_is_not_finite(comm, hvd):
+    model = build()
+    optimizer = wrap(model, True)
+    (model(torch.randn(4, 3, 6, 6)).sum() * float("inf")).backward()
+    with pytest.raises(RuntimeError, match="norm of order 2.0 is "):
+        optimizer.clip_grad_norm_(1.0, error_if_nonfinite=True)
+
+
+def by_synchronize_and_torchs_clipping(model, optimizer):
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, 6, 6)).square().mean().backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+
+def by_gradients_of_its_own(model, optimizer):
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, 6, 6)).square().mean().backward()
+        optimizer.synchronize()
+        for p in model.parameters():
+            p.grad = p.grad * 0.5
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+
+def with_a_schedule(model, optimizer):
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    for _ in range(7):
+        take_step(model, optimizer)
+        schedule.step()
+
+
+def with_weights_changed_between(model, optimizer):
+    average = copy.deepcopy(model)
+    for step in range(7):
+        take_step(model, optimizer)
+        with torch.no_grad():
+            for mean, p in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(p, 0.1)
+                p.clamp_(-0.3, 0.3).mul_(0.99)
+        if step == 2:
+            for mean, p in zip(average.parameters(), model.parameters(), strict=True):
+                p.data = mean.detach().clone()
+        if step == 4:
+            model.load_state_dict(average.state_dict())
+
+
+def with_a_parameter_without_gradients(model, optimizer):
+    for _ in range(6):
+        optimizer.zero_grad()
+        features = F.relu(model.conv(torch.randn(4, 3, 6, 6))).mean((2, 3))
+        model.hidden(features).square().mean().backward()
+        optimizer.step()
+
+
+def with_gradients_zeroed_in_place(model, optimizer):
+    for _ in range(6):
+        optimizer.zero_grad(set_to_none=False)
+        model(torch.randn(4, 3, 6, 6)).square().mean().backward()
+        optimizer.step()
+
+
+def with_a_group_added(model, optimizer):
+    take_step(model, optimizer)
+    late = torch.nn.Linear(5, 3)
+    late.load_state_dict({"weight": torch.ones(3, 5), "bias": torch.zeros(3)})
+    optimizer.add_param_group({"params": late.parameters(), "lr": 0.1})
+    for _ in range(6):
+        optimizer.zero_grad()
+        late(model(torch.randn(4, 3, 6, 6))).square().mean().backward()
+        optimizer.step()
+    model.late = late
+
+
+def with_two_passes(model, optimizer):
+    optimizer.set_backward_passes_per_step(2)
+    for _ in range(6):
+        take_step(model, optimizer, passes=2)
+
+
+def loaded_in_between(model, optimizer):
+    for _ in range(2):
+        take_step(model, optimizer)
+    held = copy.deepcopy(optimizer.state_dict())
+    for _ in range(3):
+        take_step(model, optimizer)
+    optimizer.load_state_dict(held)
+    for _ in range(3):
+        take_step(model, optimizer)
+
+
+def loaded_on_rank_0(model, optimizer):
+    for _ in range(3):
+        take_step(model, optimizer)
+    state = optimizer.state_dict()
+    if hvd_ext.torch.rank() == 0:
+        state["param_groups"][0]["lr"] = 1e-3
+        optimizer.load_state_dict(state)
+    hvd_ext.torch.broadcast_optimizer_state(optimizer, root_rank=0)
+    for _ in range(3):
+        take_step(model, optimizer)
+
+
+WAYS = [
+    by_synchronize_and_torchs_clipping,
+    by_gradients_of_its_own,
+    with_a_schedule,
+    with_weights_changed_between,
+    with_a_parameter_without_gradients,
+    with_gradients_zeroed_in_place,
+    with_a_group_added,
+    with_two_passes,
+    loaded_in_between,
+    loaded_on_rank_0,
+]
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_what_programs_do_gives_the_bits_of_the_unsharded(comm, hvd, way):
+    models = []
+    for sharded in (True, False):
+        models.append(build())
+        way(models[-1], wrap(models[-1], sharded))
+    assert_equal(comm, *models)
+
+
+@pytest.mark.ranks(2)
+def test_a_fresh_state_is_broadcast_without_a_step(comm, hvd):
+    model = build()
+    optimizer = wrap(model, True)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert_equal(comm, model, build())
+    assert state_bytes(optimizer) == 0
+
+
+@pytest.mark.ranks(2)
+def test_hooks_are_called_once_with_the_users_optimizer(comm, hvd):
+    model = build()
+    optimizer = wrap(model, True)
+    seen = []
+    optimizer.register_step_pre_hook(lambda o, *_: seen.append(("before", o)))
+    optimizer.register_step_post_hook(lambda o, *_: seen.append(("after", o)))
+    take_step(model, optimizer)
+    assert seen == [("before", optimizer), ("after", optimizer)]
+
+
+@pytest.mark.ranks(2)
+def test_gradients_are_gone_after_the_step(comm, hvd):
+    model, _ = train(True, 1)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.ranks(2)
+def test_a_checkpoint_of_the_model_holds_the_model_alone(comm, hvd):
+    model, _ = train(True, 6)
+    plain = Net()
+    plain.load_state_dict(model.state_dict())
+    files = []
+    for held in (model, plain):
+        files.append(io.BytesIO())
+        torch.save(held.state_dict(), files[-1])
+    assert files[0].tell() == files[1].tell()
+
+
+@pytest.mark.ranks(2)
+def test_a_late_rank_keeps_its_weights_until_its_own_step(comm, hvd):
+    model = build()
+    optimizer = wrap(model, True, "sgd")
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, 6, 6)).square().mean().backward()
+        before = parameters(model)
+        if comm.rank == 1:
+            comm.recv(source=0)  # rank 0 is about to step
+            for _ in range(2000):
+                assert all(map(torch.equal, before, model.parameters()))
+        else:
+            comm.send(None, dest=1)
+        optimizer.step()
+
+
+@pytest.mark.ranks(2)
+def test_a_graph_kept_over_a_step_is_refused_as_ever(comm, hvd):
+    model = build()
+    optimizer = wrap(model, True)
+    loss = model(torch.randn(4, 3, 6, 6)).square().mean()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+class ByNorm(torch.optim.SGD):
+    """A step as long as the parameter, as in LARS."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad, alpha=-group["lr"] * (p.norm() / p.grad.norm()).item())
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        (torch.optim.LBFGS, {}, "LBFGS cannot update a part"),
+        (torch.optim.Adafactor, {}, "Adafactor "),
+        (ByNorm, {"lr": 0.1}, "ByNorm updates an element by more than"),
+    ],
+)
+def test_an_optimizer_that_needs_whole_parameters_is_refused_by_name(
+    comm, hvd, kind, options, words
+):
+    with pytest.raises(UsageError, match=words):
+        hvd.DistributedOptimizer(kind(build().parameters(), **options), sharded=True)
+
+
+@pytest.mark.ranks(2)
+def test_what_the_arena_does_not_serve_is_refused(comm, hvd):
+    inner = torch.optim.SGD(build().parameters(), lr=0.1)
+    with pytest.raises(UsageError, match="gradient compression"):
+        hvd.DistributedOptimizer(inner, compression=hvd.Compression.fp16, sharded=True)
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(table.parameters(), lr=0.1), sharded=True
+    )
+    table(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(UsageError, match=r"'allreduce.noname.0.0' is sparse: "):
+        optimizer.step()
+
+
+@pytest.mark.ranks(2)
+def test_join_is_refused_on_every_rank(comm, hvd):
+    model, optimizer = train(True, 1)
+    with pytest.raises(UsageError, match="join.. with a sharded optimizer"):
+        hvd.join()
+    assert optimizer is not None
+
+
+@pytest.mark.ranks(2, env={"HVD_EXT_SHARDED": "1"})
+def test_the_variable_shards_what_is_not_told(comm, hvd):
+    model = build()
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()))
+    take_step(model, optimizer)
+    assert "sharded: " in optimizer.explain()
+    assert "sharded: " not in wrap(build(), False).explain()
+
+
+def test_state_is_asked_for_on_every_rank(launch):
+    done = launch(
+        2, ["tests/programs/sharded_state.py", "on_rank_0"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}
+    )
+    assert done.returncode != 0
+    assert "did not reach state_dict() of a sharded optimizer" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("sharded", 4), ("unsharded", 2)),
+        (("unsharded", 2), ("sharded", 4)),
+        (("sharded", 3), ("sharded", 2)),
+    ],
+)
+def test_a_checkpoint_is_resumed_either_way(launch, tmp_path, before, after):
+    for kind, count in (before, after):
+        done = launch(count, ["tests/programs/sharded_state.py", kind, tmp_path / "saved.pt"])
+        assert done.returncode == 0, done.stdout
+        assert done.stdout.count("ok ") == count
