@@ -13,6 +13,7 @@ from hvd_ext.arena.layout import (
     digest,
     first_difference,
     layout_by_size,
+    parts,
 )
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import LINE_BYTES, shard
@@ -85,3 +86,20 @@ def test_a_digest_tells_plans_apart():
         assert ours != theirs
     assert first_difference([a], [a]) is None
     assert first_difference([a, others[0]], [a]) is not None
+
+
+@given(specs, st.integers(1, 20000), st.integers(1, 9))
+def test_every_element_is_a_part_of_one_shard(parameters, bucket_bytes, ranks):
+    for bucket in layout_by_size(parameters, bucket_bytes).buckets:
+        item = DTYPES[bucket.dtype].item_bytes
+        ends = dict.fromkeys(bucket.spans, 0)
+        for rank in range(ranks):
+            begin, end = (
+                bucket.offset_bytes + item * at for at in shard(bucket.count, ranks, rank, item)
+            )
+            for span, first, last in parts(bucket, (begin, end)):
+                assert first == ends[span] < last
+                assert begin <= span.offset_bytes + item * first
+                assert span.offset_bytes + item * last <= end
+                ends[span] = last
+        assert all(ends[span] == span.count for span in bucket.spans)
