@@ -27,9 +27,7 @@ _FIRST_BUCKET_BYTES = 4 * MIB
 class ArenaFactory:
     """Makes an optimizer's arenas, the same on every rank."""
 
-    def __init__(
-        self, op: Any, device: torch.device, on_host: type[HostArena] = HostArena
-    ) -> None:
+    def __init__(self, op: Any, device: torch.device, on_host: type[HostArena] = HostArena) -> None:
         """Read what the user set, and wait for all ranks; collective.
 
         Args:

@@ -131,9 +131,7 @@ def _open(
             return None, f"parameters are on {device}"
         else:
             factory = ArenaFactory(op, device, ShardedArena)
-            reducer = ShardedReducer(
-                trainable(pairs), passes, factory, SparseExchange(op), shards
-            )
+            reducer = ShardedReducer(trainable(pairs), passes, factory, SparseExchange(op), shards)
     except WindowError as error:
         return None, str(error)
     lifecycle.add(reducer)

@@ -31,12 +31,7 @@ class ShardedReducer(Reducer):
         sparse: SparseExchange,
         shards: Shards,
     ) -> None:
-        """As Reducer.
-
-        Args:
-            named_parameters, passes_per_step, factory, sparse: as of Reducer.
-            shards: is given its parts of the parameters.
-        """
+        """As Reducer; `shards` is given its parts of the parameters."""
         self._shards = shards
         super().__init__(named_parameters, passes_per_step, factory, sparse)
 

@@ -223,7 +223,9 @@ class Shards:
                 cut[key] = value.clone()
             else:
                 if value.stride() != strides:
-                    value = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+                    value = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(
+                        value
+                    )
                 flat = value.as_strided((value.numel(),), (1,))
                 cut[key] = flat[part.begin : part.end].clone()
         return cut

@@ -187,7 +187,7 @@ def test_a_norm_that_is_not_finite(comm, hvd):
     model = build()
     optimizer = wrap(model, True)
     (model(torch.randn(4, 3, 6, 6)).sum() * float("inf")).backward()
-    with pytest.raises(RuntimeError, match="norm of order 2.0 is "):
+    with pytest.raises(RuntimeError, match=r"norm of order 2\.0 is "):
         optimizer.clip_grad_norm_(1.0, error_if_nonfinite=True)
 
 
@@ -285,7 +285,10 @@ def loaded_on_rank_0(model, optimizer):
     if hvd_ext.torch.rank() == 0:
         state["param_groups"][0]["lr"] = 1e-3
         optimizer.load_state_dict(state)
-    hvd_ext.torch.broadcast_optimizer_state(optimizer, root_rank=0)
+    if "sharded: " in optimizer.explain():
+        hvd_ext.torch.broadcast_optimizer_state(optimizer, root_rank=0)
+    else:  # Horovod broadcasts no tensor that is channels_last
+        optimizer.load_state_dict(hvd_ext.torch.broadcast_object(state, root_rank=0))
     for _ in range(3):
         take_step(model, optimizer)
 
@@ -413,18 +416,16 @@ def test_what_the_arena_does_not_serve_is_refused(comm, hvd):
     with pytest.raises(UsageError, match="gradient compression"):
         hvd.DistributedOptimizer(inner, compression=hvd.Compression.fp16, sharded=True)
     table = torch.nn.Embedding(10, 3, sparse=True)
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(table.parameters(), lr=0.1), sharded=True
-    )
-    table(torch.tensor([1, 2])).sum().backward()
-    with pytest.raises(UsageError, match=r"'allreduce.noname.0.0' is sparse: "):
-        optimizer.step()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1), sharded=True)
+    with pytest.raises(UsageError, match=r"'allreduce\.noname\.0\.0' is sparse: "):
+        table(torch.tensor([1, 2])).sum().backward()
+    optimizer.zero_grad()
 
 
 @pytest.mark.ranks(2)
 def test_join_is_refused_on_every_rank(comm, hvd):
-    model, optimizer = train(True, 1)
-    with pytest.raises(UsageError, match="join.. with a sharded optimizer"):
+    _, optimizer = train(True, 1)
+    with pytest.raises(UsageError, match=r"join\(\) with a sharded optimizer"):
         hvd.join()
     assert optimizer is not None
 
