@@ -27,6 +27,7 @@ def sharded_class(base: Any) -> Any:
     class Sharded(distributed_class(base)):  # type: ignore[misc]
         __module__ = HOROVODS_MODULE
         _reducer: ShardedReducer
+        state: defaultdict[Any, dict[str, Any]]
 
         def _attach_shards(self, shards: Shards) -> None:
             self._shards = shards
