@@ -28,6 +28,8 @@ STEP = Step(
     queued_s=0.08,
     communicating_s=0.1,
     process_s=0.23,
+    preemptions=5,
+    page_faults=300,
 )
 STEPS = 40
 
@@ -129,6 +131,7 @@ def test_the_verdict_and_the_advice_follow(
     main(["report", str(run)])
     text = capsys.readouterr().out
     assert "slowed by communication 80.00" in text
+    assert "a step: 130.00 ms on a core, 5 preemptions, 300 page faults" in text
     assert "2.07 x if communication were free (2.07 to 2.07)" in text
     (advice,) = [
         one

@@ -6,7 +6,7 @@ import time
 from itertools import islice
 
 from hvprof.analysis.free_communication import FreeSpeedup
-from hvprof.recording.model import Recording
+from hvprof.recording.model import Recording, Step
 
 # What a step is made of: names as shown, and the attributes of StepParts.
 STEP_PARTS = {
@@ -43,6 +43,17 @@ def free_text(free: FreeSpeedup) -> str:
     """The speedup without communication, and how sure that is."""
     text = f"{free.speedup:.2f} x if communication were free ({free.low:.2f} to {free.high:.2f})"
     return text if free.knows_queue else f"{text}; what it slows down is not known here"
+
+
+def kernel_counts(step: Step) -> list[str]:
+    """What the kernel counted of the training thread in a step; empty where it did not."""
+    if not step.cpu_s:
+        return []
+    return [
+        f"training thread, a step: {step.cpu_s / step.index * 1e3:.2f} ms on a core, "
+        f"{step.preemptions / step.index:.0f} preemptions, "
+        f"{step.page_faults / step.index:.0f} page faults"
+    ]
 
 
 def library(recording: Recording) -> str:

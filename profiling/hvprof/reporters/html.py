@@ -9,7 +9,13 @@ import time
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.recording.model import Recording
-from hvprof.reporters.header import facts, recorder_cost, registration, warnings
+from hvprof.reporters.header import (
+    facts,
+    kernel_counts,
+    recorder_cost,
+    registration,
+    warnings,
+)
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.page import render_page
 from hvprof.reporters.sections import everything, layers, ranks, sizes, step
@@ -139,6 +145,7 @@ def _log(recording: Recording) -> list[tuple[str, str]]:
     states: dict[str, int] = {}
     for rank in recording.ranks:
         states[rank.state] = states.get(rank.state, 0) + 1
+    counts = kernel_counts(recording.all_steps) if recording.all_steps else []
     begun = min(rank.start_unix_s for rank in recording.ranks)
     when = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(begun)) if begun else "unknown"
     return [
@@ -149,6 +156,7 @@ def _log(recording: Recording) -> list[tuple[str, str]]:
         ("ranks", ", ".join(f"{count} {state}" for state, count in states.items())),
         ("recorder", recorder_cost(recording)),
         ("registration cache", registration(recording)),
+        *(("kernel", line) for line in counts),
         ("source", recording.source),
         *((name, version) for name, version in recording.versions.items()),
     ]

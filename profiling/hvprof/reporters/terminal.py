@@ -16,7 +16,14 @@ from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
 from hvprof.recording.model import Step
-from hvprof.reporters.header import STEP_PARTS, facts, free_text, registration, warnings
+from hvprof.reporters.header import (
+    STEP_PARTS,
+    facts,
+    free_text,
+    kernel_counts,
+    registration,
+    warnings,
+)
 from hvprof.text import printable
 
 _MOST_LINES = 6
@@ -71,6 +78,7 @@ def _header(analysis: Analysis) -> list[str]:
     step, shown = recording.all_steps, analysis.exposed
     if step and step.index:
         lines.append(_step(step, analysis.step_parts))
+        lines += kernel_counts(step)
         if (found := analysis.limits) and (free := analysis.free_speedup):
             line = f"limits: {free_text(free)}"
             if found.most_speedup is not None:
