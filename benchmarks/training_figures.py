@@ -59,7 +59,8 @@ def of_arms(answers: Mapping[str, Turns]) -> dict[str, Any]:
     if arms.keys() >= {"hvd_ext", "hvd_ext_sharded"}:
         for figure in ("peak_memory", "optimizer_state"):
             ours, whole = (arms[n][f"{figure}_bytes"] for n in ("hvd_ext_sharded", "hvd_ext"))
-            result[f"{figure}_ratio_sharded"] = ours / whole if whole else 1.0
+            if whole:  # SGD without momentum keeps no state
+                result[f"{figure}_ratio_sharded"] = ours / whole
     return result
 
 

@@ -28,7 +28,7 @@ def _steps(case: dict[str, Any]) -> Table:
         title=f"{case['model']}: {case['about']}\n{case['parameters']} parameters, "
         f"{4e-6 * case['elements']:.1f} MB of gradients, {case['ranks']} ranks of one thread"
     )
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for column in ("step ms", "middle half ms", "over alone", "peak memory", "freed memory"):
         table.add_column(column, justify="right")
     arms = case["arms"]
@@ -52,8 +52,8 @@ def _made_of(case: dict[str, Any]) -> Table:
     phases = ("forward", "backward", "update")
     found = {thread: None for arm in arms.values() for thread in arm["made_of"]["threads"]}
     threads = [thread for thread in found if thread != "other"]
-    table.add_column("")
-    for column in (*phases, *threads, "training thread waits for a core", "page faults"):
+    table.add_column("", no_wrap=True)
+    for column in (*phases, *threads, "waits for a core", "page faults"):
         table.add_column(column, justify="right")
     for name, arm in arms.items():
         made_of = arm["made_of"]

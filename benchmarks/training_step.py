@@ -133,14 +133,7 @@ class _Comparison:
             for name in sorted(arms, key="horovod_by_hand".__ne__):
                 advance(len(running), f"{name} starts")
                 running[name] = self._start(name, jobs)
-                try:
-                    answers[name].append(running[name].turn({"steps": _WARM_UP_STEPS}))
-                except ranks.JobError as error:
-                    # Until DistributedOptimizer has the argument.
-                    if "unexpected keyword argument 'sharded'" not in str(error):
-                        raise
-                    print(f"{name} is left out: {error}", file=sys.stderr)
-                    del running[name], answers[name]
+                answers[name].append(running[name].turn({"steps": _WARM_UP_STEPS}))
             for number in range(rounds):
                 advance(len(arms) * (1 + number), f"round {number + 1} of {rounds}")
                 # The other way round each time, so that no arm always follows the same one.
