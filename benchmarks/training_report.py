@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hvd_ext.units import format_bytes
 
-_WIDTH = 100  # what the tables need
+_WIDTH = 116  # what the tables need
 
 
 def show(result: dict[str, Any]) -> None:
