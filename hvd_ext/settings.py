@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from hvd_ext.errors import UsageError
 from hvd_ext.units import parse_bytes
@@ -67,13 +68,24 @@ def sharded() -> bool:
     return _switch("HVD_EXT_SHARDED", "0 to have every rank update all parameters")
 
 
+def keep_memory(environ: Mapping[str, str]) -> bool:
+    """HVD_EXT_KEEP_MEMORY: 0 has freed memory go back to the kernel, as glibc does by itself.
+
+    Raises:
+        UsageError: neither 0 nor 1.
+    """
+    return _switch("HVD_EXT_KEEP_MEMORY", "0 for malloc as it is", "1", environ)
+
+
 def table_path() -> str | None:
     """HVD_EXT_TABLE: a table of allreduce algorithms, read by rank 0."""
     return os.environ.get("HVD_EXT_TABLE")
 
 
-def _switch(name: str, otherwise: str) -> bool:
-    text = os.environ.get(name, "0")
+def _switch(
+    name: str, otherwise: str, default: str = "0", environ: Mapping[str, str] | None = None
+) -> bool:
+    text = (os.environ if environ is None else environ).get(name, default)
     if text not in ("0", "1"):
         raise UsageError(f"{name}={text!r}: give 1, or {otherwise}")
     return text == "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import horovod.torch as horovod
 
-from hvd_ext import settings
+from hvd_ext import memory, settings
 from hvd_ext.errors import UsageError
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.torch import background
@@ -22,6 +23,8 @@ from hvd_ext.torch.reducer import Reducer, wait_until_closed
 # What shutdown allows for exchanges that were started and never waited for.
 _LATE_AFTER_S = 5.0
 _POLL_S = 0.0005
+
+log = logging.getLogger("hvd_ext")
 
 _horovods_init, _horovods_join = horovod.init, horovod.join
 _horovods_shutdown = horovod.shutdown
@@ -38,8 +41,13 @@ _sharded = False  # one of them
 
 
 def init(*arguments: Any, **named: Any) -> Any:
-    """Start Horovod, as `horovod.torch.init` does, so that its waiting costs others little."""
+    """Start Horovod, as `horovod.torch.init` does, so that its waiting costs others little.
+
+    Memory that this process frees is kept from now on, unless somebody has set malloc.
+    """
     global _mpi_outlives_horovod
+    if reason := memory.keep_freed_memory():
+        log.info("hvd_ext: freed memory is left to malloc: %s", reason)
     mpi = sys.modules.get("mpi4py.MPI")  # importing it starts MPI
     if not horovod.is_initialized():
         _mpi_outlives_horovod = mpi is not None and mpi.Is_initialized()

@@ -10,9 +10,9 @@ from hvd_ext.errors import UsageError
 # What a rank on another host has to find as it was where the job was started; the MPI
 # libraries add their own.
 EXPORTED = (
-    r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV"
-    r"|(PYTHON|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_|CUDA_"
-    r"|NCCL_|GLOO_|UCX_|FI_).*"
+    r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV|GLIBC_TUNABLES"
+    r"|(PYTHON|MALLOC_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_"
+    r"|CUDA_|NCCL_|GLOO_|UCX_|FI_).*"
 )
 # Which devices a rank sees is its own host's matter, not the launching host's.
 KEPT_BACK = re.compile(r".*VISIBLE_DEVICES")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hvd_ext.memory import chosen_names
 from hvd_launch.doctor.rules_node import CACHE_LINE
 from tests.on_every_mpi import HERE, LIBRARIES, bin_of, environment
 
@@ -45,6 +47,10 @@ def test_a_library_with_its_own_python(name: str) -> None:
     assert told["a job"]["evidence"] == "2 ranks found each other"
     assert told["thread level"]["evidence"] == "MPI_THREAD_MULTIPLE"
     assert "CUDA awareness" in told
+    kept = "ok" if chosen_names(os.environ) == [] else "note"
+    assert told["freed memory"]["status"] == kept
+    plain, few = re.findall(r"ms with (\d+)", told["freed memory"]["evidence"])
+    assert 10 * int(few) < int(plain)
 
 
 @pytest.mark.parametrize(

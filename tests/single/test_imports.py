@@ -22,6 +22,7 @@ SOURCES = {
 FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
     *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli"),
+    "hvd_ext.memory",
     "hvd_ext.statistics",
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
@@ -88,9 +89,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     **HVPROF,
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},
     # Draws its screen, when it has one to draw.
-    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_launch", "rich"},
+    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_ext.memory", "hvd_launch", "rich"},
     # Runs in processes of its own, to see what these load.
-    "hvd_launch.doctor.child": {"mpi4py", "horovod"},
+    "hvd_launch.doctor.child": {"hvd_ext.memory", "mpi4py", "horovod"},
     "hvd_launch.tune": {
         "hvd_launch",
         *FACTS,
@@ -114,6 +115,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmarks.device_exchange": {
         *(*MPI, *SHOWN, "benchmarks", "testbed", "torch", "horovod"),
         *("hvd_ext.job", "hvd_ext.arena"),
+    },
+    "benchmarks.freed_memory": {
+        *(*TRAINED, "benchmarks", "testbed", "mpi4py", "edsr.model", "resnet.model"),
     },
     "benchmarks.allreduce_sweep": {
         *(*MPI, *SHOWN, "benchmarks", "testbed", "torch"),

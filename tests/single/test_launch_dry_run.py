@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hvd_ext.memory import VARIABLES
+
 ROOT = Path(__file__).resolve().parents[2]
 # Stands for Open MPI's: says its version, or writes down how it was started.
 MPIRUN = """#!{python}
@@ -76,3 +78,28 @@ def test_a_folder_that_holds_something_else_is_not_recorded_into(tmp_path: Path)
     assert done.returncode == 2
     assert "--profile" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def exported(**variables: str) -> set[str]:
+    """Names of what a job of Open MPI would have set for it, all of a dry run's script."""
+    run = [sys.executable, "-m", "hvd_launch", "run", "--backend", "openmpi4", "--gpus", "0"]
+    environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "launch")))
+    done = subprocess.run(
+        [*run, "-np", "2", "--dry-run", "--", "python", "train.py"],
+        env={**environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    # What is set, or was set already, reaches ranks on other hosts.
+    assert all(f"-x {name}" in lines[-1] for name in variables)
+    return {line.partition("=")[0] for line in lines if line.startswith("export ")}
+
+
+def test_ranks_keep_the_memory_they_free_unless_malloc_was_set() -> None:
+    assert exported() == {f"export {name}" for name in VARIABLES}
+    assert exported(HVD_EXT_KEEP_MEMORY="0") == set()
+    assert exported(MALLOC_ARENA_MAX="2") == set()
+    assert exported(GLIBC_TUNABLES="glibc.malloc.hugetlb=1") == set()

@@ -11,11 +11,17 @@ import os
 import resource
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from hvd_ext.memory import keep_freed_memory
+
 # MPICH's MPIX_GPU_SUPPORT_CUDA.
 _CUDA = 0
+# A step of `filling`: blocks of 256 KiB to 16 MiB, all there at once as activations are.
+_BLOCKS_BYTES = [2**power for power in range(18, 25) for _ in range(4)]
+_STEPS = 6
 
 
 def mpi4py() -> dict[str, Any]:
@@ -70,6 +76,38 @@ def rank() -> dict[str, Any]:
     }
 
 
+def filling() -> dict[str, Any]:
+    """What it costs to fill memory that was freed just before, as every training step does."""
+    reason = keep_freed_memory()
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = (ctypes.c_size_t,)
+    libc.memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+    libc.free.argtypes = (ctypes.c_void_p,)
+    steps = []
+    for _ in range(_STEPS):
+        faults, began_s = _page_faults(), time.perf_counter()
+        blocks = []
+        for size in _BLOCKS_BYTES:
+            blocks.append(libc.malloc(size))
+            libc.memset(blocks[-1], 1, size)
+        for block in reversed(blocks):
+            libc.free(block)
+        steps.append((time.perf_counter() - began_s, _page_faults() - faults))
+    # The first step comes to its memory in any case.
+    time_s, faults = min(steps[1:])
+    return {
+        "left": reason,
+        "step_bytes": sum(_BLOCKS_BYTES),
+        "page_faults": faults,
+        "time_s": time_s,
+    }
+
+
+def _page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def _cuda_aware(library: str | None) -> bool | None:
     """What the library says of GPU buffers; None if it does not say."""
     if library is None:
@@ -95,7 +133,7 @@ def _loaded_mpi() -> str | None:
 
 def main() -> None:
     """Print what was asked for, or the error."""
-    probes = {"mpi4py": mpi4py, "horovod": horovod, "rank": rank}
+    probes = {"mpi4py": mpi4py, "horovod": horovod, "rank": rank, "filling": filling}
     try:
         told = probes[sys.argv[1]]()
     except Exception as error:

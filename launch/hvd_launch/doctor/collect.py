@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import resource
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hvd_ext import memory
 from hvd_ext.errors import HvdExtError
 from hvd_launch import machine
 from hvd_launch.backends.detect import find_backend
@@ -19,6 +21,8 @@ from hvd_launch.backends.libraries import Backend
 from hvd_launch.doctor.model import Snapshot
 
 _TIMEOUT_S = 60
+# So that what disturbs one measurement disturbs all, and some none.
+_TURNS = 3
 _PROBE = machine.module("hvd_launch.doctor.child")
 
 
@@ -43,6 +47,8 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         say(f"a job of {ranks} ranks")
         told, printed = _trial(found, ranks)
         output += printed
+    say("freed memory")
+    filling = _filling(os.environ)
     say("devices")
     shm = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None
     memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -62,6 +68,8 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         infiniband=_names(Path("/sys/class/infiniband")),
         transports=ucx_transports(_text(["ucx_info", "-d"])),
         components=() if found is None else _components(found),
+        left=memory.left_alone(os.environ),
+        filling=filling,
     )
 
 
@@ -122,14 +130,32 @@ def _trial(found: Backend, ranks: int) -> tuple[list[Mapping[str, Any]], str]:
     return told, "\n".join(rest)
 
 
+def _filling(environ: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+    """The probe `filling`: with malloc as this environment has it, and with freed memory kept."""
+    given = {n: v for n, v in environ.items() if memory.VARIABLES.get(n) != v}
+    kept = {n: v for n, v in environ.items() if n not in memory.chosen_names(environ)}
+    environs = {
+        "given": {**given, "HVD_EXT_KEEP_MEMORY": "0"},
+        "kept": {**kept, "HVD_EXT_KEEP_MEMORY": "1"},
+    }
+    told = [
+        {name: _json([*_PROBE, "filling"], variables) for name, variables in environs.items()}
+        for _ in range(_TURNS)
+    ]
+    return {
+        name: min((turn[name] for turn in told), key=lambda seen: seen.get("time_s", math.inf))
+        for name in environs
+    }
+
+
 def _components(found: Backend) -> tuple[str, ...]:
     beside = Path(found.program).with_name(found.library.info_command or "none")
     return found.library.components(_text([str(beside)]) if beside.exists() else "")
 
 
-def _json(command: Sequence[str]) -> dict[str, Any]:
+def _json(command: Sequence[str], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What a probe tells: its last line is JSON."""
-    printed = _run(command, os.environ).strip().splitlines()
+    printed = _run(command, os.environ if environ is None else environ).strip().splitlines()
     try:
         value = json.loads(printed[-1]) if printed else {}
     except ValueError:

@@ -50,6 +50,8 @@ class Snapshot:
         infiniband: names of its devices.
         transports: of UCX; None where ucx_info is not there.
         components: of Open MPI, such as "pml ucx"; empty for other libraries.
+        left: why hvd_ext leaves malloc as it is in this environment; "": it keeps freed memory.
+        filling: of memory freed just before: malloc as it is given, and kept; or an error each.
     """
 
     mpirun: Mapping[str, Any]
@@ -67,6 +69,8 @@ class Snapshot:
     infiniband: tuple[str, ...]
     transports: tuple[str, ...] | None
     components: tuple[str, ...] = field(default=())
+    left: str = ""
+    filling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def library(self) -> MpiLibrary | None:

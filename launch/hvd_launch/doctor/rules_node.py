@@ -117,6 +117,29 @@ def _allocator(seen: Snapshot) -> Iterator[Finding]:
             )
 
 
+def _freed_memory(seen: Snapshot) -> Iterator[Finding]:
+    """What a step costs that fills memory anew, as each does that frees its activations."""
+    if not seen.filling:
+        return
+    given, kept = seen.filling["given"], seen.filling["kept"]
+    for told in (given, kept):
+        if "error" in told:
+            yield Finding("freed memory", NOTE, f"not measured: {told['error']}")
+            return
+    text = (
+        f"filling {given['step_bytes'] / _MIB:.0f} MiB in each step takes "
+        f"{1e3 * given['time_s']:.1f} ms with {given['page_faults']} page faults"
+    )
+    if kept["left"]:
+        yield Finding("freed memory", NOTE, f"{text}; {kept['left']}, left as it is")
+        return
+    text += f", where freed memory is kept {1e3 * kept['time_s']:.1f} ms with {kept['page_faults']}"
+    if not seen.left:
+        yield Finding("freed memory", OK, f"{text}: hvd.init() and hvd-launch run keep it")
+    else:
+        yield Finding("freed memory", NOTE, f"{text}: it is not kept while {seen.left}; unset that")
+
+
 def _limits(seen: Snapshot) -> Iterator[Finding]:
     if seen.shm_bytes < _LEAST_SHM_BYTES:
         yield Finding(
@@ -193,6 +216,7 @@ RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
     _registration_cache,
     _allocator,
     _ucx,
+    _freed_memory,
     _limits,
     _cores,
 )

@@ -20,6 +20,7 @@ from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import LIBRARIES, Backend, Launch, untested_note
 from hvd_launch.job import Host, check_size, parse_hostfile, parse_hosts
 from hvd_launch.rank import visibility
+from hvd_launch.run import memory
 from hvd_launch.run.profile import Profile
 from hvd_launch.run.supervise import run_job
 from hvd_launch.settings import PRESETS, Setting, assignment
@@ -141,7 +142,7 @@ def _settings(
     """What is set, and what would be if the environment had not other values already."""
     # Some settings do not go with a preload.
     environ = {**environ, **{setting.name: setting.value for setting in recording}}
-    wanted = list(backend.library.settings())
+    wanted = [*memory.settings(environ), *backend.library.settings()]
     gpus = machine.gpus() if options.gpus is None else options.gpus
     if gpus:
         wanted += backend.library.gpu_settings(options.preset, environ)
