@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from hvd_ext import settings
 
 # mallopt's numbers (malloc.h) and values: no block is mapped for itself, and the heap is never
-# cut. A higher threshold for mapping would not do: before 2.35, glibc refuses one above 32 MiB.
+# cut. A higher threshold for mapping would not do: older glibc refuses one above 32 MiB.
 _OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
 # The same for a program that is yet to start; more bytes than any machine has.
 VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
