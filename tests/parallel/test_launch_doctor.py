@@ -49,7 +49,7 @@ def test_a_library_with_its_own_python(name: str) -> None:
     assert "CUDA awareness" in told
     kept = "ok" if chosen_names(os.environ) == [] else "note"
     assert told["freed memory"]["status"] == kept
-    plain, few = re.findall(r"ms with (\d+)", told["freed memory"]["evidence"])
+    plain, few = re.findall(r" with (\d+)", told["freed memory"]["evidence"])
     assert 10 * int(few) < int(plain)
 
 

@@ -128,7 +128,7 @@ def _freed_memory(seen: Snapshot) -> Iterator[Finding]:
             return
     text = (
         f"filling {given['step_bytes'] / _MIB:.0f} MiB in each step takes "
-        f"{1e3 * given['time_s']:.1f} ms with {given['page_faults']} page faults"
+        f"{1e3 * given['time_s']:.1f} ms of CPU time with {given['page_faults']} page faults"
     )
     if kept["left"]:
         yield Finding("freed memory", NOTE, f"{text}; {kept['left']}, left as it is")
