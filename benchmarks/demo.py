@@ -1,8 +1,10 @@
-"""What hvd_ext changes: the same two trainings with stock Horovod and with hvd_ext.
+"""What hvd_ext changes: the same trainings with Horovod, as it comes and set by hand, and hvd_ext.
 
 A small EDSR learns from photographs, ResNet-50 runs on random data, both at 2 ranks
-under horovodrun and hvprof. The seed is the same, so EDSR's losses must be, to the
-last bit: that is checked.
+under horovodrun and hvprof. The arms take turns, a part of the training each, and beside
+them the same ranks train without any exchange: the limit. The seed is the same, so EDSR's
+losses must be, to the last bit: that is checked. Last, the gradients of EDSR in its
+published size are exchanged alone, beside a copy of as many bytes.
 """
 
 from __future__ import annotations
@@ -11,40 +13,56 @@ import argparse
 import csv
 import json
 import os
-import re
-import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 
 import hvprof
 from benchmarks import harness, picture
-from hvd_ext.cli import Advance, at_least, progress
-from hvd_ext.errors import UsageError
-from hvd_ext.files import make_folder
-from hvd_ext.process import started
+from benchmarks.demo_stages import PHOTOGRAPHS, Stages, built_beside
+from benchmarks.demo_table import ARMS, PEERS, Row, draw
+from hvd_ext.cli import at_least
+from hvprof.analysis.inputs import load_side
 from hvprof.reporters.comparison import render
+from testbed import ranks
 
 _EXAMPLE = "example: python -m benchmarks.demo --output runs/demo"
-_BIN = Path(sys.executable).parent
 RANKS = 2
-EXCHANGES = ("horovod", "hvd_ext")
 # Astronaut was not trained on; the part of it that the picture shows: left, top, right, bottom.
 PHOTOGRAPH, CROP = "astronaut.png", (150, 10, 310, 170)
 
 EDSR = ["--scale", "2", "--blocks", "4", "--features", "32", "--patch", "24", "--batch-size", "4"]
 EDSR += ["--lr", "1e-3", "--lr-decay-every", "1500", "--seed", "1", "--threads", "1"]
 RESNET = ["--synthetic", "--batch-size", "4", "--image-size", "64", "--threads", "1"]
-RESNET += ["--num-warmup-batches", "5", "--num-batches-per-iter", "5", "--num-iters", "8"]
-RESNET_STEPS = 5 + 5 * 8
+PUBLISHED = "edsr_full"
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long what takes; the defaults are made for some 5 minutes on 2 cores.
+
+    Attributes:
+        rounds: of turns, in the trainings.
+        edsr_steps: of EDSR, a turn.
+        edsr_total: steps that EDSR takes with hvd_ext, for the picture.
+        resnet_warm_up, resnet_steps: of ResNet-50, a turn.
+        exchange_rounds: of turns, in the exchange of the published size.
+        exchanges: of gradients, a turn.
+    """
+
+    rounds: int = 3
+    edsr_steps: int = 200
+    edsr_total: int = 2200
+    resnet_warm_up: int = 5
+    resnet_steps: int = 12
+    exchange_rounds: int = 2
+    exchanges: int = 4
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,108 +70,179 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m benchmarks.demo", description=__doc__.splitlines()[0], epilog=_EXAMPLE
     )
     parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="an earlier demo is replaced"
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="an earlier demo is replaced, once this one is complete",
     )
     parser.add_argument(
-        "--steps", type=at_least(1), default=2200, help="training steps of EDSR (2200)"
+        "--steps", type=at_least(Lengths.rounds), default=2200, help="training steps of EDSR (2200)"
     )
     options = parser.parse_args(arguments)
-    if options.output.exists() and not (options.output / "photographs").is_dir():
-        raise UsageError(f"{options.output} is not an earlier demo: name another --output")
-    shutil.rmtree(options.output, ignore_errors=True)
-    make_folder(options.output)
-    began = time.monotonic()
-    summary = _Demo(options.output.resolve(), options.steps).run()
-    summary["seconds"] = round(time.monotonic() - began, 1)
-    harness.write_result(options.output / "summary.json", summary)
-    _print(summary, options.output)
+    turn = min(Lengths.edsr_steps, options.steps // Lengths.rounds)
+    lengths = Lengths(edsr_steps=turn, edsr_total=options.steps)
+    began_s = time.monotonic()
+    with built_beside(options.output) as folder:
+        demo = Demo(folder, lengths)
+        rows = [*demo.train_edsr(), *demo.train_resnet(), demo.exchange()]
+        quality = demo.evaluate()
+        summary = {
+            "rows": [row.as_json() for row in rows],
+            **quality,
+            "ranks": RANKS,
+            "arms": {name: asdict(arm) for name, arm in ARMS.items()},
+            "lengths": asdict(lengths),
+            "edsr_flags": EDSR,
+            "resnet50_flags": RESNET,
+            "stages": demo.stages.as_json(),
+            "seconds": round(time.monotonic() - began_s, 1),
+        }
+        harness.write_result(folder / "summary.json", summary)
+    Console().print(draw(rows, _caption(demo)))
+    _conclude(summary, options.output)
     return 0
 
 
-class _Demo:
-    def __init__(self, output: Path, steps: int) -> None:
-        self.output = output
-        self.steps = steps
-        self.log = output / "log.txt"
-        self.photographs = output / "photographs"
+class Demo:
+    """The parts of the demo; each leaves its files in one folder."""
 
-    def run(self) -> dict[str, Any]:
-        self._python("writing photographs", "edsr.photographs", self.photographs)
-        for exchange in EXCHANGES:
-            self._train_edsr(exchange)
-        self._check_losses()
-        for exchange in EXCHANGES:
-            self._train_resnet(exchange)
-        quality = self._evaluate()
-        return {
-            **quality,
-            **self._speed("edsr", self.steps),
-            "resnet50": self._speed("resnet50", RESNET_STEPS),
-            "ranks": RANKS,
-            "losses_equal_to_the_bit": True,
-            "edsr_flags": EDSR,
-            "resnet50_flags": RESNET,
+    def __init__(self, folder: Path, lengths: Lengths) -> None:
+        """Nothing is run yet.
+
+        Args:
+            folder: which exists.
+            lengths: of the parts.
+        """
+        self.folder, self.lengths = folder, lengths
+        self.photographs = folder / PHOTOGRAPHS
+        self.stages = Stages(folder / "log.txt")
+
+    def train_edsr(self) -> list[Row]:
+        """Train on photographs, all arms in turns, and then hvd_ext alone to the end.
+
+        Raises:
+            BenchmarkError: a job failed, or exchanges gave different losses.
+        """
+        lengths = self.lengths
+        self.stages.python("Writing photographs", "edsr.photographs", self.photographs)
+        per_second: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        for number in range(1, lengths.rounds + 1):
+            for arm in _turns(number, ARMS):
+                self._edsr(arm, number * lengths.edsr_steps, number)
+                summary = json.loads((self._edsr_folder(arm) / "summary.json").read_text())
+                per_second[arm].append(summary["images_per_second"])
+        self.check_losses()
+        if lengths.edsr_total > lengths.rounds * lengths.edsr_steps:
+            self._edsr("hvd_ext", lengths.edsr_total)
+        return [
+            Row("EDSR x2", "images/s", per_second),
+            self._allreduce("EDSR x2", "edsr", lengths.edsr_steps),
+        ]
+
+    def _edsr(self, arm: str, until: int, number: int = 0) -> None:
+        """Train to step `until`: in round `number`, recorded, or else as it is."""
+        output = self._edsr_folder(arm)
+        options: dict[str, object] = {
+            "--data": self.photographs / "train",
+            "--steps": until,
+            "--checkpoint-every": until,
+            "--output": output,
         }
+        flags = [*EDSR, *_words(options), *(["--resume"] if output.exists() else [])]
+        title = f"EDSR x2 with {ARMS[arm].title}"
+        if number:
+            title += f", round {number} of {self.lengths.rounds}"
+        else:
+            title += f", on to step {until}"
+        self._train(title, arm, "edsr", "edsr.train", flags, number)
 
-    def _train_edsr(self, exchange: str) -> None:
-        self._record(
-            f"EDSR x2 with {exchange}",
-            self._recording("edsr", exchange),
-            "edsr.train",
-            {
-                "--data": self.photographs / "train",
-                "--steps": self.steps,
-                "--checkpoint-every": self.steps,
-                "--output": self.output / f"edsr_{exchange}",
-                "--exchange": exchange,
-            },
-            EDSR,
-        )
+    def _edsr_folder(self, arm: str) -> Path:
+        return self.folder / f"edsr_{arm}"
 
-    def _train_resnet(self, exchange: str) -> None:
-        self._record(
-            f"ResNet-50 with {exchange}",
-            self._recording("resnet50", exchange),
-            "resnet.train",
-            {"--json": self.output / f"resnet50_{exchange}.json", "--exchange": exchange},
-            RESNET,
-        )
+    def check_losses(self) -> None:
+        """Compare the losses of all arms that exchange.
 
-    def _record(
-        self,
-        title: str,
-        recording: Path,
-        module: str,
-        options: dict[str, object],
-        flags: Sequence[str],
-    ) -> None:
-        record = [_BIN / "hvprof", "record", "-o", recording, "--"]
-        ranks = [_BIN / "horovodrun", "-np", RANKS, "-H", f"localhost:{RANKS}"]
-        words = [word for option in options.items() for word in option]
-        self._run(title, [*record, *ranks, sys.executable, "-m", module, *flags, *words])
-
-    def _check_losses(self) -> None:
-        losses = []
-        for exchange in EXCHANGES:
-            with (self.output / f"edsr_{exchange}" / "log.csv").open(newline="") as stream:
-                losses.append([(row["step"], row["loss"]) for row in csv.DictReader(stream)])
-        if losses[0] != losses[1] or not losses[0]:
+        Raises:
+            BenchmarkError: they differ.
+        """
+        losses = {}
+        for arm in (name for name in ARMS if name != "none"):
+            with (self._edsr_folder(arm) / "log.csv").open(newline="") as stream:
+                losses[arm] = [(row["step"], row["loss"]) for row in csv.DictReader(stream)]
+        stock = losses["horovod"]
+        if differing := [ARMS[arm].title for arm, found in losses.items() if found != stock]:
             raise harness.BenchmarkError(
-                f"the losses of {EXCHANGES[0]} and {EXCHANGES[1]} differ: see {self.output}"
+                f"the losses of {' and '.join(differing)} differ from those of "
+                f"{ARMS['horovod'].title}: see {self.folder}/edsr_*/log.csv"
             )
 
-    def _evaluate(self) -> dict[str, Any]:
-        checkpoint = ["--checkpoint", self.output / "edsr_hvd_ext" / "checkpoint.pt"]
+    def train_resnet(self) -> list[Row]:
+        """Train on random data, all arms in turns.
+
+        Raises:
+            BenchmarkError: a job failed.
+        """
+        lengths = self.lengths
+        flags = [*RESNET, "--num-warmup-batches", lengths.resnet_warm_up]
+        flags += ["--num-batches-per-iter", 1, "--num-iters", lengths.resnet_steps]
+        per_second: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        for number in range(1, lengths.rounds + 1):
+            for arm in _turns(number, ARMS):
+                result = self.folder / f"resnet50_{arm}_{number}.json"
+                title = f"ResNet-50 with {ARMS[arm].title}, round {number} of {lengths.rounds}"
+                written = [*flags, "--json", result]
+                self._train(title, arm, "resnet50", "resnet.train", written, number)
+                per_second[arm].append(json.loads(result.read_text())["images_per_second"])
+        steps = lengths.resnet_warm_up + lengths.resnet_steps
+        return [
+            Row("ResNet-50", "images/s", per_second),
+            self._allreduce("ResNet-50", "resnet50", steps),
+        ]
+
+    def exchange(self) -> Row:
+        """Exchange the gradients of EDSR in its published size, with nothing else to do.
+
+        A job measures Horovod, by its variables as it comes or set by hand, and in turns
+        with it hvd_ext and a copy.
+
+        Raises:
+            BenchmarkError: a job failed.
+        """
+        of_a_job = {"hvd_ext": "hvd_ext", "none": "copy"}
+        ms: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        for number in range(1, self.lengths.exchange_rounds + 1):
+            for peer in _turns(number, PEERS):
+                result = self.folder / f"exchange_{peer}_{number}.json"
+                command = [sys.executable, "-m", "benchmarks.gradient_exchange", "--np", RANKS]
+                command += ["--model", PUBLISHED, "--rounds", self.lengths.exchanges]
+                title = f"Exchange of full-size EDSR with {ARMS[peer].title}, round {number}"
+                environment = ARMS[peer].environment()
+                self.stages.run(title, [*command, "--json", result], environment)
+                measured = json.loads(result.read_text())
+                for arm, name in {peer: "horovod", **of_a_job}.items():
+                    ms[arm].append(measured["time_ms"][name]["median"])
+        megabytes = measured["message_bytes"] / 1e6
+        return Row(f"full-size EDSR, {megabytes:.0f} MB of gradients alone", "ms", ms)
+
+    def evaluate(self) -> dict[str, Any]:
+        """Judge hvd_ext's EDSR on photographs that it has not seen, and draw one.
+
+        Returns:
+            PSNR in dB, of bicubic and of EDSR.
+        """
+        checkpoint = ["--checkpoint", self._edsr_folder("hvd_ext") / "checkpoint.pt"]
         test = self.photographs / "test"
-        result = self._python("evaluating", "edsr.evaluate", *checkpoint, "--data", test, "--json")
+        result = self.stages.python(
+            "Evaluating", "edsr.evaluate", *checkpoint, "--data", test, "--json"
+        )
         original = test / PHOTOGRAPH
-        low, high = self.output / "low.png", self.output / "edsr.png"
-        drawn = self.output / "upscaled.png"
+        low, high = self.folder / "low.png", self.folder / "edsr.png"
         picture.shrink(original, low, 2)
-        self._python("upscaling", "edsr.upscale", low, high, *checkpoint)
+        self.stages.python("Upscaling", "edsr.upscale", low, high, *checkpoint)
         figures = json.loads(result[result.index("{") :])
         psnr_db = figures["images"][str(original)]
-        picture.draw(low, high, original, CROP, psnr_db, drawn)
+        picture.draw(low, high, original, CROP, psnr_db, self.folder / "upscaled.png")
         mean = figures["mean"]
         return {
             "bicubic_psnr_db": mean["bicubic_rgb_db"],
@@ -161,101 +250,70 @@ class _Demo:
             "psnr_of": {Path(name).name: row for name, row in figures["images"].items()},
         }
 
-    def _speed(self, model: str, steps: int) -> dict[str, Any]:
-        recordings = [hvprof.load(self._recording(model, exchange)) for exchange in EXCHANGES]
-        comparison = hvprof.compare(recordings[0], recordings[1], labels=EXCHANGES)
-        text = self.output / f"comparison_{model}.txt"
+    def _train(
+        self, title: str, arm: str, model: str, module: str, flags: Sequence[object], number: int
+    ) -> None:
+        """Run a trainer at RANKS ranks, in round `number` with a recording."""
+        command = [*ranks.horovodrun(RANKS), sys.executable, "-m", module, *flags]
+        command += ["--exchange", ARMS[arm].exchange]
+        if number:
+            recording = self._recordings(model, arm) / str(number)
+            hvprof_program = Path(sys.executable).with_name("hvprof")
+            command = [hvprof_program, "record", "-o", recording, "--", *command]
+        self.stages.run(title, command, ARMS[arm].environment())
+
+    def _recordings(self, model: str, arm: str) -> Path:
+        return self.folder / "recordings" / f"{model}_{arm}"
+
+    def _allreduce(self, what: str, model: str, steps: int) -> Row:
+        """Time in allreduce; and what hvprof says of Horovod and hvd_ext, in files."""
+        compared = [load_side(self._recordings(model, arm)) for arm in ("horovod", "hvd_ext")]
+        comparison = hvprof.compare(*compared, labels=("horovod", "hvd_ext"))
+        text = self.folder / f"comparison_{model}.txt"
         with text.open("w") as stream:
             render(comparison, Console(file=stream, width=100))
         harness.write_result(text.with_suffix(".json"), comparison.as_json())
-        return {
-            "images_per_second": {
-                exchange: self._result(model, exchange)["images_per_second"]
-                for exchange in EXCHANGES
-            },
-            "allreduce_ms_per_step": {
-                exchange: 1e3 * recording.time_s("allreduce") / steps
-                for exchange, recording in zip(EXCHANGES, recordings, strict=True)
-            },
+        ms = {
+            arm: [
+                1e3 * hvprof.load(recording).time_s("allreduce") / steps
+                for recording in sorted(self._recordings(model, arm).iterdir())
+            ]
+            for arm in ARMS
         }
-
-    def _result(self, model: str, exchange: str) -> dict[str, Any]:
-        name = f"edsr_{exchange}/summary.json" if model == "edsr" else f"{model}_{exchange}.json"
-        result: dict[str, Any] = json.loads((self.output / name).read_text())
-        return result
-
-    def _recording(self, model: str, exchange: str) -> Path:
-        return self.output / f"recording_{model}_{exchange}"
-
-    def _python(self, title: str, module: str, *arguments: object) -> str:
-        return self._run(title, [sys.executable, "-m", module, *arguments])
-
-    def _run(self, title: str, command: Sequence[object]) -> str:
-        """Run a command, its output kept in the log; a count in it moves the bar."""
-        words = [str(word) for word in command]
-        output: list[str] = []
-        environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}"}
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with (
-            self.log.open("a") as log,
-            _stage(title) as advance,
-            started(words, env=environment, **pipes) as process,
-        ):
-            log.write(f"$ {' '.join(words)}\n")
-            assert process.stdout is not None
-            for line in process.stdout:
-                log.write(line)
-                output.append(line)
-                if count := re.search(r"(\d+)/(\d+)  (.*)", line):
-                    done, total, note = count.groups()
-                    advance(int(done), note, int(total))
-            if process.wait() != 0:
-                tail = "".join(output[-15:])
-                raise harness.BenchmarkError(
-                    f"{title} failed, see {self.log}; it ended with:\n{tail}"
-                )
-            advance(1, "", 1)
-        return "".join(output)
+        return Row(what, "ms of allreduce a step", ms)
 
 
-@contextmanager
-def _stage(title: str) -> Iterator[Advance]:
-    """A bar on a terminal; elsewhere one line, and how long it took."""
-    terminal = sys.stderr.isatty()
-    began_s = time.monotonic()
-    if not terminal:
-        print(title, end="", file=sys.stderr, flush=True)
-    try:
-        with progress(title, shown=terminal) as advance:
-            yield advance
-    finally:
-        if not terminal:
-            print(f": {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
+def _turns(number: int, arms: Iterable[str]) -> list[str]:
+    """The arms in the order of a round; every other one goes backwards, for drifts' sake."""
+    return list(arms)[:: 1 if number % 2 else -1]
 
 
-def _print(summary: dict[str, Any], output: Path) -> None:
-    table = Table(caption=f"{RANKS} ranks on this machine; times are of a rank, by hvprof")
-    for heading in ("", "stock Horovod", "hvd_ext", "gained"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, speed in (("EDSR x2", summary), ("ResNet-50", summary["resnet50"])):
-        for key, unit, better in (
-            ("images_per_second", "images/s", 1),
-            ("allreduce_ms_per_step", "ms of allreduce a step", -1),
-        ):
-            before, after = (speed[key][exchange] for exchange in EXCHANGES)
-            gain = (after / before) ** better
-            table.add_row(f"{name}, {unit}", f"{before:.2f}", f"{after:.2f}", f"{gain:.2f} x")
-    table.add_section()
+def _words(options: Mapping[str, object]) -> list[object]:
+    return [word for option in options.items() for word in option]
+
+
+def _caption(demo: Demo) -> str:
+    variables = ARMS["horovod_by_hand"].variables
+    by_hand = ", ".join(f"{name}={value}" for name, value in variables.items())
+    return (
+        f"{RANKS} ranks, {os.cpu_count()} cores; medians of {demo.lengths.rounds} rounds in turns; "
+        f"allreduce: time of a rank, by hvprof. By hand: {by_hand}. Limit: the same ranks at once "
+        "without any exchange, freed memory kept; for gradients alone, a copy of as many bytes. "
+        f"{demo.stages.on_the_load()}"
+    )
+
+
+def _conclude(summary: dict[str, Any], output: Path) -> None:
     bicubic, edsr = summary["bicubic_psnr_db"], summary["edsr_psnr_db"]
-    table.add_row("held-out PSNR, dB RGB", f"{bicubic:.2f} bicubic", f"{edsr:.2f} EDSR", "")
-    console = Console()
-    console.print(table)
-    console.print(
+    compared = summary["lengths"]["rounds"] * summary["lengths"]["edsr_steps"]
+    Console().print(
         Panel.fit(
-            f"EDSR beats bicubic by {edsr - bicubic:.2f} dB; both runs gave the same losses to "
-            f"the last bit.\nPicture: {output}/upscaled.png    "
-            f"Tables: {output}/comparison_*.txt    All figures: {output}/summary.json\n"
-            f"Next: hvprof report {output}/recording_edsr_hvd_ext"
+            f"EDSR reaches {edsr:.2f} dB (RGB) on photographs it has not seen, {edsr - bicubic:.2f} "
+            f"dB more than bicubic.\nIn {compared} steps Horovod, as it comes and set by hand, and "
+            f"hvd_ext gave the same losses to the last bit.\n"
+            f"Picture: {output}/upscaled.png    Tables: {output}/comparison_*.txt\n"
+            f"All figures, with their spread: {output}/summary.json\n"
+            f"Next: hvprof report {output}/recordings/edsr_hvd_ext/1"
         )
     )
 

@@ -19,10 +19,16 @@ def resnet50() -> list[Shape]:
     return [*shapes, (1000, 2048), (1000,)]
 
 
-def edsr() -> list[Shape]:
-    """EDSR baseline x2: 16 blocks of 64 features, 1,369,859 elements."""
-    convolutions = [(64, 3), *[(64, 64)] * 33, (256, 64), (3, 64)]
+def edsr(blocks: int = 16, features: int = 64) -> list[Shape]:
+    """EDSR x2, by default the baseline: 16 blocks of 64 features, 1,369,859 elements."""
+    inner = [(features, features)] * (2 * blocks + 1)
+    convolutions = [(features, 3), *inner, (4 * features, features), (3, features)]
     return [s for out, inp in convolutions for s in ((out, inp, 3, 3), (out,))]
 
 
-MODELS = {"resnet50": resnet50, "edsr": edsr}
+def edsr_full() -> list[Shape]:
+    """EDSR x2 as published: 32 blocks of 256 features, 40,729,603 elements."""
+    return edsr(32, 256)
+
+
+MODELS = {"resnet50": resnet50, "edsr": edsr, "edsr_full": edsr_full}

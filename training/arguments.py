@@ -8,7 +8,8 @@ from typing import NoReturn
 from hvd_ext.cli import at_least
 from hvd_ext.errors import UsageError
 
-EXCHANGES = ("hvd_ext", "horovod")
+# Whose module takes Horovod's place; `none` has one of its own.
+EXCHANGES = {"hvd_ext": "hvd_ext.torch", "horovod": "horovod.torch", "none": "training.alone"}
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -40,7 +41,11 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that every trainer has: who exchanges, and on what it computes."""
     parser.add_argument(
-        "--exchange", choices=EXCHANGES, default="hvd_ext", help="whose DistributedOptimizer"
+        "--exchange",
+        choices=EXCHANGES,
+        default="hvd_ext",
+        help="whose DistributedOptimizer; none: every rank trains by itself, which shows how fast "
+        "the same ranks are without any exchange",
     )
     parser.add_argument(
         "--threads",

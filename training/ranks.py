@@ -20,7 +20,7 @@ import torch
 
 from hvd_ext.errors import HvdExtError, MismatchError, UsageError
 from hvd_ext.process import allow_singleton_mpi
-from training.arguments import Parser
+from training.arguments import EXCHANGES, Parser
 
 _NO_MEMORY = "can't allocate memory"
 
@@ -178,6 +178,6 @@ def _threads(hvd: ModuleType) -> int:
 
 def _initialised(exchange: str) -> ModuleType:
     allow_singleton_mpi()
-    hvd = importlib.import_module(f"{exchange}.torch")
+    hvd = importlib.import_module(EXCHANGES[exchange])
     hvd.init()
     return hvd

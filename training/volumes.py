@@ -101,6 +101,11 @@ class VolumeTrainer(loop.Trainer):
         self.layout = f", {grid} a sample"
         self.read_time_s = 0.0
         space = int(np.prod(args.grid))
+        if space > 1 and args.exchange == "none":
+            raise UsageError(
+                f"--exchange none: the ranks that share a sample (--grid {grid}) must add up their "
+                "gradients: leave --grid out, or name another exchange"
+            )
         if hvd.size() % space:
             raise UsageError(
                 f"--grid {grid} takes {space} ranks a sample, which "
@@ -161,12 +166,14 @@ class VolumeTrainer(loop.Trainer):
         if not self.args.held_out:
             return {}
         self.model.eval()
-        total = torch.zeros((), dtype=torch.float64)
+        # Their losses, and how many they are.
+        sums = torch.zeros(2, dtype=torch.float64)
         for sample in range(self.grid.sample_group, self.args.held_out, self.groups):
             inputs, targets = self._read([self.learnt_from + sample])
-            total += nn.functional.mse_loss(self.model(inputs), targets).double().cpu()
-        summed = self.hvd.allreduce(total, name="held_out", op=self.hvd.Average)
-        return {"held_out_loss": float(summed) * self.groups / self.args.held_out}
+            loss = nn.functional.mse_loss(self.model(inputs), targets)
+            sums += torch.tensor([float(loss), 1])
+        total, count = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Average).tolist()
+        return {"held_out_loss": total / count}
 
     def _read(self, samples: list[int]) -> tuple[Any, Any]:
         """Inputs and targets; Any: torch's functions take partitioned tensors, untyped."""

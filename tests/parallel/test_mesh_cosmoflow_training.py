@@ -117,3 +117,26 @@ def test_a_grid_that_does_not_divide_the_ranks_is_refused_once_by_all(
     assert done.returncode == 2
     assert "Traceback" not in done.stdout
     assert not (tmp_path / "none").exists()
+
+
+def test_without_an_exchange_a_rank_trains_as_if_it_were_alone(
+    launch: Launch, tmp_path: Path
+) -> None:
+    flags = (*MESH, "--steps", 1, "--held-out", 1)
+    train(launch, 1, *flags, "--output", tmp_path / "alone")
+    train(launch, 2, *flags, "--exchange", "none", "--output", tmp_path / "beside")
+    alone, beside = (
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("alone", "beside")
+    )
+    assert beside["size"] == 2
+    assert beside["loss"] == alone["loss"]
+    assert beside["held_out_loss"] == alone["held_out_loss"]
+
+
+def test_ranks_that_share_a_sample_must_exchange(launch: Launch, tmp_path: Path) -> None:
+    flags = ("--grid", "1x2", "--exchange", "none", "--output", tmp_path / "none")
+    done = launch(2, (*MESH, *flags))
+    (line,) = (line for line in done.stdout.splitlines() if "mesh.train: error: " in line)
+    assert "--exchange none: the ranks that share a sample (--grid 1x2) must add up" in line
+    assert done.returncode == 2
+    assert not (tmp_path / "none").exists()

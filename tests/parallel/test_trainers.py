@@ -103,6 +103,30 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path, photograp
     assert checkpoints[0]["optimizer"]["state"][0]["step"] == 8
 
 
+def test_without_an_exchange_a_rank_trains_as_if_it_were_alone(
+    tmp_path: Path, photographs: Path
+) -> None:
+    flags = ("edsr.train", "--data", photographs, *SMALL, "--batch-size", 2, "--steps", 1)
+    alone, beside, averaged = (tmp_path / name for name in ("alone", "beside", "averaged"))
+    train(1, *flags, "--exchange", "horovod", "--output", alone)
+    train(2, *flags, "--exchange", "none", "--output", beside)
+    train(2, *flags, "--exchange", "horovod", "--output", averaged)
+    assert losses(beside) == losses(alone) != losses(averaged)
+    one, two, both = (torch.load(f / "checkpoint.pt")["model"] for f in (alone, beside, averaged))
+    assert same(one, two)
+    assert not same(one, both)
+
+
+def test_without_an_exchange_a_run_resumes_to_the_bit(tmp_path: Path, photographs: Path) -> None:
+    flags = ("edsr.train", "--data", photographs, *SMALL, "--batch-size", 2, "--exchange", "none")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(2, *flags, "--steps", 4, "--output", whole)
+    train(2, *flags, "--steps", 2, "--output", broken)
+    train(2, *flags, "--steps", 4, "--output", broken, "--resume")
+    assert losses(whole) == losses(broken)
+    assert same(*(torch.load(folder / "checkpoint.pt") for folder in (whole, broken)))
+
+
 def test_a_run_is_not_resumed_with_other_flags(tmp_path: Path) -> None:
     flags = ("edsr.train", "--synthetic", *SMALL, "--batch-size", 1, "--output", tmp_path / "run")
     train(1, *flags, "--steps", 1)
@@ -209,7 +233,7 @@ def test_a_used_output_folder_is_not_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("exchange", [*EXCHANGES, "none"])
 def test_resnet_is_timed_on_synthetic_data(tmp_path: Path, exchange: str) -> None:
     flags = ("--synthetic", "--batch-size", 1, "--image-size", 64, "--num-warmup-batches", 1)
     flags = (*flags, "--num-batches-per-iter", 1, "--num-iters", 2, "--exchange", exchange)
@@ -294,3 +318,21 @@ def test_resnet_names_an_image_that_is_none(tmp_path: Path, classes: Path) -> No
     assert all("is not a readable image" in line for line in refusals(done, "resnet.train"))
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.pt"))
+
+
+def test_resnet_without_an_exchange_validates_rank_0s_weights_on_rank_0s_images(
+    tmp_path: Path, classes: Path
+) -> None:
+    flags: tuple[object, ...] = ("--train-dir", classes / "train", "--val-dir", classes / "val")
+    flags = (*flags, "--image-size", 64, "--epochs", 1, "--batch-size", 2, "--log-dir", tmp_path)
+    flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--exchange", "none")
+    train(2, "resnet.train", *flags)
+    model = resnet50(2).eval()
+    load_weights(model, torch.load(tmp_path / "1.pt")["model"])
+    held_out = ClassFolder.read(classes / "val")
+    images, labels = next(
+        load_batches([range(0, 5, 2)], lambda i: held_out.validation_sample(i, 64), workers=1)
+    )
+    with torch.inference_mode():
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+    assert float(read_log(tmp_path)[0]["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import shapes
 from testbed.ranks import ROOT, environment
 
 PROGRAMS = sorted(
@@ -40,3 +41,16 @@ def test_an_output_that_cannot_be_written_is_refused_at_the_start(
         assert done.returncode == 2, done.stderr
         assert "cannot" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_the_gradients_that_are_exchanged_are_those_of_the_models() -> None:
+    pytest.importorskip("torch")
+    from edsr.model import EDSR, PRESETS, Architecture
+    from resnet.model import resnet50
+
+    models = {"resnet50": resnet50(), "edsr": EDSR(Architecture(2, **PRESETS["baseline"]))}
+    models["edsr_full"] = EDSR(Architecture(2, **PRESETS["full"]))
+    assert models.keys() == shapes.MODELS.keys()
+    for name, model in models.items():
+        learnt = [tuple(p.shape) for p in model.parameters() if p.requires_grad]
+        assert shapes.MODELS[name]() == learnt

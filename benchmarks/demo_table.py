@@ -1,0 +1,95 @@
+"""The demo's arms, and the one table of what they gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from testbed import ranks, timing
+
+_KEPT_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+    # glibc silently ignores a threshold above 32 MiB.
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+}
+_BY_HAND = {"OMPI_MCA_mpi_yield_when_idle": "1", **_KEPT_MEMORY}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train.
+
+    Attributes:
+        title: heads its column.
+        exchange: of the trainers.
+        variables: set for its ranks.
+    """
+
+    title: str
+    exchange: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, str]:
+        """The arm's own: what the user has set by hand is left out."""
+        usual = ranks.environment()
+        return {name: usual[name] for name in usual.keys() - _BY_HAND.keys()} | dict(self.variables)
+
+
+ARMS = {
+    "horovod": Arm("stock Horovod", "horovod"),
+    "horovod_by_hand": Arm("Horovod by hand", "horovod", _BY_HAND),
+    "hvd_ext": Arm("hvd_ext", "hvd_ext"),
+    "none": Arm("limit", "none", _KEPT_MEMORY),
+}
+PEERS = ("horovod", "horovod_by_hand")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure of every arm.
+
+    Attributes:
+        what: was measured.
+        unit: of the samples; a rate "/s" is better the higher it is, a time the lower.
+        samples: of each arm, one a round.
+    """
+
+    what: str
+    unit: str
+    samples: Mapping[str, Sequence[float]]
+
+    def gained(self, peer: str) -> float:
+        """How many times as fast as the peer hvd_ext is, by medians."""
+        two = (self.samples[peer], self.samples["hvd_ext"])
+        return 1 / timing.ratio(*two) if self.unit.endswith("/s") else timing.ratio(*two)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "unit": self.unit,
+            **{arm: timing.summary(samples) for arm, samples in self.samples.items()},
+            **{f"gained_vs_{peer}": self.gained(peer) for peer in PEERS},
+        }
+
+
+def draw(rows: Sequence[Row], caption: str) -> Table:
+    """Medians of the arms, a column each, and what hvd_ext gains on the peers."""
+    table = Table(caption=caption, caption_justify="left")
+    table.add_column("")
+    for arm in ARMS.values():
+        table.add_column(arm.title, justify="right")
+    for peer in PEERS:
+        table.add_column(f"gained on {ARMS[peer].title}", justify="right")
+    for row in rows:
+        medians = (timing.summary(row.samples[arm])["median"] for arm in ARMS)
+        gains = (f"{row.gained(peer):.2f} x" for peer in PEERS)
+        table.add_row(f"{row.what}, {row.unit}", *map(_digits, medians), *gains)
+    return table
+
+
+def _digits(value: float) -> str:
+    """Three digits at least."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
