@@ -216,7 +216,8 @@ class Demo:
                 result = self.folder / f"exchange_{peer}_{number}.json"
                 command = [sys.executable, "-m", "benchmarks.gradient_exchange", "--np", RANKS]
                 command += ["--model", PUBLISHED, "--rounds", self.lengths.exchanges]
-                title = f"Exchange of full-size EDSR with {ARMS[peer].title}, round {number}"
+                title = f"Exchange of full-size EDSR with {ARMS[peer].title}"
+                title += f", round {number} of {self.lengths.exchange_rounds}"
                 environment = ARMS[peer].environment()
                 self.stages.run(title, [*command, "--json", result], environment)
                 measured = json.loads(result.read_text())
@@ -267,8 +268,9 @@ class Demo:
 
     def _allreduce(self, what: str, model: str, steps: int) -> Row:
         """Time in allreduce; and what hvprof says of Horovod and hvd_ext, in files."""
-        compared = [load_side(self._recordings(model, arm)) for arm in ("horovod", "hvd_ext")]
-        comparison = hvprof.compare(*compared, labels=("horovod", "hvd_ext"))
+        labels = ("horovod", "hvd_ext")
+        stock, ours = (load_side(self._recordings(model, arm)) for arm in labels)
+        comparison = hvprof.compare(stock, ours, labels=labels)
         text = self.folder / f"comparison_{model}.txt"
         with text.open("w") as stream:
             render(comparison, Console(file=stream, width=100))
@@ -308,9 +310,10 @@ def _conclude(summary: dict[str, Any], output: Path) -> None:
     compared = summary["lengths"]["rounds"] * summary["lengths"]["edsr_steps"]
     Console().print(
         Panel.fit(
-            f"EDSR reaches {edsr:.2f} dB (RGB) on photographs it has not seen, {edsr - bicubic:.2f} "
-            f"dB more than bicubic.\nIn {compared} steps Horovod, as it comes and set by hand, and "
-            f"hvd_ext gave the same losses to the last bit.\n"
+            f"EDSR reaches {edsr:.2f} dB (RGB) on photographs it has not seen, "
+            f"{edsr - bicubic:.2f} dB more than bicubic.\n"
+            f"In {compared} steps Horovod, as it comes and set by hand, and hvd_ext gave the same "
+            f"losses to the last bit.\n"
             f"Picture: {output}/upscaled.png    Tables: {output}/comparison_*.txt\n"
             f"All figures, with their spread: {output}/summary.json\n"
             f"Next: hvprof report {output}/recordings/edsr_hvd_ext/1"

@@ -33,9 +33,13 @@ class Arm:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """The arm's own: what the user has set by hand is left out."""
-        usual = ranks.environment()
-        return {name: usual[name] for name in usual.keys() - _BY_HAND.keys()} | dict(self.variables)
+        """The arm's own: what the user has set of waiting and of malloc is left out."""
+        usual = {
+            name: value
+            for name, value in ranks.environment().items()
+            if name not in _BY_HAND and not name.startswith("MALLOC_")
+        }
+        return usual | dict(self.variables)
 
 
 ARMS = {

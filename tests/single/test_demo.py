@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.demo import _turns
 from benchmarks.demo_stages import PHOTOGRAPHS, Stage, Stages, built_beside
 from benchmarks.demo_table import ARMS, Row, draw
 from benchmarks.harness import BenchmarkError
@@ -34,12 +35,17 @@ def test_an_earlier_demo_is_replaced_once_the_new_one_is_complete(earlier: Path)
 
 def test_a_demo_that_fails_leaves_the_earlier_one_and_its_own_log(earlier: Path) -> None:
     for text in ("one", "two"):
-        with pytest.raises(BenchmarkError), built_beside(earlier) as folder:
-            assert [path.name for path in folder.iterdir()] == [PHOTOGRAPHS]
-            (folder / "log.txt").write_text(text)
-            raise BenchmarkError("a stage failed")
-        assert (folder / "log.txt").read_text() == text
+        with pytest.raises(BenchmarkError, match="a stage failed"):
+            fail(earlier, text)
+        assert (earlier.with_name("demo.part") / "log.txt").read_text() == text
         assert (earlier / "summary.json").read_text() == "earlier"
+
+
+def fail(output: Path, text: str) -> None:
+    with built_beside(output) as folder:
+        assert [path.name for path in folder.iterdir()] == [PHOTOGRAPHS]
+        (folder / "log.txt").write_text(text)
+        raise BenchmarkError("a stage failed")
 
 
 @pytest.mark.parametrize("name", ["demo", "demo.part"])
@@ -55,10 +61,12 @@ def test_what_the_user_set_by_hand_reaches_no_other_arm(monkeypatch: pytest.Monk
     by_hand = ARMS["horovod_by_hand"].variables
     for name in by_hand:
         monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     monkeypatch.setenv("HOROVOD_LOG_LEVEL", "error")
     for arm in ARMS.values():
         environment = arm.environment()
         assert {name: environment[name] for name in by_hand if name in environment} == arm.variables
+        assert "MALLOC_ARENA_MAX" not in environment
         assert environment["HOROVOD_LOG_LEVEL"] == "error"
 
 
@@ -144,3 +152,11 @@ def test_what_children_use_is_not_others() -> None:
     assert load.cores_of_others(begin, used) == pytest.approx(1.5)
     # Ticks are coarse: less than nothing is nothing.
     assert load.cores_of_others(begin, load.Moment(begin.clock_s + 2, begin.all_s, 9e9)) == 0
+
+
+def test_every_other_round_goes_backwards_so_that_a_drift_disturbs_all_arms_alike() -> None:
+    assert [_turns(number, ARMS) for number in (1, 2, 3)] == [
+        ["horovod", "horovod_by_hand", "hvd_ext", "none"],
+        ["none", "hvd_ext", "horovod_by_hand", "horovod"],
+        ["horovod", "horovod_by_hand", "hvd_ext", "none"],
+    ]
