@@ -46,7 +46,7 @@ ARMS = {
     "horovod": Arm("stock Horovod", "horovod"),
     "horovod_by_hand": Arm("Horovod by hand", "horovod", _BY_HAND),
     "hvd_ext": Arm("hvd_ext", "hvd_ext"),
-    "none": Arm("limit", "none", _KEPT_MEMORY),
+    "none": Arm("no exchange (limit)", "none", _KEPT_MEMORY),
 }
 PEERS = ("horovod", "horovod_by_hand")
 

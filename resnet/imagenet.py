@@ -227,5 +227,5 @@ def _sums(loss: Tensor, logits: Tensor, truth: Tensor) -> Tensor:
 
 
 def _means(sums: Tensor) -> tuple[float, float]:
-    loss, right, count = sums.tolist()
-    return loss / count, right / count
+    loss, right, count = sums
+    return float(loss / count), float(right / count)

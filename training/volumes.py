@@ -172,8 +172,9 @@ class VolumeTrainer(loop.Trainer):
             inputs, targets = self._read([self.learnt_from + sample])
             loss = nn.functional.mse_loss(self.model(inputs), targets)
             sums += torch.tensor([float(loss), 1])
-        total, count = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Average).tolist()
-        return {"held_out_loss": total / count}
+        total, count = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Average)
+        # Not a number on a rank that keeps to itself and has none.
+        return {"held_out_loss": float(total / count)}
 
     def _read(self, samples: list[int]) -> tuple[Any, Any]:
         """Inputs and targets; Any: torch's functions take partitioned tensors, untyped."""
