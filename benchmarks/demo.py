@@ -45,7 +45,7 @@ PUBLISHED = "edsr_full"
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long what takes; the defaults are made for some 5 minutes on 2 cores.
+    """How long what takes; the defaults are made for some 6 minutes on 2 idle cores.
 
     Attributes:
         rounds: of turns, in the trainings.
@@ -299,8 +299,8 @@ def _caption(demo: Demo) -> str:
     by_hand = ", ".join(f"{name}={value}" for name, value in variables.items())
     return (
         f"{RANKS} ranks, {os.cpu_count()} cores; medians of {demo.lengths.rounds} rounds in turns; "
-        f"allreduce: time of a rank, by hvprof. By hand: {by_hand}. No exchange: the same ranks at once, "
-        "freed memory kept; for gradients alone, a copy of as many bytes. "
+        f"allreduce: time of a rank, by hvprof. By hand: {by_hand}. No exchange: the same ranks at "
+        "once, freed memory kept; for gradients alone, a copy of as many bytes. "
         f"{demo.stages.on_the_load()}"
     )
 
