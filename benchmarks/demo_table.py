@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from testbed import ranks, timing
@@ -81,12 +83,18 @@ class Row:
 
 def draw(rows: Sequence[Row], caption: str) -> Table:
     """Medians of the arms, a column each, and what hvd_ext gains on the peers."""
-    table = Table(caption=caption, caption_justify="left")
-    table.add_column("")
-    for arm in ARMS.values():
-        table.add_column(arm.title, justify="right")
-    for peer in PEERS:
-        table.add_column(f"gained on {ARMS[peer].title}", justify="right")
+    # Fits a terminal of 80 columns.
+    table = Table(
+        caption=caption,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("", min_width=18)
+    titles = [arm.title for arm in ARMS.values()]
+    for heading in (*titles, *(f"gained on {ARMS[peer].title}" for peer in PEERS)):
+        table.add_column("\n".join(textwrap.wrap(heading, 9)), justify="right")
     for row in rows:
         medians = (timing.summary(row.samples[arm])["median"] for arm in ARMS)
         gains = (f"{row.gained(peer):.2f} x" for peer in PEERS)
