@@ -107,15 +107,15 @@ def _small_2000() -> Training:
 
 
 CASES = {
-    "resnet50": Case("ResNet-50, 4 images of 64 pixels, SGD with momentum", 8, _resnet50),
+    "resnet50": Case("ResNet-50, 4 images of 64 pixels, SGD with momentum", 6, _resnet50),
     "edsr_demo": Case(
         "EDSR x2 of 4 blocks of 32 features, 4 patches of 24 pixels, Adam",
-        40,
+        30,
         partial(_edsr, 4, 24, 4, 32, 1.0),
     ),
     "edsr_baseline": Case(
         "EDSR x2 of 16 blocks of 64 features, 4 patches of 48 pixels, Adam",
-        4,
+        2,
         partial(_edsr, 4, 48, 16, 64, 1.0),
     ),
     "edsr_full": Case(
@@ -123,5 +123,5 @@ CASES = {
         4,
         partial(_edsr, 1, 8, 32, 256, 0.1),
     ),
-    "small_2000": Case("2,000 parameters of 64 elements, 4 vectors, SGD", 40, _small_2000),
+    "small_2000": Case("2,000 parameters of 64 elements, 4 vectors, SGD", 30, _small_2000),
 }

@@ -38,10 +38,10 @@ from hvd_ext.cli import at_least, output_file, progress
 from testbed import ranks, turns
 
 # hvd_ext has found its layout of buckets, and the network its allocator's sizes.
-_WARM_UP_STEPS = 8
+_WARM_UP_STEPS = 6
 _CYCLE_TIMES_MS = (1, 3, 10)
 _THRESHOLDS_MIB = (16, 128)
-_TRIED_STEPS, _TRIED_TURNS = 4, 2
+_TRIED_STEPS, _TRIED_TURNS = 2, 2
 # As hvd.init() has malloc do, and an expert can have it do.
 _KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
 _YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
@@ -85,12 +85,12 @@ ARMS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
-    parser = harness.parser("training_step", __doc__, "--model resnet50 --json F", rounds=6)
+    parser = harness.parser("training_step", __doc__, "--model resnet50 --json F", rounds=5)
     parser.add_argument("--np", type=at_least(1), default=2, help="ranks (2)")
     parser.add_argument("--model", choices=CASES, action="append", help="only this one")
     parser.add_argument("--arm", choices=ARMS, action="append", help="only this one")
     parser.add_argument("--plot", type=output_file, metavar="PNG", help="draw the steps there")
-    parser.add_argument("--steps", type=at_least(1), help="timed in a turn (4 to 40, by model)")
+    parser.add_argument("--steps", type=at_least(1), help="timed in a turn (2 to 30, by model)")
     parser.add_argument("--exchange", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
