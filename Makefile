@@ -48,6 +48,7 @@ bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost;
 		--plot docs/images/allreduce.png
 	$(PY) -m benchmarks.allreduce_sweep --np 4 --json runs/bench/allreduce_sweep_np4.json
 	$(PY) -m benchmarks.profiler_overhead --json runs/bench/profiler_overhead.json
+	$(PY) -m benchmarks.free_communication --json runs/bench/free_communication.json
 
 check: env  ## ruff, mypy, and which room may import which
 	$(PY) -m ruff check

@@ -1,0 +1,169 @@
+"""Is what hvprof says of free communication true? Trainings with an exchange, and without any.
+
+Each training runs at 2 ranks with stock Horovod, with Horovod whose Open MPI yields the core
+where it waits, with hvd_ext, and with no exchange at all, one after the other, `--rounds` times.
+All are recorded. What a recording says its steps would gain if communication were free is held
+against what they gain without it: both by the medians of the steps, over the rounds.
+
+An interval is from the least to the most of the rounds; that of a prediction has each round's own
+interval in it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import hvprof
+from benchmarks import harness
+from benchmarks.harness import BenchmarkError
+from hvd_ext.process import run_to_end
+from testbed import ranks
+
+RANKS = 2
+_TIMEOUT_S = 600.0
+_TAIL_LINES = 15
+_NONE = "none"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Who exchanges gradients: the trainers' --exchange, and variables to set."""
+
+    name: str
+    variables: Mapping[str, str]
+
+
+EXCHANGES = {
+    _NONE: Exchange("none", {}),
+    "horovod": Exchange("horovod", {"OMPI_MCA_mpi_yield_when_idle": "0"}),
+    "horovod_yielding": Exchange("horovod", {"OMPI_MCA_mpi_yield_when_idle": "1"}),
+    "hvd_ext": Exchange("hvd_ext", {}),
+}
+# Module and flags; --output and --exchange are added.
+_RESNET50 = ["resnet.train", "--synthetic", "--batch-size", "4", "--image-size", "64"]
+_RESNET50 += ["--num-warmup-batches", "20", "--num-batches-per-iter", "5", "--num-iters", "6"]
+_EDSR = ["edsr.train", "--synthetic", "--scale", "2", "--blocks", "4", "--features", "32"]
+_EDSR += ["--patch", "24", "--batch-size", "4", "--steps", "300", "--output"]
+_MESH = ["mesh.train", "--synthetic", "--samples", "64", "--held-out", "0", "--size", "128"]
+_MESH += ["--steps", "120", "--output"]
+MODELS = {"resnet50": _RESNET50, "edsr_demo": _EDSR, "mesh": _MESH}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = harness.parser("free_communication", __doc__, "--json free.json", rounds=3)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep the recordings there (a new folder)"
+    )
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        cases = [
+            case
+            for model in options.models
+            for case in _cases(model, _record(folder / model, model, options.rounds))
+        ]
+    _print(cases)
+    if options.json:
+        harness.write_result(options.json, {"ranks": RANKS, "cases": cases})
+    return 0
+
+
+def _record(folder: Path, model: str, rounds: int) -> dict[str, list[hvprof.Recording]]:
+    """Recordings of every exchange, in turns, so that a slow minute hits all of them."""
+    recordings: dict[str, list[hvprof.Recording]] = defaultdict(list)
+    console = Console(stderr=True)
+    for number in range(1, rounds + 1):
+        for name, exchange in EXCHANGES.items():
+            run = folder / f"{name}_{number}"
+            _train(run, model, exchange)
+            recordings[name].append(hvprof.load(run))
+            time_ms = 1e3 * _step_s(recordings[name][-1])
+            console.print(
+                f"{model}, round {number} of {rounds}, {name}: {time_ms:.1f} ms", style="dim"
+            )
+    return recordings
+
+
+def _train(recording: Path, model: str, exchange: Exchange) -> None:
+    module, *flags = MODELS[model]
+    with tempfile.TemporaryDirectory() as output:
+        if flags[-1] == "--output":
+            flags = [*flags, f"{output}/run"]
+        command = [sys.executable, "-m", "hvprof", "record", "-o", str(recording), "--"]
+        command += ranks.horovodrun(RANKS)
+        command += [sys.executable, "-m", module, *flags, "--threads", "1"]
+        command += ["--exchange", exchange.name]
+        environment = ranks.environment(exchange.variables)
+        done = run_to_end(command, environment, _TIMEOUT_S)
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise BenchmarkError(f"{model} with {exchange.name} failed:\n{tail}")
+
+
+def _step_s(recording: hvprof.Recording) -> float:
+    """Median of a rank's steps, as a mean over the ranks."""
+    return statistics.fmean(
+        statistics.median(step.time_s for step in rank.steps) for rank in recording.ranks
+    )
+
+
+def _cases(model: str, recordings: Mapping[str, list[hvprof.Recording]]) -> list[dict[str, Any]]:
+    return [
+        _case(model, name, found, recordings[_NONE])
+        for name, found in recordings.items()
+        if name != _NONE
+    ]
+
+
+def _case(
+    model: str, name: str, found: list[hvprof.Recording], free: list[hvprof.Recording]
+) -> dict[str, Any]:
+    predictions = [hvprof.Analysis(recording).free_speedup for recording in found]
+    known = [one for one in predictions if one is not None]
+    if len(known) < len(found):
+        raise BenchmarkError(f"{model} with {name}: a recording has no steps")
+    measured = [_step_s(a) / _step_s(b) for a, b in zip(found, free, strict=True)]
+    predicted = statistics.median(one.speedup for one in known)
+    parts = hvprof.Analysis(found[-1]).step_parts
+    return {
+        "model": model,
+        "exchange": name,
+        "predicted_speedup": predicted,
+        "predicted_interval": [min(one.low for one in known), max(one.high for one in known)],
+        "measured_speedup": statistics.median(measured),
+        "measured_interval": [min(measured), max(measured)],
+        "predicted_over_measured": predicted / statistics.median(measured),
+        "step_time_s": statistics.median(map(_step_s, found)),
+        "step_time_without_exchange_s": statistics.median(map(_step_s, free)),
+        "exposed_s": parts.exposed_s if parts else None,
+        "slowed_s": parts.slowed_s if parts else None,
+    }
+
+
+def _print(cases: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(title=f"If communication were free, {RANKS} ranks", title_justify="left")
+    for name in ("model", "exchange", "hvprof says", "it is", "said over true"):
+        table.add_column(name, justify="left" if name in ("model", "exchange") else "right")
+    for case in cases:
+        said, true = (
+            "{:.2f} x ({:.2f} to {:.2f})".format(case[f"{name}_speedup"], *case[f"{name}_interval"])
+            for name in ("predicted", "measured")
+        )
+        ratio = f"{case['predicted_over_measured']:.2f}"
+        table.add_row(case["model"], case["exchange"], said, true, ratio)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    harness.run(main, "free_communication")
