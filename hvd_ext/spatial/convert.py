@@ -6,7 +6,8 @@ added are hooks, so the model, its parameters and its state_dict stay what they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,7 +22,13 @@ from hvd_ext.spatial.unsupported import UnsupportedError, layer
 _MARK = "_hvd_ext_spatial"
 
 
-def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str] = ()) -> nn.Module:
+def convert(
+    model: nn.Module,
+    grid: ProcessGrid,
+    *,
+    gather_before: Sequence[str] = (),
+    allow_gather: bool = True,
+) -> nn.Module:
     """Have `model` work on samples that the ranks of `grid` share; changed in place.
 
     Called with SpatialTensors it goes on with them. A whole tensor (N, C, *space), the same
@@ -33,6 +40,8 @@ def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str]
         grid: the ranks.
         gather_before: names of submodules from which on every rank works on the whole;
             `plan` says where that is faster.
+        allow_gather: let what merges or cuts split dims (flatten, view) be done on the whole by
+            every rank, with a line that says where; otherwise it is refused.
 
     Returns:
         `model`.
@@ -52,7 +61,10 @@ def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str]
     for name, module in modules.items():
         if name in gather_before:
             module.register_forward_pre_hook(_gather_arguments, with_kwargs=True)
-        _name_refusals(module, name)
+        layer_of = functools.partial(
+            layer, name or type(module).__name__, is_submodule=bool(name), allow_gather=allow_gather
+        )
+        _name_refusals(module, layer_of)
 
     def scatter_arguments(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -71,12 +83,12 @@ def convert(model: nn.Module, grid: ProcessGrid, *, gather_before: Sequence[str]
     return model
 
 
-def _name_refusals(module: nn.Module, name: str) -> None:
+def _name_refusals(module: nn.Module, layer_of: Callable[[], AbstractContextManager[None]]) -> None:
     """Have what is refused inside the module name it."""
     entered: list[AbstractContextManager[None]] = []
 
     def enter(module: nn.Module, args: Any) -> None:
-        entered.append(layer(name or type(module).__name__, is_submodule=bool(name)))
+        entered.append(layer_of())
         entered[-1].__enter__()
         _check_hooks(module, args)
 
@@ -102,7 +114,8 @@ def _gather_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     def whole(value: Any) -> Any:
         if isinstance(value, list | tuple):
-            return type(value)(map(whole, value))
+            # Named tuples have _make.
+            return getattr(type(value), "_make", type(value))(map(whole, value))
         if isinstance(value, dict):
             return type(value)((key, whole(item)) for key, item in value.items())
         return gather(value) if isinstance(value, SpatialTensor) else value

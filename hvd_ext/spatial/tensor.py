@@ -33,21 +33,25 @@ class Operation:
     Attributes:
         run: takes the function's arguments.
         any_operand: it may be any of them that is split; otherwise the first is.
+        behind: split dims need not be the last.
     """
 
     run: Callable[..., Any]
     any_operand: bool
+    behind: bool
 
 
 OPERATIONS: dict[Any, Operation] = {}
 
 
-def implements(*functions: Any, any_operand: bool = False) -> Callable[[F], F]:
+def implements(
+    *functions: Any, any_operand: bool = False, behind: bool = False
+) -> Callable[[F], F]:
     """Put functions of torch on the list, with what runs for them."""
 
     def register(handler: F) -> F:
         for function in functions:
-            OPERATIONS[function] = Operation(handler, any_operand)
+            OPERATIONS[function] = Operation(handler, any_operand, behind)
         return handler
 
     return register
@@ -62,13 +66,14 @@ class _NoAttribute(UnsupportedError, AttributeError):
 
 
 class SpatialTensor(Tensor):
-    """This rank's shard of a tensor whose last dims are split over a grid.
+    """This rank's shard of a tensor whose last dims, or some before them, are split over a grid.
 
     Attributes:
         local: the shard, an ordinary tensor. Its gradient is this shard's part of the
             whole gradient.
         grid: how ranks are arranged.
-        extents: global extents of the split dims, which are the last ones.
+        extents: global extents of the split dims.
+        behind: how many dims that are not split come after them: 0, but for what was permuted.
         parts: ranks along each split dim.
         box: the block of the whole that this rank owns, as [begin, end) per split dim.
         copies: those of its cells that torch would have returned as views.
@@ -77,12 +82,15 @@ class SpatialTensor(Tensor):
     local: Tensor
     grid: ProcessGrid
     extents: tuple[int, ...]
+    behind: int
     parts: tuple[int, ...]
     box: tuple[tuple[int, int], ...]
     copies: Copies
 
     @staticmethod
-    def __new__(cls, local: Tensor, grid: ProcessGrid, extents: Iterable[int]) -> SpatialTensor:
+    def __new__(
+        cls, local: Tensor, grid: ProcessGrid, extents: Iterable[int], behind: int = 0
+    ) -> SpatialTensor:
         """Take `local` as the shard that the canonical partition gives this rank.
 
         Raises:
@@ -93,14 +101,16 @@ class SpatialTensor(Tensor):
         parts = grid.shape.parts(dims)
         box = shard(extents, parts, grid.coordinates(dims))
         own = lengths(box)
-        if local.ndim < dims or tuple(local.shape[local.ndim - dims :]) != own:
+        sizes = tuple(local.shape)
+        first = local.ndim - dims - behind
+        if first < 0 or sizes[first : first + dims] != own:
             raise UnsupportedError(
                 f"a shard of shape {tuple(local.shape)}: of extents {extents} on a grid of "
                 f"{grid.shape}, the rank at {grid.coordinates(dims)} owns {box}"
             )
         made = Tensor._make_wrapper_subclass(
             cls,
-            (*local.shape[: local.ndim - dims], *extents),
+            (*sizes[:first], *extents, *sizes[first + dims :]),
             dtype=local.dtype,
             device=local.device,
             # So that a Function of the user's that hands it on meets __torch_dispatch__.
@@ -108,20 +118,25 @@ class SpatialTensor(Tensor):
         )
         # C++ that would read its memory, of which there is none, raises.
         torch._C._set_throw_on_mutable_data_ptr(made)
-        made.local, made.grid, made.extents = local, grid, extents
+        made.local, made.grid, made.extents, made.behind = local, grid, extents, behind
         made.parts, made.box, made.copies = parts, box, Copies()
         return made
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """Sizes of the dims that are not split: (N, C), or (N,) of labels."""
-        return tuple(self.local.shape[: self.local.ndim - len(self.extents)])
+        """Sizes of the dims before those that are split: (N, C), or (N,) of labels."""
+        return tuple(self.local.shape[: self.local.ndim - len(self.extents) - self.behind])
+
+    @property
+    def trail(self) -> tuple[int, ...]:
+        """Sizes of the dims after those that are split: (C,) of what was permuted."""
+        return tuple(self.local.shape[self.local.ndim - self.behind :])
 
     # torch's own would come by __torch_function__, for much of the time of a small layer.
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         """Global shape."""
-        return torch.Size((*self.lead, *self.extents))
+        return torch.Size((*self.lead, *self.extents, *self.trail))
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -165,9 +180,15 @@ class SpatialTensor(Tensor):
         """Number of dims."""
         return self.ndim
 
-    def like(self, local: Tensor) -> SpatialTensor:
-        """Another tensor of the same extents, of which `local` is this rank's shard."""
-        made = SpatialTensor(local, self.grid, self.extents)
+    def like(self, local: Tensor, behind: int | None = None) -> SpatialTensor:
+        """Another tensor of the same extents, of which `local` is this rank's shard.
+
+        Args:
+            local: with the same split dims.
+            behind: how many dims of it come after them, if not as many as here.
+        """
+        behind = self.behind if behind is None else behind
+        made = SpatialTensor(local, self.grid, self.extents, behind)
         if local is self.local or local._is_view():
             # What is copied of the one is copied of the other.
             made.copies = self.copies
@@ -206,6 +227,11 @@ class SpatialTensor(Tensor):
             _refuse_functions(function)
         for x in tensors:
             if isinstance(x, SpatialTensor):
+                if x.behind and not operation.behind:
+                    raise UnsupportedError(
+                        f"{name_of(function)} of {x!r}: its split dims must be the last: permute "
+                        "it back first"
+                    )
                 x.copies.check(function)
         try:
             return operation.run(*args, **named)
@@ -222,9 +248,10 @@ class SpatialTensor(Tensor):
     def __repr__(self) -> str:  # type: ignore[override]
         # The same on every rank: it stands in refusals.
         over = " x ".join(map(str, self.parts))
-        return (
-            f"SpatialTensor({tuple(self.shape)}, last {len(self.extents)} dims over {over} ranks)"
-        )
+        dims = f"last {len(self.extents)} dims"
+        if self.behind:
+            dims = f"{len(self.extents)} dims before the last {self.behind}"
+        return f"SpatialTensor({tuple(self.shape)}, {dims} over {over} ranks)"
 
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)
@@ -302,24 +329,3 @@ def global_shape(
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
-
-
-def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to sum `dtype` in: fp16 sums overflow, and bf16 sums stop growing."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def result_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype of a convolution of `tensor`, autocast included."""
-    kind = tensor.device.type
-    if kind == "meta" or not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return tensor.dtype
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
-
-
-def check_dtype(what: str, x: SpatialTensor, weight: Tensor) -> None:
-    """Refuse a weight of another dtype, which torch would on ranks that have cells alone."""
-    if weight.dtype != x.dtype and result_dtype(weight) != result_dtype(x.local):
-        raise UnsupportedError(
-            f"{what} of {x.dtype} with a weight of {weight.dtype}: they must be the same"
-        )

@@ -5,13 +5,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch.overrides
 
 from hvd_ext.errors import UsageError
 
-_current = threading.local()
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Where a model is.
+
+    Attributes:
+        name: a submodule's, by its path; or what stands for the model itself.
+        is_submodule: whether `gather_before` takes it.
+        allow_gather: whether what cannot be split may be done on the whole.
+    """
+
+    name: str = ""
+    is_submodule: bool = True
+    allow_gather: bool = True
+
+
+class _Current(threading.local):
+    layer = Layer()
+
+
+_current = _Current()
 
 
 class UnsupportedError(UsageError):
@@ -22,26 +43,25 @@ class UnsupportedError(UsageError):
     """
 
     def __init__(self, sentence: str) -> None:
-        name, is_submodule = getattr(_current, "layer", (None, False))
+        name, is_submodule = _current.layer.name, _current.layer.is_submodule
         before = f"layer {name!r}: " if name else ""
         after = (
             f"; or have every rank compute this layer whole: gather_before=[{name!r}]"
-            if is_submodule
+            if name and is_submodule
             else ""
         )
         super().__init__(f"{before}{sentence}{after}")
 
 
-@contextmanager
-def layer(name: str, *, is_submodule: bool = True) -> Iterator[None]:
-    """Have what is refused meanwhile, on this thread, say that it was in layer `name`.
+def current_layer() -> Layer:
+    """Where this thread is; a Layer without a name outside a converted model."""
+    return _current.layer
 
-    Args:
-        name: a submodule's, by its path; or what stands for the model itself.
-        is_submodule: whether `gather_before` takes it.
-    """
-    before = getattr(_current, "layer", (None, False))
-    _current.layer = (name, is_submodule)
+
+@contextmanager
+def layer(name: str, *, is_submodule: bool = True, allow_gather: bool = True) -> Iterator[None]:
+    """Have what is refused meanwhile, on this thread, say that it was in layer `name`."""
+    before, _current.layer = _current.layer, Layer(name, is_submodule, allow_gather)
     try:
         yield
     finally:

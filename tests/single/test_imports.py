@@ -29,7 +29,9 @@ MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
 # Geometry is integers: no torch, no MPI.
 _EXCHANGE = {*MPI, "torch", "hvd_ext.job", "hvd_ext.spatial.geometry"}
-_TENSORS = {f"hvd_ext.spatial.{name}" for name in ("copies", "grid", "tensor", "unsupported")}
+_TENSORS = {
+    f"hvd_ext.spatial.{name}" for name in ("copies", "dtypes", "grid", "tensor", "unsupported")
+}
 _LAYERS = {*_EXCHANGE, *_TENSORS, "hvd_ext.spatial.exchange"}
 SPATIAL: dict[str, set[str]] = {
     "hvd_ext.spatial.geometry": set(),

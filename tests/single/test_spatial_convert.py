@@ -122,6 +122,62 @@ def grid_of(comm: Communicator) -> ProcessGrid:
     return ProcessGrid(width=comm.size, comm=comm)
 
 
+def test_a_refusal_names_the_way_round_it_and_that_way_works() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sequential(nn.ReLU(), Odd()), nn.Conv2d(2, 1, 3))
+    shape, grid = (1, 1, 9, 9), GridShape(height=2)
+    with pytest.raises(spatial.UnsupportedError, match=r"gather_before=\['1.1'\]"):
+        spatial.verify(model, shape, grid)
+    report = spatial.verify(model, shape, grid, gather_before=["1.1"])
+    assert report.passed, report
+    # The model itself is no submodule.
+    with pytest.raises(spatial.UnsupportedError, match="layer 'Odd'") as caught:
+        spatial.verify(Odd(), shape, grid)
+    assert "gather_before" not in str(caught.value)
+
+
+class Shuffled(nn.Module):
+    """A pixel shuffle made of views that cut the split dims, as BasicSR has it."""
+
+    def forward(self, x: Any) -> Any:
+        n, c, h, w = x.shape
+        x = x.view(n, c, h // 2, 2, w // 2, 2).permute(0, 1, 3, 5, 2, 4)
+        return x.reshape(n, 4 * c, h // 2, w // 2)
+
+
+def test_gathers_that_nobody_asked_for_are_said_or_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def model() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(2, 3, 1), Shuffled(), nn.Conv2d(12, 3, 3)).double()
+
+    x = torch.randn(1, 2, 8, 6, dtype=torch.float64)
+    models = [model() for _ in range(4)]
+
+    def work(comm: Communicator, allow_gather: bool) -> Any:
+        grid = ProcessGrid(**TWO_BY_TWO, comm=comm)
+        split = spatial.convert(models[comm.rank], grid, allow_gather=allow_gather)
+        return [split(x), split(x)]
+
+    for outputs in emulator.run(4, lambda comm: work(comm, allow_gather=True)):
+        torch.testing.assert_close(outputs[0], model()(x))
+    (line,) = [record.message for record in caplog.records if "every rank" in record.message]
+    assert "layer '1'" in line
+    assert "1.125 KiB" in line
+    plan = spatial.plan(
+        model().float(),
+        x.shape,
+        GridShape(height=2),
+        speeds=spatial.Speeds(1e9, 1e9, 0),
+        gather_before=(),
+    )
+    assert [layer.name for layer in plan.whole_layers] == ["2"]
+    assert "from 2 on every rank computes the whole" in str(plan)
+    models = [model() for _ in range(4)]
+    with pytest.raises(spatial.UnsupportedError, match=r"layer '1': .* allow_gather=False"):
+        emulator.run(4, lambda comm: work(comm, allow_gather=False))
+
+
 class Rankwise(nn.Module):
     """Wrong on purpose: every rank shifts its own shard."""
 

@@ -103,6 +103,26 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+EINOPS: dict[str, Callable[[Any, Any], Any]] = {
+    "channels last": lambda e, x: e.rearrange(x, "b c h w -> b h w c"),
+    "groups": lambda e, x: e.rearrange(x, "b (g c) h w -> b c g h w", g=2),
+    "a list": lambda e, x: e.rearrange([x, x], "k b c h w -> b (k c) h w"),
+    "mean of space": lambda e, x: e.reduce(x, "b c h w -> b c", "mean"),
+    "max of channels": lambda e, x: e.reduce(x, "b (g c) h w -> b c h w", "max", g=2),
+    "repeat": lambda e, x: e.repeat(x, "b c h w -> b (r c) h w", r=2),
+    "tokens": lambda e, x: e.rearrange(x, "b c h w -> b (h w) c"),
+    "patches": lambda e, x: e.rearrange(x, "b c (h p) w -> b (c p) h w", p=2),
+}
+
+
+@pytest.mark.parametrize("what", EINOPS)
+def test_einops_gives_what_it_gives_of_the_whole(what: str) -> None:
+    einops = pytest.importorskip("einops", reason="einops is not installed")
+    expected = EINOPS[what](einops, X)
+    for found in on_grid((1, 2, 2), lambda grid: whole(EINOPS[what](einops, scatter(X, grid)))):
+        torch.testing.assert_close(found, expected)
+
+
 class Doubled(torch.autograd.Function):
     """A user's function, which torch calls without gradients."""
 

@@ -10,7 +10,10 @@ from hvd_ext.spatial.layers import indexing as indexing
 from hvd_ext.spatial.layers import interpolate as interpolate
 from hvd_ext.spatial.layers import losses as losses
 from hvd_ext.spatial.layers import norms as norms
+from hvd_ext.spatial.layers import over_channels as over_channels
 from hvd_ext.spatial.layers import padding as padding
 from hvd_ext.spatial.layers import pointwise as pointwise
 from hvd_ext.spatial.layers import pool as pool
+from hvd_ext.spatial.layers import rearranging as rearranging
 from hvd_ext.spatial.layers import reductions as reductions
+from hvd_ext.spatial.layers import slicing as slicing

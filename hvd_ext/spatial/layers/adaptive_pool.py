@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Explicit
 from hvd_ext.spatial.layers.conv import batched
 from hvd_ext.spatial.layers.gather import gather
 from hvd_ext.spatial.layers.windowed import windowed
-from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements
+from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 AVERAGES = {

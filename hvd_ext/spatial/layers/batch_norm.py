@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.exchange.assemble import layout
 from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import coordinates_of, lengths, shard
 from hvd_ext.spatial.layers.norms import normalise
-from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements
+from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 

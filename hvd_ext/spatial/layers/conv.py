@@ -11,17 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import check_dtype, result_dtype
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Sliding, Unsplit, Window
 from hvd_ext.spatial.layers.windowed import Linear, windowed
-from hvd_ext.spatial.tensor import (
-    SpatialTensor,
-    check_dtype,
-    global_shape,
-    implements,
-    result_dtype,
-)
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}

@@ -14,18 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import check_dtype, result_dtype
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import Box, lengths
 from hvd_ext.spatial.geometry.windows import Transposed
 from hvd_ext.spatial.layers.conv import batched, per_dim
 from hvd_ext.spatial.layers.windowed import windowed
-from hvd_ext.spatial.tensor import (
-    SpatialTensor,
-    check_dtype,
-    global_shape,
-    implements,
-    result_dtype,
-)
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}

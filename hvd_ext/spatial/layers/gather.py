@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,10 @@ from hvd_ext.spatial.geometry.exchange_plan import plan_exchange
 from hvd_ext.spatial.geometry.partition import Box, Interval, intersect_boxes, product, shard
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.tensor import SpatialTensor, implements
-from hvd_ext.spatial.unsupported import UnsupportedError
+from hvd_ext.spatial.unsupported import UnsupportedError, current_layer
+from hvd_ext.units import format_bytes
+
+log = logging.getLogger("hvd_ext")
 
 
 def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) -> SpatialTensor:
@@ -56,15 +61,37 @@ def gather(x: SpatialTensor) -> Tensor:
     if not isinstance(x, SpatialTensor):
         raise UnsupportedError(f"gather of a tensor of shape {tuple(x.shape)}: it is not split")
     x.copies.check(gather)
+    if x.behind:
+        split = range(len(x.lead), len(x.lead) + len(x.extents))
+        places = range(-len(x.extents), 0)
+        last = x.like(x.local.movedim(tuple(split), tuple(places)), behind=0)
+        return gather(last).movedim(tuple(places), tuple(split))
     everything = [[[(0, extent)]] * parts for extent, parts in zip(x.extents, x.parts, strict=True)]
     return fetch(x.like(to_replicated(x.local, x.grid.space)), everything)
 
 
-def as_view(x: SpatialTensor, whole: Tensor) -> Tensor:
-    """A copy of the whole where torch has a view: neither may be changed in place."""
-    whole = countable(whole)
+def gather_as(x: SpatialTensor, shape: Sequence[int]) -> Tensor:
+    """The whole in another shape: a copy, where torch has a view, and said where it is made.
+
+    Raises:
+        UnsupportedError: `convert` was told allow_gather=False.
+    """
+    layer = current_layer()
+    what = f"from {tuple(x.shape)} to {tuple(shape)}, which merges or cuts split dims"
+    if not layer.allow_gather:
+        raise UnsupportedError(f"{what}: it would gather, against allow_gather=False")
+    if x.grid.space.size > 1 and x.grid.space.rank == 0 and not x.local.is_meta:
+        nbytes = format_bytes(x.shape.numel() * x.dtype.itemsize)
+        where = f"layer {layer.name!r}" if layer.name else "outside a converted model"
+        _say_once(f"hvd_ext: {where}: {what}: from here on every rank has the whole, of {nbytes}")
+    whole = countable(gather(x).reshape(tuple(shape)))
     x.copies.add(whole, whole)
     return whole
+
+
+@functools.lru_cache(maxsize=1024)
+def _say_once(line: str) -> None:
+    log.warning(line)
 
 
 def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> Tensor:

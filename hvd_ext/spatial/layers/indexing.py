@@ -1,50 +1,37 @@
-"""Shapes: joining, cutting, indexing and flattening, along dims that are not split."""
+"""Shapes: joining, cutting and flattening, along dims that are not split."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial.layers.gather import as_view, gather
+from hvd_ext.spatial.layers.gather import gather_as
+from hvd_ext.spatial.layers.operands import reduced, shard_of, unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 
-def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
-    """`dim` counted from the front.
+@implements(torch.cat, torch.concat, torch.concatenate, any_operand=True, behind=True)
+def cat(tensors: Sequence[SpatialTensor | Tensor], dim: int = 0) -> SpatialTensor:
+    """Concatenate along a dim that is not split: skip connections.
 
-    Raises:
-        UnsupportedError: it is split over ranks, or there is none.
+    Tensors that are whole on every rank (pooled and enlarged again, coordinates) are cut to
+    the shard; the others must be split alike.
     """
-    if not -x.ndim <= dim < x.ndim:
-        raise UnsupportedError(f"{what} along dim {dim} of {x!r}: it has dims 0 to {x.ndim - 1}")
-    place = dim % x.ndim
-    if place >= len(x.lead):
-        raise UnsupportedError(
-            f"{what} along dim {dim} of {x!r}: that dim is split; dims 0 to "
-            f"{len(x.lead) - 1} are not"
-        )
-    return place
-
-
-@implements(torch.cat, torch.concat, torch.concatenate, any_operand=True)
-def cat(tensors: Sequence[SpatialTensor], dim: int = 0) -> SpatialTensor:
-    """Concatenate along a dim that is not split: skip connections."""
     one = next(tensor for tensor in tensors if isinstance(tensor, SpatialTensor))
-    for tensor in tensors:
-        if (
-            not isinstance(tensor, SpatialTensor)
-            or tensor.extents != one.extents
-            or tensor.grid is not one.grid
-        ):
+    place = unsplit(one, dim, "cat")
+    others = [size for at, size in enumerate(one.shape) if at != place]
+    for number, tensor in enumerate(tensors):
+        if [size for at, size in enumerate(tensor.shape) if at != place] != others:
             raise UnsupportedError(
-                f"cat of tensors of shapes {[tuple(t.shape) for t in tensors]}: all must be "
-                "split, over the same extents and the same grid"
+                f"cat along dim {dim} of tensors of shapes {[tuple(t.shape) for t in tensors]}: "
+                f"number {number} differs from {one!r} in another dim"
             )
-    return one.like(torch.cat([t.local for t in tensors], unsplit(one, dim, "cat")))
+    return one.like(torch.cat([shard_of(torch.cat, t, one) for t in tensors], place))
 
 
 @implements(torch.stack, any_operand=True)
@@ -66,65 +53,53 @@ def _splitter(function: Any) -> Any:
     return handler
 
 
-for _function in (torch.chunk, Tensor.chunk, torch.split, Tensor.split, torch.tensor_split):
-    implements(_function)(_splitter(_function))
+for _function in (
+    *(torch.chunk, Tensor.chunk, torch.split, Tensor.split, torch.tensor_split),
+    *(Tensor.tensor_split, torch.split_with_sizes, Tensor.split_with_sizes),
+):
+    implements(_function, behind=True)(_splitter(_function))
 
 
-@implements(Tensor.unsqueeze, torch.unsqueeze)
+@implements(Tensor.unsqueeze, torch.unsqueeze, behind=True)
 def unsqueeze(x: SpatialTensor, dim: int) -> SpatialTensor:
-    """A new dim before those that are split."""
+    """A new dim before those that are split, or after them."""
     place = dim if dim >= 0 else dim + x.ndim + 1
-    if not 0 <= place <= len(x.lead):
+    first, end = len(x.lead), len(x.lead) + len(x.extents)
+    if not 0 <= place <= x.ndim or first < place < end:
         raise UnsupportedError(
-            f"unsqueeze at dim {dim} of {x!r}: there is room at 0 to {len(x.lead)}, before the "
-            "dims that are split"
+            f"unsqueeze at dim {dim} of {x!r}: there is room at 0 to {first} and at {end} to "
+            f"{x.ndim}, not between the dims that are split"
         )
-    return x.like(x.local.unsqueeze(place))
+    return x.like(x.local.unsqueeze(place), behind=x.behind + (place >= end))
 
 
-@implements(Tensor.squeeze, torch.squeeze)
+@implements(Tensor.squeeze, torch.squeeze, behind=True)
 def squeeze(x: SpatialTensor, dim: int) -> SpatialTensor:
     """Drop a dim of one cell that is not split."""
-    return x.like(x.local.squeeze(unsplit(x, dim, "squeeze")))
+    return reduced(x, x.local.squeeze(unsplit(x, dim, "squeeze")), (dim,))
 
 
-@implements(Tensor.__getitem__)
-def getitem(x: SpatialTensor, index: Any) -> SpatialTensor:
-    """Index dims that are not split, by numbers and slices."""
-    given = index if isinstance(index, tuple) else (index,)
-    if Ellipsis in given:
-        at = given.index(Ellipsis)
-        given = (*given[:at], *(slice(None),) * (x.ndim - len(given) + 1), *given[at + 1 :])
-    rest = given[len(x.lead) :]
-    if (
-        len(given) > x.ndim
-        or not all(isinstance(item, int | slice) for item in given)
-        or any(item != slice(None) for item in rest)
-    ):
-        raise UnsupportedError(
-            f"x[{index}] of {x!r}: only numbers and slices, and only of the first "
-            f"{len(x.lead)} dims; the others are split"
-        )
-    return x.like(x.local[given[: len(x.lead)]])
-
-
-@implements(torch.flatten, Tensor.flatten)
+@implements(torch.flatten, Tensor.flatten, behind=True)
 def flatten(x: SpatialTensor, start_dim: int = 0, end_dim: int = -1) -> SpatialTensor | Tensor:
     """Flatten; if split dims are among those, gather first."""
-    if end_dim % x.ndim < len(x.lead):
-        return x.like(x.local.flatten(start_dim, end_dim))
-    return as_view(x, gather(x).flatten(start_dim, end_dim))
+    asked = global_shape(torch.flatten, (tuple(x.shape),), (start_dim, end_dim))
+    first, end = len(x.lead), len(x.lead) + len(x.extents)
+    if end_dim % x.ndim < first or start_dim % x.ndim >= end:
+        return reshape(x, asked)
+    return gather_as(x, asked)
 
 
-@implements(Tensor.view, Tensor.reshape, torch.reshape)
+@implements(Tensor.view, Tensor.reshape, torch.reshape, behind=True)
 def reshape(x: SpatialTensor, *sizes: Any, shape: Sequence[int] = ()) -> SpatialTensor | Tensor:
     """Another shape; if split dims do not stay as they are, gather first."""
     given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     asked = global_shape(torch.reshape, (tuple(x.shape),), (given or tuple(shape),))
-    dims = len(x.extents)
-    if len(asked) > dims and asked[len(asked) - dims :] == x.extents:
-        return x.like(x.local.reshape(*asked[: len(asked) - dims], *x.local.shape[-dims:]))
-    return as_view(x, gather(x).reshape(asked))
+    dims, own = len(x.extents), x.local.shape[len(x.lead) : x.local.ndim - x.behind]
+    for first in range(len(asked) - dims, -1, -1):
+        before, after = asked[:first], asked[first + dims :]
+        if asked[first : first + dims] == x.extents and math.prod(before) == math.prod(x.lead):
+            return x.like(x.local.reshape(*before, *own, *after), behind=len(after))
+    return gather_as(x, asked)
 
 
 @implements(torch.unbind, Tensor.unbind)

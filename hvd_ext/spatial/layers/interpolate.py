@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Explicit, Sliding
 from hvd_ext.spatial.layers.adaptive_pool import adaptive_pool
 from hvd_ext.spatial.layers.conv import batched
 from hvd_ext.spatial.layers.windowed import windowed
-from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, global_shape, implements
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
-from hvd_ext.spatial.layers.pointwise import first, shard_of
-from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements
+from hvd_ext.spatial.layers.operands import first, shard_of
+from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 CELLWISE = (

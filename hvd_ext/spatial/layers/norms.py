@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import accumulate_dtype, check_dtype
 from hvd_ext.spatial.exchange.assemble import layout
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_partitioned
-from hvd_ext.spatial.layers.pointwise import aligned
-from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, implements
+from hvd_ext.spatial.layers.operands import aligned
+from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 
@@ -87,7 +88,20 @@ def instance_norm(
     return x.like(_affine(normal, weight, bias, x).to(x.dtype))
 
 
-@implements(F.layer_norm)
+@implements(F.linear, behind=True)
+def linear(x: SpatialTensor, weight: Tensor, bias: Tensor | None = None) -> SpatialTensor:
+    """A linear layer over the last dim, which must not be split."""
+    if not x.behind:
+        raise UnsupportedError(
+            f"linear over the last dim of {x!r}, which is split: permute or flatten it first"
+        )
+    check_dtype("linear", x, weight)
+    weight = to_partitioned(weight, x.grid.space)
+    bias = None if bias is None else to_partitioned(bias, x.grid.space)
+    return x.like(F.linear(x.local, weight, bias))
+
+
+@implements(F.layer_norm, behind=True)
 def layer_norm(
     x: SpatialTensor,
     normalized_shape: Sequence[int],
@@ -95,9 +109,19 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> SpatialTensor:
-    """Layer normalisation over the last dims, which must include all that are split."""
+    """Layer normalisation over the last dims: all that are split among them, or none."""
     over = len(normalized_shape)
-    if tuple(x.shape[x.ndim - over :]) != tuple(normalized_shape) or over < len(x.extents):
+    if 0 < over <= x.behind:
+        weight, bias = (
+            None if given is None else to_partitioned(given, x.grid.space)
+            for given in (weight, bias)
+        )
+        return x.like(F.layer_norm(x.local, normalized_shape, weight, bias, eps))
+    if (
+        x.behind
+        or tuple(x.shape[x.ndim - over :]) != tuple(normalized_shape)
+        or over < len(x.extents)
+    ):
         raise UnsupportedError(
             f"layer_norm over {tuple(normalized_shape)} of a tensor of shape {tuple(x.shape)}: "
             f"the last dims, {x.extents} at least, must be normalised together"

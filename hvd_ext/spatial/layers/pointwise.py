@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial.exchange.replicated import to_partitioned
-from hvd_ext.spatial.layers.indexing import unsplit
+from hvd_ext.spatial.layers.operands import first, same, shard_of
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
@@ -28,6 +28,7 @@ ELEMENTWISE = (
     *("clamp_", "clamp_min", "clamp_max", "clip", "pow", "isnan", "isinf", "isfinite"),
     *(
         "logical_not",
+        "channel_shuffle",
         "bitwise_not",
         "positive",
         "nan_to_num",
@@ -91,57 +92,8 @@ def _local(function: Any) -> Any:
     return handler
 
 
-def same(x: SpatialTensor, local: Tensor) -> SpatialTensor:
-    """What `local` is the shard of: `x` itself where torch returned what it was given."""
-    return x if local is x.local else x.like(local)
-
-
-def first(operands: Any) -> SpatialTensor:
-    """The first partitioned tensor among some operands."""
-    return next(operand for operand in operands if isinstance(operand, SpatialTensor))
-
-
-def shard_of(function: Any, value: Any, x: SpatialTensor) -> Any:
-    """What stands beside this rank's shard of `x`: of an operand's cells, those in the same place.
-
-    Raises:
-        UnsupportedError: it is split otherwise than `x`, or replicated and neither as large.
-    """
-    if isinstance(value, SpatialTensor):
-        if value.extents != x.extents or value.grid is not x.grid:
-            raise UnsupportedError(
-                f"{name_of(function)} of tensors split as {x!r} and {value!r}: "
-                "their split dims and their grid must be the same"
-            )
-        return value.local
-    return aligned(value, x) if isinstance(value, Tensor) else value
-
-
-def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
-    """The part of a replicated tensor that stands beside this rank's shard of `x`.
-
-    Along split dims it is either one cell, for all ranks, or the whole extent.
-
-    Raises:
-        UnsupportedError: it is neither.
-    """
-    entered = to_partitioned(tensor, x.grid.space)
-    for back, (extent, (begin, end)) in enumerate(
-        zip(reversed(x.extents), reversed(x.box), strict=True), start=1
-    ):
-        if tensor.ndim < back or (tensor.shape[-back] == 1 and extent > 1):
-            continue
-        if tensor.shape[-back] != extent:
-            raise UnsupportedError(
-                f"a replicated tensor of shape {tuple(tensor.shape)} beside a split one of shape "
-                f"{tuple(x.shape)}: along split dims it must have 1 cell or all of them"
-            )
-        entered = entered.narrow(-back, begin, end - begin)
-    return entered
-
-
 for _function in _functions(ELEMENTWISE) | _functions(BROADCAST):
-    implements(_function, any_operand=True)(_local(_function))
+    implements(_function, any_operand=True, behind=True)(_local(_function))
 
 
 @implements(F.prelu, torch.prelu)
@@ -163,26 +115,10 @@ def _cast(function: Any) -> Any:
 
 
 for _function in (Tensor.to, Tensor.type_as):
-    implements(_function, any_operand=True)(_cast(_function))
+    implements(_function, any_operand=True, behind=True)(_cast(_function))
 
 
-def _over_channels(function: Any) -> Any:
-    def handler(x: SpatialTensor, dim: int | None = None, *args: Any, **kw: Any) -> SpatialTensor:
-        if dim is None:
-            raise UnsupportedError(f"{name_of(function)} of {x!r} without a dim: give one")
-        return x.like(function(x.local, unsplit(x, dim, name_of(function)), *args, **kw))
-
-    return handler
-
-
-for _function in (
-    *(F.softmax, F.log_softmax, torch.softmax, torch.log_softmax),
-    *(Tensor.softmax, Tensor.log_softmax, torch.cumsum, Tensor.cumsum, F.glu),
-):
-    implements(_function)(_over_channels(_function))
-
-
-@implements(F.dropout)
+@implements(F.dropout, behind=True)
 def dropout(
     x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> SpatialTensor:

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.geometry.partition import Box, lengths
 from hvd_ext.spatial.geometry.windows import Sliding, Unsplit, Window
 from hvd_ext.spatial.layers.conv import batched, per_dim
 from hvd_ext.spatial.layers.windowed import Linear, windowed
-from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, global_shape, implements
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 Numbers = int | Sequence[int]

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
-from hvd_ext.spatial.tensor import SpatialTensor, accumulate_dtype, global_shape, implements
+from hvd_ext.spatial.layers.operands import reduced
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 
@@ -25,12 +27,13 @@ def _reduction(function: Any, mean: bool) -> Any:
         # Whatever the reduction is: torch's means take seconds to load on the meta device.
         global_shape(torch.sum, (tuple(x.shape),), (asked, keepdim))
         over = sorted(place % x.ndim for place in asked)
-        split = [place for place in over if place >= len(x.lead)]
+        first, end = len(x.lead), len(x.lead) + len(x.extents)
+        split = [place for place in over if first <= place < end]
         made = dtype or x.dtype
         if mean and not (made.is_floating_point or made.is_complex):
             raise UnsupportedError(f"mean of {x!r} in {made}: ask for a floating-point dtype")
         if not split:
-            return x.like(function(x.local, over, keepdim, dtype=dtype))
+            return reduced(x, function(x.local, over, keepdim, dtype=dtype), over)
         if len(split) < len(x.extents):
             raise UnsupportedError(
                 f"{'mean' if mean else 'sum'} over dims {over} of {x!r}: over all split dims or "
@@ -46,5 +49,5 @@ def _reduction(function: Any, mean: bool) -> Any:
     return handler
 
 
-implements(torch.sum, Tensor.sum)(_reduction(torch.sum, mean=False))
-implements(torch.mean, Tensor.mean)(_reduction(torch.mean, mean=True))
+implements(torch.sum, Tensor.sum, behind=True)(_reduction(torch.sum, mean=False))
+implements(torch.mean, Tensor.mean, behind=True)(_reduction(torch.mean, mean=True))

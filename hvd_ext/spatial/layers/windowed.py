@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from hvd_ext.spatial.dtypes import result_dtype
 from hvd_ext.spatial.exchange.assemble import Add, index_of, join
 from hvd_ext.spatial.exchange.halo import exchange_around
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.window_plan import Block, WindowPlan, plan_windows
 from hvd_ext.spatial.geometry.windows import Window
-from hvd_ext.spatial.tensor import SpatialTensor, result_dtype
+from hvd_ext.spatial.tensor import SpatialTensor
 
 # Below this part of a rank's outputs, a separate interior saves too little.
 _WORTH = 0.5

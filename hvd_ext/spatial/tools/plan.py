@@ -107,6 +107,13 @@ class Plan:
         return max(map(sum, zip(*(layer.saved_bytes for layer in self.layers), strict=True)))
 
     @property
+    def whole_layers(self) -> tuple[LayerPlan, ...]:
+        """Those that compute after the last one whose output is split: the same on every rank."""
+        split = [number for number, layer in enumerate(self.layers) if layer.partitioned]
+        rest = self.layers[split[-1] + 1 if split else 0 :]
+        return tuple(layer for layer in rest if any(layer.flops))
+
+    @property
     def parameter_bytes(self) -> int:
         """Parameters, the same on every rank; gradients take as much again."""
         return sum(layer.parameter_bytes for layer in self.layers)
@@ -144,11 +151,15 @@ class Plan:
 
     def _sums(self) -> str:
         compute = sum(layer.compute_time_s(self.speeds) for layer in self.layers)
-        gather = (
-            f"gather before {', '.join(self.gather_before)}"
-            if self.gather_before
-            else "gather nowhere"
-        )
+        gather = "gather nowhere"
+        if self.gather_before:
+            gather = f"gather before {', '.join(self.gather_before)}"
+        elif self.whole_layers:
+            flops = sum(max(layer.flops) for layer in self.whole_layers)
+            gather = (
+                f"from {self.whole_layers[0].name} on every rank computes the whole, "
+                f"{flops / 1e9:.3f} GFlop"
+            )
         return (
             f"per rank: {self.flops / 1e9:.3f} GFlop forward, "
             f"{format_bytes(self.activation_bytes)} kept for backward, "

@@ -1,0 +1,30 @@
+"""Which dtype sums are taken in, and results have."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hvd_ext.spatial.tensor import SpatialTensor
+from hvd_ext.spatial.unsupported import UnsupportedError
+
+
+def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to sum `dtype` in: fp16 sums overflow, and bf16 sums stop growing."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def result_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype of a convolution of `tensor`, autocast included."""
+    kind = tensor.device.type
+    if kind == "meta" or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor.dtype
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
+
+
+def check_dtype(what: str, x: SpatialTensor, weight: Tensor) -> None:
+    """Refuse a weight of another dtype, which torch would on ranks that have cells alone."""
+    if weight.dtype != x.dtype and result_dtype(weight) != result_dtype(x.local):
+        raise UnsupportedError(
+            f"{what} of {x.dtype} with a weight of {weight.dtype}: they must be the same"
+        )
