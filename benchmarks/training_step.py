@@ -35,6 +35,7 @@ from typing import Any
 from benchmarks import harness, training_figures, training_report
 from benchmarks.training_cases import CASES
 from hvd_ext.cli import at_least, output_file, progress
+from hvd_ext.memory import VARIABLES as KEPT
 from testbed import ranks, turns
 
 # hvd_ext has found its layout of buckets, and the network its allocator's sizes.
@@ -42,8 +43,6 @@ _WARM_UP_STEPS = 6
 _CYCLE_TIMES_MS = (1, 3, 10)
 _THRESHOLDS_MIB = (16, 128)
 _TRIED_STEPS, _TRIED_TURNS = 2, 2
-# As hvd.init() has malloc do, and an expert can have it do.
-_KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
 _YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 # What a user may have set, and an arm that is measured as it comes must not have.
 _SET_HERE = (
@@ -72,14 +71,14 @@ class Arm:
 
 
 ARMS = {
-    "alone": Arm("none", _KEPT),
-    "alone_together": Arm("barrier", {**_KEPT, **_YIELDING}),
+    "alone": Arm("none", KEPT),
+    "alone_together": Arm("barrier", {**KEPT, **_YIELDING}),
     "horovod": Arm("horovod", memory="as it comes"),
-    "horovod_by_hand": Arm("horovod", {**_KEPT, **_YIELDING}),
-    "ddp": Arm("ddp", _KEPT),
-    "ddp_zero": Arm("ddp_zero", _KEPT),
-    "hvd_ext": Arm("hvd_ext", memory="as hvd.init() sets it"),
-    "hvd_ext_sharded": Arm("hvd_ext_sharded", memory="as hvd.init() sets it"),
+    "horovod_by_hand": Arm("horovod", {**KEPT, **_YIELDING}),
+    "ddp": Arm("ddp", KEPT),
+    "ddp_zero": Arm("ddp_zero", KEPT),
+    "hvd_ext": Arm("hvd_ext", memory="kept by hvd.init()"),
+    "hvd_ext_sharded": Arm("hvd_ext_sharded", memory="kept by hvd.init()"),
 }
 
 
