@@ -34,7 +34,7 @@ class Contender:
 def start() -> bool:
     """Start Horovod; returns whether its background thread can change its priority.
 
-    hvd_ext gives that thread the lowest priority, for good. For Horovod's own exchange
+    hvd_ext has that thread scheduled as idle, for good. For Horovod's own exchange
     it must have the usual one again, and raising it takes a privilege (root's, or
     `ulimit -e`). Without it the thread keeps its priority throughout.
     """
@@ -49,12 +49,12 @@ def start() -> bool:
     return free and hvd.local_size() <= len(os.sched_getaffinity(0))
 
 
-def with_thread_at(niceness: int, exchange: Callable[[], None]) -> Callable[[], None]:
-    """The exchange, with Horovod's background thread at a niceness; see `start`."""
-    from hvd_ext.torch.background import set_niceness
+def with_thread_idle(idle: bool, exchange: Callable[[], None]) -> Callable[[], None]:
+    """The exchange, with Horovod's background thread scheduled as idle or not; see `start`."""
+    from hvd_ext.torch.background import set_idle
 
     def exchange_so() -> None:
-        set_niceness(niceness)
+        set_idle(idle)
         exchange()
 
     return exchange_so

@@ -101,7 +101,7 @@ def _work(rounds: int) -> None:
             raise harness.BenchmarkError("hvd_ext's weights are not Horovod's after 6 steps")
     if follows:
         steps = {
-            name: gradients.with_thread_at(0 if name == "horovod" else 19, step)
+            name: gradients.with_thread_idle(name != "horovod", step)
             for name, step in steps.items()
         }
     samples = timing.interleave(steps, rounds, gradients.timed)

@@ -94,7 +94,7 @@ def _work(rounds: int) -> None:
         repeated = {name: _repeated(call, _CALLS[name]) for name, call in calls.items()}
         if follows:
             repeated = {
-                name: gradients.with_thread_at(0 if name == "horovod" else 19, call)
+                name: gradients.with_thread_idle(name != "horovod", call)
                 for name, call in repeated.items()
             }
         samples = timing.interleave(repeated, rounds, gradients.timed)
