@@ -92,11 +92,9 @@ class _Rank:
 
 def _state_bytes(optimizer: Any) -> int:
     """What an optimizer keeps besides parameters and gradients, on this rank."""
-    # ZeroRedundancyOptimizer's is that of the optimizer it holds; hvd_ext's, if sharded, that of
-    # the one that updates this rank's parts.
-    held = getattr(optimizer, "optim", optimizer)
-    held = held._shards._inner if hasattr(held, "_shards") else held
-    return sum(map(_bytes_in, held.state.values()))
+    # ZeroRedundancyOptimizer's is that of the one it holds; hvd_ext's sharded one says it.
+    holder = getattr(optimizer, "optim", optimizer)
+    return sum(map(_bytes_in, getattr(holder, "own_state", holder.state).values()))
 
 
 def _bytes_in(state: Any) -> int:

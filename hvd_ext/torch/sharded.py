@@ -33,6 +33,11 @@ def sharded_class(base: Any) -> Any:
             self._shards = shards
             self._loaded = False
 
+        @property
+        def own_state(self) -> dict[torch.Tensor, dict[str, Any]]:
+            """The state that this rank keeps, of its parts of the parameters."""
+            return self._shards.state
+
         def _exchange(self) -> None:
             self._reducer.reduce()
 

@@ -145,6 +145,11 @@ class Shards:
         for parameter in parameters:
             parameter.grad = None
 
+    @property
+    def state(self) -> dict[torch.Tensor, State]:
+        """Of this rank's parts of the parameters."""
+        return self._inner.state
+
     def forget_state(self) -> None:
         self._inner.state.clear()
 

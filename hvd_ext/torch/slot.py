@@ -78,7 +78,7 @@ class GradientSlot:
             )
         # A gradient with a graph (create_graph=True) would keep those of all steps alive.
         if grad.data_ptr() != self.view.data_ptr() or grad.grad_fn is not None:
-            self.view.copy_(grad.detach())
+            self.view.copy_(grad.detach() if grad.requires_grad else grad)
             self.parameter.grad = self.view.data
 
     def contribute_zeros(self) -> None:

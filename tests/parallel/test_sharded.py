@@ -92,7 +92,7 @@ def assert_equal(comm, model, expected) -> None:
 
 
 def state_bytes(optimizer) -> int:
-    states = optimizer._shards._inner.state if hasattr(optimizer, "_shards") else optimizer.state
+    states = getattr(optimizer, "own_state", optimizer.state)
     return sum(
         value.numel() * value.element_size()
         for state in states.values()
