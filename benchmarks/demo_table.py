@@ -10,14 +10,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from hvd_ext import memory
 from testbed import ranks, timing
 
-_KEPT_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
-    # glibc silently ignores a threshold above 32 MiB.
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
-}
-_BY_HAND = {"OMPI_MCA_mpi_yield_when_idle": "1", **_KEPT_MEMORY}
+# What hvd.init() does for hvd_ext, and the ranks without exchange for themselves.
+_BY_HAND = {"OMPI_MCA_mpi_yield_when_idle": "1", **memory.VARIABLES}
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ ARMS = {
     "horovod": Arm("stock Horovod", "horovod"),
     "horovod_by_hand": Arm("Horovod by hand", "horovod", _BY_HAND),
     "hvd_ext": Arm("hvd_ext", "hvd_ext"),
-    "none": Arm("no exchange (limit)", "none", _KEPT_MEMORY),
+    "none": Arm("no exchange (limit)", "none"),
 }
 PEERS = ("horovod", "horovod_by_hand")
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hvd_ext.memory import keep_freed_memory
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -27,8 +29,9 @@ _cross: MPI.Comm
 
 
 def init() -> None:
-    """Start MPI. A collective."""
+    """Start MPI, and keep freed memory, as hvd_ext does. A collective."""
     global _world, _node, _cross
+    keep_freed_memory()
     from mpi4py import MPI
 
     _world = MPI.COMM_WORLD
