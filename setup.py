@@ -132,6 +132,7 @@ setup(
         # Pictures of benchmarks.
         "plot": ["matplotlib>=3.8"],
         "dev": [
+            "einops",  # what models of others call on tensors
             "hypothesis",
             "mypy",
             "psutil",

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import einops
 import numpy as np
 import pytest
 
@@ -117,7 +118,6 @@ EINOPS: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("what", EINOPS)
 def test_einops_gives_what_it_gives_of_the_whole(what: str) -> None:
-    einops = pytest.importorskip("einops", reason="einops is not installed")
     expected = EINOPS[what](einops, X)
     for found in on_grid((1, 2, 2), lambda grid: whole(EINOPS[what](einops, scatter(X, grid)))):
         torch.testing.assert_close(found, expected)
