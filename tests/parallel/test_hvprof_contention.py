@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 import subprocess
@@ -12,6 +13,10 @@ import pytest
 import hvprof
 from hvprof.analysis.contention import step_parts
 from tests.recorded import PROGRAMS, RECORD, installed_mpis, mpirun, run
+
+
+_ATTEMPTS = 10
+_QUIET_S = 0.01  # off the core, of a step that computes for 0.1 s
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,20 @@ def contended(tmp_path_factory: pytest.TempPathFactory) -> Contended:
     program = folder / "known_contention"
     source = PROGRAMS / "known_contention.c"
     subprocess.run([mpi / "mpicc", "-O1", "-pthread", source, "-o", program], check=True)
-    done = run([*RECORD, "-o", folder / "run", "--", *mpirun(1, mpi), program])
-    assert done.returncode == 0, done.stderr
-    rows = [map(float, row.split()) for row in re.findall(r"step (.*)", done.stdout)]
-    recording = hvprof.load(folder / "run")
-    if not recording.ranks[0].knows_queue:
-        pytest.skip("this kernel has no schedstat of threads")
-    return Contended(recording, *map(list, zip(*rows, strict=True)))
+    # Other programs may use the core too, and are not what is tested.
+    first = ["nice", "-n", "-20"] if os.geteuid() == 0 else []
+    for attempt in range(_ATTEMPTS):
+        recorded = folder / f"run{attempt}"
+        done = run([*first, *RECORD, "-o", recorded, "--", *mpirun(1, mpi), program])
+        assert done.returncode == 0, done.stderr
+        rows = [list(map(float, row.split())) for row in re.findall(r"step (.*)", done.stdout)]
+        recording = hvprof.load(recorded)
+        if not recording.ranks[0].knows_queue:
+            pytest.skip("this kernel has no schedstat of threads")
+        # In every second step nothing communicates.
+        if all(queued_s + blocked_s < _QUIET_S for queued_s, _, blocked_s in rows[::2]):
+            return Contended(recording, *map(list, zip(*rows, strict=True)))
+    pytest.skip(f"other programs used the core in each of {_ATTEMPTS} runs")
 
 
 def test_the_kernels_queue_is_that_of_the_programs_clocks(contended: Contended) -> None:
