@@ -13,14 +13,13 @@ from hvd_ext.units import format_bytes
 _WIDTH = 116  # what the tables need
 
 
-def show(result: dict[str, Any]) -> None:
-    """Print each model's steps, and what they are made of."""
+def show(case: dict[str, Any]) -> None:
+    """Print a model's steps, and what they are made of."""
     console = Console(width=max(_WIDTH, Console().width))
-    for case in result["cases"]:
-        console.print(_steps(case))
-        console.print(_made_of(case))
-        ratios = [f"{name} {value:.2f}" for name, value in case.items() if isinstance(value, float)]
-        console.print(", ".join(ratios), highlight=False)
+    console.print(_steps(case))
+    console.print(_made_of(case))
+    ratios = [f"{name} {value:.2f}" for name, value in case.items() if isinstance(value, float)]
+    console.print(", ".join(ratios), highlight=False)
 
 
 def _steps(case: dict[str, Any]) -> Table:

@@ -99,14 +99,14 @@ def main(arguments: Sequence[str]) -> int:
         work(model, options.exchange)
         return 0
     arms = [name for name in ARMS if name in (options.arm or ARMS)]
-    cases = [
-        _Comparison(name, options.np, options.steps or CASES[name].steps).run(arms, options.rounds)
-        for name in options.model or CASES
-    ]
-    result = {"size": options.np, "cases": cases}
-    training_report.show(result)
-    if options.json:
-        harness.write_result(options.json, result)
+    result: dict[str, Any] = {"size": options.np, "cases": []}
+    for name in options.model or CASES:
+        comparison = _Comparison(name, options.np, options.steps or CASES[name].steps)
+        case = comparison.run(arms, options.rounds)
+        result["cases"].append(case)
+        training_report.show(case)
+        if options.json:  # after each: it takes minutes
+            harness.write_result(options.json, result)
     if options.plot:
         training_report.draw(result, options.plot)
     return 0
