@@ -14,7 +14,6 @@ import hvprof
 from hvprof.analysis.contention import step_parts
 from tests.recorded import PROGRAMS, RECORD, installed_mpis, mpirun, run
 
-
 _ATTEMPTS = 10
 _QUIET_S = 0.01  # off the core, of a step that computes for 0.1 s
 
