@@ -144,7 +144,9 @@ def _host(ranks: list[RankRecording]) -> Host:
 def _computing_s(step: Step) -> float:
     """CPU time of a rank without its communication, and without waiting for it on a core."""
     helpers_s = max(0.0, step.process_s - step.communicating_s - step.cpu_s)
-    return helpers_s + min(step.cpu_s, step.compute_s + step.other_s)
+    # On a core, and not in a region that waits: there the thread may spin.
+    on_core_s = max(0.0, step.compute_s + step.other_s - (step.queued_s or 0.0))
+    return helpers_s + min(step.cpu_s, on_core_s)
 
 
 def _parts(step: Step, host: Host, count: int) -> StepParts:
