@@ -9,6 +9,7 @@ the others write to only while all of them are in `give_parameters`.
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hvd_ext.allreduce.operations import Array
-    from hvd_ext.allreduce.table import Table
-    from hvd_ext.arena.layout import Layout
-    from hvd_ext.job.topology import Topology
     from hvd_ext.shm.window import NodeExchange
 
 
@@ -37,22 +35,21 @@ class ShardedArena(HostArena):
     _REGIONS = 2
     _GIVES_SUMS = False
 
-    def __init__(
-        self,
-        topology: Topology,
-        layout: Layout,
-        scale: float,
-        table: Table,
-        timeout_s: float,
-    ) -> None:
-        """Make the window; collective, and raises, as HostArena."""
-        super().__init__(topology, layout, scale, table, timeout_s)
-        total = layout.total_bytes
-        self.parameters: Array = np.frombuffer(self._window.data, np.uint8, total, total)
-        self.shards = [exchange.shard_bytes for exchange in self._exchanges]
-        self._of_parameters = [
+    @cached_property
+    def parameters(self) -> Array:
+        total = self.layout.total_bytes
+        return np.frombuffer(self._window.data, np.uint8, total, total)
+
+    @property
+    def shards(self) -> list[tuple[int, int]]:
+        return [exchange.shard_bytes for exchange in self._exchanges]
+
+    @cached_property
+    def _of_parameters(self) -> list[NodeExchange]:
+        total = self.layout.total_bytes
+        return [
             self._window.plan(total + b.offset_bytes, b.count, b.dtype, 1.0, local=False)
-            for b in layout.buckets
+            for b in self.layout.buckets
         ]
 
     def finish(self) -> None:
