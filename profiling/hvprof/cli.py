@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "compare": "compare",
     "check": "check",
     "layers": "layers",
+    "limits": "limits",
 }
 
 

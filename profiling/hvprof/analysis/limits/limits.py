@@ -1,0 +1,280 @@
+"""The limits of a training's scaling, from timed layers and a link, or from a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isinf
+
+from hvd_ext.errors import UsageError
+from hvprof.analysis.contention import StepParts
+from hvprof.analysis.layers import LayerTable
+from hvprof.analysis.limits.compute import AffineTime, Compute, compute_of, gradients_of
+from hvprof.analysis.limits.exchange import ALGORITHMS, RING, as_recorded, over_link, passes
+from hvprof.analysis.limits.overlap import LayerOverlap, recorded_overlap
+from hvprof.analysis.limits.step_time import StepModel, StepTime
+from hvprof.analysis.limits.stops import Stop, ruling, stops
+from hvprof.analysis.limits.waiting import jitter_of
+from hvprof.analysis.summary import Row
+from hvprof.recording.model import Recording
+
+# Backward is two of the three matrix products that a layer needs.
+_BACKWARD = 2 / 3
+_MOST_ROWS = 64
+_EXCHANGES = ("allreduce", "iallreduce", "reduce_scatter", "reduce_scatter_block")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        link_gb_s: what a node's link carries, in 10^9 bytes/s; None: as it was recorded.
+        batch: of all ranks together; None: not known (of layers: the largest that was timed).
+        ranks_per_node: None: as recorded, else 1.
+        most_ranks: of the table; None: as far as the batch goes, or 64 times what was measured.
+        efficiency: below which more ranks do not pay, above 0 and below 1.
+    """
+
+    link_gb_s: float | None = None
+    batch: int | None = None
+    ranks_per_node: int | None = None
+    most_ranks: int | None = None
+    efficiency: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What one algorithm of the exchange allows.
+
+    Attributes:
+        stops: the four limits.
+        rules: the one that is met first, None if none is.
+        rules_twice: the same with twice the bandwidth.
+        strong, weak: the step by number of ranks, with the batch of all ranks kept, and with that
+            of each.
+    """
+
+    stops: tuple[Stop, ...]
+    rules: Stop | None
+    rules_twice: Stop | None
+    strong: tuple[StepTime, ...]
+    weak: tuple[StepTime, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where scaling stops.
+
+    Attributes:
+        source: what was measured, in words.
+        base_ranks: of the measured step, over which speedups are.
+        ranks_per_node: of all the nodes; None: all ranks are taken to share one.
+        batch: of all ranks; None: not known.
+        message_bytes: that a rank's step exchanges.
+        link_gb_s: what the link carries, or the recorded exchange reached.
+        step: as it was measured.
+        by_algorithm: "ring", which no exchange beats, and "tree", how most grow.
+        network_free, synchrony_free: speedups of the measured step if the exchange cost nothing,
+            and if ranks did not wait for each other either.
+        shared_input_ranks: ranks from which on input takes longer than compute, if the file
+            system already gives all it can; None where no input was recorded.
+        efficiency: that was asked for.
+    """
+
+    source: str
+    base_ranks: int
+    ranks_per_node: int | None
+    batch: int | None
+    message_bytes: float
+    link_gb_s: float | None
+    step: StepTime
+    by_algorithm: dict[str, Scaling]
+    network_free: float
+    synchrony_free: float
+    shared_input_ranks: float | None
+    efficiency: float
+
+    def needed_gb_s(self, step: StepTime) -> float:
+        """What a link must carry for backward to hide a ring's exchange; 0 for one rank."""
+        sent_bytes = _passes(step.ranks, self.ranks_per_node) * self.message_bytes
+        return sent_bytes / step.backward_s / 1e9 if step.backward_s else 0.0
+
+
+def limits_of_layers(table: LayerTable, question: Question) -> Limits:
+    """The limits of timed layers over a link: no recording needed.
+
+    Raises:
+        UsageError: no link is given, or the layers have no gradients, or took no time.
+    """
+    if question.link_gb_s is None:
+        raise UsageError("no link: give --link GBIT, what a node's link carries, such as 100")
+    gradients = gradients_of(table)
+    message_bytes = sum(gradient.message_bytes for gradient in gradients)
+    compute = compute_of(table)
+    if not message_bytes or not compute.time_s(1):
+        what = "no time" if message_bytes else "no gradients"
+        raise UsageError(f"the layers have {what}: measure them with hvprof layers --json")
+    batch, per_node = question.batch or table.batches[-1], question.ranks_per_node or 1
+    models = {
+        algorithm: StepModel(
+            base_ranks=1,
+            batch=batch,
+            compute=compute,
+            exchange=over_link(algorithm, message_bytes, question.link_gb_s, per_node),
+            overlap=LayerOverlap(gradients),
+        )
+        for algorithm in ALGORITHMS
+    }
+    source = f"{table.model}, timed on one rank at a batch of {_listed(table.batches)}"
+    return _limits(source, models, message_bytes, batch, per_node, question.link_gb_s, question)
+
+
+def limits_of_recording(
+    recording: Recording,
+    parts: StepParts | None,
+    message_bytes: float,
+    question: Question,
+    layers: LayerTable | None = None,
+) -> Limits:
+    """The limits of a recorded training.
+
+    Args:
+        recording: of at least 2 ranks that mark their steps.
+        parts: of a step.
+        message_bytes: that a rank's step exchanges.
+        question: what is asked.
+        layers: say how compute shrinks with the batch, which then must be known.
+
+    Raises:
+        UsageError: the recording does not tell.
+    """
+    size, sums = recording.size, recording.all_steps
+    if parts is None or sums is None or not parts.time_s:
+        raise UsageError("the recording has no steps: mark them with hvprof.step(), record again")
+    if size < 2:
+        raise UsageError(
+            "a recording of 1 rank has no exchange: record 2 or more, or give hvprof limits the "
+            "table of hvprof layers --json, and --link"
+        )
+    if layers and not question.batch:
+        raise UsageError("--layers needs --batch, the samples of a step of all ranks together")
+    nodes = len({rank.host for rank in recording.ranks})
+    per_node = question.ranks_per_node or max(1, round(size / nodes))
+    batch = question.batch or size
+    jitter = jitter_of(recording).at_most(parts.exposed_s, size)
+    exposed_s = max(0.0, parts.exposed_s - jitter.waiting_s(size))
+    exchange_s = exposed_s + sums.overlapped_s / sums.index
+    compute_s = parts.compute_s + (parts.waiting_s or 0.0)
+    compute = _recorded_compute(recording, compute_s, batch / size, layers)
+    backward_s = compute.backward.at(batch / size)
+    slowed_s = parts.slowed_s or 0.0
+    models = {
+        algorithm: StepModel(
+            base_ranks=size,
+            batch=batch,
+            compute=compute,
+            exchange=as_recorded(
+                algorithm, exchange_s, message_bytes, size, per_node, question.link_gb_s
+            ),
+            overlap=recorded_overlap(exposed_s, exchange_s, backward_s),
+            jitter=jitter,
+            slowed=slowed_s / exchange_s if exchange_s else 0.0,
+            io_s=parts.io_s,
+            # What slowed computing although nothing was exchanged stays.
+            other_s=parts.other_s + (0.0 if exchange_s else slowed_s),
+        )
+        for algorithm in ALGORITHMS
+    }
+    known = None if isinf(models[RING].exchange.ranks_per_node) else per_node
+    reached = _passes(size, per_node) * message_bytes / exchange_s / 1e9 if exchange_s else None
+    source = f"{size} ranks on {nodes} node{'s' * (nodes > 1)}, mean of {sums.index} steps"
+    link_gb_s = question.link_gb_s or reached
+    return _limits(source, models, message_bytes, question.batch, known, link_gb_s, question)
+
+
+def exchanged_bytes(rows: Sequence[Row], recording: Recording) -> float:
+    """Bytes that a rank's step exchanges: its data traffic in allreduces."""
+    sums = recording.all_steps
+    if sums is None or not sums.index:
+        return 0.0
+    total = sum(row.message_bytes for row in rows if row.operation in _EXCHANGES)
+    return total / len(recording.ranks) / sums.index
+
+
+def _limits(
+    source: str,
+    models: dict[str, StepModel],
+    message_bytes: float,
+    batch: int | None,
+    per_node: int | None,
+    link_gb_s: float | None,
+    question: Question,
+) -> Limits:
+    model = models[RING]
+    step = model.strong(model.base_ranks)
+    without_s = step.without_network_s
+    return Limits(
+        source=source,
+        base_ranks=model.base_ranks,
+        ranks_per_node=per_node,
+        batch=batch,
+        message_bytes=message_bytes,
+        link_gb_s=link_gb_s,
+        step=step,
+        by_algorithm={
+            name: _scaling(one, batch is not None, question) for name, one in models.items()
+        },
+        network_free=step.time_s / without_s,
+        synchrony_free=step.time_s / (without_s - step.waiting_s),
+        shared_input_ranks=model.base_ranks * step.compute_s / step.io_s if step.io_s else None,
+        efficiency=question.efficiency,
+    )
+
+
+def _scaling(model: StepModel, batch_known: bool, question: Question) -> Scaling:
+    found = stops(model, batch_known, question.efficiency)
+    base = model.base_ranks
+    most = question.most_ranks or (int(model.batch) if batch_known else base * _MOST_ROWS)
+    most = max(base, min(most, int(model.batch)) if batch_known else most)
+    ranks = [base * 2**power for power in range((most // base).bit_length())]
+    ranks += [most] * (ranks[-1] != most)
+    return Scaling(
+        stops=found,
+        rules=ruling(found),
+        rules_twice=ruling(stops(model.with_bandwidth(2), batch_known, question.efficiency)),
+        strong=tuple(model.strong(one) for one in ranks),
+        weak=tuple(model.weak(one) for one in ranks),
+    )
+
+
+def _recorded_compute(
+    recording: Recording, compute_s: float, batch: float, layers: LayerTable | None
+) -> Compute:
+    """Compute by the batch of a rank: as its layers shrink, or in proportion."""
+    if layers is not None:
+        timed = compute_of(layers)
+        return timed.times(compute_s / timed.time_s(batch)) if timed.time_s(batch) else timed
+    named_s = [
+        region.time_s
+        for rank in recording.ranks
+        for region in rank.regions
+        if (region.name, region.kind) == ("backward", "compute")
+    ]
+    sums = recording.all_steps
+    share = _BACKWARD
+    if named_s and sums and compute_s:
+        share = min(1.0, sum(named_s) / len(recording.ranks) / sums.index / compute_s)
+    once_s = compute_s / batch
+    return Compute(AffineTime(0.0, once_s * (1 - share)), AffineTime(0.0, once_s * share))
+
+
+def _passes(ranks: float, per_node: int | None) -> float:
+    """How often a node's ring sends the gradients through its link, or a rank's within a node."""
+    nodes = ranks / min(ranks, per_node or ranks)
+    return passes(RING, nodes if nodes > 1 else ranks)
+
+
+def _listed(batches: Sequence[int]) -> str:
+    *first, last = map(str, batches)
+    return f"{', '.join(first)} and {last}" if first else last

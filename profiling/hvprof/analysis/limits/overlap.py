@@ -1,0 +1,69 @@
+"""How much of an exchange backward cannot hide.
+
+Of a model whose layers were timed, by playing it: gradients are exchanged in the order in which
+they become ready, one after the other, so that
+
+    start of k = max(end of k - 1, ready of k)
+
+and exposed is what ends after backward. Of a recording without its layers, from what was hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hvprof.analysis.limits.compute import Gradient
+
+
+class Overlap(Protocol):
+    """Says what of an exchange stays exposed."""
+
+    def exposed_s(self, exchange_s: float, backward_s: float) -> float:
+        """Seconds of an exchange that end after a backward of so many seconds."""
+
+
+@dataclass(frozen=True)
+class LayerOverlap:
+    """Overlap with gradients that become ready one by one, in their order."""
+
+    gradients: Sequence[Gradient]
+
+    def exposed_s(self, exchange_s: float, backward_s: float) -> float:
+        """Seconds that end after backward; each gradient takes its bytes' share."""
+        byte_s = exchange_s / sum(one.message_bytes for one in self.gradients)
+        end_s = 0.0
+        for one in self.gradients:
+            end_s = max(end_s, one.ready * backward_s) + one.message_bytes * byte_s
+        return max(0.0, end_s - backward_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOverlap:
+    """Overlap as it was recorded.
+
+    What was exposed although backward had room for all of it was ready too late, and grows with
+    the exchange. Where an exchange outgrows the room that it was hidden in, what no longer fits
+    comes to light.
+
+    Attributes:
+        late: share of the exchange that was exposed although there was room.
+        room: share of backward in which it can be hidden.
+    """
+
+    late: float
+    room: float
+
+    def exposed_s(self, exchange_s: float, backward_s: float) -> float:
+        """Seconds that backward does not hide."""
+        return max(self.late * exchange_s, exchange_s - self.room * backward_s)
+
+
+def recorded_overlap(exposed_s: float, exchange_s: float, backward_s: float) -> RecordedOverlap:
+    """The overlap of a recorded step, of whose exchange `exposed_s` were exposed."""
+    if not exchange_s or not backward_s:
+        return RecordedOverlap(1.0, 0.0)
+    hidden_s = exchange_s - exposed_s
+    room = hidden_s / backward_s if exchange_s >= backward_s else 1.0
+    return RecordedOverlap(exposed_s / exchange_s, room)

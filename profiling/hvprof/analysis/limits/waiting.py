@@ -1,0 +1,79 @@
+"""Waiting for late ranks, and how it grows with them.
+
+The last of p ranks is later than the mean by sigma E[max of p], if their times scatter by chance;
+a rank that is slow in every step delays the others by the same time however many there are. So the
+ranks' means are taken off first, and what all ranks share in a step (a common pause delays none of
+them behind the others); only the rest grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvprof.analysis.order_statistics import expected_maximum, expected_maximum_of
+from hvprof.recording.model import Recording
+
+_LEAST_STEPS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Jitter:
+    """How the times of ranks between exchanges differ.
+
+    Attributes:
+        slow_s: by how much the slowest rank is slower than the mean, in every step.
+        residuals_s: (n,) what else differs, ascending; its mean is 0.
+    """
+
+    slow_s: float
+    residuals_s: NDArray[np.float64]
+
+    @property
+    def sigma_s(self) -> float:
+        """Standard deviation of what differs by chance."""
+        return float(self.residuals_s.std()) if len(self.residuals_s) else 0.0
+
+    def at_most(self, waiting_s: float, ranks: int) -> Jitter:
+        """The same, scaled down if it explains more waiting than there was."""
+        explained_s = self.waiting_s(ranks)
+        factor = min(1.0, waiting_s / explained_s) if explained_s else 1.0
+        return Jitter(self.slow_s * factor, self.residuals_s * factor)
+
+    def waiting_s(self, ranks: float) -> float:
+        """How long a rank waits for the last of `ranks`, in a step, as a mean.
+
+        By the normal distribution, or by the recorded steps where their tail is heavier.
+        """
+        if not len(self.residuals_s) or ranks <= 1:
+            return self.slow_s if ranks > 1 else 0.0
+        chance_s = max(
+            self.sigma_s * expected_maximum(ranks), expected_maximum_of(self.residuals_s, ranks)
+        )
+        return self.slow_s + chance_s
+
+
+NO_JITTER = Jitter(0.0, np.empty(0))
+
+
+def jitter_of(recording: Recording) -> Jitter:
+    """The jitter of a recording's steps; none where there are too few of them."""
+    tables = [
+        np.array([step.time_s - step.exposed_s for step in rank.steps if step.time_s > 0])
+        for rank in recording.ranks
+    ]
+    count = min(map(len, tables))
+    if len(tables) < 2 or count < _LEAST_STEPS:
+        return NO_JITTER
+    busy_s = np.array([table[len(table) - count :] for table in tables])
+    # Medians: a checkpoint of rank 0 in one step does not make it a slow rank.
+    of_rank = np.median(busy_s, axis=1)
+    residuals = busy_s - of_rank[:, None]
+    residuals -= residuals.mean(axis=0)
+    # Taking off the mean of few ranks takes off some of the scatter too.
+    residuals *= np.sqrt(len(tables) / (len(tables) - 1))
+    return Jitter(
+        float(of_rank.max() - of_rank.mean()), np.sort((residuals - residuals.mean()).ravel())
+    )

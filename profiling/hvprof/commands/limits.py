@@ -1,0 +1,87 @@
+"""hvprof limits: where scaling stops, and why."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hvd_ext.cli import above_zero, at_least
+from hvd_ext.errors import UsageError
+from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.layers import load_layers
+from hvprof.analysis.limits.limits import (
+    Limits,
+    Question,
+    exchanged_bytes,
+    limits_of_layers,
+    limits_of_recording,
+)
+from hvprof.commands.shared import console, print_json
+from hvprof.recording.load import load
+from hvprof.reporters.limits_json import as_json
+from hvprof.reporters.terminal_limits import render
+
+HELP = "where scaling stops"
+ABOUT = (
+    "Show how many ranks a batch can be split over before it stops paying, which limit rules, and "
+    "the time of a step on more ranks. Of a recording, or of layers and a link alone."
+)
+EXAMPLE = "limits layers.json --link 100 --batch 256"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", metavar="RUN", type=Path, help="a recording, or what hvprof layers --json wrote"
+    )
+    parser.add_argument(
+        "--layers", type=Path, metavar="FILE", help="a recording's layers, with --batch"
+    )
+    parser.add_argument(
+        "--link", type=above_zero, metavar="GBIT", help="what a node's link carries, in Gbit/s"
+    )
+    parser.add_argument(
+        "--batch", type=at_least(1), metavar="TOTAL", help="samples of a step of all ranks"
+    )
+    parser.add_argument(
+        "--ranks-per-node", type=at_least(1), metavar="K", help="(default: as recorded, else 1)"
+    )
+    parser.add_argument("--to", type=at_least(2), metavar="P", help="ranks that the table goes to")
+    parser.add_argument(
+        "--efficiency",
+        type=above_zero,
+        default=50.0,
+        metavar="PERCENT",
+        help="below which more ranks do not pay (default: 50)",
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    found = _limits(options)
+    if options.json:
+        print_json(as_json(found))
+    else:
+        render(found, console())
+    return 0
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    if not options.efficiency < 100:
+        raise UsageError(f"--efficiency {options.efficiency:g}: give a percentage below 100")
+    question = Question(
+        link_gb_s=options.link / 8 if options.link else None,
+        batch=options.batch,
+        ranks_per_node=options.ranks_per_node,
+        most_ranks=options.to,
+        efficiency=options.efficiency / 100,
+    )
+    if options.source.is_file():
+        if options.layers:
+            raise UsageError(f"{options.source} is a table of layers: --layers is of a recording")
+        return limits_of_layers(load_layers(options.source), question)
+    analysis = Analysis(load(options.source))
+    layers = load_layers(options.layers) if options.layers else None
+    message_bytes = exchanged_bytes(analysis.rows["data"], analysis.recording)
+    return limits_of_recording(
+        analysis.recording, analysis.step_parts, message_bytes, question, layers
+    )
