@@ -49,7 +49,11 @@ def format_bytes(count: int) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Write a duration with the unit that keeps it short: 0.00213 -> "2.13 ms"."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    factor, unit = time_unit(seconds)
+    return f"{seconds / factor:.3g} {unit}"
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """The unit that keeps a duration short, in seconds, and its name: 0.00213 -> 1e-3, "ms"."""
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+    return next((one for one in units if seconds >= one[0]), (1e-9, "ns"))

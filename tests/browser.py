@@ -75,6 +75,13 @@ class Page:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def settled(self, promise: str) -> Any:
+        """What the promise that a JavaScript expression makes comes to."""
+        found = self.call(
+            "Runtime.evaluate", expression=promise, returnByValue=True, awaitPromise=True
+        )
+        return found["result"].get("value")
+
     def show(self, width: int, *, dark: bool) -> None:
         """Be a screen of that width, in light or dark mode."""
         self.call(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import io
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+import hvprof
 from hvprof.analysis.layers import LAYERS_VERSION
 from hvprof.cli import main
+from hvprof.format.writer import write_rank
 from tests.browser import Page, browser, find
 from tests.made_recordings import write_job
 
@@ -18,9 +25,46 @@ CHROMIUM = find()
 HOSTILE = (
     '</script><script>fetch("http://x.invalid/")</script><img src=//x.invalid onerror=alert(1)>'
 )
-# Smallest and largest letters of a drawing, as they appear on the screen, in pixels.
+# Heights of a drawing's letters, as they appear on the screen, in pixels.
 LETTERS = """[...document.querySelectorAll("svg text")].map(
-    text => 12 * text.getScreenCTM().a)"""
+    text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
+# Colours of all text and of what is behind it: [text, letter colour, background, shade on it].
+# A number in a heat map stands on the shade before it.
+PAIRS = """(() => {
+    const pairs = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const element = walker.currentNode.parentElement;
+        if (!walker.currentNode.textContent.trim() || element.closest("script, title")) continue;
+        const style = getComputedStyle(element), svg = element.closest("svg");
+        let behind = element;
+        while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)")
+            behind = behind.parentElement;
+        const before = element.previousElementSibling;
+        const number = svg && before && !element.matches(".muted");
+        const shade = number && before.getAttribute("fill-opacity");
+        pairs.push([
+            walker.currentNode.textContent, svg ? style.fill : style.color,
+            getComputedStyle(behind).backgroundColor,
+            shade ? [getComputedStyle(before).fill, shade] : null,
+        ]);
+    }
+    return pairs;
+})()"""
+MARKS = """[...document.querySelectorAll("svg rect:not([fill-opacity]), svg circle")].map(mark => [
+    mark.textContent, getComputedStyle(mark).fill,
+    getComputedStyle(mark.closest("figure")).backgroundColor, null])"""
+# Rows of figures or tiles that end before the page does, or whose cards differ in height.
+HOLES = """[".figures > *", ".tiles > *"].flatMap(cards => {
+    const rows = {};
+    for (const card of document.querySelectorAll(cards)) {
+        const box = card.getBoundingClientRect();
+        (rows[box.top] ||= []).push([box.right, box.bottom, card.textContent]);
+    }
+    const right = document.querySelector(".verdict").getBoundingClientRect().right;
+    return Object.values(rows).filter(row =>
+        Math.abs(row.at(-1)[0] - right) > 1 || row.some(card => Math.abs(card[1] - row[0][1]) > 1));
+})"""
 # Figures whose drawing has no extent, or no mark in it.
 EMPTY = """[...document.querySelectorAll("figure")].filter(figure => {
     const svg = figure.querySelector("svg");
@@ -65,8 +109,35 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def luminance(color: tuple[float, ...]) -> float:
+    """Of an sRGB colour, as WCAG 2 defines it."""
+    parts = [value / 255 for value in color]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return sum(weight * v for weight, v in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(front: str, behind: str, shade: list[str] | None) -> float:
+    """Of two of the browser's colours, the second with a shade on it."""
+    first, second = colors(front), colors(behind)
+    if shade:
+        alpha, over = float(shade[1]), colors(shade[0])
+        second = tuple(alpha * a + (1 - alpha) * b for a, b in zip(over, second, strict=True))
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def colors(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.partition("(")[2].rstrip(")").split(",")[:3])
+
+
+def faint(page: Page, pairs: str, least: float) -> list[tuple[str, float]]:
+    found = [(text, contrast(*rest)) for text, *rest in page.value(pairs)]
+    assert found
+    return [(text, ratio) for text, ratio in found if ratio < least]
+
+
 def check(page: Page, path: Path, figures: int) -> None:
-    for width, dark in ((1200, False), (1200, True), (390, False), (390, True)):
+    for width, dark in ((1280, False), (1280, True), (400, False), (400, True), (1000, False)):
         page.show(width, dark=dark)
         page.open(path)
         assert page.requests == [path.resolve().as_uri()]
@@ -75,7 +146,10 @@ def check(page: Page, path: Path, figures: int) -> None:
         assert page.value(EMPTY) == []
         assert page.value(OUTSIDE) == []
         assert page.value("document.documentElement.scrollWidth <= innerWidth")
-        assert min(page.value(LETTERS)) > 8
+        assert min(page.value(LETTERS)) > 11
+        assert faint(page, PAIRS, 4.5) == []
+        assert faint(page, MARKS, 3) == []
+        assert page.value(HOLES) == []
         paper = page.value("getComputedStyle(document.body).backgroundColor")
         lightness = int(paper.split("(")[1].split(",")[0])
         assert (lightness < 60) if dark else (lightness > 200)
@@ -87,11 +161,115 @@ def test_a_report_with_everything_in_it(page: Page, layers: Path, tmp_path: Path
     main(["report", str(tmp_path / "run"), "--html", str(out), "--layers", str(layers)])
     check(page, out, figures=13)
     if folder := os.environ.get("HVD_EXT_TEST_SCREENSHOTS"):
-        for width, dark in ((1200, False), (1200, True), (390, False)):
+        for width, dark in ((1280, False), (1280, True), (400, False)):
             page.show(width, dark=dark)
             page.screenshot(
                 Path(folder) / f"report-{width}-{'dark' if dark else 'light'}.png", 4000
             )
+
+
+def test_wide_tables_scroll_with_a_cue_and_by_keyboard(
+    page: Page, layers: Path, tmp_path: Path
+) -> None:
+    write_job(tmp_path / "run", 4)
+    out = tmp_path / "run.html"
+    main(["report", str(tmp_path / "run"), "--html", str(out), "--layers", str(layers)])
+    page.show(400, dark=False)
+    page.open(out)
+    regions = "[...document.querySelectorAll('.scroll')]"
+    wide = page.value(f"{regions}.map(one => one.scrollWidth > one.clientWidth)")
+    assert wide == [True, True, True]
+    assert page.value(f"{regions}.every(one => one.role === 'region' && one.ariaLabel)")
+    # What explains a table does not scroll away with it.
+    captions = "[...document.querySelectorAll('.caption, figcaption')]"
+    assert page.value(f"{captions}.every(one => one.scrollWidth <= one.clientWidth)")
+    for index in range(len(wide)):
+        one = f"{regions}[{index}]"
+        page.value(f"{one}.scrollIntoView({{block: 'center'}}); {one}.focus()")
+        assert page.value(f"document.activeElement === {one}")
+        before = right_edge(page, one)
+        for kind in ("rawKeyDown", "keyUp"):
+            page.call("Input.dispatchKeyEvent", type=kind, key="ArrowRight", code="ArrowRight",
+                      windowsVirtualKeyCode=39)  # fmt: skip
+        moved = f"new Promise(r => {{ const t = setInterval(() => {{ if ({one}.scrollLeft > 0) {{"
+        moved += " clearInterval(t); r(true); } }, 20); setTimeout(() => r(false), 5000); })"
+        assert page.settled(moved)
+        page.value(f"{one}.scrollTo({{left: 1e4, behavior: 'instant'}})")
+        assert sum(before) < sum(right_edge(page, one)) - 60
+
+
+def right_edge(page: Page, element: str) -> tuple[int, ...]:
+    """The colour that most of an element's last column of pixels has, without its outline."""
+    page.value(f"{element}.style.outline = 'none'")
+    box = page.value(f"{element}.getBoundingClientRect().toJSON()")
+    top = box["top"] + page.value("scrollY")
+    clip = {"x": box["right"] - 2, "y": top, "width": 1, "height": box["height"], "scale": 1}
+    shot = page.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+    picture = Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
+    return max(picture.getcolors(1 << 16))[1]
+
+
+def test_a_tile_is_not_spent_on_what_is_not_known(page: Page, tmp_path: Path) -> None:
+    recording = hvprof.load(write_job(tmp_path / "known", 2))
+    (tmp_path / "unknown").mkdir()
+    for rank in recording.ranks:
+        write_rank(tmp_path / "unknown", dataclasses.replace(rank, registration_cache=None))
+    page.show(1280, dark=False)
+    for name, tiles in (("known", 8), ("unknown", 7)):
+        out = tmp_path / f"{name}.html"
+        main(["report", str(tmp_path / name), "--html", str(out)])
+        page.open(out)
+        assert page.value("document.querySelectorAll('.tile').length") == tiles
+        assert page.value(HOLES) == []
+
+
+def test_a_heat_map_has_numbers(page: Page, tmp_path: Path) -> None:
+    write_job(tmp_path / "few", 8, late_rank=3)
+    write_job(tmp_path / "many", 70, steps=32)
+    page.show(400, dark=False)
+    texts = "[...document.querySelectorAll('#figure-ranks svg text')].map(one => one.textContent)"
+    for name in ("few", "many"):
+        out = tmp_path / f"{name}.html"
+        main(["report", str(tmp_path / name), "--html", str(out)])
+        page.open(out)
+        numbers = [text for text in page.value(texts) if re.fullmatch(r"\d+\.\d+", text)]
+        ranges = [text for text in page.value(texts) if re.fullmatch(r"[\d.]+ to [\d.]+ m?s", text)]
+        cells = page.value("document.querySelectorAll('#figure-ranks rect').length")
+        if name == "few":
+            assert len(numbers) >= cells - 8
+            assert not ranges
+        else:
+            assert len(ranges) == 6
+
+
+def test_benchmarks_get_a_table_by_powers_of_two(page: Page, tmp_path: Path) -> None:
+    recording = hvprof.load(write_job(tmp_path / "training", 2))
+    (tmp_path / "benchmark").mkdir()
+    for rank in recording.ranks:
+        like = next(cell for cell in rank.cells if cell.traffic == "data")
+        cells = [
+            dataclasses.replace(
+                like, low_bytes=2**power, high_bytes=2**power, calls=100, time_s=0.1,
+                message_bytes=100 * 2**power, min_s=0.0005, max_s=0.002,
+            )
+            for power in (10, 16, 20, 25)
+        ]  # fmt: skip
+        odd = dataclasses.replace(like, calls=9, low_bytes=1025, high_bytes=2047, time_s=0.01)
+        write_rank(tmp_path / "benchmark", dataclasses.replace(rank, cells=(*cells, odd)))
+    page.show(1280, dark=False)
+    rows = """[...document.querySelectorAll("[aria-label='Messages of a power of two'] tbody tr")]
+        .map(row => [...row.children].map(cell => cell.textContent))"""
+    for name in ("training", "benchmark"):
+        out = tmp_path / f"{name}.html"
+        main(["report", str(tmp_path / name), "--html", str(out)])
+        page.open(out)
+        found = page.value(rows)
+        if name == "training":
+            assert found == []
+    assert [row[0] for row in found] == ["1 KiB", "64 KiB", "1 MiB", "32 MiB"]
+    assert {tuple(row[1:5]) for row in found} == {("allreduce", "2", "100", "1 ms")}
+    # 2^20 bytes in 1 ms; at 2 ranks busbw is the same.
+    assert found[2][-2:] == ["1.05 GB/s", "1.05 GB/s"]
 
 
 def test_a_report_of_many_ranks(page: Page, tmp_path: Path) -> None:

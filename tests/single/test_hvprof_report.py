@@ -22,6 +22,7 @@ from hvprof.analysis.wait_split import split
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
 from hvprof.reporters.json_csv import as_json
+from hvprof.reporters.sections.base import scaled_seconds
 from hvprof.reporters.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
 from tests.launching import ROOT, rank_environment
 from tests.made_recordings import write_job
@@ -259,7 +260,7 @@ def test_charts_take_any_figures(values: list[float]) -> None:
         columns("<x>", names, [Series("<a>", values)], Axis("<y>", form), "<below>"),
         curves("<x>", [Curve("<c>", points)], Axis("<x>", form), Axis("<y>", form)),
         curves("<x>", [Curve("<c>", points)], Axis("<x>", form, base=2), Axis("y", form, base=10)),
-        heat("<x>", names, names, [values] * len(values), form, "<below>"),
+        heat("<x>", names, names, [values] * len(values), scaled_seconds, "<below>"),
         intervals("<x>", [(name, 3.0, -1e9, 99.0, 1) for name in names], form),
     ]
     for picture in drawn:

@@ -10,7 +10,7 @@ from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
 from hvprof.analysis.scaling import Limits, limits
 from hvprof.analysis.shares import Shares, shares
-from hvprof.analysis.summary import Exposed, Row, exposed, rows
+from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
 from hvprof.analysis.wait_split import Split, split
 from hvprof.analysis.wait_time import waiting
 from hvprof.format.key import TRAFFIC
@@ -32,6 +32,11 @@ class Analysis:
     def allreduce(self) -> list[Row]:
         """The rows of data traffic that are allreduce."""
         return [row for row in self.rows["data"] if row.operation == "allreduce"]
+
+    @cached_property
+    def powers_of_two(self) -> list[Row]:
+        """What benchmarks measure, a row for each power of two; empty for a training."""
+        return power_rows(self.recording)
 
     @cached_property
     def exposed(self) -> Exposed | None:

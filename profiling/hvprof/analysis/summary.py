@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
-from hvd_ext.units import KIB, MIB
+from hvd_ext.units import KIB, MIB, format_bytes
 from hvprof.format.bins import bucket_edges_s
 from hvprof.recording.model import Cell, Recording, Region
 
 # A run is cut into so many blocks, for comparisons that have one run a side.
 BLOCKS = 20
+_BENCHMARKED_SIZES = 4
 
 # Label and largest message. KB and MB are binary here (1 KB = 1024 bytes), as in the
 # table of the original hvprof, and as Horovod counts its fusion threshold; a fusion
@@ -37,7 +38,7 @@ class Row:
     """The calls of one operation, algorithm and range of message sizes on all ranks.
 
     Attributes:
-        message_size: label of the range, one of SIZE_ROWS.
+        message_size: label of the range, one of SIZE_ROWS, or a power of two.
         calls: on all ranks together; calls_min and calls_max are the ranks with the
             fewest and the most.
         message_bytes: on all ranks together.
@@ -109,7 +110,35 @@ def rows(recording: Recording, traffic: str) -> list[Row]:
                 groups[key][rank.rank].append(cell)
                 time_s[cell.operation] += cell.time_s
     order = sorted(groups, key=lambda key: (-time_s[key[0]], *key))
-    return [_row(key, groups[key], len(recording.ranks)) for key in order]
+    return [_row(key[:3], SIZE_ROWS[key[3]][0], groups[key], len(recording.ranks)) for key in order]
+
+
+def power_rows(recording: Recording) -> list[Row]:
+    """A row for each power of two, of the data operations that benchmark: by operation and size.
+
+    Those are operations of which most calls have messages of exactly a power of two, of at
+    least four sizes.
+    """
+    groups: dict[tuple[str, str, int, int], dict[int, list[Cell]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    calls: Counter[tuple[str, bool]] = Counter()
+    for rank in recording.ranks:
+        for cell in rank.cells:
+            if cell.traffic == "data" and cell.high_bytes:
+                exact = cell.low_bytes == cell.high_bytes
+                calls[cell.operation, exact] += cell.calls
+                if exact:
+                    key = (cell.operation, cell.algorithm, cell.size, cell.low_bytes)
+                    groups[key][rank.rank].append(cell)
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for operation, _, _, message_bytes in groups:
+        sizes[operation].add(message_bytes)
+    return [
+        _row(key[:3], format_bytes(key[3]), groups[key], len(recording.ranks))
+        for key in sorted(groups)
+        if len(sizes[key[0]]) >= _BENCHMARKED_SIZES and calls[key[0], True] > calls[key[0], False]
+    ]
 
 
 def exposed(recording: Recording) -> Exposed | None:
@@ -150,8 +179,8 @@ def quantile_s(cells: Iterable[Cell | Region], q: float) -> float | None:
     return None
 
 
-def _row(key: tuple[str, str, int, int], per_rank: dict[int, list[Cell]], ranks: int) -> Row:
-    operation, algorithm, size, index = key
+def _row(key: tuple[str, str, int], label: str, per_rank: dict[int, list[Cell]], ranks: int) -> Row:
+    operation, algorithm, size = key
     cells = [cell for of_rank in per_rank.values() for cell in of_rank]
     calls_of = [sum(cell.calls for cell in of_rank) for of_rank in per_rank.values()]
     times = [sum(cell.time_s for cell in of_rank) for of_rank in per_rank.values()]
@@ -165,7 +194,7 @@ def _row(key: tuple[str, str, int, int], per_rank: dict[int, list[Cell]], ranks:
         operation=operation,
         algorithm=algorithm,
         size=size,
-        message_size=SIZE_ROWS[index][0],
+        message_size=label,
         calls=sum(calls_of),
         calls_min=min(calls_of) if len(calls_of) == ranks else 0,
         calls_max=max(calls_of),

@@ -13,11 +13,14 @@ from hvprof.recording.model import Recording
 # What all ranks need equally long for, if none is late.
 _EVEN = COLLECTIVES - UNEVEN
 _NOTES = {
-    "trace": "From the trace: a rank waits until the last rank of the call has arrived.",
-    "hvd_ext": "As hvd_ext reports it, for its own reductions.",
+    "trace": (
+        "The waits are from the trace: a rank waits until the last rank of the call has arrived."
+    ),
+    "hvd_ext": "The waits are those that hvd_ext reports of its own reductions.",
     "estimate": (
-        "An estimate: what a rank needs more than the quickest rank for the same calls. "
-        "Ranks that wait in turn for each other do not show; hvprof record --trace N measures."
+        "The waits are an estimate: what a rank needs more than the quickest rank for the same "
+        "calls. Ranks that wait in turn for each other do not show; hvprof record --trace N "
+        "measures it."
     ),
 }
 

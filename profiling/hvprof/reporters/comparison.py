@@ -171,8 +171,9 @@ def _pictures(found: Comparison) -> Iterator[Figure]:
         yield Figure(
             "improvement",
             "Improvement of the allreduce time",
-            f"How much less time {found.labels[1]} takes for a byte than {found.labels[0]}, with "
-            f"the {100 * found.confidence:g} % interval. Grey: no evidence of a difference.",
+            f"The dots say how much less time {found.labels[1]} takes for a byte than "
+            f"{found.labels[0]}, the bars are the {100 * found.confidence:g} % intervals. What is "
+            "grey has no evidence of a difference.",
             svg.intervals("improvement", shown, lambda value: f"{value:+.3g} %"),
         )
     # Both on one scale, line by line.
@@ -185,8 +186,8 @@ def _pictures(found: Comparison) -> Iterator[Figure]:
         yield Figure(
             "times",
             "Allreduce time by message size",
-            f"Time of a rank, mean over the ranks and over the runs ({found.runs[0]} of "
-            f"{found.labels[0]}, {found.runs[1]} of {found.labels[1]}).",
+            "This is a rank's time, as a mean over the ranks and over the runs "
+            f"({found.runs[0]} of {found.labels[0]}, {found.runs[1]} of {found.labels[1]}).",
             svg.bars(
                 "times",
                 names,

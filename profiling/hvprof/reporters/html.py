@@ -19,7 +19,7 @@ from hvprof.reporters.header import (
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.page import render_page
 from hvprof.reporters.sections import everything, layers, ranks, sizes, step
-from hvprof.reporters.sections.base import Page, Section
+from hvprof.reporters.sections.base import Page, Section, bandwidth_text
 
 # In their order on the page.
 SECTIONS = (
@@ -51,7 +51,7 @@ def report_page(page: Page) -> str:
         advices=[dataclasses.asdict(advice) for advice in analysis.advice],
         sections=[one for make in SECTIONS if (one := _filled(make(page)))],
         log=_log(recording),
-        log_caption="What was recorded, by what, and at what cost.",
+        log_caption="This is what was recorded, by what, and at what cost.",
     )
 
 
@@ -99,8 +99,8 @@ def _verdict(analysis: Analysis) -> str:
     if advices and advices[0].most_percent is not None:
         first = advices[0]
         sentences.append(
-            f"The most promising change: {first.title[0].lower()}{first.title[1:]}, at most "
-            f"{first.most_percent:.0f} % of the {first.share_of}."
+            f"The most promising change is to {first.title[0].lower()}{first.title[1:]}: it saves "
+            f"at most {first.most_percent:.0f} % of the {first.share_of}."
         )
     return " ".join(sentences) or "No traffic was recorded."
 
@@ -111,28 +111,43 @@ def _tiles(analysis: Analysis) -> list[dict[str, str]]:
     step = recording.all_steps
     blocked_s, total_s = analysis.shares.exposed_s, analysis.shares.base_s
     if step and step.index:
-        tiles.append((format_seconds(step.time_s / step.index), f"a step, mean of {step.index}"))
+        tiles.append(
+            (format_seconds(step.time_s / step.index), f"a step, the mean of {step.index}")
+        )
     elif total_s:
-        tiles.append((format_seconds(total_s), "run of a rank"))
+        tiles.append((format_seconds(total_s), "is a rank's run"))
     if blocked_s is not None and total_s:
-        tiles.append((f"{100 * blocked_s / total_s:.1f} %", "exposed communication"))
+        tiles.append(
+            (
+                f"{100 * blocked_s / total_s:.1f} %",
+                f"of the {analysis.shares.share_of} exposed to communication",
+            )
+        )
     free = analysis.free_speedup
     if free is not None:
         interval = f"{free.low:.2f} to {free.high:.2f}"
-        tiles.append((f"{free.speedup:.2f} x", f"if communication were free ({interval})"))
+        tiles.append((f"{free.speedup:.2f} x", f"as fast if communication were free ({interval})"))
     if step and step.overlap_percent is not None:
-        tiles.append((f"{step.overlap_percent:.0f} %", "of communication hidden"))
+        tiles.append((f"{step.overlap_percent:.0f} %", "of the communication is hidden"))
     if split and split.time_s:
         note = " (estimated)" if split.source == "estimate" else ""
         tiles.append(
-            (f"{100 * split.wait_s / split.time_s:.0f} %", f"of collectives is waiting{note}")
+            (
+                f"{100 * split.wait_s / split.time_s:.0f} %",
+                f"of the time in collectives is waiting{note}",
+            )
         )
     if found:
         best = max(found, key=lambda row: row.busbw_gb_s or 0)
-        tiles.append((format_seconds(sum(row.time_s for row in found)), "in allreduce, a rank"))
+        tiles.append((format_seconds(sum(row.time_s for row in found)), "of a rank in allreduce"))
         if best.busbw_gb_s:
-            tiles.append((f"{best.busbw_gb_s:.3g} GB/s", f"best busbw ({best.message_size})"))
-    tiles.append((registration(recording).split(" of ")[0], "registration cache hits"))
+            tiles.append(
+                (bandwidth_text(best.busbw_gb_s), f"is the best busbw ({best.message_size})")
+            )
+    if any(rank.registration_cache for rank in recording.ranks):
+        tiles.append(
+            (registration(recording).split(" of ")[0], "of look-ups hit the registration cache")
+        )
     return [{"value": value, "what": what} for value, what in tiles]
 
 

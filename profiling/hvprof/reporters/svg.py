@@ -2,7 +2,8 @@
 
 Colours are CSS variables of the page (--c1, --c2, ...), so a figure follows its light and
 dark mode; every mark has a tooltip. All text is escaped. Widths are in units of a phone's
-pixels, so that labels stay legible when the figure is as narrow as that.
+pixels, and there is room for letters of 14 units, which the page uses where it is as narrow as
+that: so labels stay legible at any width.
 """
 
 from __future__ import annotations
@@ -12,11 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-WIDTH = 440
-_ROW, _LEGEND, _AXIS = 26, 24, 34
-_CHARACTER = 7.0  # width of one at the page's 12 px
+from hvprof.reporters.scales import Axis as Axis
+from hvprof.reporters.scales import Format, Linear, Log, scale_of
 
-Format = Callable[[float], str]
+WIDTH = 400
+_ROW, _LEGEND, _AXIS = 26, 24, 36
+_CHARACTER = 8.2  # width of one that is 14 units high
+# Longer names stand above their bars; none is longer than fits there.
+_BESIDE, _ABOVE = 14, 34
+_TITLE = 14  # of an upright axis, above it
+# Few bars are drawn wider, so that figures side by side are about as high.
+_BARS_HEIGHT, _WIDEST_ROW = 150, 38
+# Of a heat map's longest time: numbers stay legible on it, in light and dark.
+DARKEST_SHADE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +47,6 @@ class Curve:
     line: bool = True
     dots: bool = True
     band: Sequence[tuple[float, float, float]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A scale: what it is of, how a tick is written, and the base if it is logarithmic."""
-
-    title: str
-    form: Format
-    base: int | None = None
 
 
 @dataclass(slots=True)
@@ -90,6 +90,7 @@ class _Canvas:
         self.parts.append(f'<path d="M{course}{"Z" if closed else ""}" class="{kind}"/>')
 
     def legend(self, names: Sequence[tuple[str, int]]) -> None:
+        """What `_legend_height` leaves room for."""
         for (x, y), (name, color) in zip(_legend_places(names), names, strict=True):
             where = f'x="{x:.1f}" y="{y + 2:.1f}"'
             self.parts.append(f'<rect {where} width="11" height="11" rx="2" class="f{color}"/>')
@@ -108,36 +109,47 @@ def _legend_places(names: Sequence[tuple[str, int]]) -> list[tuple[float, float]
     for name, _ in names:
         width = 16 + len(name) * _CHARACTER
         if x and x + width > WIDTH:
-            x, y = 0.0, y + _LEGEND - 6
+            x, y = 0.0, y + _LEGEND - 4
         places.append((x, y))
-        x += width + 16
+        x += width + 14
     return places
+
+
+def _legend_height(names: Sequence[tuple[str, int]]) -> float:
+    return _LEGEND + _legend_places(names)[-1][1] if names else 4
 
 
 def bars(label: str, rows: Sequence[str], series: Sequence[Series], form: Format) -> str:
     """Horizontal bars, one for each row, the series stacked; the sum is written behind."""
     sums = [sum(one.values[index] or 0 for one in series) for index in range(len(rows))]
-    shown = [shorten(row, 24) for row in rows]
-    left = 10 + _CHARACTER * max(map(len, shown), default=0)
-    room = WIDTH - left - 12 - _CHARACTER * max((len(form(total)) for total in sums), default=0)
+    longest = max(map(len, rows), default=0)
+    above = longest > _BESIDE
+    left = 0.0 if above else 8 + _CHARACTER * longest
+    room = WIDTH - left - 8 - _CHARACTER * max((len(form(total)) for total in sums), default=0)
     most = max(sums, default=0) or 1
     names = [(one.name, one.color) for one in series] if len(series) > 1 else []
-    top = _LEGEND + _legend_places(names)[-1][1] if names else 4
-    canvas = _Canvas(WIDTH, top + _ROW * len(rows) + 4)
+    top = _legend_height(names)
+    title = 18 if above else 0
+    pitch = title + min(_WIDEST_ROW, max(_ROW, _BARS_HEIGHT / max(len(rows), 1) - title))
+    thick = pitch - title - 8
+    canvas = _Canvas(WIDTH, top + pitch * len(rows) + 4)
     canvas.legend(names)
     for index, row in enumerate(rows):
-        y = top + _ROW * index
-        canvas.text(left - 8, y + 17, shown[index], anchor="end")
+        y = top + pitch * index
+        if above:
+            canvas.text(0, y + 15, shorten(row, _ABOVE))
+        middle = y + title + 4 + thick / 2
+        if not above:
+            canvas.text(left - 8, middle + 4, row, anchor="end")
         x = left
         for one in series:
             value = one.values[index]
             if value:
                 width = room * value / most
-                canvas.rect(
-                    x, y + 4, width, _ROW - 8, one.color, f"{row}, {one.name}: {form(value)}"
-                )
+                tip = f"{row}, {one.name}: {form(value)}"
+                canvas.rect(x, middle - thick / 2, width, thick, one.color, tip)
                 x += width
-        canvas.text(x + 6, y + 17, form(sums[index]), "muted")
+        canvas.text(x + 6, middle + 4, form(sums[index]), "muted")
     return canvas.done(label)
 
 
@@ -145,13 +157,16 @@ def columns(
     label: str, names: Sequence[str], series: Sequence[Series], axis: Axis, below: str
 ) -> str:
     """Upright bars side by side, stacked: for many of a kind, such as ranks."""
-    height, left, top = 210, 52, _LEGEND
-    bottom = height - _AXIS
     sums = [sum(one.values[index] or 0 for one in series) for index in range(len(names))]
-    scale = _Linear(0, max(sums, default=0) or 1, bottom, top + 6)
+    legend = [(one.name, one.color) for one in series]
+    top = _legend_height(legend) + _TITLE
+    height = top + 200
+    bottom = height - _AXIS
+    scale = Linear(0, max(sums, default=0) or 1, bottom, top + 6)
+    left = _room_for(scale, axis)
     canvas = _Canvas(WIDTH, height)
-    canvas.legend([(one.name, one.color) for one in series])
-    _grid(canvas, scale, axis, left)
+    canvas.legend(legend)
+    _grid(canvas, scale, axis, left, top)
     pitch = (WIDTH - left - 6) / max(len(names), 1)
     gap = min(pitch * 0.2, 6)
     for index, name in enumerate(names):
@@ -174,19 +189,22 @@ def columns(
 
 def curves(label: str, lines: Sequence[Curve], x_axis: Axis, y_axis: Axis) -> str:
     """Lines, dots and bands over two axes, each linear or logarithmic."""
-    height, left, top = 250, 56, _LEGEND
-    bottom = height - _AXIS - 4
     xs = [x for one in lines for x, _ in one.points]
     ys = [y for one in lines for _, y in one.points]
     ys += [y for one in lines for _, *edges in one.band for y in edges]
-    across = _scale(x_axis, xs, left + 8, WIDTH - 14)
-    upward = _scale(y_axis, ys, bottom, top + 6)
+    legend = [(one.name, one.color) for one in lines] if len(lines) > 1 else []
+    top = _legend_height(legend) + _TITLE
+    height = top + 216
+    bottom = height - _AXIS - 4
+    upward = scale_of(y_axis, ys, bottom, top + 6)
+    left = _room_for(upward, y_axis)
+    across = scale_of(x_axis, xs, left + 8, WIDTH - 14)
     canvas = _Canvas(WIDTH, height)
-    canvas.legend([(one.name, one.color) for one in lines])
-    _grid(canvas, upward, y_axis, left)
+    canvas.legend(legend)
+    _grid(canvas, upward, y_axis, left, top)
     previous = -math.inf
     for tick in across.ticks():
-        words = x_axis.form(tick) if tick else "0"
+        words = _tick(x_axis, tick)
         x, half = across(tick), len(words) * _CHARACTER / 2
         if x - half > previous:
             canvas.text(x, bottom + 15, words, "muted", "middle")
@@ -213,30 +231,42 @@ def heat(
     rows: Sequence[str],
     names: Sequence[str],
     values: Sequence[Sequence[float]],
-    form: Format,
+    scaled: Callable[[Sequence[float]], tuple[Sequence[str], str]],
     below: str,
 ) -> str:
-    """A grid of shades; values[row][column], each row shaded by its own largest value."""
-    shown = [shorten(row, 24) for row in rows]
-    left = 10 + _CHARACTER * max(map(len, shown), default=0)
-    pitch = (WIDTH - left - 4) / max(len(names), 1)
-    canvas = _Canvas(WIDTH, _ROW * len(rows) + 36)
-    for index, row in enumerate(rows):
-        y = _ROW * index + 2
-        canvas.text(left - 8, y + 16, shown[index], anchor="end")
+    """A grid of shades; values[row][column], each row shaded by its own largest value.
+
+    `scaled` gives a row's values as numbers of one unit, and the unit. The numbers stand in the
+    cells where they fit, else the least and the most of them beside the row's name.
+    """
+    pitch = WIDTH / max(len(names), 1)
+    told = [scaled(row) for row in values]
+    longest = max((len(number) for numbers, _ in told for number in numbers), default=0)
+    fits = longest * _CHARACTER + 4 <= pitch
+    title, height = 18, 26
+    canvas = _Canvas(WIDTH, (title + height) * len(rows) + 38)
+    for index, (row, (numbers, unit)) in enumerate(zip(rows, told, strict=True)):
+        y = (title + height) * index + title
+        canvas.text(0, y - 4, shorten(row, _ABOVE - 10))
+        order = sorted(range(len(names)), key=values[index].__getitem__)
+        spread = f"{numbers[order[0]]} to {numbers[order[-1]]} {unit}"
+        canvas.text(WIDTH, y - 4, unit if fits else spread, "muted", "end")
         most = max(values[index], default=0) or 1
         for column, value in enumerate(values[index]):
             # Only what is far above the rest stands out: shades go by the square.
-            alpha = 0.06 + 0.94 * (value / most) ** 2 if value > 0 else 0.02
-            tip = f"{row}, rank {names[column]}: {form(value)}"
-            x = left + pitch * column
-            width = pitch - (1 if pitch > 8 else 0)
-            canvas.rect(x, y, width, _ROW - 3, 1, tip, alpha)
-    bottom = _ROW * len(rows) + 16
-    every = max(1, math.ceil(len(names) / max(1, int((WIDTH - left) / _wide(names)))))
+            share = (value / most) ** 2 if value > 0 else 0
+            tip = f"{row}, rank {names[column]}: {numbers[column]} {unit}"
+            x = pitch * column
+            width = pitch - (2 if pitch > 8 else 0)
+            shade = 0.06 + (DARKEST_SHADE - 0.06) * share
+            canvas.rect(x, y, width, height - 4, 1, tip, shade)
+            if fits:
+                canvas.text(x + width / 2, y + 16, numbers[column], anchor="middle")
+    bottom = (title + height) * len(rows) + 14
+    every = max(1, math.ceil(len(names) / max(1, int(WIDTH / _wide(names)))))
     for column in range(0, len(names), every):
-        canvas.text(left + pitch * (column + 0.5), bottom, names[column], "muted", "middle")
-    canvas.text((left + WIDTH) / 2, bottom + 16, below, "muted", "middle")
+        canvas.text(pitch * (column + 0.5), bottom, names[column], "muted", "middle")
+    canvas.text(WIDTH / 2, bottom + 18, below, "muted", "middle")
     return canvas.done(label)
 
 
@@ -250,7 +280,7 @@ def intervals(
     known = [value for _, *three, _ in rows for value in three if value is not None]
     # One very wide interval must not press all others into a point.
     low, high = max(min([*known, -5]), -150), min(max([*known, 5]), 100)
-    across = _Linear(low, high, left + 10, WIDTH - 16)
+    across = Linear(low, high, left + 10, WIDTH - 16)
     canvas = _Canvas(WIDTH, _ROW * len(rows) + 42)
     bottom = _ROW * len(rows) + 6
     for tick in across.ticks():
@@ -279,66 +309,19 @@ def _wide(names: Sequence[str]) -> float:
     return 8 + _CHARACTER * max(map(len, names), default=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        share = (value - self.low) / ((self.high - self.low) or 1)
-        return self.start + (self.end - self.start) * share
-
-    def ticks(self) -> list[float]:
-        span = (self.high - self.low) or 1
-        raw = span / 4
-        power = 10 ** math.floor(math.log10(raw))
-        step = next(
-            power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999
-        )
-        first = math.ceil(self.low / step - 1e-9)
-        return [index * step for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
+def _room_for(scale: Linear | Log, axis: Axis) -> float:
+    """What the numbers of an upright axis need to their left."""
+    return 10 + _CHARACTER * max((len(_tick(axis, tick)) for tick in scale.ticks()), default=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
-    low: float
-    high: float
-    start: float
-    end: float
-    base: int
-
-    def __call__(self, value: float) -> float:
-        # What is not above 0 has no place on this axis but its edge.
-        share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
-        return self.start + (self.end - self.start) * share
-
-    def ticks(self) -> list[float]:
-        """Powers of the base, or something finer where these are few."""
-        ticks = self._powers(self.base, (1,))
-        if len(ticks) >= 4:
-            return ticks
-        return self._powers(10, (1, 2, 5)) if self.base == 10 else self._powers(2, (1,))
-
-    def _powers(self, base: int, factors: Sequence[int]) -> list[float]:
-        first = math.floor(math.log(self.low, base))
-        powers = range(first, math.ceil(math.log(self.high, base)) + 1)
-        ticks = [factor * float(base) ** power for power in powers for factor in factors]
-        return [tick for tick in ticks if self.low <= tick <= self.high]
+def _tick(axis: Axis, tick: float) -> str:
+    return axis.form(tick) if tick else "0"
 
 
-def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> _Linear | _Log:
-    if axis.base is None:
-        return _Linear(0, max(values, default=0) or 1, start, end)
-    positive = [value for value in values if value > 0] or [1.0]
-    low, high = min(positive), max(positive)
-    return _Log(low / 1.3, high * 1.3, start, end, axis.base)
-
-
-def _grid(canvas: _Canvas, scale: _Linear | _Log, axis: Axis, left: float) -> None:
+def _grid(canvas: _Canvas, scale: Linear | Log, axis: Axis, left: float, top: float) -> None:
+    """The lines of an upright axis, and above them what it is of."""
     for tick in scale.ticks():
         canvas.line(left, scale(tick), canvas.width - 4, scale(tick))
-        canvas.text(left - 6, scale(tick) + 4, axis.form(tick) if tick else "0", "muted", "end")
+        canvas.text(left - 6, scale(tick) + 4, _tick(axis, tick), "muted", "end")
     if axis.title:
-        canvas.text(canvas.width - 4, 12, axis.title, "muted", "end")
+        canvas.text(0, top - 2, axis.title, "muted")

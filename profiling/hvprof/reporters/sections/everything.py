@@ -16,6 +16,7 @@ from hvprof.reporters.sections.base import (
     Section,
     Table,
     calls_text,
+    operation_text,
     seconds_text,
 )
 from hvprof.reporters.svg import Series
@@ -44,8 +45,9 @@ def _control(analysis: Analysis) -> Iterator[Figure]:
     yield Figure(
         "control",
         "Control traffic, apart from the data",
-        f"Horovod's ranks agree on what is ready: {calls} calls of a rank. Mostly waiting, on a "
-        "thread of its own. Transport is what hvd_ext sends for reductions it reports as data.",
+        f"Horovod's ranks agree on what is ready in {calls} calls of a rank: that is mostly "
+        "waiting, on a thread of its own. Transport is what hvd_ext sends for reductions that it "
+        "reports as data; tuning is what it exchanges to measure.",
         svg.bars(
             "control traffic",
             labels,
@@ -60,7 +62,7 @@ def _everything(analysis: Analysis) -> Table:
     names += ["median", "99 %", "longest"]
     table = [
         [
-            row.operation if row.algorithm == "native" else f"{row.operation} ({row.algorithm})",
+            operation_text(row),
             traffic,
             row.message_size,
             calls_text(row),
@@ -75,8 +77,9 @@ def _everything(analysis: Analysis) -> Table:
         for row in of_traffic
     ]
     caption = (
-        "All operations. Of a non-blocking one (i...), the time is that of starting it. Data is "
-        "what the program exchanges; control is Horovod's coordination; transport is what "
-        "hvd_ext sends to carry out reductions that stand under data."
+        "Calls and bytes are a rank's. The time of a non-blocking operation (i...) is that of "
+        "starting it. Data is what the program exchanges; control is Horovod's coordination; "
+        "transport is what hvd_ext sends to carry out reductions that stand under data; tuning is "
+        "what it exchanges to measure."
     )
-    return Table(names, table, caption)
+    return Table("All operations", names, table, caption)

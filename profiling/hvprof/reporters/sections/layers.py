@@ -37,8 +37,8 @@ def _figures(table: LayerTable) -> Iterator[Figure]:
     yield Figure(
         "layers",
         f"Compute by layer at a batch of {table.batches[last]}",
-        f"Forward and backward of the {len(chosen)} layers that take longest, in the order of "
-        f"the forward pass, of {len(table.layers)}.",
+        f"These are the {len(chosen)} layers of {len(table.layers)} that take longest, in the "
+        "order of the forward pass.",
         svg.bars(
             "layers",
             [one.name for one in chosen],
@@ -63,9 +63,9 @@ def _figures(table: LayerTable) -> Iterator[Figure]:
     yield Figure(
         "batch",
         "Compute for one sample against the batch of a rank",
-        "A flat line scales: half the batch takes half the time. Where it rises to the left, "
-        "splitting a fixed batch over more ranks stops paying. Skinny: at the smallest batch a "
-        "sample costs more than twice what it does at the largest.",
+        "Where the line is flat, half the batch takes half the time. Where it rises to the left, "
+        "splitting a fixed batch over more ranks stops paying. In a skinny layer a sample costs "
+        "more than twice as much at the smallest batch as at the largest.",
         svg.curves(
             "batch",
             lines,
@@ -82,8 +82,8 @@ def _figures(table: LayerTable) -> Iterator[Figure]:
         yield Figure(
             "ready",
             f"When gradients are ready: {format_bytes(done)} in all",
-            "Bytes of gradient that are ready so long after backward began: what is ready early "
-            "can be reduced behind the rest of backward.",
+            "The curve shows how many bytes of gradient are ready so long after backward began. "
+            "What is ready early can be reduced behind the rest of backward.",
             svg.curves(
                 "gradients ready",
                 [Curve("ready", points, DATA, dots=False)],
@@ -111,9 +111,9 @@ def _table(layers: LayerTable) -> Table:
         for layer in layers.layers
     ]
     caption = (
-        f"{layers.model} on {' x '.join(map(str, layers.input_shape))}, {layers.threads} threads, "
-        f"median of {layers.repeats}. Matrix product: rows of one sample x inner x columns; the "
-        f"batch multiplies the rows. Gradients are ready so long after backward began, at a batch "
-        f"of {layers.batches[last]}."
+        f"The model is {layers.model} on {' x '.join(map(str, layers.input_shape))}, with "
+        f"{layers.threads} threads; times are medians of {layers.repeats}. A matrix product is "
+        "rows of one sample x inner x columns, and the batch multiplies the rows. Gradients are "
+        f"ready so long after backward began, at a batch of {layers.batches[last]}."
     )
-    return Table(names, table, caption)
+    return Table("All layers", names, table, caption)

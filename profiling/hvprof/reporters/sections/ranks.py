@@ -18,6 +18,7 @@ from hvprof.reporters.sections.base import (
     Section,
     grouped,
     ranks_title,
+    scaled_seconds,
 )
 from hvprof.reporters.svg import Series
 
@@ -51,14 +52,14 @@ def _ranks(recording: Recording) -> Iterator[Figure]:
     yield Figure(
         "ranks",
         "Who spends how long where",
-        "Time of each rank, the strongest colour for a row's longest: a faint column is a rank "
-        "that others wait for, since it arrives last and waits least."
+        "These are the times of each rank; the strongest colour is a row's longest. A faint "
+        "column is a rank that others wait for, since it arrives last and waits least."
         + (
             " A column holds several ranks, and shows the one farthest from the mean."
             if several
             else ""
         ),
-        svg.heat("ranks", labels, names, values, format_seconds, ranks_title(len(table[0]), names)),
+        svg.heat("ranks", labels, names, values, scaled_seconds, ranks_title(len(table[0]), names)),
     )
 
 
@@ -71,7 +72,7 @@ def _waiting(split: Split | None) -> Iterator[Figure]:
     yield Figure(
         "wait",
         f"Wait against transfer: {share:.0f} % is waiting",
-        f"Collectives of a rank, mean over the ranks. {split.note}",
+        f"These are a rank's collectives, as a mean over the ranks. {split.note}",
         svg.bars(
             "wait against transfer",
             [label for label, _, _ in parts],
@@ -87,7 +88,7 @@ def _waiting(split: Split | None) -> Iterator[Figure]:
         yield Figure(
             "late",
             f"Who is waited for: rank {first[0][0]} most",
-            f"Time that ranks waited for this one, as a mean over all ranks. {split.note}",
+            f"This is how long ranks waited for this one, as a mean over all ranks. {split.note}",
             svg.bars(
                 "waited for",
                 [f"rank {rank}" for rank, _ in first],

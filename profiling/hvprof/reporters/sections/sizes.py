@@ -1,4 +1,4 @@
-"""Allreduce by message size."""
+"""Allreduce by message size, and what benchmarks measure of any operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from hvprof.reporters.sections.base import (
     Page,
     Section,
     Table,
+    bandwidth_text,
     calls_text,
+    operation_text,
     seconds_text,
 )
 from hvprof.reporters.svg import Axis, Curve, Series
@@ -25,9 +27,9 @@ from hvprof.reporters.svg import Axis, Curve, Series
 
 def section(page: Page) -> Section:
     return Section(
-        "Allreduce by message size",
+        "By message size",
         [*_figures(page.analysis)],
-        [_bandwidths(page.analysis.allreduce, page.peak_gb_s)],
+        [_bandwidths(page.analysis.allreduce, page.peak_gb_s), _powers(page.analysis)],
     )
 
 
@@ -49,8 +51,8 @@ def _figures(analysis: Analysis) -> Iterator[Figure]:
     yield Figure(
         "sizes",
         "Allreduce time by message size",
-        "Time of a rank in allreduce, mean over the ranks. A row includes its upper edge; KB and "
-        "MB are binary in row names. The table below has calls, bandwidths and quantiles.",
+        "This is a rank's time in allreduce, as a mean over the ranks. A row includes its upper "
+        "edge; KB and MB are binary in its name. The table below has calls and bandwidths.",
         svg.bars("allreduce time", labels, series, format_seconds),
     )
     exact, between = _call_times(analysis.recording)
@@ -61,9 +63,9 @@ def _figures(analysis: Analysis) -> Iterator[Figure]:
     yield Figure(
         "calls",
         "Time of a call against its size",
-        "Mean time of an allreduce call, over all ranks, for messages of exactly a power of two "
-        "and for those between (drawn at their mean). Flat: latency counts. Rising with the "
-        "size: bandwidth.",
+        "This is the mean time of an allreduce call, over all ranks, for messages of exactly a "
+        "power of two and for those between, which are drawn at their mean. Where it is flat, "
+        "latency counts; where it rises with the size, bandwidth does.",
         svg.curves(
             "time of a call",
             [curve for curve in curves if curve.points],
@@ -85,8 +87,8 @@ def _bandwidths(found: Sequence[Row], peak_gb_s: float | None) -> Table:
             row.size,
             calls_text(row),
             format_seconds(row.time_s),
-            _bandwidth(row.algbw_gb_s),
-            _bandwidth(row.busbw_gb_s),
+            bandwidth_text(row.algbw_gb_s),
+            bandwidth_text(row.busbw_gb_s),
             f"{100 * row.busbw_gb_s / best:.3g} %" if row.busbw_gb_s and best else "-",
             seconds_text(row.p50_s),
             seconds_text(row.p99_s),
@@ -95,10 +97,35 @@ def _bandwidths(found: Sequence[Row], peak_gb_s: float | None) -> Table:
         for row in found
     ]
     caption = (
-        "Calls and total are a rank's. algbw: message over time, 10^9 bytes/s; busbw: times "
-        "2(n-1)/n, what the links carry. Times hold the waiting for late ranks."
+        "Calls and total are a rank's; the times hold the waiting for late ranks. The algbw is "
+        "the message over its time; the busbw is 2(n-1)/n times that, what the links carry. "
+        "A GB is 10^9 bytes."
     )
-    return Table(names, table, caption)
+    return Table("Calls and bandwidths by message size", names, table, caption)
+
+
+def _powers(analysis: Analysis) -> Table:
+    """What benchmarks measure: each power of two by itself, as they print it."""
+    names = ["message", "operation", "ranks", "calls", "mean", "median", "shortest", "longest"]
+    names += ["algbw", "busbw"]
+    table = [
+        [
+            row.message_size,
+            operation_text(row),
+            row.size,
+            calls_text(row),
+            *map(seconds_text, (row.avg_s, row.p50_s, row.min_s, row.max_s)),
+            bandwidth_text(row.algbw_gb_s),
+            bandwidth_text(row.busbw_gb_s),
+        ]
+        for row in analysis.powers_of_two
+    ]
+    caption = (
+        "Most calls of these operations have messages of exactly a power of two, as benchmarks "
+        "send them. The times are of one call, over all ranks; KiB and MiB are binary, a GB is "
+        "10^9 bytes."
+    )
+    return Table("Messages of a power of two", names, table, caption)
 
 
 def _call_times(
@@ -128,7 +155,3 @@ def _sum_s(found: Sequence[Row], label: str, algorithm: str) -> float:
 
 def _bytes(value: float) -> str:
     return format_bytes(int(value))
-
-
-def _bandwidth(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"

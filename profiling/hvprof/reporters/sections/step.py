@@ -60,16 +60,16 @@ def _step_time(analysis: Analysis) -> Iterator[Figure]:
     ]
     chart = svg.bars("time of a step", [name for name, _ in shown], series, format_seconds)
     told = (
-        "Slowed by communication: it could have run, but the threads that communicate had "
-        "its core; waiting for a core: other threads had it."
+        "Where communication slowed it down, it could have run, but the threads that communicate "
+        "had its core; where it waited for a core, other threads had it."
         if mean.slowed_s is not None
-        else "The kernel does not count what communication slows down: it stands under compute."
+        else "The kernel does not count what communication slows down: that stands under compute."
     )
     yield Figure(
         "steps",
         "Where a step's time goes",
-        f"A step of the training thread, mean of {step.index} steps: all ranks, and the slowest "
-        f"five. Exposed: the thread was blocked on communication. {told}",
+        f"This is a mean step of the training thread, of {step.index}: over all ranks, and of the "
+        f"{len(slowest)} slowest. In exposed communication the thread was blocked on it. {told}",
         chart,
     )
 
@@ -93,9 +93,9 @@ def _overlap(recording: Recording) -> Iterator[Figure]:
     yield Figure(
         "overlap",
         f"Overlap: {step.overlap_percent:.0f} % of the communication is hidden",
-        "Communication of a step that ran while the training thread did something else "
-        "(hidden), and during which it was blocked (exposed). Overlap is hidden over both: of "
-        "what was communicated, not of the step. Hidden is not free: it needs cores.",
+        "Hidden communication ran while the training thread did something else; during exposed "
+        "communication it was blocked. The overlap is the hidden share of what was communicated, "
+        "not of the step. Hidden is not free: it needs cores.",
         chart,
     )
 
@@ -121,8 +121,8 @@ def _regions(recording: Recording) -> Iterator[Figure]:
     yield Figure(
         "regions",
         "Regions that the program named",
-        "Time of a rank between hvprof.region's begin and end, mean over the ranks; what lies "
-        "within another is in both.",
+        "This is a rank's time between the begin and the end of each hvprof.region, as a mean over "
+        "the ranks. A region within another counts in both.",
         svg.bars("regions", order, series, format_seconds),
     )
 
@@ -150,12 +150,12 @@ def _limits(found: Limits | None) -> Iterator[Figure]:
     yield Figure(
         "limits",
         f"Free communication would give {found.free_speedup:.2f} x",
-        f"Interval: {found.free_low:.2f} to {found.free_high:.2f} x; what the "
-        "exchange takes of caches and memory bandwidth is not in it. "
-        f"Speedup over the {points[0].size} ranks recorded. Bands: from communication that grows "
-        "only as a ring's bytes do (2(n-1)/n) to one that grows with a tree's levels too, and "
-        "the spread of the steps. The same batch in all: each rank's compute shrinks, its "
-        "communication does not (Keuper and Pfreundt, 2016).",
+        f"It lies between {found.free_low:.2f} and {found.free_high:.2f} x, without what the "
+        "exchange takes of caches and memory bandwidth. The curves are the speedup over the "
+        f"{points[0].size} ranks recorded. Their bands go from communication that grows only as a "
+        "ring's bytes do (2(n-1)/n) to one that grows with a tree's levels too, and have the "
+        "spread of the steps. With the same batch in all ranks together, each rank's compute "
+        "shrinks and its communication does not (Keuper and Pfreundt, 2016).",
         svg.curves(
             "limits",
             [ideal, weak, strong],
@@ -182,8 +182,8 @@ def _run_time(analysis: Analysis) -> Iterator[Figure]:
     yield Figure(
         "run",
         "The run, and what it spent in communication",
-        "Of a rank, mean over the ranks. Data and control run on threads of their own, so they "
-        "overlap with each other and with computation. Mark steps with hvprof.step() to see "
-        "what is hidden.",
+        "These are a rank's times, as a mean over the ranks. Data and control run on threads of "
+        "their own, so they overlap with each other and with computation. Mark steps with "
+        "hvprof.step() to see what is hidden.",
         svg.bars("the run", list(known), series, format_seconds),
     )
