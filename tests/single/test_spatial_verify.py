@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="spatial layers need torch")
@@ -40,6 +42,23 @@ class DropPath(nn.Module):
         return x * x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(0.5)
 
 
+class ByPython(nn.Module):
+    """Layers that Python's and numpy's random numbers switch off, as many a detector's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(20):
+            x = x * random.uniform(0.5, 2) + np.random.rand() * np.random.choice([-1.0, 1.0])
+        return x
+
+
+class Noisy(nn.Module):
+    """Noise for every cell."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = x.permute(0, 2, 3, 1)
+        return x + torch.randn_like(x) * torch.rand_like(last).permute(0, 3, 1, 2)
+
+
 class Functional(nn.Module):
     """Dropout that no module stands for."""
 
@@ -60,6 +79,8 @@ RANDOM: dict[str, tuple[nn.Module, str]] = {
     "alpha dropout": (biased(nn.AlphaDropout(0.5), nn.FeatureAlphaDropout()), "dropout was off"),
     "functional dropout": (biased(Functional()), "dropout was off"),
     "stochastic depth": (biased(StochasticDepth()), "random layers drew alike"),
+    "Python's and numpy's": (biased(ByPython()), "random layers drew alike"),
+    "noise": (biased(Noisy()), "random layers drew alike"),
     "drop path": (biased(DropPath(), DropPath()), "random layers drew alike"),
 }
 
@@ -79,6 +100,18 @@ def test_random_layers_are_made_to_agree_and_named(what: str) -> None:
     assert report.notes == (note,)
     assert note in str(report)
     assert verify(model.eval(), SHAPE, GridShape(width=2)).passed
+
+
+def test_random_numbers_of_others_stay_as_they_were() -> None:
+    functions = random.random, np.random.rand
+    random.seed(5)
+    np.random.seed(5)
+    expected = random.random(), np.random.rand()
+    random.seed(5)
+    np.random.seed(5)
+    verify(RANDOM["Python's and numpy's"][0], SHAPE, GridShape(height=2))
+    assert (random.random, np.random.rand) == functions
+    assert (random.random(), np.random.rand()) == expected
 
 
 @dataclass

@@ -92,3 +92,10 @@ def sum_over_space(tensor: Tensor, comm: Communicator) -> Tensor:
         return tensor
     total: Tensor = SumOverSpace.apply(comm, tensor)
     return total
+
+
+def by_rank(tensor: Tensor, comm: Communicator) -> Tensor:
+    """Every rank's `tensor`, (ranks, *shape), for results that are small."""
+    zeros = torch.zeros_like(tensor)
+    rows = [tensor if rank == comm.rank else zeros for rank in range(comm.size)]
+    return sum_over_space(torch.stack(rows), comm)

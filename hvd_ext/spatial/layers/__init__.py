@@ -3,6 +3,7 @@
 from hvd_ext.spatial.layers import adaptive_pool as adaptive_pool
 from hvd_ext.spatial.layers import attributes as attributes
 from hvd_ext.spatial.layers import batch_norm as batch_norm
+from hvd_ext.spatial.layers import contractions as contractions
 from hvd_ext.spatial.layers import conv as conv
 from hvd_ext.spatial.layers import conv_transpose as conv_transpose
 from hvd_ext.spatial.layers import gather as gather

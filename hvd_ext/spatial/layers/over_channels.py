@@ -1,4 +1,7 @@
-"""What reduces, orders or scales along dims that are not split: each cell of space by itself."""
+"""What reduces, orders or scales along dims that are not split: each cell of space by itself.
+
+A reduction over all split dims is that of `over_space`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial.layers.operands import reduced, unsplit
+from hvd_ext.spatial.layers.over_space import OVER_SPACE, dims_of
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
@@ -25,6 +29,7 @@ DIM_IS = {
 
 def _handler(function: Any, place: int) -> Any:
     name = name_of(function)
+    over_all = OVER_SPACE.get(name.rpartition(".")[2])
 
     def handler(x: SpatialTensor, *args: Any, **options: Any) -> Any:
         if args and isinstance(args[0], Tensor) and name.endswith((".max", ".min")):
@@ -35,6 +40,10 @@ def _handler(function: Any, place: int) -> Any:
             asked = args[place]
         if asked is None and function in (F.normalize, F.glu):
             asked = {F.normalize: 1, F.glu: -1}[function]
+        if over_all and (asked is None or isinstance(asked, bool) or _covers(x, asked)):
+            # torch.norm fills in arguments that were not given.
+            given = {key: value for key, value in options.items() if value is not None}
+            return over_all(x, *args, **given)
         dims = asked if isinstance(asked, list | tuple) else (asked,)
         if not dims or not all(isinstance(dim, int) and not isinstance(dim, bool) for dim in dims):
             raise UnsupportedError(f"{name} of {x!r} without a dim: name dims that are not split")
@@ -46,6 +55,11 @@ def _handler(function: Any, place: int) -> Any:
         return type(result)([reduced(x, part, dims) for part in result])
 
     return handler
+
+
+def _covers(x: SpatialTensor, dim: Any) -> bool:
+    """Whether all split dims are among those that are named."""
+    return set(range(len(x.lead), len(x.lead) + len(x.extents))) <= set(dims_of(x, dim))
 
 
 for _place, _names in DIM_IS.items():

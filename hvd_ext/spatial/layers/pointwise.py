@@ -139,6 +139,30 @@ def dropout_channels(
     return _dropped(x, (*x.lead, *(1 for _ in x.extents)), 0, p, training, inplace)
 
 
+def _drawn(draw: Any) -> Any:
+    def handler(
+        x: SpatialTensor, *, dtype: torch.dtype | None = None, requires_grad: bool = False
+    ) -> SpatialTensor:
+        generator = _generator(x, x.grid.space.rank)
+        local: Tensor = draw(
+            x.local.shape, generator=generator, dtype=dtype or x.dtype, device=x.device
+        )
+        return x.like(local.requires_grad_(requires_grad))
+
+    return handler
+
+
+# As dropout's masks.
+implements(torch.rand_like, behind=True)(_drawn(torch.rand))
+implements(torch.randn_like, behind=True)(_drawn(torch.randn))
+
+
+def _generator(x: SpatialTensor, place: int) -> torch.Generator:
+    """The same on ranks of the same `place`, from a number of torch's own generator."""
+    seed = int(torch.randint(2**62, ()).item())
+    return torch.Generator(device=x.device).manual_seed(seed + place)
+
+
 def _dropped(
     x: SpatialTensor, shape: Sequence[int], place: int, p: float, training: bool, inplace: bool
 ) -> SpatialTensor:
@@ -147,9 +171,7 @@ def _dropped(
         raise UnsupportedError(f"dropout with p={p}: a probability is between 0 and 1")
     if not training or p == 0:
         return x
-    seed = int(torch.randint(2**62, ()).item())
-    generator = torch.Generator(device=x.device).manual_seed(seed + place)
-    drawn = torch.rand(shape, generator=generator, device=x.device)
+    drawn = torch.rand(shape, generator=_generator(x, place), device=x.device)
     # p = 1 keeps nothing; what is kept is scaled up.
     mask = (drawn >= p).to(x.dtype) / max(1 - p, torch.finfo(x.dtype).tiny)
     if not inplace:

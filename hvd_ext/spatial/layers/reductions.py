@@ -12,7 +12,8 @@ from torch import Tensor
 from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
 from hvd_ext.spatial.layers.operands import reduced
-from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.layers.over_space import dims_of
+from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 
@@ -23,10 +24,7 @@ def _reduction(function: Any, mean: bool) -> Any:
         keepdim: bool = False,
         dtype: torch.dtype | None = None,
     ) -> SpatialTensor | Tensor:
-        asked = (dim,) if isinstance(dim, int) else tuple(dim or range(x.ndim))
-        # Whatever the reduction is: torch's means take seconds to load on the meta device.
-        global_shape(torch.sum, (tuple(x.shape),), (asked, keepdim))
-        over = sorted(place % x.ndim for place in asked)
+        over = dims_of(x, dim)
         first, end = len(x.lead), len(x.lead) + len(x.extents)
         split = [place for place in over if first <= place < end]
         made = dtype or x.dtype
@@ -36,8 +34,8 @@ def _reduction(function: Any, mean: bool) -> Any:
             return reduced(x, function(x.local, over, keepdim, dtype=dtype), over)
         if len(split) < len(x.extents):
             raise UnsupportedError(
-                f"{'mean' if mean else 'sum'} over dims {over} of {x!r}: over all split dims or "
-                "none of them"
+                f"{'mean' if mean else 'sum'} over dims {list(over)} of {x!r}: over all split dims "
+                "or none of them"
             )
         local = to_replicated(x.local, x.grid.space)
         if not mean:

@@ -19,7 +19,7 @@ from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
-from hvd_ext.spatial.tools.repeatable import Repeatable
+from hvd_ext.spatial.tools.repeatable import Repeatable, by_thread
 
 # In fp64 the order of summation leaves some 1e-15 per layer.
 TOLERANCE = 1e-10
@@ -96,7 +96,7 @@ def verify(
     of all parameters, and buffers (running statistics) are compared in fp64 on random data.
     What the unsplit model makes of an input that is moved by one part in 10^15 is its noise,
     and is not counted. Dropout is off, for its masks differ over space; other random layers
-    draw alike.
+    draw alike, from torch's generators, from Python's `random` and from `numpy.random`.
 
     Args:
         model: not converted; it is copied, and stays as it is.
@@ -138,16 +138,17 @@ def verify(
         found, gradient = run(x, x.local.requires_grad_(), split)
         return found, x.box, gradient
 
-    expected = alone(batch)
-    noise = {name: torch.zeros(()) for name in expected}
-    for _ in range(_MOVES):
-        step = torch.randn(*shape, generator=generator, dtype=torch.float64)
-        moved = alone(batch * (1 + _MOVED * step))
-        noise = {
-            name: torch.maximum(noise[name], _largest(moved[name] - t))
-            for name, t in expected.items()
-        }
-    ranks = emulator.run(grid.size, work)
+    with by_thread():
+        expected = alone(batch)
+        noise = {name: torch.zeros(()) for name in expected}
+        for _ in range(_MOVES):
+            step = torch.randn(*shape, generator=generator, dtype=torch.float64)
+            moved = alone(batch * (1 + _MOVED * step))
+            noise = {
+                name: torch.maximum(noise[name], _largest(moved[name] - t))
+                for name, t in expected.items()
+            }
+        ranks = emulator.run(grid.size, work)
     input_gradient = torch.empty_like(batch)
     for _, box, gradient in ranks:
         cells = (slice(None), slice(None), *(slice(begin, end) for begin, end in box))

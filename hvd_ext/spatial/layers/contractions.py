@@ -1,0 +1,147 @@
+"""Matrix products and einsum: split dims are kept, side by side, or all of them summed over."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_ext.spatial.dtypes import accumulate_dtype
+from hvd_ext.spatial.exchange.replicated import sum_over_space, to_partitioned, to_replicated
+from hvd_ext.spatial.layers.operands import first
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.unsupported import UnsupportedError, name_of
+
+Operand = SpatialTensor | Tensor
+
+
+def _einsum(*given: Any) -> Tensor:
+    """The equation last, as `global_shape` passes it."""
+    return torch.einsum(given[-1], *given[:-1])
+
+
+_einsum.__qualname__ = "torch.einsum"
+
+
+@implements(torch.einsum, any_operand=True, behind=True)
+def einsum(equation: str, *given: Any) -> SpatialTensor | Tensor:
+    """As torch's, with an equation; operands may be split or whole."""
+    operands: list[Operand] = list(
+        given[0] if len(given) == 1 and isinstance(given[0], list | tuple) else given
+    )
+    if not isinstance(equation, str):
+        raise UnsupportedError("torch.einsum of lists of dims: write the equation as a string")
+    global_shape(_einsum, tuple(tuple(one.shape) for one in operands), (equation,))
+    terms, output = _spelt_out(equation.replace(" ", ""), [one.ndim for one in operands])
+    return _contracted(
+        f"einsum {equation!r}", terms, output, operands, lambda *own: torch.einsum(equation, *own)
+    )
+
+
+def _spelt_out(equation: str, ndims: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of each operand's dims and of the result's, for dots and arrow too."""
+    inside, arrow, output = equation.partition("->")
+    terms = inside.split(",")
+    free = [letter for letter in string.ascii_letters if letter not in equation]
+    counts = [
+        ndim - len(term.replace("...", "")) if "..." in term else 0
+        for term, ndim in zip(terms, ndims, strict=True)
+    ]
+    dots = "".join(free[: max(counts)])
+    if not arrow:
+        letters = sorted(set(inside) - {",", "."})
+        output = "..." + "".join(letter for letter in letters if inside.count(letter) == 1)
+    spelt = [
+        term.replace("...", dots[len(dots) - count :])
+        for term, count in zip(terms, counts, strict=True)
+    ]
+    return spelt, output.replace("...", dots)
+
+
+def _matmul(function: Any) -> Any:
+    def handler(a: Operand, b: Operand) -> SpatialTensor | Tensor:
+        left, right = (b, a) if function is Tensor.__rmatmul__ else (a, b)
+        product = torch.matmul if function is Tensor.__rmatmul__ else function
+        if not (isinstance(left, Tensor) and isinstance(right, Tensor)):
+            raise UnsupportedError(f"{name_of(function)} of a tensor with a {type(b).__name__}")
+        global_shape(product, (tuple(left.shape), tuple(right.shape)), ())
+        # As einsum would spell it: N K times K M, behind as many dims of a batch as there are.
+        batch = string.ascii_lowercase[: max(left.ndim, right.ndim, 2) - 2]
+        terms = [
+            (batch[len(batch) + 2 - one.ndim :] + matrix if one.ndim > 1 else "K")
+            for one, matrix in ((left, "NK"), (right, "KM"))
+        ]
+        output = batch + "N" * (left.ndim > 1) + "M" * (right.ndim > 1)
+        return _contracted(name_of(function), terms, output, [left, right], product)
+
+    return handler
+
+
+for _function in (
+    *(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__),
+    *(torch.bmm, Tensor.bmm),
+):
+    implements(_function, any_operand=True, behind=True)(_matmul(_function))
+
+
+def _contracted(
+    what: str,
+    terms: Sequence[str],
+    output: str,
+    operands: Sequence[Operand],
+    compute: Callable[..., Tensor],
+) -> SpatialTensor | Tensor:
+    """What `compute` makes of the shards, where that is the shard of the whole's, or a part of it.
+
+    Args:
+        what: is done, for refusals.
+        terms: a letter for each dim of each operand.
+        output: for each dim of the result.
+        operands: split alike, or whole on every rank.
+        compute: takes an operand each.
+
+    Raises:
+        UnsupportedError: split dims meet others, or come apart.
+    """
+    x = first(operands)
+    space, dims = x.grid.space, len(x.extents)
+    split = ""
+    for term, one in zip(terms, operands, strict=True):
+        if not isinstance(one, SpatialTensor):
+            continue
+        mine = term[len(one.lead) : len(one.lead) + dims]
+        split = split or mine
+        once = all(term.count(letter) == 1 for letter in split)
+        if one.grid is not x.grid or one.extents != x.extents or mine != split or not once:
+            raise UnsupportedError(
+                f"{what} of {x!r} and {one!r}: it mixes their split dims; each must meet itself"
+            )
+    place = output.find(split)
+    if place < 0 and any(letter in output for letter in split):
+        raise UnsupportedError(
+            f"{what} of {x!r}: split dims are either kept, side by side in their order, or all "
+            "summed over"
+        )
+    made = compute(
+        *(
+            one.local if isinstance(one, SpatialTensor) else _beside(one, term, split, x)
+            for term, one in zip(terms, operands, strict=True)
+        )
+    )
+    if place >= 0:
+        return x.like(made, behind=len(output) - place - dims)
+    partial = to_replicated(made.to(accumulate_dtype(made.dtype)), space)
+    return sum_over_space(partial, space).to(made.dtype)
+
+
+def _beside(whole: Tensor, term: str, split: str, x: SpatialTensor) -> Tensor:
+    """The part of a whole operand that meets this rank's shard."""
+    entered = to_partitioned(whole, x.grid.space)
+    for letter, extent, (begin, end) in zip(split, x.extents, x.box, strict=True):
+        for dim, other in enumerate(term):
+            if other == letter and whole.shape[dim] == extent:
+                entered = entered.narrow(dim, begin, end - begin)
+    return entered
