@@ -46,6 +46,7 @@ class UNet(nn.Module):
         )
 
 
+Learner = Callable[[nn.Module], torch.optim.Optimizer]
 Case = tuple[Callable[[], nn.Module], Callable[..., Tensor], Any, Any]
 mse, cross_entropy = nn.functional.mse_loss, nn.functional.cross_entropy
 
@@ -103,7 +104,18 @@ def build(make: Callable[[], nn.Module], *, dropout: bool) -> nn.Module:
     return model
 
 
-def unsplit(name: str, samples: int, groups: int = 1, *, dropout: bool = False) -> Any:
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    learnt = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.SGD(learnt, lr=1e-3, momentum=0.9)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def unsplit(
+    name: str, samples: int, groups: int = 1, *, dropout: bool = False, learner: Learner = sgd
+) -> Any:
     """Losses and final state of the unsplit model.
 
     With several groups of samples, gradients are the mean over them, and batch norm is over
@@ -111,7 +123,7 @@ def unsplit(name: str, samples: int, groups: int = 1, *, dropout: bool = False) 
     """
     make, loss_of, inputs, targets = cases(name, samples)
     models = [build(make, dropout=dropout) for _ in range(groups)]
-    optimizers = [sgd(model) for model in models]
+    optimizers = [learner(model) for model in models]
     losses = []
     for step in range(STEPS):
         shares = []
@@ -142,6 +154,7 @@ def split(
     model: nn.Module,
     *,
     wrap: Callable[[torch.optim.Optimizer, nn.Module], torch.optim.Optimizer] | None = None,
+    learner: Learner = sgd,
 ) -> Any:
     """The same on the ranks of `comm`; `wrap` is to average the gradients over all of them.
 
@@ -154,7 +167,7 @@ def split(
     mine = slice(group * samples // groups, (group + 1) * samples // groups)
     x, y = inputs[mine], targets[mine]
     model = spatial.convert(copy.deepcopy(model), process_grid)
-    optimizer = sgd(model)
+    optimizer = learner(model)
     if wrap:
         optimizer = wrap(optimizer, model)
     if name in ("mesh", "unet", "edsr"):
@@ -174,11 +187,6 @@ def split(
                     ) / (process_grid.space.size * groups)
         optimizer.step()
     return losses, model.state_dict()
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    learnt = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.SGD(learnt, lr=1e-3, momentum=0.9)
 
 
 def worst(mine: Any, expected: Any) -> float:

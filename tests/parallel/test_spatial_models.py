@@ -12,11 +12,16 @@ import hvd_ext.torch as hvd
 from cosmoflow.data import Universes
 from tests.conftest import Launch
 from tests.programs import spatial_memory
-from tests.split_models import build, cases, split, unsplit, worst
+from tests.split_models import adam, build, cases, split, unsplit, worst
 
 MEMORY = Path(__file__).parents[1] / "programs" / "spatial_memory.py"
 SWEEP = "HVD_EXT_TEST_SWEEP" in os.environ
 Grid = tuple[int, int, int]
+
+
+def averaged(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> torch.optim.Optimizer:
+    names = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    return hvd.DistributedOptimizer(optimizer, named_parameters=names)
 
 
 def check(name: str, grid: Grid) -> None:
@@ -24,12 +29,8 @@ def check(name: str, grid: Grid) -> None:
     groups = hvd.size() // (grid[0] * grid[1] * grid[2])
     samples = 2 * groups
 
-    def wrap(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> torch.optim.Optimizer:
-        names = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        return hvd.DistributedOptimizer(optimizer, named_parameters=names)
-
     model = build(cases(name, samples)[0], dropout=True)
-    losses, state = split(None, name, samples, grid, model, wrap=wrap)
+    losses, state = split(None, name, samples, grid, model, wrap=averaged)
     mean = hvd.allreduce(torch.tensor(losses, dtype=torch.float64), name="losses").tolist()
     if hvd.rank() == 0:
         assert worst((mean, state), unsplit(name, samples, groups, dropout=True)) < 1e-10
@@ -52,6 +53,17 @@ def test_five_steps_of_two_ranks_equal_the_unsplit_models(name: str, grid: Grid)
 )
 def test_five_steps_of_four_ranks_equal_the_unsplit_models(name: str, grid: Grid) -> None:
     check(name, grid)
+
+
+@pytest.mark.usefixtures("hvd")
+@pytest.mark.ranks(2, 3, 4)
+def test_a_unet_learns_by_adam_as_in_one_process() -> None:
+    """Whose steps are as large for a small gradient, and so for what is wrong with it."""
+    grid = {2: (1, 2, 1), 3: (1, 1, 3), 4: (1, 2, 2)}[hvd.size()]
+    model = build(cases("unet", 2)[0], dropout=False)
+    losses, _ = split(None, "unet", 2, grid, model, wrap=averaged, learner=adam)
+    expected, _ = unsplit("unet", 2, learner=adam)
+    assert losses == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 if SWEEP:  # a skipped test would start its ranks
