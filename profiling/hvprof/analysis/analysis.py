@@ -8,7 +8,12 @@ from functools import cached_property
 from hvprof.analysis.advice import Advice, advise
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
-from hvprof.analysis.scaling import Limits, limits
+from hvprof.analysis.limits.limits import (
+    Limits,
+    Question,
+    exchanged_bytes,
+    limits_of_recording,
+)
 from hvprof.analysis.shares import Shares, shares
 from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
 from hvprof.analysis.wait_split import Split, split
@@ -64,9 +69,17 @@ class Analysis:
         return split(self.recording, waiting(self.recording))
 
     @cached_property
+    def exchanged_bytes(self) -> float:
+        """What a rank's step exchanges; 0 where steps are not marked."""
+        return exchanged_bytes(self.rows["data"], self.recording)
+
+    @cached_property
     def limits(self) -> Limits | None:
-        """What more ranks could bring; None where steps are not marked."""
-        return limits(self.recording, self.step_parts, self.free_speedup)
+        """Where scaling stops, as far as a recording alone tells; None of one rank or no steps."""
+        parts = self.step_parts
+        if parts is None or not parts.time_s or self.recording.size < 2:
+            return None
+        return limits_of_recording(self.recording, parts, self.exchanged_bytes, Question())
 
     @cached_property
     def advice(self) -> list[Advice]:

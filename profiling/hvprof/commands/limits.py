@@ -12,7 +12,6 @@ from hvprof.analysis.layers import load_layers
 from hvprof.analysis.limits.limits import (
     Limits,
     Question,
-    exchanged_bytes,
     limits_of_layers,
     limits_of_recording,
 )
@@ -81,7 +80,6 @@ def _limits(options: argparse.Namespace) -> Limits:
         return limits_of_layers(load_layers(options.source), question)
     analysis = Analysis(load(options.source))
     layers = load_layers(options.layers) if options.layers else None
-    message_bytes = exchanged_bytes(analysis.rows["data"], analysis.recording)
     return limits_of_recording(
-        analysis.recording, analysis.step_parts, message_bytes, question, layers
+        analysis.recording, analysis.step_parts, analysis.exchanged_bytes, question, layers
     )

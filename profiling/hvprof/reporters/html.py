@@ -18,12 +18,13 @@ from hvprof.reporters.header import (
 )
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.page import render_page
-from hvprof.reporters.sections import everything, layers, ranks, sizes, step
+from hvprof.reporters.sections import everything, layers, limits, ranks, sizes, step
 from hvprof.reporters.sections.base import Page, Section, bandwidth_text
 
 # In their order on the page.
 SECTIONS = (
     step.section,
+    limits.section,
     sizes.section,
     ranks.section,
     layers.section,

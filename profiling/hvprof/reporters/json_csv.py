@@ -10,6 +10,7 @@ from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.inputs import JSON_VERSION
 from hvprof.analysis.summary import Row
 from hvprof.recording.model import RankRecording, Step
+from hvprof.reporters.limits_json import as_json as limits_as_json
 
 
 def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
@@ -21,6 +22,7 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
             regions' histograms; the rows have quantiles and blocks either way.
     """
     recording, shown, found = analysis.recording, analysis.exposed, analysis.limits
+    free = analysis.free_speedup
     return {
         "json_version": JSON_VERSION,
         "directory": str(recording.directory),
@@ -35,7 +37,8 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
         "exposed": dataclasses.asdict(shown) if shown else None,
         "steps": step_as_json(recording.all_steps),
         "step_parts": dataclasses.asdict(analysis.step_parts) if analysis.step_parts else None,
-        "limits": dataclasses.asdict(found) if found else None,
+        "free_speedup": dataclasses.asdict(free) if free else None,
+        "limits": limits_as_json(found) if found else None,
         **{
             traffic: [dataclasses.asdict(row) for row in of_traffic]
             for traffic, of_traffic in analysis.rows.items()

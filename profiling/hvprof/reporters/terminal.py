@@ -24,6 +24,7 @@ from hvprof.reporters.header import (
     registration,
     warnings,
 )
+from hvprof.reporters.limits_text import verdict
 from hvprof.text import printable
 
 _MOST_LINES = 6
@@ -79,11 +80,10 @@ def _header(analysis: Analysis) -> list[str]:
     if step and step.index:
         lines.append(_step(step, analysis.step_parts))
         lines += kernel_counts(step)
-        if (found := analysis.limits) and (free := analysis.free_speedup):
-            line = f"limits: {free_text(free)}"
-            if found.most_speedup is not None:
-                line += f"; at most {found.most_speedup:.1f} x by splitting this batch further"
-            lines.append(line)
+        if free := analysis.free_speedup:
+            lines.append(f"limits: {free_text(free)}")
+        if found := analysis.limits:
+            lines.append(f"scaling: {verdict(found)}")
     elif shown:
         lines.append(
             f"exposed communication: {shown.time_s * 1e3:.1f} ms in {shown.steps} steps, "

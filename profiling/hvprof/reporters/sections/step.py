@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import parts_by_rank
-from hvprof.analysis.scaling import Limits
 from hvprof.recording.model import Recording
 from hvprof.reporters import svg
 from hvprof.reporters.header import STEP_PARTS
@@ -26,17 +25,16 @@ from hvprof.reporters.sections.base import (
     grouped,
     ranks_title,
 )
-from hvprof.reporters.svg import Axis, Curve, Series
+from hvprof.reporters.svg import Axis, Series
 
 
 def section(page: Page) -> Section:
-    """Where the time goes, what is hidden, and what more ranks could bring."""
+    """Where the time goes, and what is hidden."""
     analysis, recording = page.analysis, page.analysis.recording
     figures = [
         *_step_time(analysis),
         *_overlap(recording),
         *_regions(recording),
-        *_limits(analysis.limits),
     ]
     return Section("The step", figures)
 
@@ -124,44 +122,6 @@ def _regions(recording: Recording) -> Iterator[Figure]:
         "This is a rank's time between the begin and the end of each hvprof.region, as a mean over "
         "the ranks. A region within another counts in both.",
         svg.bars("regions", order, series, format_seconds),
-    )
-
-
-def _limits(found: Limits | None) -> Iterator[Figure]:
-    """Speed on more ranks, as far as the recording can tell."""
-    if found is None:
-        return
-    points = found.projection
-    weak = Curve(
-        "same batch a rank",
-        [(point.size, point.weak) for point in points],
-        DATA,
-        dots=False,
-        band=[(point.size, point.weak_low, point.weak_high) for point in points],
-    )
-    strong = Curve(
-        "same batch in all",
-        [(point.size, point.strong) for point in points],
-        WAIT,
-        dots=False,
-        band=[(point.size, point.strong_low, point.strong_high) for point in points],
-    )
-    ideal = Curve("ideal", [(p.size, p.size / points[0].size) for p in points], 3, dots=False)
-    yield Figure(
-        "limits",
-        f"Free communication would give {found.free_speedup:.2f} x",
-        f"It lies between {found.free_low:.2f} and {found.free_high:.2f} x, without what the "
-        "exchange takes of caches and memory bandwidth. The curves are the speedup over the "
-        f"{points[0].size} ranks recorded. Their bands go from communication that grows only as a "
-        "ring's bytes do (2(n-1)/n) to one that grows with a tree's levels too, and have the "
-        "spread of the steps. With the same batch in all ranks together, each rank's compute "
-        "shrinks and its communication does not (Keuper and Pfreundt, 2016).",
-        svg.curves(
-            "limits",
-            [ideal, weak, strong],
-            Axis("ranks", lambda value: f"{value:.0f}", base=2),
-            Axis("speedup", lambda value: f"{value:g} x", base=10),
-        ),
     )
 
 

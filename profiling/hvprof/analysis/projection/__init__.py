@@ -1,0 +1,1 @@
+"""What the next sizes will give, from sizes that were measured."""
