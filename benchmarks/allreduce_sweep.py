@@ -138,6 +138,7 @@ def _work(least: int, most: int) -> None:
     from mpi4py import MPI
 
     from hvd_ext.job.topology import discover
+    from hvd_launch.backends.libraries import version_line
 
     world = MPI.COMM_WORLD
     topology = discover(world, 60.0)
@@ -152,7 +153,7 @@ def _work(least: int, most: int) -> None:
         ranks.report(
             {
                 "size": world.size,
-                "mpi": MPI.Get_library_version().split(",")[0].splitlines()[0].strip(),
+                "mpi": version_line(MPI.Get_library_version()),
                 "sizes": sizes,
                 "least_ratio": min(ratios),
                 "geometric_mean_from_16_kib": math.exp(statistics.mean(map(math.log, long or [1]))),

@@ -10,6 +10,8 @@ import numpy as np
 
 _CONFIDENCE = 0.95
 _RESAMPLES = 2000
+# An interval that reaches to so many times the estimate is not worth its digits.
+_TELLS_NOTHING = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class Interval:
         return self.low > 1
 
     def __str__(self) -> str:
+        if self.high > _TELLS_NOTHING * self.estimate:
+            return f"{self.estimate:.3f} (uncertain: too few rounds)"
         return f"{self.estimate:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 

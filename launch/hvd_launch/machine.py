@@ -46,8 +46,8 @@ def rank_command(
     settings = tuple(settings)
     base = dict(os.environ if environ is None else environ)
     base.update({setting.name: setting.value for setting in settings})
-    if not hosts and slurm.allocated(base) and backend.launcher == "mpirun_rsh":
-        hosts = allocated_hosts(base)
+    if backend.launcher == "mpirun_rsh":
+        hosts = _hosts_by_name(hosts, base)
     job = Job(
         size=size,
         hosts=hosts,
@@ -57,6 +57,15 @@ def rank_command(
         command=tuple(command),
     )
     return build_launch(backend, job, base)
+
+
+def _hosts_by_name(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> tuple[Host, ...]:
+    """For mpirun_rsh, which is told every host, and does without ssh only by this one's name."""
+    if not hosts and slurm.allocated(environ):
+        return allocated_hosts(environ)
+    here = socket.gethostname()
+    hosts = hosts or (Host(here, machine_slots(environ)),)
+    return tuple(Host(here, h.slots) if h.name == "localhost" else h for h in hosts)
 
 
 def module(name: str) -> tuple[str, ...]:

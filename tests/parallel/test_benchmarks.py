@@ -22,15 +22,23 @@ def workers(pid: int) -> list[int]:
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
         except OSError:  # gone by now
             continue
-        if words[1:4] == [b"-m", b"benchmarks.overlap", b"--worker"]:
+        if words[1:2] == [b"-m"] and words[3:4] == [b"--worker"]:
             found.append(child)
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_no_rank_outlives_its_benchmark(number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [
+        (signal.SIGTERM, "overlap --rounds 100000"),
+        (signal.SIGINT, "overlap --rounds 100000"),
+        # Started by hvd-launch, not by horovodrun.
+        (signal.SIGTERM, "allreduce_sweep --np 2"),
+    ],
+)
+def test_no_rank_outlives_its_benchmark(number: signal.Signals, command: str) -> None:
     benchmark = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.overlap", "--rounds", "100000"],
+        [sys.executable, "-m", *f"benchmarks.{command}".split()],
         cwd=ROOT,
         env=environment({"OMPI_MCA_mpi_yield_when_idle": "1"}),
         stdout=subprocess.DEVNULL,

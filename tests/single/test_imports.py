@@ -124,7 +124,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "benchmarks.allreduce_sweep": {
         *(*MPI, *SHOWN, "benchmarks", "testbed", "torch"),
-        *("hvd_ext.job", "hvd_ext.allreduce"),
+        *("hvd_ext.job", "hvd_ext.allreduce", "hvd_launch"),
     },
     # The models, but no trainer.
     "benchmarks.spatial_cases": {*TRAINED, "hvd_ext.spatial", "mesh.model", "cosmoflow.model"},

@@ -18,6 +18,7 @@ from hvd_launch.backends.libraries import (
     find,
     recognise,
     recognise_mpirun,
+    version_line,
 )
 from hvd_launch.job import Host, Job, parse_hosts
 from hvd_launch.run.command import script
@@ -93,6 +94,22 @@ def test_an_unknown_library_is_quoted(text: str) -> None:
 def test_recognises_a_library_by_its_own_words(text: str, expected: object) -> None:
     found = recognise(text)
     assert (found and (found[0].name, found[1])) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Open MPI v4.1.8, package: Open MPI a@b, ident: 4.1.8", "Open MPI v4.1.8"),
+        ("MPICH Version:      5.0.2\nMPICH Release date: x", "MPICH Version 5.0.2"),
+        ("MVAPICH2 Version      :\t2.3.7\nMVAPICH2 Release date :\tx", "MVAPICH2 Version 2.3.7"),
+        (
+            "Intel(R) MPI Library 2021.19.0 for Linux* OS\n\0",
+            "Intel(R) MPI Library 2021.19.0 for Linux* OS",
+        ),
+    ],
+)
+def test_a_library_is_named_in_one_line(text: str, line: str) -> None:
+    assert version_line(text) == line
 
 
 def job(hosts: str = "", size: int = 4, slots: int = 8, as_root: bool = False) -> Job:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
-from hvd_launch.backends.libraries import exported_names
+from hvd_launch import machine
+from hvd_launch.backends.libraries import Backend, exported_names
 from hvd_launch.job import Host, parse_hostfile, parse_hosts
 
 HOSTILE = st.text(alphabet="ab1.-_:,=; $\"'@#४\n\tslot", max_size=24)
@@ -67,6 +68,18 @@ def test_no_host_name_carries_a_character_that_a_shell_or_mpirun_minds(text: str
             assert not host.name.startswith("-")
             assert ":" not in host.name
             assert host.slots >= 1
+
+
+def test_mpirun_rsh_is_told_this_machine_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By "localhost" it would want an sshd."""
+    monkeypatch.setattr(machine.socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    backend = Backend("mvapich2", (2, 3), "mpirun_rsh", "mpirun_rsh")
+    for hosts in ((), (Host("localhost", 2),)):
+        argv = machine.rank_command(backend, 3, ["true"], hosts, environ={}).argv
+        assert argv[1:] == ("-np", "3", "node7", "node7", "node7", "true")
+    argv = machine.rank_command(backend, 2, ["true"], (Host("n1", 2),), environ={}).argv
+    assert argv[1:] == ("-np", "2", "n1", "n1", "true")
 
 
 def test_device_visibility_stays_on_its_own_host() -> None:

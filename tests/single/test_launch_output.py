@@ -113,6 +113,7 @@ def test_reports(report: bytes, failure: FailedRank | None) -> None:
             b"MPI_Abort(MPI_COMM_WORLD, 43) - process 1",
             43,
         ),
+        (b"[1] application called MPI_Abort(MPI_COMM_WORLD, 9) - process 1", 9),
         (b"srun: error: vm: task 1: Exited with exit code 42", 42),
         (
             b"[n1:mpispawn_0][child_handler] MPI process (rank: 1, pid: 9) exited with status 42",

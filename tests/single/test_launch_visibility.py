@@ -177,6 +177,15 @@ def test_without_gpus_nothing_changes() -> None:
             RankInfo(3, 1, "mpich"),
         ),
         (
+            # Without its site's I_MPI_ROOT, as its package from PyPI leaves it.
+            {"PMI_RANK": "1", "MPI_LOCALRANKID": "0", "I_MPI_HYDRA_UUID": "1a-2b"},
+            RankInfo(1, 0, "intelmpi"),
+        ),
+        (
+            {"PMI_RANK": "1", "MPI_LOCALRANKID": "0", "I_MPI_ROOT": "/opt/intel/mpi"},
+            RankInfo(1, 0, "mpich"),
+        ),
+        (
             {"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_LOCAL_RANK": "2", "PMI_RANK": "2"},
             RankInfo(2, 2, "mvapich2"),
         ),

@@ -19,6 +19,12 @@ def test_a_gain_is_told_from_luck():
     assert not gain([10.0], [1.0]).gained
 
 
+def test_an_interval_that_tells_nothing_is_not_shown_in_digits() -> None:
+    assert str(Interval(0.9, 1.0, 1.25)) == "1.000 (0.900 to 1.250)"
+    assert str(gain([10.0, 11.0], [4.0, 9.0])).endswith("(uncertain: too few rounds)")
+    assert "inf" not in str(gain([10.0], [9.0]))
+
+
 @pytest.mark.parametrize("pairs", [3, 5, 15])
 def test_the_interval_holds_the_truth_as_often_as_it_says(pairs):
     source = random.Random(pairs)

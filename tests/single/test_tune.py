@@ -14,6 +14,7 @@ from hvd_launch.backends.libraries import Backend
 from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce import tuning as allreduce
 from hvd_launch.tune.allreduce.choice import choose, hopeless
+from hvd_launch.tune.allreduce.probe import ignored, plan
 from hvd_launch.tune.allreduce.rank import MARK
 from hvd_launch.tune.allreduce.result import Result, settings_text
 from hvd_launch.tune.common.jobs import Outcome
@@ -75,11 +76,17 @@ def test_what_is_hopeless_is_measured_once() -> None:
 
 
 class Simulated:
-    """Jobs on a library whose times are known: us a KiB by coll/tuned's id, "0" its own choice."""
+    """Jobs on a library whose times are known: us a KiB by coll/tuned's id, "0" its own choice.
 
-    def __init__(self, us_per_kib: dict[str, float], ruled_us: float | None = None) -> None:
+    With rules all takes `overhead` times as long. From `deaf_from` bytes on rules are not followed.
+    """
+
+    def __init__(
+        self, us_per_kib: dict[str, float], overhead: float = 1.0, deaf_from: float = math.inf
+    ) -> None:
         self.us_per_kib = us_per_kib
-        self.ruled_us = ruled_us
+        self.overhead = overhead
+        self.deaf_from = deaf_from
         self.ignored: set[str] = set()
         self.noise = random.Random(1)
         self.jobs = 0
@@ -105,9 +112,10 @@ class Simulated:
             rules = read_openmpi_rules(text)[8]
         for size in task["sizes"]:
             taken = next(rule for least, rule in reversed(rules) if least <= size).split()[0]
-            us = self.us_per_kib[taken] * size / 1024
-            if len(rules) > 1 and self.ruled_us is not None:
-                us = self.ruled_us * size / 1024
+            ruled = "dynamic_rules_filename" in variables
+            if ruled and size >= self.deaf_from:
+                taken = "0"
+            us = self.us_per_kib[taken] * size / 1024 * (self.overhead if ruled else 1)
             samples = [us * math.exp(self.noise.gauss(0, 0.03)) for _ in range(3)]
             read(MARK + json.dumps({"kind": "time", "message_bytes": size, "us": samples}))
         return Outcome(0, 1.0, ())
@@ -155,10 +163,47 @@ def test_without_a_gain_nothing_is_written_and_nothing_old_stays(tmp_path, monke
 
 
 def test_what_does_not_hold_when_run_again_is_withdrawn(tmp_path, monkeypatch) -> None:
-    result = tuned(tmp_path, Simulated({**SLOW, "6": 0.5}, ruled_us=1.0), monkeypatch)
+    result = tuned(tmp_path, Simulated({**SLOW, "6": 0.5}, overhead=2.0), monkeypatch)
     assert result.native is not None
     assert not result.native.overall.gained
     assert [path.name for path in tmp_path.iterdir()] == ["allreduce.jsonl"]
+
+
+@pytest.mark.parametrize(("deaf_from", "where"), [(0, "8 KiB, 16 KiB"), (16384, "16 KiB")])
+def test_rules_that_the_library_does_not_follow_are_not_kept(
+    deaf_from: int, where: str, tmp_path, monkeypatch
+) -> None:
+    simulated = Simulated({**SLOW, "6": 0.5}, deaf_from=deaf_from)
+    result = tuned(tmp_path, simulated, monkeypatch)
+    told = result.dropped["the choice by message size"]
+    assert told == f"was not followed by the library at {where}"
+    # One algorithm for all sizes needs no rules.
+    assert result.native is not None
+    assert result.native.proposal.single == "rabenseifner"
+    assert result.native.overall.gained
+    assert [path.name for path in tmp_path.iterdir()] == ["allreduce.jsonl"]
+
+
+def test_a_probe_slows_some_sizes_and_is_judged_at_all() -> None:
+    found = OPENMPI4.library.candidates(1)
+    times = times_of(default=[10, 20, 40, 80], ring=[9, 15, 30, 40], linear=[20, 60, 90, 300])
+    tried = plan(times, found, ((0, DEFAULT), (8192, "ring")))
+    assert tried is not None
+    assert tried.choices == ((0, DEFAULT), (8192, "linear"), (32768, "ring"))
+    assert {size: round(ratio, 2) for size, ratio in tried.slowed.items()} == {8192: 4, 16384: 3}
+    usual = dict.fromkeys(SIZES, 10.0)
+    assert ignored(tried, usual, {4096: 11, 8192: 39, 16384: 31, 32768: 10}) == []
+    assert ignored(tried, usual, {4096: 39, 8192: 39, 16384: 11, 32768: 10}) == [4096, 16384]
+    assert (
+        plan(times_of(default=[1, 1, 1, 1], ring=[1.5, 1.5, 1.5, 1.5]), found, ((0, "ring"),))
+        is None
+    )
+
+
+def test_a_library_whose_rules_cannot_leave_a_size_to_it_gets_one_for_each() -> None:
+    found = Backend("intelmpi", (2021, 19), "hydra", "mpirun").library.candidates(1)
+    times = times_of(default=[10, 20, 40, 80], ring=[12, 22, 30, 40], knomial=[11, 30, 60, 90])
+    assert choose(times, found, mixed=True).choices == ((0, "knomial"), (8192, "ring"))
 
 
 def test_what_fails_or_is_not_taken_is_left_out_with_the_reason(tmp_path, monkeypatch) -> None:

@@ -111,18 +111,30 @@ def test_mpichs_selection_changes_what_was_meant_and_nothing_else() -> None:
     assert selected(within, facts) == "smp"
 
 
-def test_intels_variable_as_its_reference_writes_it() -> None:
-    assert intelmpi.rules_text([(0, None), (4096, "1"), (65536, None), (2**20, "8")], 16) == (
-        "1:4096-65535@16-16;8:1048576-2147483647@16-16"
-    )
+def intels_choice(text: str, message_bytes: int) -> str:
+    """As 2021.19 was seen to read it: the first range that ends above the message, without @."""
+    for part in text.split(";"):
+        number, _, sizes = part.partition(":")
+        assert "@" not in part, "the last range with these ranks would count for all sizes"
+        if message_bytes <= int(sizes.partition("-")[2]):
+            return number
+    raise AssertionError("beyond the last range")
+
+
+def test_intels_variable_as_the_library_reads_it() -> None:
+    rules = [(0, "1"), (4096, "3"), (65536, "1"), (2**20, "8")]
+    text = intelmpi.rules_text(rules)
+    assert text == "1:0-4095;3:4096-65535;1:65536-1048575;8:1048576-2147483647"
+    for size in (0, 4095, 4096, 65535, 65536, 2**20 - 1, 2**20, 2**31 - 1):
+        assert intels_choice(text, size) == next(r for least, r in rules[::-1] if least <= size)
     backend = Backend("intelmpi", (2021, 8, 0), "hydra", "mpirun")
     found = backend.library.candidates(2)
     form = native_rules(
-        backend, found, ((0, DEFAULT), (4096, "shumilin_ring")), 16, Path("/nowhere")
+        backend, found, ((0, "ring"), (4096, "shumilin_ring")), 16, Path("/nowhere")
     )
     assert form is not None
     assert {s.name: s.value for s in form.settings} == {
-        "I_MPI_ADJUST_ALLREDUCE": "7:4096-2147483647@16-16"
+        "I_MPI_ADJUST_ALLREDUCE": "8:0-4095;7:4096-2147483647"
     }
 
 
@@ -137,7 +149,20 @@ def test_mvapich2_is_forced_for_all_sizes_and_has_no_rules() -> None:
             "MV2_INTRA_ALLREDUCE_TUNING": "5",
         }
         assert native_rules(backend, found, ((0, DEFAULT),), 8, Path("/nowhere")) is None
-        assert len(backend.library.candidates(1).all) == 3
+        names = [candidate.name for candidate in backend.library.candidates(1).all]
+        assert names == [
+            DEFAULT,
+            "recursive_doubling",
+            "reduce_scatter_allgather",
+            "reduce_scatter_and_allgather_calls",
+            "ring",
+            "socket_aware",
+        ]
+        ring = {s.name: s.value for s in found["ring"].settings}
+        assert ring == {
+            "MV2_INTER_ALLREDUCE_TUNING": "9",
+            "MV2_INTER_ALLREDUCE_TUNING_TWO_LEVEL": "0",
+        }
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -145,7 +170,7 @@ def test_mvapich2_is_forced_for_all_sizes_and_has_no_rules() -> None:
 def test_every_variable_has_its_default_reason_and_source(name: str, nodes: int) -> None:
     found = Backend(name, (9, 9, 9), "mpirun", "mpirun").library.candidates(nodes)
     assert found.all[0].settings == ()
-    assert found[found.base].name == found.base
+    assert found.base is None or found[found.base].name == found.base
     names = [candidate.name for candidate in found.all]
     assert len(set(names)) == len(names)
     for candidate in found.all:

@@ -39,7 +39,7 @@ class MpiLibrary(abc.ABC):
         version_command: a program beside mpirun that tells the library, and its arguments.
         info_command: a program beside mpirun that lists the library's components.
         agent_variable: who sets it has a way to other hosts that is not ssh's.
-        abort_patterns: what it prints when a rank aborts: the rank, then the code or nothing.
+        abort_patterns: what it prints when a rank aborts: groups `rank`, and `code` or nothing.
         mixes_packets: its daemon mixes what it reads of several ranks, but leaves packets whole.
         registration_cache_off: what turns the registration cache off, as NAME=VALUE.
         uuids_misread: what it takes a GPU for that is listed by its UUID; "": it can read them.
@@ -142,7 +142,8 @@ class MpiLibrary(abc.ABC):
     ) -> NativeRules | None:
         """Rules by message size in the library's own form; None where it has none.
 
-        They hold for one number of ranks: a communicator of another size is served as before.
+        They hold for one number of ranks, unless the library's `candidates` have no base: a
+        communicator of another size is served as before.
 
         Args:
             version: of the library.

@@ -53,8 +53,8 @@ class IntelMpi(MpiLibrary):
         return tuple(int(part) for part in match.groups() if part) if match else None
 
     def started_here(self, environ: Mapping[str, str]) -> bool:
-        # MPICH's ranks have the same variables.
-        return "I_MPI_ROOT" in environ and super().started_here(environ)
+        # MPICH's ranks have the same variables; I_MPI_ROOT is a matter of the installation.
+        return "I_MPI_HYDRA_UUID" in environ and super().started_here(environ)
 
     def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
         """Its reference lets -hosts name hosts without their slots."""
@@ -128,7 +128,8 @@ class IntelMpi(MpiLibrary):
             for name, number in _ALGORITHMS.items()
             if nodes > 1 or not name.startswith("topology")
         )
-        return Candidates((Candidate(DEFAULT, ()), *forced))
+        # Its rules cannot leave a size to the library.
+        return Candidates((Candidate(DEFAULT, ()), *forced), base=None)
 
     def native_rules(
         self,
@@ -138,17 +139,21 @@ class IntelMpi(MpiLibrary):
         folder: Path,
         selection: Mapping[str, object] | None,
     ) -> NativeRules:
-        del version, folder, selection
-        value = rules_text(rules, size)
+        del version, size, folder, selection
+        value = rules_text(rules)
         why = "allreduce by message size, measured"
         setting = Setting("I_MPI_ADJUST_ALLREDUCE", value, "by a table", why, _ADJUST)
         return NativeRules((setting,))
 
 
-def rules_text(rules: Rules, size: int) -> str:
-    """I_MPI_ADJUST_ALLREDUCE: ID:LEAST-MOST@RANKS, separated by semicolons."""
-    parts = []
-    for (least, rule), (above, _) in zip(rules, [*rules[1:], (2**31, None)], strict=True):
-        if rule is not None:
-            parts.append(f"{rule}:{least}-{above - 1}@{size}-{size}")
-    return ";".join(parts)
+def rules_text(rules: Rules) -> str:
+    """I_MPI_ADJUST_ALLREDUCE: ID:LEAST-MOST from 0 on without a gap, separated by semicolons.
+
+    As 2021.19 reads it, whatever its reference says: where a range ends in @RANKS-RANKS, the last
+    of those with the same ranks counts for all sizes and other numbers of ranks. A range that
+    does not begin where the one before it ends begins there nevertheless.
+    """
+    ends = [*(least for least, _ in rules[1:]), 2**31]
+    return ";".join(
+        f"{rule}:{least}-{end - 1}" for (least, rule), end in zip(rules, ends, strict=True)
+    )

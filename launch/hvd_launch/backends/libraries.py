@@ -107,6 +107,12 @@ def recognise(text: str) -> tuple[MpiLibrary, Version] | None:
     return None
 
 
+def version_line(text: str) -> str:
+    """Library and version in one line, from what MPI_Get_library_version says."""
+    first = re.split(r"[,\n\0]", text.strip())[0]
+    return " ".join(first.replace(":", " ").split())
+
+
 def find(name: str) -> MpiLibrary | None:
     """The library of this name, or else the first of this family."""
     families = (library for library in LIBRARIES.values() if library.family == name)

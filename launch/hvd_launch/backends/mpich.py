@@ -16,6 +16,7 @@ from hvd_launch.settings import Setting, wants_ipc
 
 # CVARs are of type int; a message is never longer.
 _NEVER = "2147483647"
+_IPC_THRESHOLD = "1048576"
 _CVAR = "mpivars (MPICH's list of control variables)"
 _CSEL = f"{_CVAR}; MPICH, src/mpi/coll/src/csel.c"
 # The names that MPICH's control variable and its selection file share.
@@ -34,6 +35,9 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "recursive_multiplying": {"k=2": {}},
 }
 AGENT_VARIABLE = "HYDRA_LAUNCHER_EXEC"
+CALLED_ABORT = re.compile(
+    rb"application called MPI_Abort\(MPI_COMM_WORLD, (?P<code>\d+)\) - process (?P<rank>\d+)"
+)
 RANK_VARIABLES = ("PMI_RANK", "MPI_LOCALRANKID")
 
 
@@ -58,9 +62,10 @@ class Mpich(MpiLibrary):
     agent_variable = AGENT_VARIABLE
     abort_patterns = (
         re.compile(
-            rb"Abort\(-?\d+\) on node \d+ \(rank (\d+) in comm 0\): .*MPI_Abort\(.*, (\d+)\)"
+            rb"Abort\(-?\d+\) on node \d+ \(rank (?P<rank>\d+) in comm 0\): "
+            rb".*MPI_Abort\(.*, (?P<code>\d+)\)"
         ),
-        re.compile(rb"application called MPI_Abort\(MPI_COMM_WORLD, \d+\) - process (\d+)()"),
+        CALLED_ABORT,
     )
     registration_cache_off = ("UCX_RCACHE_ENABLE=n", "FI_MR_CACHE_MONITOR=disabled")
     uuids_misread = "GPU 0"
@@ -68,7 +73,6 @@ class Mpich(MpiLibrary):
     # Of the control variables, and where they are described.
     prefix = "MPIR_CVAR_"
     source = "MPICH's CVAR descriptions (MPI_T), src/mpid/ch4/shm/ipc/gpu/gpu_post.c"
-    ipc_threshold = "1048576"
 
     def recognise_mpirun(self, text: str) -> Version | None:
         """Hydra's version; it does not say whose it is."""
@@ -99,8 +103,8 @@ class Mpich(MpiLibrary):
             ),
             Setting(
                 f"{self.prefix}CH4_IPC_GPU_P2P_THRESHOLD",
-                self.ipc_threshold if ipc else _NEVER,
-                self.ipc_threshold,
+                _IPC_THRESHOLD if ipc else _NEVER,
+                _IPC_THRESHOLD,
                 "messages from this many bytes on go from GPU to GPU by CUDA IPC"
                 if ipc
                 else "no message is long enough for CUDA IPC",

@@ -20,8 +20,7 @@ class Mvapich(Mpich):
     exported = "MVP_.*"
     version_command = ("mpiname", "-a")
     prefix = "MVP_"
-    source = "MPICH's CVARs under MVAPICH's prefix MVP_; not run"
-    ipc_threshold = "16384"
+    source = "MPICH's CVARs, which MVAPICH 4.0's source also has under MVP_; not run"
 
     def recognise_mpirun(self, text: str) -> Version | None:
         return None

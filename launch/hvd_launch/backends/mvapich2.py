@@ -9,7 +9,7 @@ from hvd_ext.errors import UsageError
 from hvd_launch.backends import mpich, slurm
 from hvd_launch.backends.base import MpiLibrary, Version
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates
-from hvd_launch.job import Host, Job
+from hvd_launch.job import Job
 from hvd_launch.settings import Setting, wants_ipc, wants_registration_cache
 
 _TUNING = "MVAPICH2 2.3.7, allreduce_tuning.h and allreduce_tuning.c"
@@ -19,6 +19,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]+")
 _ALGORITHMS = {
     "recursive_doubling": ("1", None),
     "reduce_scatter_allgather": ("2", None),
+    "reduce_scatter_and_allgather_calls": ("8", None),
+    "ring": ("9", None),
+    "socket_aware": ("11", None),
     "two_level_recursive_doubling_shared_memory": ("1", "5"),
     "two_level_recursive_doubling_point_to_point": ("1", "6"),
     "two_level_reduce_scatter_allgather_shared_memory": ("2", "5"),
@@ -39,7 +42,10 @@ class Mvapich2(MpiLibrary):
     version_command = ("mpiname", "-a")
     agent_variable = mpich.AGENT_VARIABLE
     abort_patterns = (
-        re.compile(rb"MPI process \(rank: (\d+), pid: \d+\) exited with status (\d+)"),
+        re.compile(
+            rb"MPI process \(rank: (?P<rank>\d+), pid: \d+\) exited with status (?P<code>\d+)"
+        ),
+        mpich.CALLED_ABORT,
     )
     registration_cache_off = ("MV2_USE_LAZY_MEM_UNREGISTER=0",)
     rotation_note = (
@@ -69,6 +75,20 @@ class Mvapich2(MpiLibrary):
                 "0",
                 "1: each rank is bound to a core",
                 "Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own",
+                self.guide,
+            ),
+            Setting(
+                "MV2_USE_ALIGNED_ALLOC",
+                "1",
+                "0",
+                "memory comes from several threads, for which its allocator is then faster",
+                self.guide,
+            ),
+            Setting(
+                "MV2_USE_THREAD_WARNING",
+                "0",
+                "1: each job prints that threads were asked for",
+                "the variable before this one is what that advises",
                 self.guide,
             ),
         )
@@ -173,13 +193,12 @@ class Mvapich2Gdr(Mvapich2):
 
 
 def _rsh_arguments(job: Job, environ: Mapping[str, str]) -> list[str]:
-    """What to pass to mpirun_rsh: hosts one by one, variables as NAME=VALUE.
+    """What to pass to mpirun_rsh: the job's hosts one by one, variables as NAME=VALUE.
 
     Raises:
         UsageError: a word would not pass its remote shell as it is.
     """
-    here = (Host("localhost", job.size),)
-    places = [host.name for host in job.hosts or here for _ in range(host.slots)]
+    places = [host.name for host in job.hosts for _ in range(host.slots)]
     # With more ranks than slots the list starts over.
     hosts = [places[rank % len(places)] for rank in range(job.size)]
     variables = [f"{name}={environ[name]}" for name in job.exported]

@@ -44,7 +44,7 @@ class _OpenMpi(MpiLibrary):
     rank_variables = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
     srun_plugins = slurm.PMIX
     info_command = "ompi_info"
-    abort_patterns = (re.compile(rb"MPI_ABORT was invoked on rank (\d+)()"),)
+    abort_patterns = (re.compile(rb"MPI_ABORT was invoked on rank (?P<rank>\d+)(?P<code>)"),)
     registration_cache_off = ("OMPI_MCA_mpi_leave_pinned=0", "UCX_RCACHE_ENABLE=n")
     rules_file = "openmpi_rules.conf"
 

@@ -12,7 +12,9 @@ from hvd_launch.job import Job, even_slots
 PMIX = ("pmix_v5", "pmix_v4", "pmix_v3", "pmix")
 PMI2 = ("pmi2",)
 # What srun prints when a task ends badly: the rank, and its code.
-ABORT_PATTERN = re.compile(rb"^srun: error: \S+: tasks? (\d+): Exited with exit code (\d+)")
+ABORT_PATTERN = re.compile(
+    rb"^srun: error: \S+: tasks? (?P<rank>\d+): Exited with exit code (?P<code>\d+)"
+)
 
 
 def plugins(library: MpiLibrary, mpi_list: str) -> list[str]:

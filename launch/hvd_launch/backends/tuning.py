@@ -34,12 +34,13 @@ class Candidates:
 
     Attributes:
         all: the library as it is comes first.
-        base: the candidate that a message takes for which rules name no algorithm.
+        base: the candidate that a message takes for which rules name no algorithm; None: they
+            have to name one for every message, whatever the size of its communicator.
         ruled: variables that an algorithm for each message size needs beside its rules.
     """
 
     all: tuple[Candidate, ...]
-    base: str = DEFAULT
+    base: str | None = DEFAULT
     ruled: tuple[Setting, ...] = ()
 
     def __getitem__(self, name: str) -> Candidate:

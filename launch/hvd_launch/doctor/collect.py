@@ -19,6 +19,7 @@ from hvd_launch import machine
 from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import Backend
 from hvd_launch.doctor.model import Snapshot
+from hvd_launch.job_settings import job_settings
 
 _TIMEOUT_S = 60
 # So that what disturbs one measurement disturbs all, and some none.
@@ -113,8 +114,12 @@ def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
 
 
 def _trial(found: Backend, ranks: int) -> tuple[list[Mapping[str, Any]], str]:
-    """Run ranks that report on themselves: what they said, and what else was printed."""
-    launch = machine.rank_command(found, ranks, [*_PROBE, "rank"])
+    """Run ranks that report on themselves: what they said, and what else was printed.
+
+    They are started as `run` would start them.
+    """
+    settings = job_settings(found.library, os.environ).given
+    launch = machine.rank_command(found, ranks, [*_PROBE, "rank"], settings=settings)
     done = _run(launch.argv, launch.environ)
     told: list[Mapping[str, Any]] = []
     rest: list[str] = []

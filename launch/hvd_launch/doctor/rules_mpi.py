@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from hvd_launch.backends.base import MpiLibrary, Version
-from hvd_launch.backends.libraries import LIBRARIES, recognise, untested_note
+from hvd_launch.backends.libraries import LIBRARIES, recognise, untested_note, version_line
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
 _REBUILD = {
@@ -53,7 +52,7 @@ def _one_library(seen: Snapshot) -> Iterator[Finding]:
         if not what.get("library"):
             continue
         found = recognise(what["library"])
-        first = re.split(r"[,\n]", what["library"].strip())[0].strip("\0")
+        first = version_line(what["library"])
         if found is None or not _agree((mpirun, expected), found):
             ours = f"{mpirun.title} {_dotted(expected)}"
             build = _REBUILD[who]

@@ -19,8 +19,8 @@ from hvd_launch.backends.base import LAUNCHERS
 from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import LIBRARIES, Backend, Launch, untested_note
 from hvd_launch.job import Host, check_size, parse_hostfile, parse_hosts
+from hvd_launch.job_settings import DEFAULT_PRESET, job_settings
 from hvd_launch.rank import visibility
-from hvd_launch.run import memory
 from hvd_launch.run.profile import Profile
 from hvd_launch.run.supervise import run_job
 from hvd_launch.settings import PRESETS, Setting, assignment
@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset",
         choices=sorted(PRESETS),
-        default="mpi-opt",
+        default=DEFAULT_PRESET,
         help="; ".join(f"{name}: {text}" for name, text in PRESETS.items())
-        + " (default: mpi-opt; on machines with GPUs)",
+        + " (default: %(default)s; on machines with GPUs)",
     )
     parser.add_argument(
         "--gpus", type=int, metavar="N", help="GPUs of each host (default: those of this one)"
@@ -142,14 +142,8 @@ def _settings(
     """What is set, and what would be if the environment had not other values already."""
     # Some settings do not go with a preload.
     environ = {**environ, **{setting.name: setting.value for setting in recording}}
-    wanted = [*memory.settings(environ), *backend.library.settings()]
-    gpus = machine.gpus() if options.gpus is None else options.gpus
-    if gpus:
-        wanted += backend.library.gpu_settings(options.preset, environ)
-    if options.ucx:
-        wanted += backend.library.ucx_settings()
-    kept = tuple(s for s in wanted if environ.get(s.name, s.value) != s.value)
-    settings = [*recording, *(s for s in wanted if s not in kept)]
+    found = job_settings(backend.library, environ, options.preset, options.gpus, options.ucx)
+    settings = [*recording, *found.given]
     if options.table is not None:
         from hvd_ext.allreduce.table import load
 
@@ -163,7 +157,7 @@ def _settings(
                 "docs/allreduce.md",
             )
         )
-    return tuple(settings), kept
+    return tuple(settings), found.kept
 
 
 def _reporting(

@@ -119,8 +119,8 @@ def _signal_code(how: str) -> int | None:
 def _abort(line: bytes) -> FailedRank | None:
     for pattern in _ABORTS:
         if match := pattern.search(line):
-            code = int(match.group(2)) if match.group(2) else None
+            code = int(match["code"]) if match["code"] else None
             exited = pattern is slurm.ABORT_PATTERN
             how = f"exited with code {code}" if exited else "called MPI_Abort"
-            return FailedRank(int(match.group(1)), how, code)
+            return FailedRank(int(match["rank"]), how, code)
     return None

@@ -1,11 +1,11 @@
 # MVAPICH 4.0, started by srun
 # note: MVAPICH has never been run by hvd_ext's tests; its settings are from its guides
 # the library asks of each buffer whether it lies on a GPU
-# default: 1 in a library built for GPUs (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
+# default: 1 in a library built for GPUs (MPICH's CVARs, which MVAPICH 4.0's source also has under MVP_; not run)
 export MVP_ENABLE_GPU=1
 # messages from this many bytes on go from GPU to GPU by CUDA IPC
-# default: 16384 (MPICH's CVARs under MVAPICH's prefix MVP_; not run)
-export MVP_CH4_IPC_GPU_P2P_THRESHOLD=16384
+# default: 1048576 (MPICH's CVARs, which MVAPICH 4.0's source also has under MVP_; not run)
+export MVP_CH4_IPC_GPU_P2P_THRESHOLD=1048576
 # keeps memory registered with the network card between messages
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=try

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hvd_ext.statistics import Interval, from_logs, gain, lasting
@@ -64,7 +64,8 @@ def choose(times: Times, candidates: Candidates, mixed: bool) -> Proposal:
         by_size = _by_size(times, candidates, sizes)
         expected = _expected(times, by_size)
         if expected is not None and set(by_size.values()) != {candidates.base}:
-            proposals.append(Proposal(_merged(by_size, candidates.base), expected.estimate))
+            shortest = candidates.base or by_size[sizes[0]]
+            proposals.append(Proposal(_merged(by_size, shortest), expected.estimate))
     return max(proposals, key=lambda proposal: proposal.expected)
 
 
@@ -76,20 +77,34 @@ def hopeless(times: Times, name: str, message_bytes: int) -> bool:
 
 
 def _by_size(times: Times, candidates: Candidates, sizes: list[int]) -> dict[int, str]:
-    """For each size the fastest of those that beat the base there and beside it."""
+    """For each size the fastest of those that beat the base there and beside it.
+
+    Without a base, where none beat the library's own choice, the fastest of all.
+    """
     names = [candidate.name for candidate in candidates.all if candidate.rule is not None]
     gains = [
         {
             name: found
             for name in names
-            if (found := compare(times, candidates.base, name, size)) is not None
+            if (found := compare(times, candidates.base or DEFAULT, name, size)) is not None
         }
         for size in sizes
     ]
     return {
-        size: max(left, key=left.__getitem__, default=candidates.base)
+        size: max(
+            left, key=left.__getitem__, default=candidates.base or _fastest(times, names, size)
+        )
         for size, left in zip(sizes, lasting(gains), strict=True)
     }
+
+
+def _fastest(times: Times, names: Sequence[str], size: int) -> str:
+    medians = {
+        name: statistics.median(times[name][size].values())
+        for name in names
+        if times.get(name, {}).get(size)
+    }
+    return min(medians, key=medians.__getitem__)
 
 
 def _expected(times: Times, by_size: Mapping[int, str]) -> Interval | None:
@@ -109,9 +124,9 @@ def _expected(times: Times, by_size: Mapping[int, str]) -> Interval | None:
     )
 
 
-def _merged(by_size: Mapping[int, str], base: str) -> tuple[tuple[int, str], ...]:
-    """Neighbours that choose alike as one; what is shorter than all measured takes the base."""
-    merged = [(0, base)]
+def _merged(by_size: Mapping[int, str], shortest: str) -> tuple[tuple[int, str], ...]:
+    """Neighbours that choose alike as one; what is shorter than all measured takes `shortest`."""
+    merged = [(0, shortest)]
     for size, name in sorted(by_size.items()):
         if merged[-1][1] != name:
             merged.append((size, name))

@@ -1,6 +1,7 @@
 """Choices by message size in the MPI library's own form. Pure.
 
-Rules hold for one number of ranks: a communicator of another size is served as before.
+Rules hold for one number of ranks: a communicator of another size is served as before,
+where the library's form can say so.
 """
 
 from __future__ import annotations

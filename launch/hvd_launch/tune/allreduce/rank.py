@@ -21,7 +21,7 @@ import numpy as np
 from hvd_ext.allreduce.table import load
 from hvd_ext.allreduce.timing import check, sample_s
 from hvd_ext.cli import run
-from hvd_launch.backends.libraries import LIBRARIES
+from hvd_launch.backends.libraries import LIBRARIES, version_line
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -119,7 +119,7 @@ def _facts(world: MPI.Comm, task: Assignment) -> dict[str, Any]:
     per_node = [size for size, rank in world.allgather((node.size, node.rank)) if rank == 0]
     library = _library()
     return {
-        "library": MPI.Get_library_version().split("\n")[0].strip("\0 "),
+        "library": version_line(MPI.Get_library_version()),
         "size": world.size,
         "ranks_per_node": per_node,
         "variables": _control_variables(library, task.read),

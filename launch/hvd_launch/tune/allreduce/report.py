@@ -88,7 +88,7 @@ def _print_times(result: Result, console: Console) -> None:
     medians = _medians(result)
     nodes = len(result.facts["ranks_per_node"])
     table = Table(
-        title=f"One allreduce, median of the rounds: {result.facts['library'].split(',')[0]}, "
+        title=f"One allreduce, median of the rounds: {result.facts['library']}, "
         f"{result.facts['size']} ranks on {nodes} {'nodes' if nodes > 1 else 'node'}",
         title_justify="left",
     )

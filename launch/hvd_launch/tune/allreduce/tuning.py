@@ -22,11 +22,12 @@ from hvd_ext.cli import Advance
 from hvd_ext.errors import HvdExtError
 from hvd_ext.files import write_text
 from hvd_ext.statistics import from_logs
+from hvd_ext.units import format_bytes
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules
 from hvd_launch.machine import module
 from hvd_launch.settings import Setting
-from hvd_launch.tune.allreduce import native_rules
-from hvd_launch.tune.allreduce.choice import Proposal, choose, hopeless
+from hvd_launch.tune.allreduce import native_rules, probe
+from hvd_launch.tune.allreduce.choice import Proposal, Times, choose, hopeless
 from hvd_launch.tune.allreduce.job_runner import JobRunner
 from hvd_launch.tune.allreduce.result import Result, Verdict
 from hvd_launch.tune.common import jobs
@@ -35,6 +36,8 @@ from hvd_launch.tune.common.target import Target, check_unset
 
 _TABLE_TIMEOUT_S = 3600.0
 TUNED, TABLE = "tuned", "tuned with hvd_ext's table"
+# The phase, and a folder while it lasts.
+_PROBE = "probe"
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Tuning:
         request = self._request
         facts = self._facts()
         found = request.target.backend.library.candidates(len(facts["ranks_per_node"]))
-        form = self._form(found, ((0, DEFAULT),), facts)
+        form = self._form(found, ((0, found.all[-1].name),), facts)
         forced = [setting for candidate in found.all for setting in candidate.settings]
         check_unset((*forced, *(form.settings if form else ())))
         self._jobs.total = 1 + request.rounds * len(found.all) + 2 * request.pairs
@@ -94,6 +97,10 @@ class Tuning:
         dropped = self._measure(found)
         times = self._jobs.times("measure")
         proposal = choose(times, found, form is not None)
+        if proposal.single is None and (sizes := self._ignored(found, proposal, times, facts)):
+            where = ", ".join(map(format_bytes, sizes))
+            dropped["the choice by message size"] = f"was not followed by the library at {where}"
+            proposal = choose(times, found, mixed=False)
         native = self._try_native(found, proposal, facts)
         if native is None or not native.overall.gained:
             self._remove(*native_rules.FILES)
@@ -145,13 +152,50 @@ class Tuning:
         return dropped
 
     def _form(
-        self, found: Candidates, choices: Sequence[tuple[int, str]], facts: dict[str, Any]
+        self,
+        found: Candidates,
+        choices: Sequence[tuple[int, str]],
+        facts: dict[str, Any],
+        below: str = "",
     ) -> NativeRules | None:
         target = self._request.target
-        folder = self._request.folder.resolve()
+        folder = self._request.folder.resolve() / below
         return native_rules.native_rules(
             target.backend, found, choices, target.size, folder, facts["selection"]
         )
+
+    def _ignored(
+        self, found: Candidates, proposal: Proposal, times: Times, facts: dict[str, Any]
+    ) -> list[int]:
+        """The sizes at which the library is seen not to follow the proposal's form."""
+        tried = probe.plan(times, found, proposal.choices)
+        if tried is None:
+            return []
+        folder = self._request.folder / _PROBE
+        sides = []
+        for name, choices in (("chosen", proposal.choices), ("slow", tried.choices)):
+            form = self._form(found, choices, facts, f"{_PROBE}/{name}")
+            assert form is not None
+            if form.file is not None:
+                (folder / name).mkdir(parents=True, exist_ok=True)
+                write_text(folder / name / form.file, form.text)
+            sides.append(Candidate(name, form.settings))
+        phase = f"{_PROBE} {_digest(proposal)}"
+        self._jobs.total += 2 * probe.LEAST_ROUNDS
+        for number in range(probe.MOST_ROUNDS):
+            for side in sides:
+                reason = self._jobs.run(phase, side, number, self._request.sizes)
+                if reason is not None:
+                    raise HvdExtError(f"the job with the choice by message size {reason}")
+            usual, slow = (
+                {size: min(by_round.values()) for size, by_round in of.items()}
+                for of in map(self._jobs.times(phase).__getitem__, ("chosen", "slow"))
+            )
+            wrong = probe.ignored(tried, usual, slow)
+            if number + 1 >= probe.LEAST_ROUNDS and not wrong:
+                break
+        shutil.rmtree(folder, ignore_errors=True)
+        return wrong
 
     def _try_native(
         self, found: Candidates, proposal: Proposal, facts: dict[str, Any]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hvd_ext.process import dying_with_parent, end_tree
+from hvd_launch.job_settings import job_settings
 from hvd_launch.machine import rank_command
 from hvd_launch.settings import Setting
 from hvd_launch.tune.common.target import Target
@@ -49,8 +50,11 @@ def run(
 ) -> Outcome:
     """Run `command` at every rank; `read` gets each line that the job prints.
 
-    Whatever ends this call, an exception in it included, ends the job.
+    The ranks have what `hvd-launch run` would set, and then `settings`. Whatever ends this
+    call, an exception in it included, ends the job.
     """
+    usual = job_settings(target.backend.library, os.environ).given
+    settings = (*usual, *settings)
     launch = rank_command(target.backend, target.size, command, target.hosts, settings)
     start_s = time.monotonic()
     last: deque[str] = deque(maxlen=_LAST_LINES)
