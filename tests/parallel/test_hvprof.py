@@ -23,8 +23,8 @@ from tests.recorded import (
     PYTHON,
     RECORD,
     RECORDER,
-    installed_mpis,
     mpirun,
+    own_mpi,
     record,
     run,
     totals,
@@ -216,7 +216,7 @@ def test_another_preload_stays_behind_ours(tmp_path: Path) -> None:
 def test_the_registration_cache_of_mvapich2_is_read(tmp_path: Path) -> None:
     # MVAPICH2 is not to be had here: what it exposes is, in front of another MPI.
     other = tmp_path / "libmvapich.so"
-    mpicc = installed_mpis()[0] / "mpicc"
+    mpicc = own_mpi() / "mpicc"
     source = PROGRAMS / "mvapich2_counters.c"
     subprocess.run([mpicc, "-shared", "-fPIC", source, "-o", other], check=True)
     program = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"

@@ -12,7 +12,7 @@ import pytest
 
 import hvprof
 from hvprof.analysis.contention import step_parts
-from tests.recorded import PROGRAMS, RECORD, installed_mpis, mpirun, run
+from tests.recorded import PROGRAMS, RECORD, mpirun, own_mpi, run
 
 _ATTEMPTS = 10
 _QUIET_S = 0.01  # off the core, of a step that computes for 0.1 s
@@ -47,7 +47,7 @@ def about(seconds: float) -> object:
 @pytest.fixture(scope="module")
 def contended(tmp_path_factory: pytest.TempPathFactory) -> Contended:
     folder = tmp_path_factory.mktemp("contended")
-    mpi = installed_mpis()[0]
+    mpi = own_mpi()
     program = folder / "known_contention"
     source = PROGRAMS / "known_contention.c"
     subprocess.run([mpi / "mpicc", "-O1", "-pthread", source, "-o", program], check=True)

@@ -13,12 +13,13 @@ import pytest
 
 import hvprof
 from hvprof.analysis.wait_time import waiting
+from tests.on_every_mpi import LIBRARIES, bin_of
 from tests.recorded import (
     ENVIRONMENT,
     PROGRAMS,
     RECORDER,
-    installed_mpis,
     mpirun,
+    own_mpi,
     run,
     totals,
 )
@@ -50,10 +51,13 @@ class Built:
         return done.stdout
 
 
-@pytest.fixture(scope="module", params=installed_mpis(), ids=lambda folder: folder.parent.name)
+@pytest.fixture(scope="module", params=LIBRARIES)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
-    mpicc = request.param / "mpicc"
+    mpi = own_mpi() if request.param == "environment" else bin_of(request.param)
+    mpicc = mpi / "mpicc"
+    # Intel's wrapper asks for its place.
+    variables = {**os.environ, "I_MPI_ROOT": str(mpi.parent)}
     shared = ["-shared", "-fPIC", "-O1", "-pthread", RECORDER / "pmpi.c", "-o"]
     for arguments in (
         [*shared, folder / "linked.so"],
@@ -61,8 +65,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         [PROGRAMS / "known_traffic.c", "-o", folder / "known_traffic"],
         [PROGRAMS / "known_waits.c", "-o", folder / "known_waits"],
     ):
-        subprocess.run([mpicc, *arguments], check=True)
-    return Built(request.param, folder)
+        subprocess.run([mpicc, *arguments], env=variables, check=True)
+    return Built(mpi, folder)
 
 
 EDGES = [0, 1, 2, 3, 1023, 1024, 1025, 2**17, 2**17 + 1, 2**20 + 1]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.memory import chosen_names
+from hvd_launch.backends.libraries import LIBRARIES as KNOWN
 from hvd_launch.doctor.rules_node import CACHE_LINE
 from tests.on_every_mpi import HERE, LIBRARIES, bin_of, environment
 
@@ -42,7 +43,11 @@ def doctor(python: Path, mpirun: Path, *arguments: str, **extra: str) -> tuple[i
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_with_its_own_python(name: str) -> None:
     folder = bin_of(name)
-    _, told = doctor(folder / "python", folder)
+    code, told = doctor(folder / "python", folder)
+    assert code == 0, told
+    library = LIBRARIES[name].backend
+    assert told["MPI"]["evidence"].startswith(KNOWN[library].title if library else "")
+    assert "never been run" not in str(told)
     assert told["one MPI"]["status"] == "ok"
     assert told["a job"]["evidence"] == "2 ranks found each other"
     assert told["thread level"]["evidence"] == "MPI_THREAD_MULTIPLE"
@@ -55,10 +60,15 @@ def test_a_library_with_its_own_python(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("python", "mpirun"),
-    [("environment", "openmpi5"), ("openmpi5", "mpich5"), ("mpich5", "openmpi5")],
+    [
+        ("environment", "openmpi5"),
+        ("openmpi5", "mpich5"),
+        ("mpich5", "openmpi5"),
+        ("intelmpi", "mvapich2"),
+    ],
 )
 def test_an_mpirun_of_another_library_is_seen(python: str, mpirun: str) -> None:
-    mine, other = LIBRARIES[python], LIBRARIES[mpirun]
+    mine, other = LIBRARIES[python].folder, LIBRARIES[mpirun].folder
     if not (mine / "python").exists() or not (other / "mpirun").exists():
         pytest.skip("no other MPI library: run `make mpis`")
     code, told = doctor(mine / "python", other)

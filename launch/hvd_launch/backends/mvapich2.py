@@ -34,7 +34,6 @@ class Mvapich2(MpiLibrary):
     title = "MVAPICH2"
     assumed_version: Version = (2, 3)
     launchers = ("mpirun_rsh", "hydra", "srun")
-    tested = False
     family = "mvapich2"
     rank_variables = ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
     srun_plugins = slurm.PMI2
@@ -188,6 +187,7 @@ class Mvapich2(MpiLibrary):
 class Mvapich2Gdr(Mvapich2):
     name = "mvapich2-gdr"
     title = "MVAPICH2-GDR"
+    tested = False
     guide = "MVAPICH2-GDR 2.3.7 user guide"
     gdr = True
 

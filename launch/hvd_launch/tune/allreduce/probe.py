@@ -1,24 +1,26 @@
 """Does the library follow rules by message size? Some sizes get a slow algorithm, to see. Pure.
 
 What a library's documentation says of its rules need not be so, and MPI_T tells of a variable at
-most that it was read. So the choices are run as they are, and once more with the slowest
-algorithm at some sizes: these, and only these, have to take longer.
+most that it was read. So three kinds of jobs are run in turns: with the choices as they are, with
+a slow algorithm forced at all sizes, and with rules that name it at some sizes. These have to take
+as long as where it is forced, and the others as long as with the choices.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hvd_launch.backends.tuning import DEFAULT, Candidates
 from hvd_launch.tune.allreduce.choice import Times
 
-# How many times as long a slow algorithm has to take, to be told from noise.
-_LEAST_RATIO = 2.0
-# Pairs of jobs until the least times of both sides are believed.
-LEAST_ROUNDS, MOST_ROUNDS = 2, 8
+# How many times as long the slow algorithm has to take, for a size to tell anything.
+_TELLING = 1.5
+# Turns until the least times of all are believed.
+LEAST_ROUNDS, MOST_ROUNDS = 2, 6
+Choices = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
@@ -26,71 +28,66 @@ class Probe:
     """Choices that are slow at some sizes on purpose.
 
     Attributes:
+        slow: the slow candidate.
+        sizes: where it is named: if possible neither the shortest nor the longest.
         choices: (least message_bytes, candidate), ascending from 0.
-        slowed: how many times as long each of the slow sizes should take.
     """
 
-    choices: tuple[tuple[int, str], ...]
-    slowed: Mapping[int, float]
+    slow: str
+    sizes: tuple[int, ...]
+    choices: Choices
 
 
-def plan(
-    times: Times, candidates: Candidates, choices: tuple[tuple[int, str], ...]
-) -> Probe | None:
-    """The probe of these choices; None where no algorithm is slow enough to be seen.
-
-    Slow are neighbouring sizes, and if possible neither the shortest nor the longest.
-    """
-    sizes = sorted(times[DEFAULT])
-    chosen = {size: _at(choices, size) for size in sizes}
-    slow: dict[int, str] = {}
-    slowed: dict[int, float] = {}
-    for size in sizes[1:-1] or sizes[-1:]:
-        medians = {
-            candidate.name: statistics.median(rounds.values())
-            for candidate in candidates.all
-            if candidate.rule is not None and (rounds := times.get(candidate.name, {}).get(size))
-        }
-        slowest = max(medians, key=medians.__getitem__)
-        usual = times[chosen[size]][size]
-        ratio = medians[slowest] / statistics.median(usual.values())
-        if ratio >= _LEAST_RATIO:
-            slow[size], slowed[size] = slowest, ratio
-        elif slow:
-            break
-    if not slow:
+def plan(times: Times, candidates: Candidates, choices: Choices) -> Probe | None:
+    """The probe of these choices; None where no algorithm is slow enough to be seen."""
+    every = sorted(times[DEFAULT])
+    sizes = tuple(every[1:-1] or every[-1:])
+    ratios = {
+        candidate.name: _slower(times, candidate.name, choices, sizes)
+        for candidate in candidates.all
+        if candidate.rule is not None and all(times.get(candidate.name, {}).get(s) for s in sizes)
+    }
+    slow = max(ratios, key=ratios.__getitem__, default=None)
+    if slow is None or ratios[slow] < _TELLING:
         return None
-    after = min((size for size in sizes if size > max(slow)), default=None)
-    merged = [choice for choice in choices if choice[0] < min(slow)]
-    merged += slow.items()
-    if after is not None:
-        merged.append((after, chosen[after]))
-        merged += [choice for choice in choices if choice[0] > after]
-    return Probe(tuple(_joined(merged)), slowed)
+    made = [choice for choice in choices if choice[0] < sizes[0]]
+    made.append((sizes[0], slow))
+    if after := every[every.index(sizes[-1]) + 1 :]:
+        made.append((after[0], _at(choices, after[0])))
+        made += [choice for choice in choices if choice[0] > after[0]]
+    return Probe(slow, sizes, tuple(made))
 
 
-def ignored(probe: Probe, usual: Mapping[int, float], probed: Mapping[int, float]) -> list[int]:
-    """The sizes at which the library did not do what the rules said.
+def ignored(
+    probe: Probe,
+    usual: Mapping[int, float],
+    forced: Mapping[int, float],
+    probed: Mapping[int, float],
+) -> list[int]:
+    """The sizes at which the library was seen not to do what the rules say.
 
     Args:
         probe: what was run.
         usual: the time of each size with the choices as they are.
-        probed: the same with the probe's.
+        forced: with the slow candidate.
+        probed: with the probe's choices.
     """
     wrong = []
     for size, time in probed.items():
-        expected = probe.slowed.get(size)
-        bound = math.sqrt(expected or _LEAST_RATIO)
-        if (time / usual[size] > bound) != (expected is not None):
+        as_forced = time > math.sqrt(usual[size] * forced[size])
+        if forced[size] >= _TELLING * usual[size] and as_forced != (size in probe.sizes):
             wrong.append(size)
     return wrong
 
 
-def _at(choices: tuple[tuple[int, str], ...], size: int) -> str:
+def _slower(times: Times, name: str, choices: Choices, sizes: Sequence[int]) -> float:
+    """How many times as long a candidate takes as what is chosen: geometric mean."""
+    logs = [
+        math.log(min(times[name][s].values()) / min(times[_at(choices, s)][s].values()))
+        for s in sizes
+    ]
+    return math.exp(statistics.fmean(logs))
+
+
+def _at(choices: Choices, size: int) -> str:
     return next(name for least, name in reversed(choices) if least <= size)
-
-
-def _joined(choices: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Without choices that say the same as those before them."""
-    pairs = zip([None, *(name for _, name in choices)], choices, strict=False)
-    return [choice for before, choice in pairs if choice[1] != before]

@@ -172,26 +172,28 @@ class Tuning:
         if tried is None:
             return []
         folder = self._request.folder / _PROBE
-        sides = []
-        for name, choices in (("chosen", proposal.choices), ("slow", tried.choices)):
+        sides = {"forced": found[tried.slow].settings}
+        for name, choices in (("usual", proposal.choices), ("probed", tried.choices)):
             form = self._form(found, choices, facts, f"{_PROBE}/{name}")
             assert form is not None
             if form.file is not None:
                 (folder / name).mkdir(parents=True, exist_ok=True)
                 write_text(folder / name / form.file, form.text)
-            sides.append(Candidate(name, form.settings))
-        phase = f"{_PROBE} {_digest(proposal)}"
-        self._jobs.total += 2 * probe.LEAST_ROUNDS
+            sides[name] = form.settings
+        phase = f"{_PROBE} {_digest(tried)}"
+        self._jobs.total += len(sides) * probe.LEAST_ROUNDS
+        wrong: list[int] = []
         for number in range(probe.MOST_ROUNDS):
-            for side in sides:
+            for name, settings in sides.items():
+                side = Candidate(name, settings)
                 reason = self._jobs.run(phase, side, number, self._request.sizes)
                 if reason is not None:
                     raise HvdExtError(f"the job with the choice by message size {reason}")
-            usual, slow = (
-                {size: min(by_round.values()) for size, by_round in of.items()}
-                for of in map(self._jobs.times(phase).__getitem__, ("chosen", "slow"))
-            )
-            wrong = probe.ignored(tried, usual, slow)
+            least = {
+                name: {size: min(by_round.values()) for size, by_round in by_size.items()}
+                for name, by_size in self._jobs.times(phase).items()
+            }
+            wrong = probe.ignored(tried, **least)
             if number + 1 >= probe.LEAST_ROUNDS and not wrong:
                 break
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,151 @@
+"""What it costs a computation that a thread beside it waits in MPI, and what yielding brings.
+
+Each rank computes in one thread; in another it meets the other ranks every millisecond in an
+allreduce of 8 bytes, as stock Horovod's background thread does, whose wait is MPI's. Each way is
+a job of its own, since MPI reads its variables when it starts; the jobs take turns.
+
+Another MPI library has a Python of its own: --python .venvs/intelmpi/bin/python.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import harness
+from hvd_ext.cli import at_least
+from testbed import ranks, timing
+
+_MODULE = "benchmarks.yielding"
+_CYCLE_S = 0.001
+_SECONDS = 2.0
+_SIDE = 160
+_ALONE, _PLAIN = "no thread beside it", "as the library comes"
+# By how MPI_Get_library_version begins.
+_WAYS: dict[str, dict[str, dict[str, str]]] = {
+    "Open MPI": {
+        "mpi_yield_when_idle=0": {"OMPI_MCA_mpi_yield_when_idle": "0"},
+        "mpi_yield_when_idle=1": {"OMPI_MCA_mpi_yield_when_idle": "1"},
+    },
+    "MPICH": {"yields at each poll": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}},
+    "MVAPICH2": {"yields at each poll": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}},
+    "Intel": {
+        "I_MPI_THREAD_YIELD=2": {"I_MPI_THREAD_YIELD": "2"},
+        "I_MPI_THREAD_YIELD=3": {"I_MPI_THREAD_YIELD": "3"},
+        "I_MPI_WAIT_MODE=1": {"I_MPI_WAIT_MODE": "1"},
+    },
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Launch the jobs, or be a rank of one."""
+    parser = harness.parser("yielding", __doc__, "--json F", rounds=5)
+    parser.add_argument("--np", type=at_least(2), default=2, help="ranks (2)")
+    parser.add_argument("--python", default=sys.executable, metavar="PY", help="whose MPI (ours)")
+    parser.add_argument("--alone", action="store_true", help="compute without a thread beside it")
+    options = parser.parse_args(arguments)
+    if options.worker:
+        _work(not options.alone)
+        return 0
+    # Not resolved: an environment's python is a link, and what lies beside it counts.
+    python = str(Path(options.python).absolute())
+    result = _compare(options.np, options.rounds, python)
+    _print(result)
+    if options.json:
+        harness.write_result(options.json, result)
+    return 0
+
+
+def _compare(size: int, rounds: int, python: str) -> dict[str, Any]:
+    def job(words: Sequence[str], variables: dict[str, str]) -> dict[str, Any]:
+        start = ranks.hvd_launch(size, python)
+        told: dict[str, Any] = ranks.launch(_MODULE, size, words, 60, start, variables, python)
+        return told
+
+    mpi = job(["--alone"], {})["mpi"]
+    named = next((ways for name, ways in _WAYS.items() if mpi.startswith(name)), {})
+    ways: dict[str, dict[str, str]] = {_ALONE: {}, _PLAIN: {}, **named}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, variables in ways.items():
+            words = ["--alone"] if name == _ALONE else []
+            rates[name].append(job(words, variables)["per_s"])
+    return {
+        "size": size,
+        "mpi": mpi,
+        "ways": [
+            {
+                "name": name,
+                "variables": ways[name],
+                "per_s": timing.summary(values),
+                # Rates, not times: the more the better.
+                "ratio": timing.ratio(values, rates[_PLAIN]),
+            }
+            for name, values in rates.items()
+        ],
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"computing beside a thread in MPI, {result['size']} ranks, {result['mpi']}"
+    )
+    for name in ("", "steps/s of all ranks", "middle half", "times as fast"):
+        table.add_column(name, justify="right" if name else "left")
+    for way in result["ways"]:
+        rate = way["per_s"]
+        table.add_row(
+            way["name"],
+            f"{rate['median']:.0f}",
+            f"{rate['low']:.0f} .. {rate['high']:.0f}",
+            f"{way['ratio']:.2f}",
+        )
+    Console(width=100).print(table)
+
+
+def _work(meets: bool) -> None:
+    from mpi4py import MPI
+
+    from hvd_launch.backends.libraries import version_line
+
+    world = MPI.COMM_WORLD
+    done = threading.Event()
+    beside = threading.Thread(target=_meet, args=(world.Dup(), done))
+    matrix = np.random.default_rng(world.rank).random((_SIDE, _SIDE))
+    world.Barrier()
+    if meets:
+        beside.start()
+    began_s, steps = time.perf_counter(), 0
+    while (took_s := time.perf_counter() - began_s) < _SECONDS:
+        matrix @ matrix  # lets the other thread run
+        steps += 1
+    done.set()
+    if meets:
+        beside.join()
+    total = world.allreduce(steps / took_s)
+    if world.rank == 0:
+        ranks.report({"per_s": total, "mpi": version_line(MPI.Get_library_version())})
+
+
+def _meet(comm: Any, done: threading.Event) -> None:
+    """Meet the other ranks each cycle, until all of them are done."""
+    from mpi4py import MPI
+
+    ready = np.zeros(1)
+    while ready[0] < comm.size:
+        time.sleep(_CYCLE_S)
+        ready[0] = done.is_set()
+        comm.Allreduce(MPI.IN_PLACE, ready)
+
+
+if __name__ == "__main__":
+    harness.run(main, "yielding")
