@@ -37,15 +37,20 @@ class Mpi:
 
 
 _BESIDE = ROOT / ".venvs"
+_FAILS = "an algorithm that fails shows where its rules hold, without timing (test_tune)"
+_LOST_WORDS = "its mpiexec ends at once after MPI_Abort, and mostly loses what the rank said"
 _NOT_FOR_SRUN = "is built for its own launcher alone, which tests start without Slurm"
 # The one list. What is skipped on a library is skipped for a reason that stands here.
 LIBRARIES = {
-    "environment": Mpi(HERE, made_by="make env"),
-    "openmpi5": Mpi(_BESIDE / "openmpi5" / "bin", "openmpi5"),
+    "environment": Mpi(HERE, made_by="make env", cannot={"slow rules": _FAILS}),
+    "openmpi5": Mpi(_BESIDE / "openmpi5" / "bin", "openmpi5", cannot={"slow rules": _FAILS}),
     "mpich5": Mpi(
         _BESIDE / "mpich5" / "bin",
         "mpich",
-        cannot={"slow rules": "an algorithm that fails shows where its rules hold (test_tune)"},
+        cannot={
+            "slow rules": _FAILS,
+            "last words": _LOST_WORDS,
+        },
     ),
     "intelmpi": Mpi(
         _BESIDE / "intelmpi" / "bin",
@@ -54,6 +59,7 @@ LIBRARIES = {
             "ucx": "its package has no libfabric, through which it would reach UCX",
             "failing rules": "for an algorithm that it has not it takes another",
             "control variables": "MPI_T shows I_MPI_ADJUST_ALLREDUCE as empty, whatever it is",
+            "last words": _LOST_WORDS,
             "no PATH": "its mpirun is a shell script that calls the system's programs",
             "slurm": _NOT_FOR_SRUN,
         },
@@ -66,6 +72,7 @@ LIBRARIES = {
             "ucx": "it sends through InfiniBand's verbs itself",
             "slow rules": "it has no rules by message size that can be relied on",
             "failing rules": "it has no rules by message size that can be relied on",
+            "last words": _LOST_WORDS,
             "control variables": "MPI_T does not show what MV2_INTER_ALLREDUCE_TUNING forces",
             "slurm": _NOT_FOR_SRUN,
         },
@@ -113,6 +120,11 @@ def bin_of(name: str, *needs: str) -> Path:
     if not (mpi.folder / "python").exists():
         pytest.skip(f"no {mpi.folder}: run `{mpi.made_by}`")
     return mpi.folder
+
+
+def can(library: Path, what: str) -> bool:
+    """Whether the library of this bin folder can do what the list says of some that they cannot."""
+    return all(what not in mpi.cannot for mpi in LIBRARIES.values() if mpi.folder == library)
 
 
 def backend_of(library: Path) -> Backend:

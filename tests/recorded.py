@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     # Waiting ranks must yield the cores that they share.
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "MV2_ENABLE_AFFINITY": "0",
 }
 # Ends the job, not only the rank, when a program raises.
 PYTHON = [sys.executable, "-m", "mpi4py"]

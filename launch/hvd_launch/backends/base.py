@@ -78,6 +78,11 @@ class MpiLibrary(abc.ABC):
     def recognise(self, text: str) -> Version | None:
         """The version, if MPI_Get_library_version or `version_command` said this."""
 
+    def program(self, mpirun: str, environ: Mapping[str, str]) -> str:
+        """What to start in place of the `mpirun` that was found."""
+        del environ
+        return mpirun
+
     def started_here(self, environ: Mapping[str, str]) -> bool:
         """Whether the library's launcher started the process that has this environment."""
         return self.rank_variables is not None and all(

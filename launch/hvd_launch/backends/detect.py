@@ -60,6 +60,8 @@ def find_backend(name: str | None = None, launcher: str | None = None) -> Backen
         launcher = "hydra" if beside and "hydra" in launchers else launchers[0]
     if program is None or Path(program).name != PROGRAMS[launcher]:
         program = (_find(PROGRAMS[launcher]) if program else None) or PROGRAMS[launcher]
+    if program is not None and "/" in program and launcher in ("mpirun", "hydra"):
+        program = library.program(program, os.environ)
     return Backend(library.name, version, launcher, program)
 
 

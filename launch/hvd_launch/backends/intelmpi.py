@@ -15,6 +15,11 @@ from hvd_launch.settings import Setting, wants_ipc
 _REFERENCE = "Intel MPI Library developer reference for Linux, {}"
 _GPU = _REFERENCE.format("GPU support")
 _ADJUST = "Intel MPI Library Developer Reference, I_MPI_ADJUST Family"
+# Of Slurm, PBS, LSF, LoadLeveler, Grid Engine, NQS, Yarn and Netbatch.
+_READ_BY_MPIRUN = (
+    *("SLURM_JOBID", "PBS_ENVIRONMENT", "PBS_NODEFILE", "LSB_JOBID", "LOADL_HOSTFILE"),
+    *("PE_HOSTFILE", "QSUB_REQID", "I_MPI_YARN", "NB_PARALLEL_JOB_HOSTS"),
+)
 _ALGORITHMS = {
     "recursive_doubling": "1",
     "rabenseifner": "2",
@@ -38,6 +43,7 @@ class IntelMpi(MpiLibrary):
     srun_plugins = slurm.PMI2
     exported = "I_MPI_(?!HYDRA|INFO).*"
     agent_variable = mpich.AGENT_VARIABLE
+    mixes_packets = True
     registration_cache_off = ("FI_MR_CACHE_MONITOR=disabled",)
     horovodrun_note = ""
 
@@ -50,6 +56,19 @@ class IntelMpi(MpiLibrary):
     def recognise(self, text: str) -> Version | None:
         match = re.search(r"Intel\(R\) MPI Library (\d{4})(?:\.(\d+))?", text)
         return tuple(int(part) for part in match.groups() if part) if match else None
+
+    def program(self, mpirun: str, environ: Mapping[str, str]) -> str:
+        """Its mpirun is a shell script, which passes no signal on and leaves its ranks behind.
+
+        It is needed where it reads a scheduler's variables or its site's settings.
+        """
+        beside = Path(mpirun).with_name("mpiexec.hydra")
+        sourced = "I_MPI_ROOT" not in environ and any(
+            (beside.parent / name).exists()
+            for name in ("mpivars.sh", "../env/vars.sh", "../setvars.sh")
+        )
+        needed = sourced or any(name in environ for name in _READ_BY_MPIRUN)
+        return str(beside) if beside.exists() and not needed else mpirun
 
     def started_here(self, environ: Mapping[str, str]) -> bool:
         # MPICH's ranks have the same variables; I_MPI_ROOT is a matter of the installation.
