@@ -16,9 +16,11 @@ from scipy import stats
 import hvprof
 from hvd_ext.errors import UsageError
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.contention import StepParts
 from hvprof.analysis.layers import LAYERS_VERSION
 from hvprof.analysis.limits.compute import Compute, Gradient, fit_affine
 from hvprof.analysis.limits.exchange import RING, TREE, over_link, passes
+from hvprof.analysis.limits.limits import Question, limits_of_recording
 from hvprof.analysis.limits.overlap import LayerOverlap, recorded_overlap
 from hvprof.analysis.limits.step_time import StepModel
 from hvprof.analysis.limits.stops import crossing
@@ -213,6 +215,10 @@ def test_skinny_layers_stop_a_batch_from_shrinking(
     # Free communication still gives no more than the layers do (their times, summed).
     assert rows[16]["compute_s"] == pytest.approx(0.03, rel=1e-6)
     assert rows[16]["speedup_full_overlap"] == pytest.approx(0.18 / 0.03, rel=1e-3)
+    assert found["fixed_s"] == pytest.approx(0.02, rel=1e-6)
+    assert found["skinny"] == ["fc"]
+    assert main(["limits", str(path), "--link", "1000"]) == 0
+    assert "20 ms of compute do not shrink with the batch: 9 x at most" in capsys.readouterr().out
 
 
 def test_overlap_differs_by_when_gradients_are_ready(
@@ -282,6 +288,10 @@ def test_the_last_of_recorded_times() -> None:
         ({}, ["--link", "10", "--efficiency", "100"], "a percentage below 100"),
         ({"forward_s": [math.nan]}, ["--link", "10"], "is not a table of layers"),
         ({"forward_s": [-1.0]}, ["--link", "10"], "is not a table of layers"),
+        ({"forward_s": [1e308]}, ["--link", "10"], "is not a table of layers"),
+        ({"gradient_bytes": -1}, ["--link", "10"], "is not a table of layers"),
+        ({"gradient_bytes": 10**300}, ["--link", "10"], "is not a table of layers"),
+        ({}, ["--link", "1e-310"], "give Gbit/s from 0.001 to 1e.06"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(
@@ -418,6 +428,7 @@ def jittery(steps: int, sigma_s: float, slow_s: float, ranks: int) -> Recording:
                 Step(i, 0, last_s[i], busy_s[i, rank], last_s[i] - busy_s[i, rank], 0, 0, 0)
                 for i in range(steps)
             ),
+            all_steps=Step(steps, 0, last_s.sum(), busy_s[:, rank].sum(), 0, 0, 0, 0),
         )
         for rank in range(ranks)
     ]
@@ -434,3 +445,12 @@ def test_waiting_grows_by_chance_alone(ranks: int) -> None:
     # The others wait for it, however many they are; it does not wait.
     assert slow.waiting_s(ranks) == pytest.approx(0.03 * (ranks - 1) / ranks, rel=0.01)
     assert slow.waiting_s(512) == pytest.approx(slow.waiting_s(2), rel=0.01)
+
+
+def test_a_step_without_regions_is_compute_but_for_its_exchange() -> None:
+    recording = jittery(100, 0.001, 0.0, 2)
+    parts = StepParts(0.13, 0.0, None, 0.03, 0.0, None, 0.1)
+    found = limits_of_recording(recording, parts, 1e6, Question())
+    assert found.step.compute_s == pytest.approx(0.1)
+    assert found.step.other_s == 0
+    assert found.step.time_s == pytest.approx(0.13)

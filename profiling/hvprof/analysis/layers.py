@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ LAYERS_VERSION = 1
 # Skinny: a sample costs more than so many times what it costs in the largest batch, in a layer
 # that takes at least this share of the smallest batch's time.
 _SKINNY, _SHARE = 2.0, 0.01
+# Bytes or seconds: more is no layer's, and would overflow in a sum.
+_MOST = 2**50
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ def load_layers(path: Path) -> LayerTable:
         )
         if not table.batches or not table.layers or min(table.batches) < 1:
             raise ValueError(table.batches)
+        if list(table.batches) != sorted(set(table.batches)):
+            raise ValueError(table.batches)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
@@ -110,6 +113,8 @@ def load_layers(path: Path) -> LayerTable:
 
 
 def _layer(entry: dict[str, Any], batches: int) -> Layer:
+    if not 0 <= entry["gradient_bytes"] < _MOST:
+        raise ValueError(entry)
     times = [tuple(map(_seconds, entry[key])) for key in ("forward_s", "backward_s")]
     if {len(of) for of in times} != {batches}:
         raise ValueError(entry)
@@ -125,6 +130,6 @@ def _layer(entry: dict[str, Any], batches: int) -> Layer:
 
 
 def _seconds(value: Any) -> float:
-    if not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+    if not isinstance(value, int | float) or not 0 <= value < _MOST:
         raise ValueError(value)
     return float(value)

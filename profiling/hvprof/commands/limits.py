@@ -26,6 +26,7 @@ ABOUT = (
     "the time of a step on more ranks. Of a recording, or of layers and a link alone."
 )
 EXAMPLE = "limits layers.json --link 100 --batch 256"
+_LEAST_GBIT, _MOST_GBIT = 1e-3, 1e6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +66,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _limits(options: argparse.Namespace) -> Limits:
+    if options.link and not _LEAST_GBIT <= options.link <= _MOST_GBIT:
+        raise UsageError(
+            f"--link {options.link:g}: give Gbit/s from {_LEAST_GBIT:g} to {_MOST_GBIT:g}"
+        )
     if not options.efficiency < 100:
         raise UsageError(f"--efficiency {options.efficiency:g}: give a percentage below 100")
     question = Question(

@@ -16,6 +16,8 @@ def as_json(limits: Limits) -> dict[str, Any]:
     return {
         **{name: getattr(limits, name) for name in plain},
         "step": _step(limits.step, limits),
+        "fixed_s": limits.fixed_s,
+        "skinny": list(limits.skinny),
         "network_free_speedup": limits.network_free,
         "synchrony_free_speedup": limits.synchrony_free,
         "shared_input_ranks": limits.shared_input_ranks,

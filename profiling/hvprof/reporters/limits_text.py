@@ -23,6 +23,9 @@ CAPTION = (
     "for backward to hide it."
 )
 
+_NAMES = 80
+_WORTH_A_WORD = 0.001
+
 
 def verdict(limits: Limits) -> str:
     """Where scaling stops, why, and what twice the bandwidth would change: a sentence or two."""
@@ -47,12 +50,17 @@ def stop_lines(limits: Limits) -> Iterator[tuple[str, str, str]]:
 
 
 def facts(limits: Limits) -> Iterator[str]:
-    """What the limits rest on, line by line."""
-    yield f"{limits.source}; batch of all ranks: {limits.batch or 'not known (--batch)'}"
+    """What the limits rest on, a sentence a line."""
+    yield f"{limits.source}; batch of all ranks: {limits.batch or 'not known (--batch)'}."
     had = "not known" if limits.link_gb_s is None else f"{limits.link_gb_s:.3g} GB/s"
     line = f"{format_bytes(round(limits.message_bytes))} exchanged in a step; bandwidth: {had}"
     needed = limits.needed_gb_s(limits.step)
-    yield line + (f", needed to hide it in backward: {needed:.3g} GB/s" if needed else "")
+    yield line + (f", needed to hide it in backward: {needed:.3g} GB/s." if needed else ".")
+    if limits.fixed_s > _WORTH_A_WORD * limits.step.compute_s:
+        most = limits.step.compute_s / limits.fixed_s
+        line = f"{format_seconds(limits.fixed_s)} of compute do not shrink with the batch: "
+        line += f"{most:.3g} x at most, whatever the network"
+        yield line + (f"; skinny: {_shorten(', '.join(limits.skinny))}." if limits.skinny else ".")
     if limits.ranks_per_node is None:
         yield (
             "All ranks are taken to be on a node as this one: --link GBIT says what lies between "
@@ -63,7 +71,7 @@ def facts(limits: Limits) -> Iterator[str]:
     if limits.base_ranks > 1:
         yield (
             f"{limits.network_free:.2f} x if the network were free; "
-            f"{limits.synchrony_free:.2f} x if ranks did not wait for each other either"
+            f"{limits.synchrony_free:.2f} x if ranks did not wait for each other either."
         )
     if limits.shared_input_ranks is not None:
         yield (
@@ -135,6 +143,10 @@ def _where(stop: Stop) -> str:
         EFFICIENCY: "the efficiency",
     }
     return f"{_ranks(stop)} ({short[stop.name]})"
+
+
+def _shorten(names: str) -> str:
+    return names if len(names) <= _NAMES else f"{names[:_NAMES].rpartition(',')[0]}, ..."
 
 
 def _seconds(value: float) -> str:

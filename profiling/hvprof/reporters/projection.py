@@ -70,7 +70,7 @@ def notes(found: Projection) -> Iterator[str]:
         yield f"Serial share (Karp-Flatt) {shares[0]:.3f} to {shares[-1]:.3f}; {meaning}."
     yield (
         f"Next: measure {following.ranks} ranks, where the projection is least certain "
-        f"(+-{following.half_percent:.0f} %)."
+        f"(give or take {following.half_percent:.0f} %)."
     )
 
 
@@ -137,7 +137,7 @@ def _figures(found: Projection, unit: str) -> Iterator[Figure]:
     naive = [(last.ranks, last.throughput)]
     naive += [(one.ranks, one.naive) for one in found.projection]
     parts = (
-        ("throughput", f"Throughput: {unit}", lambda ranks, value: value, 10),
+        ("throughput", "Throughput", lambda ranks, value: value, 10),
         (
             "efficiency",
             f"Efficiency over {_ranks(first.ranks)}",

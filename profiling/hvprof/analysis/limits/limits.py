@@ -74,6 +74,8 @@ class Limits:
         message_bytes: that a rank's step exchanges.
         link_gb_s: what the link carries, or the recorded exchange reached.
         step: as it was measured.
+        fixed_s: what of its compute does not shrink with the batch.
+        skinny: names of the layers that take most of that.
         by_algorithm: "ring", which no exchange beats, and "tree", how most grow.
         network_free, synchrony_free: speedups of the measured step if the exchange cost nothing,
             and if ranks did not wait for each other either.
@@ -89,6 +91,8 @@ class Limits:
     message_bytes: float
     link_gb_s: float | None
     step: StepTime
+    fixed_s: float
+    skinny: tuple[str, ...]
     by_algorithm: dict[str, Scaling]
     network_free: float
     synchrony_free: float
@@ -127,7 +131,8 @@ def limits_of_layers(table: LayerTable, question: Question) -> Limits:
         for algorithm in ALGORITHMS
     }
     source = f"{table.model}, timed on one rank at a batch of {_listed(table.batches)}"
-    return _limits(source, models, message_bytes, batch, per_node, question.link_gb_s, question)
+    link_gb_s = question.link_gb_s
+    return _limits(source, models, message_bytes, batch, per_node, link_gb_s, question, table)
 
 
 def limits_of_recording(
@@ -165,7 +170,11 @@ def limits_of_recording(
     jitter = jitter_of(recording).at_most(parts.exposed_s, size)
     exposed_s = max(0.0, parts.exposed_s - jitter.waiting_s(size))
     exchange_s = exposed_s + sums.overlapped_s / sums.index
-    compute_s = parts.compute_s + (parts.waiting_s or 0.0)
+    # Where no region says what is compute, what is neither exchange nor input is.
+    compute_s, other_s = parts.compute_s, parts.other_s
+    if not compute_s:
+        compute_s, other_s = other_s, 0.0
+    compute_s += parts.waiting_s or 0.0
     compute = _recorded_compute(recording, compute_s, batch / size, layers)
     backward_s = compute.backward.at(batch / size)
     slowed_s = parts.slowed_s or 0.0
@@ -182,7 +191,7 @@ def limits_of_recording(
             slowed=slowed_s / exchange_s if exchange_s else 0.0,
             io_s=parts.io_s,
             # What slowed computing although nothing was exchanged stays.
-            other_s=parts.other_s + (0.0 if exchange_s else slowed_s),
+            other_s=other_s + (0.0 if exchange_s else slowed_s),
         )
         for algorithm in ALGORITHMS
     }
@@ -190,7 +199,9 @@ def limits_of_recording(
     reached = _passes(size, per_node) * message_bytes / exchange_s / 1e9 if exchange_s else None
     source = f"{size} ranks on {nodes} node{'s' * (nodes > 1)}, mean of {sums.index} steps"
     link_gb_s = question.link_gb_s or reached
-    return _limits(source, models, message_bytes, question.batch, known, link_gb_s, question)
+    return _limits(
+        source, models, message_bytes, question.batch, known, link_gb_s, question, layers
+    )
 
 
 def exchanged_bytes(rows: Sequence[Row], recording: Recording) -> float:
@@ -210,6 +221,7 @@ def _limits(
     per_node: int | None,
     link_gb_s: float | None,
     question: Question,
+    layers: LayerTable | None,
 ) -> Limits:
     model = models[RING]
     step = model.strong(model.base_ranks)
@@ -222,6 +234,8 @@ def _limits(
         message_bytes=message_bytes,
         link_gb_s=link_gb_s,
         step=step,
+        fixed_s=model.compute.forward.fixed_s + model.compute.backward.fixed_s,
+        skinny=tuple(layer.name for layer in layers.skinny) if layers else (),
         by_algorithm={
             name: _scaling(one, batch is not None, question) for name, one in models.items()
         },
