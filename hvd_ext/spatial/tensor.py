@@ -34,24 +34,26 @@ class Operation:
         run: takes the function's arguments.
         any_operand: it may be any of them that is split; otherwise the first is.
         behind: split dims need not be the last.
+        apart: nor side by side.
     """
 
     run: Callable[..., Any]
     any_operand: bool
     behind: bool
+    apart: bool
 
 
 OPERATIONS: dict[Any, Operation] = {}
 
 
 def implements(
-    *functions: Any, any_operand: bool = False, behind: bool = False
+    *functions: Any, any_operand: bool = False, behind: bool = False, apart: bool = False
 ) -> Callable[[F], F]:
     """Put functions of torch on the list, with what runs for them."""
 
     def register(handler: F) -> F:
         for function in functions:
-            OPERATIONS[function] = Operation(handler, any_operand, behind)
+            OPERATIONS[function] = Operation(handler, any_operand, behind, apart)
         return handler
 
     return register
@@ -76,6 +78,7 @@ class SpatialTensor(Tensor):
         behind: how many dims that are not split come after them: 0, but for what was permuted.
         parts: ranks along each split dim.
         box: the block of the whole that this rank owns, as [begin, end) per split dim.
+        order: where split dims are apart, which dim of `local` each dim is; there they are last.
         copies: those of its cells that torch would have returned as views.
     """
 
@@ -83,13 +86,19 @@ class SpatialTensor(Tensor):
     grid: ProcessGrid
     extents: tuple[int, ...]
     behind: int
+    order: tuple[int, ...] | None
     parts: tuple[int, ...]
     box: tuple[tuple[int, int], ...]
     copies: Copies
 
     @staticmethod
     def __new__(
-        cls, local: Tensor, grid: ProcessGrid, extents: Iterable[int], behind: int = 0
+        cls,
+        local: Tensor,
+        grid: ProcessGrid,
+        extents: Iterable[int],
+        behind: int = 0,
+        order: tuple[int, ...] | None = None,
     ) -> SpatialTensor:
         """Take `local` as the shard that the canonical partition gives this rank.
 
@@ -108,9 +117,10 @@ class SpatialTensor(Tensor):
                 f"a shard of shape {tuple(local.shape)}: of extents {extents} on a grid of "
                 f"{grid.shape}, the rank at {grid.coordinates(dims)} owns {box}"
             )
+        shape = (*sizes[:first], *extents, *sizes[first + dims :])
         made = Tensor._make_wrapper_subclass(
             cls,
-            (*sizes[:first], *extents, *sizes[first + dims :]),
+            shape if order is None else tuple(shape[dim] for dim in order),
             dtype=local.dtype,
             device=local.device,
             # So that a Function of the user's that hands it on meets __torch_dispatch__.
@@ -119,7 +129,7 @@ class SpatialTensor(Tensor):
         # C++ that would read its memory, of which there is none, raises.
         torch._C._set_throw_on_mutable_data_ptr(made)
         made.local, made.grid, made.extents, made.behind = local, grid, extents, behind
-        made.parts, made.box, made.copies = parts, box, Copies()
+        made.order, made.parts, made.box, made.copies = order, parts, box, Copies()
         return made
 
     @property
@@ -136,7 +146,8 @@ class SpatialTensor(Tensor):
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         """Global shape."""
-        return torch.Size((*self.lead, *self.extents, *self.trail))
+        shape = (*self.lead, *self.extents, *self.trail)
+        return torch.Size(shape if self.order is None else (shape[dim] for dim in self.order))
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -225,6 +236,9 @@ class SpatialTensor(Tensor):
         tensors = list(_tensors((*args, *named.values())))
         if not torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             _refuse_functions(function)
+        if not operation.apart and any(getattr(x, "order", None) for x in tensors):
+            together = OPERATIONS["together"].run
+            return function(*together(args), **together(named))
         for x in tensors:
             if isinstance(x, SpatialTensor):
                 if x.behind and not operation.behind:
@@ -249,7 +263,11 @@ class SpatialTensor(Tensor):
         # The same on every rank: it stands in refusals.
         over = " x ".join(map(str, self.parts))
         dims = f"last {len(self.extents)} dims"
-        if self.behind:
+        if self.order is not None:
+            first = self.ndim - len(self.extents)
+            apart = [self.order.index(dim) for dim in range(first, self.ndim)]
+            dims = f"dims {', '.join(map(str, apart))}"
+        elif self.behind:
             dims = f"{len(self.extents)} dims before the last {self.behind}"
         return f"SpatialTensor({tuple(self.shape)}, {dims} over {over} ranks)"
 

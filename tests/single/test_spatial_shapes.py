@@ -13,7 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hvd_ext.spatial import ProcessGrid, SpatialTensor, UnsupportedError, gather, scatter
+from hvd_ext.spatial import (
+    ProcessGrid,
+    SpatialTensor,
+    UnsupportedError,
+    gather,
+    scatter,
+    unsupported,
+)
 from tests.on_grids import mean, normal, on_grid
 
 X = normal(2, 4, 7, 9)
@@ -118,11 +125,63 @@ SAME: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
+def unshuffled(x: Any, r: int) -> Any:
+    """BasicSR's pixel_unshuffle."""
+    n, c, h, w = x.size()
+    y = x.view(n, c, h // r, r, w // r, r)
+    return y.permute(0, 1, 3, 5, 2, 4).reshape(n, c * r * r, h // r, w // r)
+
+
+def shuffled_up(x: Any, r: int) -> Any:
+    """Its adjoint, by hand."""
+    n, c, h, w = x.shape
+    y = x.reshape(n, c // r**2, r, r, h, w).permute(0, 1, 4, 2, 5, 3)
+    return y.contiguous().view(n, c // r**2, h * r, w * r)
+
+
+def windows(x: Any) -> Any:
+    """Swin's, of 3 x 3 cells, and back, with something done to each of them meanwhile."""
+    n, h, w, c = x.shape
+    y = x.view(n, h // 3, 3, w // 3, 3, c).permute(0, 1, 3, 2, 4, 5).contiguous()
+    y = y * y.mean((3, 4), keepdim=True)
+    return y.permute(0, 1, 3, 2, 4, 5).reshape(n, h, w, c)
+
+
+CUT: dict[str, Callable[[Any, Tensor], Any]] = {
+    "unshuffled": lambda x, w: unshuffled(x[..., :6, :6], 2) * w[0, 0],
+    "unshuffled by 3": lambda x, w: unshuffled(x[:, :, :6], 3) * unshuffled(x[:, :, :6], 3),
+    "unshuffled, and shuffled": lambda x, w: (
+        shuffled_up(unshuffled(x[..., 1:, :], 3), 3) * x[..., 1:, :]
+    ),
+    "shuffled": lambda x, w: shuffled_up(x, 2),
+    "shuffled in one dim": lambda x, w: (
+        x.view(2, 2, 2, 7, 9).permute(0, 1, 3, 2, 4).reshape(2, 2, 14, 9) * 2
+    ),
+    "cut in one dim": lambda x, w: x.view(2, 4, 7, 3, 3).permute(0, 1, 4, 2, 3) ** 2,
+    "windows": lambda x, w: windows(x[:, :, 1:].permute(LAST)) * w[0],
+    "patches": lambda x, w: x.view(2, 4, 7, 3, 3).transpose(3, 4).movedim(3, 0).sum(0),
+    "cut, and put together": lambda x, w: x.view(2, 4, 7, 3, 3).view(2, 4, 7, 9) + x,
+    "parted, and back": lambda x, w: x.permute(2, 0, 1, 3).permute(1, 2, 0, 3) * x,
+}
+# What cannot be done with split dims apart has them gathered.
+GATHERED: dict[str, Callable[[Any, Tensor], Any]] = {
+    "parted": lambda x, w: x.permute(2, 0, 1, 3) * w[0, 0],
+    "blocks": lambda x, w: x.view(2, 4, 7, 3, 3).square(),
+    "both": lambda x, w: torch.cat([x.permute(2, 0, 1, 3), x.permute(2, 0, 1, 3)], 1),
+    "tokens of windows": lambda x, w: (
+        x[:, :, :6].view(2, 4, 2, 3, 3, 3).transpose(3, 4).flatten(2, 3) * 2
+    ),
+}
+
+
 @pytest.mark.parametrize("grid", [(1, 1, 3), (1, 2, 2), (1, 8, 1)])
-@pytest.mark.parametrize("what", SAME)
+@pytest.mark.parametrize("what", [*SAME, *CUT, *GATHERED])
 def test_split_is_unsplit(what: str, grid: tuple[int, int, int]) -> None:
+    function = (SAME | CUT | GATHERED)[what]
+
     def found(leaf: Tensor, x: Any, w: Tensor, whole: Callable[[Any], Tensor]) -> list[Tensor]:
-        y = whole(SAME[what](x, w))
+        with unsupported.layer("", allow_gather=what not in CUT):
+            y = whole(function(x, w))
         if y.requires_grad:
             (y * torch.arange(y.numel()).view(y.shape).cos()).sum().backward()
         unused = torch.zeros_like
@@ -142,8 +201,8 @@ def test_split_is_unsplit(what: str, grid: tuple[int, int, int]) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "a split dim moved": (lambda x: x.transpose(2, 3), "stay side by side"),
-    "a split dim moved away": (lambda x: x.permute(2, 0, 1, 3), "stay side by side"),
+    "a split dim moved": (lambda x: x.transpose(2, 3), "stay in their order"),
+    "a split dim moved behind another": (lambda x: x.permute(3, 0, 2, 1), "stay in their order"),
     "a convolution, channels last": (
         lambda x: F.conv2d(x.permute(LAST), W[:, :, None, None]),
         "2d",
@@ -206,3 +265,44 @@ def test_one_channel_of_a_row_is_flattened_to_the_whole() -> None:
     for found in on_grid((1, 1, 2), lambda grid: scatter(row, grid).flatten(1)):
         assert not isinstance(found, SpatialTensor)
         assert torch.equal(found, row.flatten(1))
+
+
+def test_split_dims_apart_are_gathered_with_a_line_or_not_at_all() -> None:
+    def rank(grid: ProcessGrid) -> str:
+        apart = scatter(X, grid)[:, :, :6].view(2, 4, 2, 3, 9)
+        assert tuple(apart.shape) == (2, 4, 2, 3, 9)
+        assert repr(apart) == "SpatialTensor((2, 4, 2, 3, 9), dims 2, 4 over 1 x 3 ranks)"
+        with unsupported.layer("", allow_gather=False), pytest.raises(UnsupportedError) as caught:
+            apart.relu()
+        return str(caught.value)
+
+    (sentence,) = set(on_grid((1, 1, 3), rank))
+    assert "allow_gather=False" in sentence
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 12])
+def test_the_largest_along_the_only_split_dim_is_the_first_one(ranks: int) -> None:
+    """Equal ones and NaN included, and ranks without cells."""
+    x = X[:, :, 0].round()
+    x[0, 0, 4:6] = float("nan")
+
+    def found(y: Any) -> list[Tensor]:
+        value, place = y.max(dim=-1)
+        least = torch.min(y, 2, keepdim=True)
+        return [value, place, least.values, least.indices, y.argmax(2), y.argmin(-1, True)]
+
+    def gradient(leaf: Tensor, y: Any) -> Tensor:
+        y.max(-1).values.nan_to_num().square().sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    def rank(grid: ProcessGrid) -> list[Tensor]:
+        split = scatter(x, grid)
+        mine = gradient(split.local.requires_grad_(), split)
+        return [*(one.detach() for one in found(split)), gather(split.like(mine))]
+
+    leaf = x.clone().requires_grad_()
+    expected = [*found(x), gradient(leaf, leaf)]
+    for mine in on_grid((1, 1, ranks), rank):
+        for one, other in zip(mine, expected, strict=True):
+            torch.testing.assert_close(one, other, equal_nan=True)

@@ -1,6 +1,7 @@
 """Operations of torch on partitioned tensors; importing a module registers its operations."""
 
 from hvd_ext.spatial.layers import adaptive_pool as adaptive_pool
+from hvd_ext.spatial.layers import apart as apart
 from hvd_ext.spatial.layers import attributes as attributes
 from hvd_ext.spatial.layers import batch_norm as batch_norm
 from hvd_ext.spatial.layers import contractions as contractions

@@ -52,7 +52,7 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
     return SpatialTensor(local, grid, extents)
 
 
-@implements("gather")
+@implements("gather", apart=True)
 def gather(x: SpatialTensor) -> Tensor:
     """Put the whole together on every rank of the space group; it is replicated from then on.
 
@@ -61,6 +61,8 @@ def gather(x: SpatialTensor) -> Tensor:
     if not isinstance(x, SpatialTensor):
         raise UnsupportedError(f"gather of a tensor of shape {tuple(x.shape)}: it is not split")
     x.copies.check(gather)
+    if x.order is not None:
+        return gather(SpatialTensor(x.local, x.grid, x.extents)).permute(x.order)
     if x.behind:
         split = range(len(x.lead), len(x.lead) + len(x.extents))
         places = range(-len(x.extents), 0)
@@ -70,14 +72,19 @@ def gather(x: SpatialTensor) -> Tensor:
     return fetch(x.like(to_replicated(x.local, x.grid.space)), everything)
 
 
-def gather_as(x: SpatialTensor, shape: Sequence[int]) -> Tensor:
+def gather_as(x: SpatialTensor, shape: Sequence[int], what: str = "") -> Tensor:
     """The whole in another shape: a copy, where torch has a view, and said where it is made.
+
+    Args:
+        x: split.
+        shape: asked for.
+        what: cannot be done on the shards; by default that the shape cannot.
 
     Raises:
         UnsupportedError: `convert` was told allow_gather=False.
     """
     layer = current_layer()
-    what = f"from {tuple(x.shape)} to {tuple(shape)}, which merges or cuts split dims"
+    what = what or f"from {tuple(x.shape)} to {tuple(shape)}, which merges or cuts split dims"
     if not layer.allow_gather:
         raise UnsupportedError(f"{what}: it would gather, against allow_gather=False")
     if x.grid.space.size > 1 and x.grid.space.rank == 0 and not x.local.is_meta:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hvd_ext.spatial.layers.apart import cut, merged
 from hvd_ext.spatial.layers.gather import gather_as
 from hvd_ext.spatial.layers.operands import reduced, shard_of, unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
@@ -79,27 +80,35 @@ def squeeze(x: SpatialTensor, dim: int) -> SpatialTensor:
     return reduced(x, x.local.squeeze(unsplit(x, dim, "squeeze")), (dim,))
 
 
-@implements(torch.flatten, Tensor.flatten, behind=True)
+@implements(torch.flatten, Tensor.flatten, behind=True, apart=True)
 def flatten(x: SpatialTensor, start_dim: int = 0, end_dim: int = -1) -> SpatialTensor | Tensor:
     """Flatten; if split dims are among those, gather first."""
     asked = global_shape(torch.flatten, (tuple(x.shape),), (start_dim, end_dim))
     first, end = len(x.lead), len(x.lead) + len(x.extents)
-    if end_dim % x.ndim < first or start_dim % x.ndim >= end:
+    if x.order is not None or end_dim % x.ndim < first or start_dim % x.ndim >= end:
         return reshape(x, asked)
     return gather_as(x, asked)
 
 
-@implements(Tensor.view, Tensor.reshape, torch.reshape, behind=True)
+@implements(Tensor.view, Tensor.reshape, torch.reshape, behind=True, apart=True)
 def reshape(x: SpatialTensor, *sizes: Any, shape: Sequence[int] = ()) -> SpatialTensor | Tensor:
-    """Another shape; if split dims do not stay as they are, gather first."""
+    """Another shape; if split dims are merged, not only cut into blocks, gather first."""
     given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     asked = global_shape(torch.reshape, (tuple(x.shape),), (given or tuple(shape),))
+    if x.order is not None:
+        return _merged(x, asked)
     dims, own = len(x.extents), x.local.shape[len(x.lead) : x.local.ndim - x.behind]
     for first in range(len(asked) - dims, -1, -1):
         before, after = asked[:first], asked[first + dims :]
         if asked[first : first + dims] == x.extents and math.prod(before) == math.prod(x.lead):
             return x.like(x.local.reshape(*before, *own, *after), behind=len(after))
-    return gather_as(x, asked)
+    found = cut(x, asked)
+    return _merged(x, asked) if found is None else found
+
+
+def _merged(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | Tensor:
+    found = merged(x, asked)
+    return gather_as(x, asked) if found is None else found
 
 
 @implements(torch.unbind, Tensor.unbind)

@@ -34,7 +34,6 @@ ELEMENTWISE = (
         "nan_to_num",
         "clone",
         "detach",
-        "contiguous",
         "zeros_like",
         "ones_like",
     ),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hvd_ext.spatial.layers.apart import last, reordered
 from hvd_ext.spatial.layers.indexing import reshape
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
@@ -22,13 +23,14 @@ def _reordering(function: Any) -> Any:
         # Dims of as many sizes as there are: the shape that torch makes of them is the order.
         numbered = global_shape(function, (tuple(range(1, x.ndim + 1)),), given)
         order = [number - 1 for number in numbered]
-        first = order.index(len(x.lead))
-        dims = len(x.extents)
-        if order[first : first + dims] != list(range(len(x.lead), len(x.lead) + dims)):
+        source, places = last(x)
+        moved = [places[dim] for dim in order]
+        split = [place for place in moved if place >= x.ndim - len(x.extents)]
+        if split != sorted(split):
             raise UnsupportedError(
-                f"{name_of(function)}{given} of {x!r}: split dims stay side by side in their order"
+                f"{name_of(function)}{given} of {x!r}: split dims stay in their order"
             )
-        return x.like(x.local.permute(order), behind=x.ndim - first - dims)
+        return reordered(source, moved)
 
     return handler
 
@@ -39,7 +41,7 @@ _ORDERS: tuple[Any, ...] = (
     *(torch.swapaxes, Tensor.swapaxes, torch.swapdims, Tensor.swapdims),
 )
 for _function in _ORDERS:
-    implements(_function, behind=True)(_reordering(_function))
+    implements(_function, behind=True, apart=True)(_reordering(_function))
 
 
 def _repeating(function: Any) -> Any:
