@@ -131,6 +131,14 @@ setup(
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
         # Pictures of benchmarks.
         "plot": ["matplotlib>=3.8"],
+        # Models of others, which tests/public_models.py splits.
+        "models": [
+            "basicsr",
+            "dynamic-network-architectures",
+            "monai",
+            "timm",
+            "torchvision",
+        ],
         "dev": [
             "einops",  # what models of others call on tensors
             "hypothesis",
