@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -43,6 +44,33 @@ def test_what_is_open_is_found_again_and_the_oldest_idle_is_closed(files: list[P
     assert [m.closed for m in maps] == [True, True, False, False]
     assert cache.lease(files[1])[0] == 1
     assert (cache.hits, cache.misses) == (2, 5)
+
+
+def test_a_thread_that_opens_a_handle_keeps_others_from_it() -> None:
+    opening, go_on = threading.Event(), threading.Event()
+    opened: list[object] = []
+
+    def open_slowly(_: str) -> object:
+        opening.set()
+        go_on.wait(10)
+        opened.append(object())
+        return opened[-1]
+
+    cache = HandleCache(open_slowly, opened.remove, most=0)
+    leased: list[object] = []
+    threads = [threading.Thread(target=lambda: leased.append(cache.lease("a"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        assert opening.wait(10)
+    threads[1].join(0.1)  # it would have opened the handle once more by now
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert leased == [opened[0]] * 2
+    cache.release("a")
+    assert opened
+    cache.release("a")
+    assert not opened
 
 
 def test_what_cannot_be_opened_is_no_entry(files: list[Path], tmp_path: Path) -> None:

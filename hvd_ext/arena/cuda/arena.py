@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error
+from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.stalls import StallMonitor
@@ -90,6 +90,8 @@ class DeviceArena:
         self._meeting = self._window.plan(0, 0, "float32", scale, local=False)
         # An event for each bucket, and one for when this rank has done its shards.
         events = len(layout.buckets) + 1
+        # Memory is used again: also what the peers have queued there must be over.
+        on_every_rank(topology, lambda: settle(device))
         self._own = on_every_rank(topology, lambda: Exported(device, layout.total_bytes, events))
         self.data = self._own.data
         self._peers: list[Opened] = []

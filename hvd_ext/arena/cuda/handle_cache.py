@@ -6,6 +6,7 @@ not stays open too, up to a bound, and the least recently used is closed first.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ class _Entry(Generic[V]):
 class HandleCache(Generic[K, V]):
     """Opens what is behind a handle, and closes it when it is neither used nor recent.
 
-    Each look-up is reported to hvprof, which shows the hit rate.
+    Each look-up is reported to hvprof, which shows the hit rate. Threads may share a cache: one
+    closes an arena while another makes one.
 
     Attributes:
         hits: look-ups of a handle that was open.
@@ -47,19 +49,22 @@ class HandleCache(Generic[K, V]):
         self._close = close
         self._most = most
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()  # least recently used first
+        # The collector may release in the middle of either.
+        self._lock = threading.RLock()
         self.hits = 0
         self.misses = 0
 
     def lease(self, handle: K) -> V:
         """What is behind a handle, open until it is released as often as leased."""
-        entry = self._entries.get(handle)
-        found = entry is not None
-        if entry is None:
-            entry = self._entries[handle] = _Entry(self._open(handle), 0)
-        entry.users += 1
-        self._entries.move_to_end(handle)
-        self.hits += found
-        self.misses += not found
+        with self._lock:
+            entry = self._entries.get(handle)
+            found = entry is not None
+            if entry is None:
+                entry = self._entries[handle] = _Entry(self._open(handle), 0)
+            entry.users += 1
+            self._entries.move_to_end(handle)
+            self.hits += found
+            self.misses += not found
         cache_lookup("hvd_ext, CUDA IPC handles", hit=found)
         return entry.value
 
@@ -69,11 +74,12 @@ class HandleCache(Generic[K, V]):
         Raises:
             ValueError: there is none.
         """
-        entry = self._entries.get(handle)
-        if entry is None or entry.users == 0:
-            raise ValueError(f"handle {handle!r} is not leased: release it once for each lease")
-        entry.users -= 1
-        self._entries.move_to_end(handle)  # it was in use until now
-        idle = [key for key, entry in self._entries.items() if entry.users == 0]
-        for key in idle[: max(0, len(idle) - self._most)]:
-            self._close(self._entries.pop(key).value)
+        with self._lock:
+            entry = self._entries.get(handle)
+            if entry is None or entry.users == 0:
+                raise ValueError(f"handle {handle!r} is not leased: release it once for each lease")
+            entry.users -= 1
+            self._entries.move_to_end(handle)  # it was in use until now
+            idle = [key for key, entry in self._entries.items() if entry.users == 0]
+            for key in idle[: max(0, len(idle) - self._most)]:
+                self._close(self._entries.pop(key).value)

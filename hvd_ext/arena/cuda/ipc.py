@@ -45,6 +45,21 @@ def or_window_error(what: str) -> Iterator[None]:
         raise WindowError(f"{what}: {first}") from error
 
 
+def settle(device: int) -> None:
+    """Wait until all is over that was queued on a device.
+
+    Once every rank has done so, no peer's kernel writes to memory of an arena that is gone.
+
+    Raises:
+        WindowError: CuPy or the device is missing.
+    """
+    with or_window_error(f"device memory of GPU {device} that others can open"):
+        import cupy
+
+        with cupy.cuda.Device(device):
+            cupy.cuda.runtime.deviceSynchronize()
+
+
 class Exported:
     """This rank's memory and events.
 
@@ -55,7 +70,7 @@ class Exported:
     """
 
     def __init__(self, device: int, data_bytes: int, events: int) -> None:
-        """Make them on a device of this process.
+        """Make them on a device of this process, after all ranks of the node did `settle`.
 
         Raises:
             WindowError: CuPy, the device, memory or IPC is missing.
@@ -65,8 +80,6 @@ class Exported:
 
             runtime = cupy.cuda.runtime
             with cupy.cuda.Device(device):
-                # Whatever was done with memory that is used again is over.
-                runtime.deviceSynchronize()
                 allocation = _Allocation(runtime, device, data_bytes)
                 runtime.memset(allocation.address, 0, data_bytes)
                 runtime.deviceSynchronize()
@@ -104,7 +117,7 @@ class Opened:
             import cupy
 
             runtime = cupy.cuda.runtime
-            self.address = _opened.lease(key)
+            _, self.address = _opened.lease(key)
             # Called, or when nothing refers to this any more.
             self.close = weakref.finalize(self, _close_opened, runtime, self.events, key)
             self.close.atexit = False  # by then the driver may be gone
@@ -139,21 +152,23 @@ def _close_opened(runtime: Any, events: list[int], key: tuple[int, bytes]) -> No
     _opened.release(key)
 
 
-def _open_memory(key: tuple[int, bytes]) -> int:
+def _open_memory(key: tuple[int, bytes]) -> tuple[int, int]:
     import cupy
 
     device, handle = key
     with cupy.cuda.Device(device):
-        address: int = cupy.cuda.runtime.ipcOpenMemHandle(handle)
-    return address
+        return device, cupy.cuda.runtime.ipcOpenMemHandle(handle)
 
 
-def _close_memory(address: int) -> None:
+def _close_memory(place: tuple[int, int]) -> None:
     import cupy
 
-    # A kernel of ours may be under way there.
-    cupy.cuda.runtime.deviceSynchronize()
-    cupy.cuda.runtime.ipcCloseMemHandle(address)
+    # By a thread that may be on another GPU, or on none.
+    device, address = place
+    with cupy.cuda.Device(device):
+        # A kernel of ours may be under way there.
+        cupy.cuda.runtime.deviceSynchronize()
+        cupy.cuda.runtime.ipcCloseMemHandle(address)
 
 
 _opened = HandleCache(_open_memory, _close_memory, _MOST_IDLE)

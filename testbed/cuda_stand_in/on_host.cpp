@@ -1,5 +1,6 @@
 /* What reduce.cu takes for granted of CUDA, so that its kernels run thread by thread on the
- * host. Half precision, which the GPU converts by instructions, is converted by arithmetic. */
+ * host. Half precision, which the GPU converts by instructions, is converted by arithmetic.
+ * kernels.cu is the source that is compiled. */
 #include <cmath>
 #include <cstring>
 
@@ -9,7 +10,7 @@
 struct uint4 {
     unsigned x, y, z, w;
 };
-static struct {
+static thread_local struct {
     unsigned x;
 } gridDim, blockDim, blockIdx, threadIdx;
 
@@ -50,7 +51,7 @@ static unsigned to_half(float value) {
     return digits < 1024 ? sign | digits : sign | (exponent + 14) << 10 | (digits - 1024);
 }
 
-#include "reduce.cu"
+#include "kernels.cu"
 
 typedef void kernel(uint4 *const *, int, u64, u64, float);
 

@@ -1,0 +1,72 @@
+"""What `cupy.cuda.runtime` has, under its names."""
+
+from __future__ import annotations
+
+import ctypes
+
+from testbed.cuda_stand_in import events, memory, streams
+from testbed.cuda_stand_in.errors import CUDARuntimeError
+
+__all__ = [
+    "CUDARuntimeError",
+    "deviceSynchronize",
+    "eventCreateWithFlags",
+    "eventDestroy",
+    "eventRecord",
+    "ipcCloseMemHandle",
+    "ipcGetEventHandle",
+    "ipcGetMemHandle",
+    "ipcOpenEventHandle",
+    "ipcOpenMemHandle",
+    "malloc",
+    "setDevice",
+    "streamWaitEvent",
+]
+
+cudaDevAttrMultiProcessorCount = 16
+memcpyHostToDevice, memcpyDeviceToHost = 1, 2
+
+setDevice = streams.set_device
+deviceSynchronize = streams.synchronize_device
+malloc = memory.malloc
+ipcGetMemHandle = memory.get_handle
+ipcOpenMemHandle = memory.open_handle
+ipcCloseMemHandle = memory.close_handle
+eventCreateWithFlags = events.create
+eventDestroy = events.destroy
+eventRecord = events.record
+streamWaitEvent = events.wait
+ipcGetEventHandle = events.get_handle
+ipcOpenEventHandle = events.open_handle
+
+
+def getDevice() -> int:
+    return streams.current_device()
+
+
+def deviceGetAttribute(attribute: int, device: int) -> int:
+    return {cudaDevAttrMultiProcessorCount: 3}[attribute]
+
+
+def streamSynchronize(stream: int) -> None:
+    streams.synchronize([streams.queue_of(stream)])
+
+
+def memset(address: int, value: int, size_bytes: int) -> None:
+    """As in CUDA, the host does not wait for it."""
+
+    def fill() -> None:
+        memory.check(address, size_bytes)
+        ctypes.memset(address, value, size_bytes)
+
+    streams.queue_of(0).put(fill)
+
+
+def memcpyAsync(to: int, source: int, size_bytes: int, kind: int, stream: int) -> None:
+    """Between the host, whose memory must stay, and the device."""
+
+    def copy() -> None:
+        memory.check(to if kind == memcpyHostToDevice else source, size_bytes)
+        ctypes.memmove(to, source, size_bytes)
+
+    streams.queue_of(stream).put(copy)
