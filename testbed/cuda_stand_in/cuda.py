@@ -50,9 +50,4 @@ class Stream:
         streams.synchronize([streams.queue_of(self.ptr)])
 
     def launch_host_func(self, function: Callable[[Any], object], argument: Any) -> None:
-        """Have the stream call a function of the host; it goes no further until that returns."""
-
-        def call() -> None:
-            function(argument)
-
-        streams.queue_of(self.ptr).put(call)
+        runtime.launchHostFunc(self.ptr, function, argument)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from typing import Any
 
 from testbed.cuda_stand_in import events, memory, streams
 from testbed.cuda_stand_in.errors import CUDARuntimeError
@@ -50,6 +52,11 @@ def deviceGetAttribute(attribute: int, device: int) -> int:
 
 def streamSynchronize(stream: int) -> None:
     streams.synchronize([streams.queue_of(stream)])
+
+
+def launchHostFunc(stream: int, function: Callable[[Any], object], argument: Any) -> None:
+    """Have a stream call a function of the host; it goes no further until that returns."""
+    streams.queue_of(stream).put(lambda: function(argument))
 
 
 def memset(address: int, value: int, size_bytes: int) -> None:

@@ -129,7 +129,7 @@ def test_memory_is_used_again_only_when_no_peer_writes_there(topology, monkeypat
 
 def anew_under_way(topology, patch) -> tuple[bool, str]:
     """An arena given up in the middle of a round, and a new one, while a kernel is late."""
-    from tests.device_rounds import Device, layout_of, raw, values
+    from tests.device_rounds import Device, layout_of, raw, runtime, values
 
     # To close a handle would wait for the kernel.
     patch.setattr(ipc._opened, "_most", 1000)
@@ -139,7 +139,9 @@ def anew_under_way(topology, patch) -> tuple[bool, str]:
     data = raw(values("float32", 300_000, rank, 0))
     device.fill(arena, 0, data)
     if rank == 1:
-        arena._stream.launch_host_func(time.sleep, 0.3)
+        arena._stream.launch_host_func(time.sleep, 0.5)
+        # Its own memory still holds what is to be summed by then.
+        runtime.launchHostFunc(0, time.sleep, 1.0)
     arena.reduce(0)
     place = arena.data.data.ptr
     arena.close()
