@@ -80,7 +80,8 @@ def map_regions(node: MPI.Comm, region_bytes: int) -> list[memoryview]:
                 _open_region(pid, peer, token, region_bytes) for pid, peer, token, _ in entries
             ]
         except OSError as error:
-            failure = f"a peer's memory: {error.strerror or error}"
+            reason = error.strerror or error
+            failure = f"a peer's memory: {reason}: start a node's ranks inside one container"
     # Also the point up to which every rank has to keep its descriptor open.
     failures = [text for text in node.allgather(failure) if text]
     if fd >= 0:

@@ -14,6 +14,13 @@ EXPORTED = (
     r"|(PYTHON|MALLOC_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_"
     r"|CUDA_|NCCL_|GLOO_|UCX_|FI_).*"
 )
+# By these a cluster tells a launcher its hostfile, as Kubernetes' MPI Operator does.
+HOSTFILE_VARIABLES = (
+    "OMPI_MCA_orte_default_hostfile",
+    "PRTE_MCA_prte_default_hostfile",
+    "HYDRA_HOST_FILE",
+    "I_MPI_HYDRA_HOST_FILE",
+)
 # Which devices a rank sees is its own host's matter, not the launching host's.
 KEPT_BACK = re.compile(r".*VISIBLE_DEVICES")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")

@@ -146,7 +146,7 @@ def _limits(seen: Snapshot) -> Iterator[Finding]:
             "/dev/shm",
             WRONG,
             f"{seen.shm_bytes / _MIB:.0f} MiB",
-            "ranks of a node cannot share gradients, and data loaders die with SIGBUS",
+            "MPI's messages between ranks of a node have no room, and data loaders die with SIGBUS",
             "docker run --shm-size=8g (or --ipc=host); else mount -o remount,size=8g /dev/shm",
         )
     else:

@@ -18,7 +18,7 @@ from hvd_launch.backends import slurm
 from hvd_launch.backends.base import LAUNCHERS
 from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import LIBRARIES, Backend, Launch, untested_note
-from hvd_launch.job import Host, check_size, parse_hostfile, parse_hosts
+from hvd_launch.job import HOSTFILE_VARIABLES, Host, check_size, parse_hostfile, parse_hosts
 from hvd_launch.job_settings import DEFAULT_PRESET, job_settings
 from hvd_launch.rank import visibility
 from hvd_launch.run.profile import Profile
@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "The exit code is that of the first rank that failed, whose last lines are shown."
     )
     parser.add_argument(
-        "-np", type=int, metavar="N", help="number of ranks (default: the Slurm allocation's tasks)"
+        "-np",
+        type=int,
+        metavar="N",
+        help="number of ranks (default: the Slurm allocation's tasks, else the hosts' slots)",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
@@ -79,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     """Start the job, or print how it would be started."""
-    size = _size(options)
-    hosts = _hosts(options)
+    hosts = _hosts(options, os.environ)
+    size = _size(options, hosts)
     if options.json and not options.dry_run:
         raise UsageError("--json needs --dry-run")
     if options.gpus is not None and options.gpus < 0:
@@ -110,10 +113,11 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     return profile.end(run_job(launch, reporting=not options.bare))
 
 
-def _size(options: argparse.Namespace) -> int:
+def _size(options: argparse.Namespace, hosts: tuple[Host, ...]) -> int:
     size: int | None = options.np
     if size is None:
         size = slurm.tasks(os.environ) if slurm.allocated(os.environ) else None
+    size = sum(host.slots for host in hosts) if size is None and hosts else size
     if size is None:
         raise UsageError(
             "missing number of ranks: give -np N, or request tasks from Slurm (--ntasks)"
@@ -121,16 +125,22 @@ def _size(options: argparse.Namespace) -> int:
     return check_size(size)
 
 
-def _hosts(options: argparse.Namespace) -> tuple[Host, ...]:
-    if options.hostfile is None:
-        return parse_hosts(options.hosts) if options.hosts is not None else ()
-    path: Path = options.hostfile
+def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
+    """Of -H or --hostfile; else of the hostfile that the environment names, outside of Slurm."""
+    if options.hosts is not None:
+        return parse_hosts(options.hosts)
+    path, named_by = options.hostfile, "--hostfile"
+    if path is None and not slurm.allocated(environ):
+        named_by = next((name for name in HOSTFILE_VARIABLES if environ.get(name)), "")
+        path = Path(environ[named_by]) if named_by else None
+    if path is None:
+        return ()
     try:
         return parse_hostfile(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
-        raise UsageError(f"--hostfile {path}: {error.strerror}") from error
+        raise UsageError(f"{named_by} {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"--hostfile {path}: not a text file ({error.reason})") from error
+        raise UsageError(f"{named_by} {path}: not a text file ({error.reason})") from error
 
 
 def _settings(
