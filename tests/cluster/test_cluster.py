@@ -9,16 +9,15 @@ import pytest
 MISSING = "tests/programs/missing_rank.py"
 
 
-FULL = pytest.param(
-    *(4, 2),
-    marks=pytest.mark.skipif(
-        "HVD_EXT_TEST_SWEEP" not in os.environ,
-        reason="set HVD_EXT_TEST_SWEEP=1, as make sweep does",
-    ),
+IN_SWEEP = pytest.mark.skipif(
+    "HVD_EXT_TEST_SWEEP" not in os.environ,
+    reason="set HVD_EXT_TEST_SWEEP=1, as make sweep does",
 )
 
 
-@pytest.mark.parametrize(("count", "ranks_per_host"), [(2, 1), (2, 2), (4, 1), FULL])
+@pytest.mark.parametrize(
+    ("count", "ranks_per_host"), [(2, 1), (2, 2), (4, 1), pytest.param(4, 2, marks=IN_SWEEP)]
+)
 def test_parameters_are_horovods_on_several_hosts(build, launch_on, count, ranks_per_host):
     with build(count) as hosts:
         done = launch_on(
@@ -29,6 +28,30 @@ def test_parameters_are_horovods_on_several_hosts(build, launch_on, count, ranks
         )
     assert done.returncode == 0, done.stdout
     assert all(f"ok {rank}" in done.stdout for rank in range(count * ranks_per_host))
+
+
+ON_HOSTS = [
+    pytest.param(name, ranks, marks=() if (name, ranks) == ("adam", 1) else IN_SWEEP)
+    for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam")
+    for ranks in (1, 2)
+]
+
+
+@pytest.mark.parametrize(("name", "ranks_per_host"), ON_HOSTS)
+def test_a_sharded_optimizer_gives_the_bits_of_the_unsharded(
+    build, launch_on, name, ranks_per_host
+):
+    with build(2) as hosts:
+        done = launch_on(
+            hosts,
+            ranks_per_host,
+            ["tests/programs/sharded_on_hosts.py", name],
+            env={"HVD_EXT_BUCKET_BYTES": "2 KiB"},
+            timeout=180,
+        )
+    assert done.returncode == 0, done.stdout
+    # With one group of parameters, and with two.
+    assert done.stdout.count("ok ") == 2 * 2 * ranks_per_host
 
 
 @pytest.mark.parametrize("how", ["construct", "step", "die", "leave"])

@@ -10,78 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import hvd_ext.torch
-from hvd_ext.errors import UsageError
 from hvd_ext.torch import lifecycle
 from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
-
-STEPS = 50
-OPTIMIZERS = {
-    "sgd": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}),
-    "adam": (torch.optim.Adam, {"lr": 1e-2, "amsgrad": True}),
-    "adamw": (torch.optim.AdamW, {"lr": 1e-2, "foreach": True}),
-    "rmsprop": (torch.optim.RMSprop, {"lr": 1e-3, "momentum": 0.5, "centered": True}),
-    "adagrad": (torch.optim.Adagrad, {"lr": 1e-2, "initial_accumulator_value": 0.1}),
-    "nadam": (torch.optim.NAdam, {"lr": 1e-2}),
-    "radam": (torch.optim.RAdam, {"lr": 1e-2}),
-    "adadelta": (torch.optim.Adadelta, {"lr": 1.0}),
-    "fused_adam": (torch.optim.Adam, {"lr": 1e-2, "fused": True}),
-}
-
-
-class Net(torch.nn.Module):
-    """Sizes that no number of ranks divides, a scalar, and a layout of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, 7, 3, padding=1).to(memory_format=torch.channels_last)
-        self.scale = torch.nn.Parameter(torch.tensor(1.0))
-        self.hidden = torch.nn.Linear(7, 301)
-        self.out = torch.nn.Linear(301, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.relu(self.conv(x)).mean((2, 3)) * self.scale
-        return self.out(torch.tanh(self.hidden(y)))
-
-
-def build() -> Net:
-    torch.manual_seed(7)
-    model = Net()
-    torch.manual_seed(100 + hvd_ext.torch.rank())
-    return model
-
-
-def groups_of(model: Net, layout: str):
-    if layout == "one":
-        return list(model.parameters())
-    biases = [p for name, p in model.named_parameters() if p.ndim < 2]
-    weights = [p for name, p in model.named_parameters() if p.ndim >= 2]
-    return [{"params": biases, "weight_decay": 0.0}, {"params": weights, "weight_decay": 1e-2}]
-
-
-def wrap(model, sharded: bool, name: str = "adam", layout: str = "one", **arguments):
-    kind, options = OPTIMIZERS[name]
-    inner = kind(groups_of(model, layout), **options)
-    return hvd_ext.torch.DistributedOptimizer(inner, sharded=sharded, **arguments)
-
-
-def take_step(model, optimizer, passes: int = 1) -> None:
-    optimizer.zero_grad()
-    for _ in range(passes):
-        model(torch.randn(4, 3, 6, 6)).square().mean().backward()
-    optimizer.step()
-
-
-def train(sharded: bool, steps: int = STEPS, name: str = "adam", layout: str = "one"):
-    model = build()
-    optimizer = wrap(model, sharded, name, layout)
-    for _ in range(steps):
-        take_step(model, optimizer)
-    return model, optimizer
-
-
-def parameters(model) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
+from tests.sharding import OPTIMIZERS, Net, build, parameters, take_step, train, wrap
 
 
 def assert_equal(comm, model, expected) -> None:
@@ -370,64 +302,6 @@ def test_a_late_rank_keeps_its_weights_until_its_own_step(comm, hvd):
         else:
             comm.send(None, dest=1)
         optimizer.step()
-
-
-@pytest.mark.ranks(2)
-def test_a_graph_kept_over_a_step_is_refused_as_ever(comm, hvd):
-    model = build()
-    optimizer = wrap(model, True)
-    loss = model(torch.randn(4, 3, 6, 6)).square().mean()
-    loss.backward(retain_graph=True)
-    optimizer.step()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
-
-
-class ByNorm(torch.optim.SGD):
-    """A step as long as the parameter, as in LARS."""
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p.add_(p.grad, alpha=-group["lr"] * (p.norm() / p.grad.norm()).item())
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize(
-    ("kind", "options", "words"),
-    [
-        (torch.optim.LBFGS, {}, "LBFGS cannot update a part"),
-        (torch.optim.Adafactor, {}, "Adafactor "),
-        (ByNorm, {"lr": 0.1}, "ByNorm updates an element by more than"),
-    ],
-)
-def test_an_optimizer_that_needs_whole_parameters_is_refused_by_name(
-    comm, hvd, kind, options, words
-):
-    with pytest.raises(UsageError, match=words):
-        hvd.DistributedOptimizer(kind(build().parameters(), **options), sharded=True)
-
-
-@pytest.mark.ranks(2)
-def test_what_the_arena_does_not_serve_is_refused(comm, hvd):
-    inner = torch.optim.SGD(build().parameters(), lr=0.1)
-    with pytest.raises(UsageError, match="gradient compression"):
-        hvd.DistributedOptimizer(inner, compression=hvd.Compression.fp16, sharded=True)
-    table = torch.nn.Embedding(10, 3, sparse=True)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1), sharded=True)
-    with pytest.raises(UsageError, match=r"'allreduce\.noname\.0\.0' is sparse: "):
-        table(torch.tensor([1, 2])).sum().backward()
-    assert optimizer is not None
-
-
-@pytest.mark.ranks(2)
-def test_join_is_refused_on_every_rank(comm, hvd):
-    _, optimizer = train(True, 1)
-    with pytest.raises(UsageError, match=r"join\(\) with a sharded optimizer"):
-        hvd.join()
-    assert optimizer is not None
 
 
 @pytest.mark.ranks(2, env={"HVD_EXT_SHARDED": "1"})

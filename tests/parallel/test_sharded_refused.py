@@ -1,0 +1,67 @@
+"""What a sharded optimizer does not serve: refused by name, on every rank."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hvd_ext.errors import UsageError
+from tests.sharding import build, train, wrap
+
+
+class ByNorm(torch.optim.SGD):
+    """A step as long as the parameter, as in LARS."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad, alpha=-group["lr"] * (p.norm() / p.grad.norm()).item())
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        (torch.optim.LBFGS, {}, "LBFGS cannot update a part"),
+        (torch.optim.Adafactor, {}, "Adafactor "),
+        (ByNorm, {"lr": 0.1}, "ByNorm updates an element by more than"),
+    ],
+)
+def test_an_optimizer_that_needs_whole_parameters_is_refused_by_name(
+    comm, hvd, kind, options, words
+):
+    with pytest.raises(UsageError, match=words):
+        hvd.DistributedOptimizer(kind(build().parameters(), **options), sharded=True)
+
+
+@pytest.mark.ranks(2)
+def test_what_the_arena_does_not_serve_is_refused(comm, hvd):
+    inner = torch.optim.SGD(build().parameters(), lr=0.1)
+    with pytest.raises(UsageError, match="gradient compression"):
+        hvd.DistributedOptimizer(inner, compression=hvd.Compression.fp16, sharded=True)
+    table = torch.nn.Embedding(10, 3, sparse=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1), sharded=True)
+    with pytest.raises(UsageError, match=r"'allreduce\.noname\.0\.0' is sparse: "):
+        table(torch.tensor([1, 2])).sum().backward()
+    assert optimizer is not None
+
+
+@pytest.mark.ranks(2)
+def test_join_is_refused_on_every_rank(comm, hvd):
+    _, optimizer = train(True, 1)
+    with pytest.raises(UsageError, match=r"join\(\) with a sharded optimizer"):
+        hvd.join()
+    assert optimizer is not None
+
+
+@pytest.mark.ranks(2)
+def test_a_graph_kept_over_a_step_is_refused_as_ever(comm, hvd):
+    model = build()
+    optimizer = wrap(model, True)
+    loss = model(torch.randn(4, 3, 6, 6)).square().mean()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
