@@ -1,4 +1,4 @@
-"""Installs hvd_ext, hvprof and hvd_launch, and compiles their two C libraries."""
+"""Installs hvd_ext, hvprof and hvd_launch, and compiles their C libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from setuptools.command.build import build
 
 # Loaded with ctypes or LD_PRELOAD: plain shared libraries, no Python extensions.
 WINDOW = ("hvd_ext/shm/window.c", "hvd_ext/shm/libwindow.so")
+CODEC = ("hvd_ext/compression/codec.c", "hvd_ext/compression/libcodec.so")
 RECORDER = ("profiling/hvprof/recorder/pmpi.c", "hvprof/recorder/libhvprof.so")
+LIBRARIES = (WINDOW, CODEC, RECORDER)
 ROOTS = {"hvd_ext": "hvd_ext", "hvprof": "profiling/hvprof", "hvd_launch": "launch/hvd_launch"}
 
 
@@ -41,7 +43,7 @@ def mpi_compiler() -> list[str]:
 class BuildLibraries(Command):
     """Compile the C libraries into the packages that load them."""
 
-    description = "compile the node window and the recorder"
+    description = "compile the node window, the codec and the recorder"
     user_options: ClassVar[list[tuple[str, str, str]]] = []
 
     def initialize_options(self) -> None:
@@ -57,6 +59,8 @@ class BuildLibraries(Command):
         # The recorder is preloaded into programs without MPI too: it must not bring one.
         for (source, library), command in (
             (WINDOW, [*cc, "-O3", "-fwrapv", *shared]),
+            # One rounding for each operation, whatever the CPU can do.
+            (CODEC, [*cc, "-O3", "-fwrapv", "-ffp-contract=off", *shared]),
             (RECORDER, [*mpicc, "-O2", *shared, "-Wl,--as-needed"]),
         ):
             target = self.place(library)
@@ -77,12 +81,12 @@ class BuildLibraries(Command):
         return Path(ROOTS[package], rest) if self.editable_mode else Path(self.build_lib, library)
 
     def get_source_files(self) -> list[str]:
-        folders = [Path(source).parent for source, _ in (WINDOW, RECORDER)]
+        folders = [Path(source).parent for source, _ in LIBRARIES]
         headers = (header for folder in folders for header in folder.glob("*.h"))
-        return [WINDOW[0], RECORDER[0], *sorted(map(str, headers))]
+        return [*(source for source, _ in LIBRARIES), *sorted(map(str, headers))]
 
     def get_outputs(self) -> list[str]:
-        return [str(self.place(library)) for _, library in (WINDOW, RECORDER)]
+        return [str(self.place(library)) for _, library in LIBRARIES]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

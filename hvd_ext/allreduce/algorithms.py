@@ -29,6 +29,7 @@ ALGORITHMS = (
     "rabenseifner",
     "tree",
     "double_tree",
+    "direct",
 )
 # Of one node, for a persistent allreduce: by memory that the ranks share, not by messages.
 SHARED_MEMORY = "shared_memory"

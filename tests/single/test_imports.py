@@ -79,12 +79,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Read by the launcher too; an algorithm's file is imported when it is used.
     "hvd_ext.allreduce.table": {*FACTS, "hvd_ext.allreduce.algorithms"},
     "hvd_ext.allreduce.report": {*MPI, "hvd_ext.allreduce", "rich"},
-    "hvd_ext.arena": {*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"},
+    "hvd_ext.compression": {*MPI, "hvd_ext.allreduce"},
+    "hvd_ext.compression.formats": FACTS,
+    "hvd_ext.arena": {
+        *(*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
+    },
     "hvd_ext.arena.cuda": {*MPI, "cupy", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.arena"},
     "hvd_ext.torch": {
         *MPI,
         *("torch", "horovod", "hvd_ext"),
-        *("hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.arena"),
+        *("hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
+        "hvd_ext.arena",
     },
     "hvd_ext.spatial": {*MPI, "hvd_ext.job", "torch"},
     **SPATIAL,

@@ -1,0 +1,163 @@
+"""Direct: a reduce-scatter and an allgather in which every two ranks exchange their chunks.
+
+Every rank sends 2 (p-1)/p n bytes as in the ring, but in two rounds of p-1 messages that
+are all under way at once, and its owner sums a chunk in the order of the ranks: where an
+element lies in the message does not change its bits. Long messages go in pieces, of which
+one is summed while the next one travels.
+Time: 2 (p-1) a + 2 (p-1)/p n b + (p-1)/p n g.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+from hvd_ext.allreduce.operations import Array, Operation
+from hvd_ext.allreduce.segments import TAG, scratch, wait
+from hvd_ext.allreduce.work import Work
+from hvd_ext.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_RESULTS = TAG + 1
+# A chunk of a piece: long enough for the link, and all that arrive at once are not much memory.
+_CHUNK_BYTES, _LEAST_CHUNK_BYTES, _ARRIVING_BYTES = MIB, 64 * KIB, 8 * MIB
+_ROUNDS = 2  # pieces that are under way at once
+
+
+class Wire(Protocol):
+    """What travels in a direct exchange. Each rank owns a chunk of each piece.
+
+    Two pieces are under way at once: `add` has taken all of a piece before `outgoing` is asked
+    for the second one after it.
+    """
+
+    def outgoing(self, piece: int, rank: int) -> Array:
+        """This rank's part of the chunk that `rank` owns; left alone until it is sent."""
+
+    def incoming(self, piece: int, rank: int) -> Array:
+        """Where what `rank` has of this rank's chunk goes."""
+
+    def add(self, piece: int, rank: int) -> None:
+        """Add that, or what this rank itself has; called in the order of the ranks."""
+
+    def result(self, piece: int) -> Array:
+        """The sum of this rank's chunk, for all others."""
+
+    def placed(self, piece: int, rank: int) -> Array:
+        """Where the sum of the chunk of `rank` goes; `outgoing` has been sent."""
+
+    def finish(self, piece: int, rank: int) -> None:
+        """Take in what was placed."""
+
+
+def chunk_bytes(size: int) -> int:
+    """What each of `size` ranks sends another at a time, at most."""
+    return min(_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, _ARRIVING_BYTES // size))
+
+
+def exchange(comm: MPI.Comm, pieces: int, wire: Wire) -> None:
+    """Have all ranks' pieces summed, each by its owner, and given to all."""
+    size, rank = comm.size, comm.rank
+    # Each begins with its neighbour, so that no rank is everybody's first.
+    others = [(rank + distance) % size for distance in range(1, size)]
+    arrivals: dict[tuple[int, int], MPI.Request] = {}
+    sends: dict[tuple[int, int], MPI.Request] = {}
+    results: dict[tuple[int, int], tuple[MPI.Request, MPI.Request]] = {}
+
+    def start(piece: int) -> None:
+        for other in others:
+            arrivals[piece, other] = comm.Irecv(wire.incoming(piece, other), other, TAG)
+        for other in others:
+            sends[piece, other] = comm.Isend(wire.outgoing(piece, other), other, TAG)
+
+    def combine(piece: int) -> None:
+        for term in range(size):
+            if term != rank:
+                wait(arrivals.pop((piece, term)))
+            wire.add(piece, term)
+        result = wire.result(piece)
+        for other in others:
+            wait(sends.pop((piece, other)))
+            results[piece, other] = (
+                comm.Irecv(wire.placed(piece, other), other, _RESULTS),
+                comm.Isend(result, other, _RESULTS),
+            )
+
+    def finish(piece: int) -> None:
+        for other in others:
+            arrival, send = results.pop((piece, other))
+            wait(arrival)
+            wire.finish(piece, other)
+            wait(send)
+
+    start(0)
+    for piece in range(pieces):
+        if piece + 1 < pieces:
+            start(piece + 1)
+        combine(piece)
+        if piece > 0:
+            finish(piece - 1)
+    finish(pieces - 1)
+
+
+def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
+    """Reduce `buffer` (1-D, contiguous) over all ranks, in place.
+
+    The owner of a chunk combines it, so all ranks hold the same bits, wherever in the
+    buffer an element lies.
+    """
+    if comm.size > 1:
+        chunk = max(1, chunk_bytes(comm.size) // buffer.itemsize)
+        pieces = max(1, -(-len(buffer) // (chunk * comm.size)))
+        exchange(comm, pieces, _Plain(comm, buffer, operation, pieces))
+
+
+class _Plain:
+    """The buffer as it is."""
+
+    def __init__(self, comm: MPI.Comm, buffer: Array, operation: Operation, pieces: int) -> None:
+        size, count = comm.size, len(buffer)
+        parts = pieces * size
+        bounds = [count * index // parts for index in range(parts + 1)]
+        cut = [buffer[begin:end] for begin, end in pairwise(bounds)]
+        self._chunks = [cut[begin : begin + size] for begin in range(0, parts, size)]
+        self._rank, self._last, self._operation = comm.rank, size - 1, operation
+        self._longest = max(map(len, cut))
+        self._slots = scratch(_ROUNDS * size * self._longest, buffer.dtype)
+
+    def outgoing(self, piece: int, rank: int) -> Array:
+        return self._chunks[piece][rank]
+
+    def incoming(self, piece: int, rank: int) -> Array:
+        begin = (piece % _ROUNDS * (self._last + 1) + rank) * self._longest
+        return self._slots[begin : begin + len(self._own(piece))]
+
+    def add(self, piece: int, rank: int) -> None:
+        if rank == 0:
+            return
+        # The first term's memory takes the sum, until this rank's own was added.
+        own_is_first = self._rank == 0
+        sum_ = self._own(piece) if own_is_first else self.incoming(piece, 0)
+        term = self._own(piece) if rank == self._rank else self.incoming(piece, rank)
+        to = self._own(piece) if rank == self._last else sum_
+        self._operation.combine(sum_, term, out=to)
+
+    def result(self, piece: int) -> Array:
+        return self._own(piece)
+
+    def placed(self, piece: int, rank: int) -> Array:
+        return self._chunks[piece][rank]
+
+    def finish(self, piece: int, rank: int) -> None:
+        """It was placed in the buffer itself."""
+
+    def _own(self, piece: int) -> Array:
+        return self._chunks[piece][self._rank]
+
+
+def cost(size: int, message_bytes: float) -> Work:
+    """2 (p-1) a + 2 (p-1)/p n b + (p-1)/p n g."""
+    share = (size - 1) / size * message_bytes
+    return Work(2 * (size - 1), 2 * share, share)

@@ -1,0 +1,83 @@
+"""codec.c from Python: messages of runs of elements."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvd_ext.compression.formats import NONE, Format
+from hvd_ext.errors import HvdExtError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# As codec.c's struct run.
+_RUN = np.dtype([("begin", "u8"), ("count", "u8"), ("format", "i4"), ("unused", "i4")])
+
+
+class Message:
+    """The message of some elements of a share, planned once.
+
+    Attributes:
+        elements: where they lie in the share.
+        bytes: how long it is.
+    """
+
+    def __init__(self, begin: int, end: int, runs: Sequence[tuple[int, int, Format]]) -> None:
+        """Plan the message of those runs, or parts of runs, that lie in [begin, end).
+
+        Args:
+            begin, end: elements of the share.
+            runs: first element, number of elements and format of each, ascending.
+        """
+        self.elements = slice(begin, end)
+        cut = [
+            (max(first, begin) - begin, min(first + count, end) - max(first, begin), f.number)
+            for first, count, f in runs
+            if first < end and first + count > begin
+        ]
+        self._runs = np.array([(*run, 0) for run in cut], _RUN)
+        self._library = _library()
+        self._arguments = (self._runs.ctypes.data, len(self._runs))
+        self.bytes = int(self._library.codec_bytes(*self._arguments))
+
+    def encode(self, x: Array, residual: Array | None, out: Array) -> None:
+        """Write the message of `x`, and of the residual, which keeps what it does not say.
+
+        Args:
+            x: float32, what `elements` selects; alike the residual.
+            residual: None only if no run is of a format that has one.
+            out: `bytes` of uint8.
+        """
+        address = None if residual is None else residual.ctypes.data
+        self._library.codec_encode(*self._arguments, x.ctypes.data, address, out.ctypes.data)
+
+    def decode(self, message: Array, to: Array, *, add: bool) -> None:
+        """Write the elements to `to`, or add them; elements of no run are left as they are."""
+        self._library.codec_decode(*self._arguments, message.ctypes.data, to.ctypes.data, add)
+
+
+def whole(count: int, format: Format = NONE) -> list[tuple[int, int, Format]]:
+    """The one run of a share of `count` elements."""
+    return [(0, count, format)] if count else []
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    path = Path(__file__).with_name("libcodec.so")
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise HvdExtError(f"{path.name} cannot be loaded ({error}): install hvd-ext again") from None
+    address, count = ctypes.c_void_p, ctypes.c_uint64
+    library.codec_bytes.argtypes = [address, count]
+    library.codec_bytes.restype = count
+    library.codec_encode.argtypes = [address, count, address, address, address]
+    library.codec_encode.restype = None
+    library.codec_decode.argtypes = [address, count, address, address, ctypes.c_int]
+    library.codec_decode.restype = None
+    return library

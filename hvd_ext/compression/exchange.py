@@ -1,0 +1,175 @@
+"""A share's sum over the nodes, in a format of fewer bytes: the same bits on every node.
+
+The exchange is `direct`'s. What each node has is encoded once, its owner adds what all
+nodes sent, its own included, in their order in float32, encodes the sum once, and everybody
+decodes that: two roundings, whatever the number of nodes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvd_ext.allreduce import direct
+from hvd_ext.allreduce.operations import Array
+from hvd_ext.allreduce.segments import scratch
+from hvd_ext.compression.codec import Message, whole
+from hvd_ext.compression.formats import BF16, FP16, Format
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_LINE = 16  # elements of float32: chunks begin at a cache line
+_UNDER_WAY = 2  # pieces
+
+
+def prepare_coded(
+    comm: MPI.Comm,
+    share: Array,
+    runs: Sequence[tuple[int, int, Format]],
+    residual: Array | None,
+) -> Callable[[], None]:
+    """Plan the sum of a share of float32 over all ranks, in place.
+
+    Args:
+        comm: one rank of each node.
+        share: 1-D; what is in no run is left as it is.
+        runs: first element, number of elements and format of each, ascending; on all alike.
+        residual: as long; this rank's, kept up to date; None if no format has one.
+    """
+    wire = _Coded(comm.rank, _plan(len(share), comm.size, runs), share, residual)
+    return functools.partial(direct.exchange, comm, wire.pieces, wire)
+
+
+def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Callable[[], None]:
+    """Plan the sum of a share of 16-bit floats over all ranks, in place.
+
+    They travel as they are, are added in float32 and rounded once.
+
+    Args:
+        comm: one rank of each node.
+        share: 1-D; bfloat16 as an array of uint16.
+        dtype: "float16" or "bfloat16".
+    """
+    runs = whole(len(share), BF16 if dtype == "bfloat16" else FP16)
+    wire = _Half(comm.rank, _plan(len(share), comm.size, runs), share)
+    return functools.partial(direct.exchange, comm, wire.pieces, wire)
+
+
+def _plan(
+    count: int, size: int, runs: Sequence[tuple[int, int, Format]]
+) -> list[list[Message]]:
+    """The messages of each piece: one for each rank's chunk."""
+    chunk = direct.chunk_bytes(size) // 4
+    pieces = max(1, -(-count // (chunk * size)))
+    lines = -(-count // _LINE)
+    parts = pieces * size
+    bounds = [min(count, lines * index // parts * _LINE) for index in range(parts + 1)]
+    messages = [Message(bounds[i], bounds[i + 1], runs) for i in range(parts)]
+    return [messages[begin : begin + size] for begin in range(0, parts, size)]
+
+
+class _Wire:
+    """What both have: messages that arrive, and the sum of this rank's chunk in float32."""
+
+    def __init__(self, rank: int, messages: list[list[Message]]) -> None:
+        self._rank, self._messages = rank, messages
+        self.pieces, self._size = len(messages), len(messages[0])
+        self._longest_bytes = max(m.bytes for piece in messages for m in piece)
+        self._longest = max(_length(m) for piece in messages for m in piece)
+
+    def incoming(self, piece: int, rank: int) -> Array:
+        return self._slot("incoming", piece, rank)[: self._own(piece).bytes]
+
+    def _own(self, piece: int) -> Message:
+        return self._messages[piece][self._rank]
+
+    def _slot(self, purpose: str, piece: int, rank: int) -> Array:
+        """Memory of this thread for one message, which a piece after the next one may have."""
+        slots = scratch(_UNDER_WAY * self._size * self._longest_bytes, np.uint8, purpose)
+        begin = (piece % _UNDER_WAY * self._size + rank) * self._longest_bytes
+        return slots[begin : begin + self._longest_bytes]
+
+    def _sum(self, piece: int) -> Array:
+        return scratch(self._longest, np.float32, "sum")[: _length(self._own(piece))]
+
+    def _add(self, piece: int, rank: int, message: Array) -> None:
+        self._own(piece).decode(message, self._sum(piece), add=rank > 0)
+
+
+class _Coded(_Wire):
+    """A share of float32, in formats."""
+
+    def __init__(
+        self, rank: int, messages: list[list[Message]], share: Array, residual: Array | None
+    ) -> None:
+        super().__init__(rank, messages)
+        self._share, self._residual = share, residual
+
+    def outgoing(self, piece: int, rank: int) -> Array:
+        message = self._messages[piece][rank]
+        out = self._slot("outgoing", piece, rank)[: message.bytes]
+        message.encode(self._share[message.elements], self._kept(message), out)
+        return out
+
+    def add(self, piece: int, rank: int) -> None:
+        own = rank == self._rank
+        self._add(piece, rank, (self.outgoing if own else self.incoming)(piece, rank))
+
+    def result(self, piece: int) -> Array:
+        own = self._own(piece)
+        out = self._slot("results", piece, self._rank)[: own.bytes]
+        # What rounding this rank's own part left is there already: the sum takes it along.
+        own.encode(self._sum(piece), self._kept(own), out)
+        own.decode(out, self._share[own.elements], add=False)
+        return out
+
+    def placed(self, piece: int, rank: int) -> Array:
+        return self._slot("results", piece, rank)[: self._messages[piece][rank].bytes]
+
+    def finish(self, piece: int, rank: int) -> None:
+        message = self._messages[piece][rank]
+        message.decode(self.placed(piece, rank), self._share[message.elements], add=False)
+
+    def _kept(self, message: Message) -> Array | None:
+        return None if self._residual is None else self._residual[message.elements]
+
+
+class _Half(_Wire):
+    """A share of 16-bit floats, as it is."""
+
+    def __init__(self, rank: int, messages: list[list[Message]], share: Array) -> None:
+        super().__init__(rank, messages)
+        self._share = share.view(np.uint16)  # MPI has no float16
+
+    def incoming(self, piece: int, rank: int) -> Array:
+        slot = self._slot("incoming", piece, rank).view(np.uint16)
+        return slot[: _length(self._own(piece))]
+
+    def outgoing(self, piece: int, rank: int) -> Array:
+        return self._share[self._messages[piece][rank].elements]
+
+    def add(self, piece: int, rank: int) -> None:
+        own = rank == self._rank
+        self._add(piece, rank, (self.outgoing if own else self.incoming)(piece, rank))
+
+    def result(self, piece: int) -> Array:
+        own = self._own(piece)
+        out = self._slot("results", piece, self._rank)
+        own.encode(self._sum(piece), None, out)
+        share = self._share[own.elements]
+        share[:] = out.view(np.uint16)[: len(share)]
+        return share
+
+    def placed(self, piece: int, rank: int) -> Array:
+        return self._share[self._messages[piece][rank].elements]
+
+    def finish(self, piece: int, rank: int) -> None:
+        """It was placed in the share itself."""
+
+
+def _length(message: Message) -> int:
+    return message.elements.stop - message.elements.start

@@ -1,0 +1,138 @@
+"""A share's sum over the nodes in each format: the same bits everywhere, and nothing lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hvd_ext.allreduce import direct
+from hvd_ext.compression import exchange
+from hvd_ext.compression.codec import whole
+from hvd_ext.compression.exchange import prepare_coded, prepare_half
+from hvd_ext.compression.formats import BF16, INT8, NONE
+from tests.ranks.asserts import assert_same_bits, parallel_assert
+
+COUNTS = (1, 15, 16, 17, 1000, 100_003)
+
+
+@pytest.fixture
+def short_pieces(monkeypatch):
+    """So that a short share has many."""
+    monkeypatch.setattr(direct, "chunk_bytes", lambda size: 4096)
+
+
+def gradients(comm, count, step=0):
+    """Of every rank."""
+    return [
+        np.random.default_rng([step, rank]).standard_normal(count).astype(np.float32)
+        for rank in range(comm.size)
+    ]
+
+
+def runs_of(count):
+    """Two matrices, and between them something short that travels as it is."""
+    first = count // 3
+    short = min(16, count - first)
+    rest = count - first - short
+    runs = [(0, first, INT8), (first, short, NONE), (first + short, rest, INT8)]
+    return [run for run in runs if run[1]]
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("count", COUNTS)
+def test_int8(comm, short_pieces, count):
+    check_int8(comm, count)
+
+
+def check_int8(comm, count):
+    share, residual = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    call = prepare_coded(comm, share, runs_of(count), residual)
+    arrived = np.zeros(count)
+    total = np.zeros(count)
+    for step in range(30):
+        everybodys = gradients(comm, count, step)
+        share[:] = everybodys[comm.rank]
+        call()
+        assert_same_bits(comm, share)
+        arrived += share
+        total += np.sum(everybodys, axis=0, dtype=np.float64)
+        exact = slice(count // 3, count // 3 + min(16, count - count // 3))
+        in_order = everybodys[0].copy()
+        for term in everybodys[1:]:
+            in_order += term
+        parallel_assert(comm, np.array_equal(share[exact], in_order[exact]))
+    kept = np.sum(comm.allgather(residual), axis=0, dtype=np.float64)
+    np.testing.assert_allclose(arrived + kept, total, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("count", COUNTS)
+def test_bf16_is_rounded_twice_wherever_an_element_lies(comm, short_pieces, count):
+    from_torch = pytest.importorskip("torch")
+
+    def rounded(x):
+        return from_torch.from_numpy(x).bfloat16().float().numpy()
+
+    everybodys = gradients(comm, count)
+    share = everybodys[comm.rank].copy()
+    prepare_coded(comm, share, whole(count, BF16), None)()
+    expected = rounded(everybodys[0])
+    for term in everybodys[1:]:
+        expected = expected + rounded(term)
+    parallel_assert(comm, np.array_equal(share, rounded(expected)))
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_halves_are_added_in_32_bits_and_rounded_once(comm, short_pieces, dtype, count):
+    import torch
+
+    kind = getattr(torch, dtype)
+    everybodys = [torch.from_numpy(x).to(kind) for x in gradients(comm, count)]
+    expected = everybodys[0].float()
+    for term in everybodys[1:]:
+        expected = expected + term.float()
+    own = everybodys[comm.rank].clone()
+    share = own.view(torch.uint16).numpy() if dtype == "bfloat16" else own.numpy()
+    prepare_half(comm, share, dtype)()
+    parallel_assert(comm, torch.equal(own, expected.to(kind)))
+
+
+@pytest.mark.ranks(3)
+def test_what_is_not_finite_arrives_everywhere_as_nan(comm, short_pieces):
+    share = np.ones(3000, np.float32)
+    if comm.rank == 1:
+        share[7] = np.inf
+    prepare_coded(comm, share, whole(3000, INT8), np.zeros_like(share))()
+    parallel_assert(comm, np.isnan(share[:256]).all() and np.isfinite(share[256:]).all())
+    assert_same_bits(comm, share)
+
+
+def without_the_owners_rounding(monkeypatch):
+    """The owner keeps the sum as it had it, the others decode it."""
+    monkeypatch.setattr(exchange._Coded, "result", _unrounded)
+
+
+def without_residual(monkeypatch):
+    monkeypatch.setattr(
+        exchange._Coded,
+        "_kept",
+        lambda self, message: np.zeros(exchange._length(message), np.float32),
+    )
+
+
+def _unrounded(self, piece):
+    own = self._own(piece)
+    out = self._slot("results", piece, self._rank)[: own.bytes]
+    own.encode(self._sum(piece), self._kept(own), out)
+    self._share[own.elements] = self._sum(piece)
+    return out
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("mutant", [without_the_owners_rounding, without_residual])
+def test_mutants_are_found(comm, monkeypatch, mutant):
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_int8(comm, 1000)
