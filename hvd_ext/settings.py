@@ -68,6 +68,11 @@ def sharded() -> bool:
     return _switch("HVD_EXT_SHARDED", "0 to have every rank update all parameters")
 
 
+def compression() -> str:
+    """HVD_EXT_COMPRESSION: a format for scripts that name none: none, bf16, fp16, int8 or auto."""
+    return os.environ.get("HVD_EXT_COMPRESSION", "none")
+
+
 def keep_memory(environ: Mapping[str, str]) -> bool:
     """HVD_EXT_KEEP_MEMORY: 0 has freed memory go back to the kernel, as glibc does by itself.
 

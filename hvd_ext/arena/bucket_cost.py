@@ -6,9 +6,12 @@ import functools
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hvd_ext.arena.buckets import BucketCost
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_buckets
+from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.events import tuning
 from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.units import MIB
@@ -22,24 +25,33 @@ _SHORT = 16  # elements
 _LONG, _MANY = 2 * MIB // 4, 4
 
 
-def measure_bucket(topology: Topology, table: Table, timeout_s: float) -> BucketCost:
+def measure_bucket(
+    topology: Topology, table: Table, timeout_s: float, format: Format = NONE
+) -> BucketCost:
     """Exchange a few buckets as training does; collective, and some ms long.
+
+    All arguments are as HostArena takes them.
 
     Raises:
         WindowError: ranks of a node cannot share memory.
     """
     with tuning():
-        short_s = _exchange_s(topology, table, timeout_s, [_SHORT])
+        short_s = _exchange_s(topology, table, timeout_s, format, [_SHORT])
         # Several, because between nodes their parts overlap, and no cache should hold them.
-        long_s = _exchange_s(topology, table, timeout_s, [_LONG] * _MANY)
+        long_s = _exchange_s(topology, table, timeout_s, format, [_LONG] * _MANY)
     # However noisy the machine is, a long bucket's time is not all latency.
     return BucketCost(short_s, max(long_s / 2, long_s - _MANY * short_s) / (_MANY * _LONG * 4))
 
 
-def _exchange_s(topology: Topology, table: Table, timeout_s: float, counts: list[int]) -> float:
-    specs = [ParameterSpec(str(i), (count,), (1,), "float32") for i, count in enumerate(counts)]
+def _exchange_s(
+    topology: Topology, table: Table, timeout_s: float, format: Format, counts: list[int]
+) -> float:
+    specs = [
+        ParameterSpec(str(i), (1, count), (count, 1), "float32") for i, count in enumerate(counts)
+    ]
     plan = layout_buckets(specs, [[i] for i in range(len(specs))])
-    arena = HostArena(topology, plan, 1.0, table, timeout_s)
+    arena = HostArena(topology, plan, 1.0, table, timeout_s, format)
+    arena.data.view(np.float32)[:] = 1.0  # a codec is quicker with zeros
     progress = ProgressThread()
     times_s = []  # noise only adds: the least counts
     for _ in range(_WARM_UP + _ROUNDS):

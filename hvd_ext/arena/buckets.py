@@ -56,10 +56,12 @@ class BucketChoice:
     Attributes:
         groups: the parameters of each bucket, in the order in which they are ready.
         reason: one sentence.
+        exposed_s: the exchange should be over so long after the last gradient.
     """
 
     groups: tuple[tuple[int, ...], ...]
     reason: str
+    exposed_s: float
 
 
 def choose_buckets(
@@ -87,7 +89,7 @@ def choose_buckets(
         f"{format_seconds(ready[-1] - ready[0])}, and the exchange should be over "
         f"{format_seconds(over_s - ready[-1])} after the last"
     )
-    return BucketChoice(groups, reason)
+    return BucketChoice(groups, reason, over_s - ready[-1])
 
 
 def _shortest_path(

@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvd_ext.arena.inter_node import CHANNELS, Channels
+from hvd_ext.arena.layout import parts
+from hvd_ext.compression.formats import NONE, Format, wire_bytes
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.job.watchdog import Watchdog
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import NodeWindow
+from hvd_ext.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.allreduce.table import Table
     from hvd_ext.arena.layout import Layout
@@ -51,6 +56,7 @@ class HostArena:
         scale: float,
         table: Table,
         timeout_s: float,
+        format: Format = NONE,
     ) -> None:
         """Make the window; collective over the world.
 
@@ -60,6 +66,7 @@ class HostArena:
             scale: what every element of a sum is multiplied by.
             table: names the algorithm between nodes, by the size of a shard.
             timeout_s: how long ranks are waited for.
+            format: in which float32 travels between nodes.
 
         Raises:
             WindowError: on every rank, if those of any node cannot share memory.
@@ -68,7 +75,7 @@ class HostArena:
         # Asked for now: the job's end, and with it MPI's, may come at any time.
         self._size, self._ranks = topology.world.size, topology.node.size
         self._nodes = topology.cross.size
-        self._table = table
+        self._table, self._format = table, format
         self._window = on_every_rank(
             topology, lambda: NodeWindow(topology.node, self._REGIONS * layout.total_bytes)
         )
@@ -88,8 +95,10 @@ class HostArena:
             cross = [topology.cross] * CHANNELS
             self._lease = topology.borrow("arena", *cross, topology.world)
             *comms, world = self._lease.comms
-            shards = [self.data[slice(*x.shard_bytes)] for x in self._exchanges]
-            self._channels = Channels(topology, comms, layout.buckets, shards, table)
+            shards = [x.shard_bytes for x in self._exchanges]
+            self._channels = Channels(
+                topology, comms, layout.buckets, shards, self.data, table, format
+            )
             self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s)
         self._ticket = 0  # of the last exchange that is finished
         self._event: CommEvent | None = None
@@ -156,6 +165,42 @@ class HostArena:
         # What the other ranks' shards took longer is part of the last exchange.
         self._emit(time.monotonic() - before)
 
+    @property
+    def shards(self) -> list[tuple[int, int]]:
+        """Of each bucket, the part [begin, end) in bytes that this rank reduces."""
+        return [exchange.shard_bytes for exchange in self._exchanges]
+
+    def drain(self) -> list[Array | None]:
+        """Sum over the nodes what was rounded away and not sent yet; collective.
+
+        Between two rounds. Each node keeps an equal part.
+
+        Returns:
+            The sums for this rank's shard of each bucket; None where nothing is kept.
+        """
+        if self._channels is None:
+            return [None] * len(self.layout.buckets)
+        with self._watched():
+            return self._channels.drain()
+
+    def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
+        """Have this node send its part of what was drained, for bucket `index`.
+
+        Args:
+            index: of the bucket.
+            of_parameters: the sums, whole and in the order of memory; of others there is none.
+        """
+        residual = None if self._channels is None else self._channels.residuals[index]
+        bucket, shard = self.layout.buckets[index], self.shards[index]
+        if residual is None:
+            return
+        residual.fill(0.0)
+        for span, begin, end in parts(bucket, shard):
+            if span.parameter in of_parameters:
+                at = (span.offset_bytes - shard[0]) // 4 + begin
+                total = of_parameters[span.parameter][begin:end]
+                np.divide(total, self._nodes, out=residual[at : at + end - begin])
+
     def explain(self) -> str:
         """Say how the largest bucket is reduced, and why."""
         ranks = self._ranks
@@ -163,9 +208,24 @@ class HostArena:
         text = f"within a node: {ranks} ranks, each its shard straight from its peers' memory"
         if self._local:
             return text
+        if self._format is not NONE:
+            return f"{text}\nbetween nodes: {self._explain_format()}"
         shard_bytes = -(-largest // ranks)
         between = self._table.explain(self._nodes, 1, "host", shard_bytes)
         return f"{text}\nbetween nodes, the longest shard: {between}"
+
+    def _explain_format(self) -> str:
+        counts = [
+            (end - begin, span.dimensions > 1)
+            for bucket, shard in zip(self.layout.buckets, self.shards, strict=True)
+            if bucket.dtype == "float32"
+            for span, begin, end in parts(bucket, shard)
+        ]
+        before, after = wire_bytes(NONE, counts), wire_bytes(self._format, counts)
+        return (
+            f"{self._format.name}, directly: {format_bytes(after)} for {format_bytes(before)} of "
+            "this rank's shards"
+        )
 
     def close(self) -> None:
         """Stop the threads, after what is on its way; the memory goes with the last reference.

@@ -1,19 +1,26 @@
 """Between the nodes: shards travel while the next buckets are reduced within.
 
 Each channel is a thread with a communicator of its own, so that one bucket's sums and
-latencies hide behind another's transfer.
+latencies hide behind another's transfer. Shards of float32 may travel in a format of fewer
+bytes; those of 16-bit floats travel as they are.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from hvd_ext.allreduce import direct
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.prepare import prepare
+from hvd_ext.arena.layout import parts
+from hvd_ext.compression.exchange import prepare_coded, prepare_half
+from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
 
@@ -28,15 +35,22 @@ CHANNELS = 2
 
 
 class Channels:
-    """Takes this rank's shards of the buckets over `topology.cross`."""
+    """Takes this rank's shards of the buckets over `topology.cross`.
+
+    Attributes:
+        residuals: of each bucket's shard what was rounded away on this node and is not sent
+            yet, in float32; None where the format keeps nothing.
+    """
 
     def __init__(
         self,
         topology: Topology,
         comms: Sequence[MPI.Comm],
         buckets: Sequence[Bucket],
-        shards: Sequence[Array],
+        shards: Sequence[tuple[int, int]],
+        data: Array,
         table: Table,
+        format: Format,
     ) -> None:
         """Plan every shard's allreduce.
 
@@ -44,21 +58,57 @@ class Channels:
             topology: nodes and ranks; homogeneous.
             comms: CHANNELS private copies of `topology.cross`.
             buckets: what the shards are of.
-            shards: this rank's part of each bucket.
-            table: names the algorithm, by the size of a shard.
+            shards: this rank's part [begin, end) of each bucket, in bytes of `data`.
+            data: the arena's, as uint8.
+            table: names the algorithm for what travels as it is, by the size of a shard.
+            format: in which float32 travels.
         """
+        self._comms = comms
+        self.residuals: list[Array | None] = []
         self._threads = [ProgressThread() for _ in comms]
         self._pending: deque[Future[None]] = deque()
-        self._calls: list[Callable[[], None]] = []
-        for index, (bucket, memory) in enumerate(zip(buckets, shards, strict=True)):
-            shard = memory.view(DTYPES[bucket.dtype].stored_as)
-            # By the longest shard of the bucket, so that ranks with one a little shorter
-            # choose alike.
-            longest = -(-bucket.message_bytes // topology.node.size)
-            algorithm = table.choose(topology.cross.size, 1, "host", longest)
-            comm = comms[index % len(comms)]
-            call = prepare(algorithm, comm, shard, OPERATIONS["sum"], bucket.dtype)
+        self._calls: list[Work] = []
+        for index, (bucket, (begin, end)) in enumerate(zip(buckets, shards, strict=True)):
+            shard = data[begin:end].view(DTYPES[bucket.dtype].stored_as)
+            comm, residual = comms[index % len(comms)], None
+            call: Work
+            if DTYPES[bucket.dtype].dtype_class == "half":
+                call = prepare_half(comm, shard, bucket.dtype)
+            elif bucket.dtype == "float32" and format is not NONE:
+                if format.has_residual:
+                    residual = np.zeros(len(shard), np.float32)
+                call = prepare_coded(comm, shard, _runs(bucket, (begin, end), format), residual)
+            else:
+                call = self._prepare(topology, comm, bucket, shard, table)
             self._calls.append(call if len(shard) else _nothing)
+            self.residuals.append(residual)
+
+    @staticmethod
+    def _prepare(
+        topology: Topology, comm: MPI.Comm, bucket: Bucket, shard: Array, table: Table
+    ) -> Work:
+        # By the longest shard of the bucket, so that ranks with one a little shorter
+        # choose alike.
+        longest = -(-bucket.message_bytes // topology.node.size)
+        algorithm = table.choose(topology.cross.size, 1, "host", longest)
+        return prepare(algorithm, comm, shard, OPERATIONS["sum"], bucket.dtype)
+
+    def drain(self) -> list[Array | None]:
+        """Sum the residuals over the nodes, and leave each an equal part; collective.
+
+        Returns:
+            The sums, as `residuals`.
+        """
+        totals: list[Array | None] = []
+        for residual in self.residuals:
+            if residual is None:
+                totals.append(None)
+                continue
+            total = residual.copy()
+            direct.allreduce(self._comms[0], total, OPERATIONS["sum"])
+            np.divide(total, self._comms[0].size, out=residual)
+            totals.append(total)
+        return totals
 
     def take(self, index: int, then: Work) -> None:
         """Start to reduce the shard of bucket `index` between nodes; `then` runs after it."""
@@ -75,6 +125,22 @@ class Channels:
             thread.close()
         for thread in self._threads:
             thread.join()
+
+
+def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[int, int, Format]]:
+    """The gradients' parts in a shard, as elements of it, each with its format.
+
+    A parameter of one dimension (a bias, a norm's factor) matters more than its few bytes.
+    """
+    item = DTYPES[bucket.dtype].item_bytes
+    return [
+        (
+            (span.offset_bytes - shard[0]) // item + begin,
+            end - begin,
+            NONE if format.has_residual and span.dimensions < 2 else format,
+        )
+        for span, begin, end in parts(bucket, shard)
+    ]
 
 
 def _in_order(first: Work, second: Work) -> None:

@@ -44,11 +44,13 @@ class Span:
         parameter: index into the parameters that were laid out.
         offset_bytes: from the start of the arena's data.
         count: number of elements.
+        dimensions: of the parameter.
     """
 
     parameter: int
     offset_bytes: int
     count: int
+    dimensions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,9 @@ def layout_buckets(parameters: Sequence[ParameterSpec], groups: Sequence[Sequenc
         start, dtype = end, parameters[group[0]].dtype
         spans = []
         for index in group:
-            spans.append(Span(index, end, parameters[index].count))
-            end += parameters[index].padded_bytes
+            parameter = parameters[index]
+            spans.append(Span(index, end, parameter.count, len(parameter.shape)))
+            end += parameter.padded_bytes
         count = (end - start) // DTYPES[dtype].item_bytes
         buckets.append(Bucket(dtype, start, count, tuple(spans)))
     return Layout(tuple(buckets), end)

@@ -29,7 +29,6 @@ class ShardedArena(HostArena):
     Attributes:
         parameters: this rank's parameters as an array of uint8, each at the offset of its
             gradient.
-        shards: of each bucket, the part [begin, end) in bytes that this rank reduces.
     """
 
     _REGIONS = 2
@@ -39,10 +38,6 @@ class ShardedArena(HostArena):
     def parameters(self) -> Array:
         total = self.layout.total_bytes
         return np.frombuffer(self._window.data, np.uint8, total, total)
-
-    @property
-    def shards(self) -> list[tuple[int, int]]:
-        return [exchange.shard_bytes for exchange in self._exchanges]
 
     @cached_property
     def _of_parameters(self) -> list[NodeExchange]:

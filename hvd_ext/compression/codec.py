@@ -31,7 +31,8 @@ class Message:
         """Plan the message of those runs, or parts of runs, that lie in [begin, end).
 
         Args:
-            begin, end: elements of the share.
+            begin: first element, of the share.
+            end: behind the last one.
             runs: first element, number of elements and format of each, ascending.
         """
         self.elements = slice(begin, end)
@@ -72,7 +73,9 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise HvdExtError(f"{path.name} cannot be loaded ({error}): install hvd-ext again") from None
+        raise HvdExtError(
+            f"{path.name} cannot be loaded ({error}): install hvd-ext again"
+        ) from None
     address, count = ctypes.c_void_p, ctypes.c_uint64
     library.codec_bytes.argtypes = [address, count]
     library.codec_bytes.restype = count

@@ -59,9 +59,7 @@ def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Callable[[], None]
     return functools.partial(direct.exchange, comm, wire.pieces, wire)
 
 
-def _plan(
-    count: int, size: int, runs: Sequence[tuple[int, int, Format]]
-) -> list[list[Message]]:
+def _plan(count: int, size: int, runs: Sequence[tuple[int, int, Format]]) -> list[list[Message]]:
     """The messages of each piece: one for each rank's chunk."""
     chunk = direct.chunk_bytes(size) // 4
     pieces = max(1, -(-count // (chunk * size)))

@@ -2,8 +2,8 @@
 
 Every public name of horovod.torch is here and is Horovod's own, but for
 DistributedOptimizer, which reduces gradients in the arena, broadcast_optimizer_state, which
-knows a sharded one, and init, join and shutdown, which see to what runs beside Horovod.
-plan_allreduce is new.
+knows a sharded one, Compression, which has more formats, and init, join and shutdown, which
+see to what runs beside Horovod. plan_allreduce is new.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.torch import *  # noqa: F403
 from horovod.torch import elastic as elastic
 
+from hvd_ext.torch.compression import Compression as Compression
 from hvd_ext.torch.lifecycle import init as init
 from hvd_ext.torch.lifecycle import join as join
 from hvd_ext.torch.lifecycle import shutdown as shutdown
@@ -20,8 +21,11 @@ from hvd_ext.torch.sharded import broadcast_optimizer_state as broadcast_optimiz
 
 # What replaces Horovod's own; `python -m hvd_ext` puts it into horovod.torch.
 OVERRIDES = {
-    call.__name__: call
-    for call in (init, join, shutdown, DistributedOptimizer, broadcast_optimizer_state)
+    its.__name__: its
+    for its in (
+        *(init, join, shutdown, DistributedOptimizer, broadcast_optimizer_state),
+        Compression,
+    )
 }
 
 if TYPE_CHECKING:  # Horovod has no types

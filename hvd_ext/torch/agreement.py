@@ -39,25 +39,32 @@ def agree_on_layout(
     specs: list[ParameterSpec],
     bucket_bytes: int,
     device_type: str,
+    compression: str,
     timeout_s: float,
 ) -> None:
     """Have all ranks lay out the same parameters in the same kind of memory, or none.
+
+    They also compress alike.
 
     Raises:
         StallError: ranks did not reach this in time; names them.
         MismatchError: ranks differ; names the first.
     """
     world = topology.world
-    mine = (device_type, digest(specs, bucket_bytes))
+    mine = (device_type, compression, digest(specs, bucket_bytes))
     digests = monitored_allgather(world, mine, timeout_s, "DistributedOptimizer()", topology.hosts)
     if len(set(digests)) == 1:
         return
-    theirs, their_bucket_bytes, their_type = world.bcast((specs, bucket_bytes, device_type))
+    theirs, their_bucket_bytes, their_type, their_compression = world.bcast(
+        (specs, bucket_bytes, device_type, compression)
+    )
     difference = first_difference(specs, theirs)
     if difference is not None:
         sentence = f"{difference[0]}, where rank 0 has {difference[1]}"
     elif device_type != their_type:
         sentence = f"parameters on {device_type}, where rank 0 has them on {their_type}"
+    elif compression != their_compression:
+        sentence = f"compression {compression!r}, where rank 0 has {their_compression!r}"
     elif bucket_bytes != their_bucket_bytes:
         sentence = f"HVD_EXT_BUCKET_BYTES={bucket_bytes}, where rank 0 has {their_bucket_bytes}"
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import horovod.torch as horovod
 import numpy as np
@@ -10,29 +11,42 @@ import torch
 
 from hvd_ext import settings
 from hvd_ext.arena.bucket_cost import measure_bucket
-from hvd_ext.arena.buckets import choose_buckets
+from hvd_ext.arena.buckets import BucketChoice, BucketCost, choose_buckets
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
 from hvd_ext.arena.protocol import Arena
+from hvd_ext.compression.formats import AUTO, CANDIDATES, NONE, Format
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import lifecycle
 from hvd_ext.torch.agreement import agree_on_layout, read_table
-from hvd_ext.units import MIB, format_bytes
+from hvd_ext.units import MIB, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 # Until it was measured when gradients are ready.
 _FIRST_BUCKET_BYTES = 4 * MIB
+# A format that loses more has to be faster by more than this.
+_NEAR_THE_BEST = 1.05
 
 
 class ArenaFactory:
     """Makes an optimizer's arenas, the same on every rank."""
 
-    def __init__(self, op: Any, device: torch.device, on_host: type[HostArena] = HostArena) -> None:
+    def __init__(
+        self,
+        op: Any,
+        device: torch.device,
+        compression: Format | str = NONE,
+        on_host: type[HostArena] = HostArena,
+    ) -> None:
         """Read what the user set, and wait for all ranks; collective.
 
         Args:
             op: Horovod's Average or Sum.
             device: where gradients are.
+            compression: between nodes; or AUTO, to choose by measurement.
             on_host: the kind of arena in host memory.
 
         Raises:
@@ -44,6 +58,8 @@ class ArenaFactory:
         self._timeout_s = settings.stall_timeout_s()
         self._topology = lifecycle.topology()
         self._table = read_table(self._topology.world)
+        self._asked = compression
+        self._format, self._why = self._first_format()
         self._scale = 1.0 / self._topology.world.size if op == horovod.Average else 1.0
 
     @property
@@ -63,7 +79,8 @@ class ArenaFactory:
         """
         on_host = self._device.type == "cpu"
         most = self._bucket_bytes or (_FIRST_BUCKET_BYTES if on_host else BUCKET_BYTES)
-        agree_on_layout(self._topology, specs, most, self._device.type, self._timeout_s)
+        asked = self._asked if isinstance(self._asked, str) else self._asked.name
+        agree_on_layout(self._topology, specs, most, self._device.type, asked, self._timeout_s)
         if not self._topology.homogeneous:
             raise WindowError("nodes have different numbers of ranks")
         reason = f"at most {format_bytes(most)} a bucket, last parameter first"
@@ -84,13 +101,55 @@ class ArenaFactory:
         Raises:
             WindowError: no arena could be made on some rank.
         """
-        cost = measure_bucket(self._topology, self._table, self._timeout_s)
         world = self._topology.world
         everybodys = world.gather(ready_s)
         latest = np.max(everybodys, axis=0).tolist() if everybodys else ready_s
+        choices = [
+            choose_buckets(specs, latest, self._measure(format)) for format in self._candidates()
+        ]
         # Rank 0's word counts, so that no rounding can have two ranks cut differently.
-        choice = world.bcast(choose_buckets(specs, latest, cost))
+        number, choice = world.bcast(_least_lossy(choices))
+        self._format = self._candidates()[number]
+        if len(choices) > 1:
+            self._why = "the exchange should be over after the last gradient in " + ", ".join(
+                f"{format_seconds(c.exposed_s)} with {f.name}"
+                for f, c in zip(self._candidates(), choices, strict=True)
+            )
         return self._make(layout_buckets(specs, choice.groups)), choice.reason
+
+    def explain(self) -> str:
+        """Say in which format gradients travel between nodes, and why."""
+        return f"compression: {self._format.name}: {self._why}"
+
+    def _first_format(self) -> tuple[Format, str]:
+        if self._topology.one_node:
+            return NONE, "one node: nothing is compressed"
+        if isinstance(self._asked, Format):
+            return self._asked, self._asked.about
+        if self._bucket_bytes is None:
+            return NONE, "not measured yet"
+        costs = {f: self._measure(f).time_s(self._bucket_bytes) for f in CANDIDATES}
+        number = self._topology.world.bcast(_least_lossy_of(list(costs.values())))
+        return CANDIDATES[number], "a bucket takes " + ", ".join(
+            f"{format_seconds(s)} with {f.name}" for f, s in costs.items()
+        )
+
+    def _candidates(self) -> tuple[Format, ...]:
+        chooses = self._asked == AUTO and not self._topology.one_node
+        return CANDIDATES if chooses else (self._format,)
+
+    def _measure(self, format: Format) -> BucketCost:
+        return measure_bucket(self._topology, self._table, self._timeout_s, format)
+
+    @property
+    def node(self) -> MPI.Comm:
+        """This node's ranks."""
+        return self._topology.node
+
+    @property
+    def has_residuals(self) -> bool:
+        """Whether the format keeps what it rounds away."""
+        return self._format.has_residual
 
     def named_by_any(self, indices: list[int]) -> list[int]:
         """What any rank names, in ascending order; collective."""
@@ -112,4 +171,17 @@ class ArenaFactory:
                 index,
                 lambda: torch.cuda.current_stream(index).cuda_stream,
             )
-        return self._on_host(self._topology, layout, self._scale, self._table, self._timeout_s)
+        return self._on_host(
+            self._topology, layout, self._scale, self._table, self._timeout_s, self._format
+        )
+
+
+def _least_lossy(choices: Sequence[BucketChoice]) -> tuple[int, BucketChoice]:
+    number = _least_lossy_of([choice.exposed_s for choice in choices])
+    return number, choices[number]
+
+
+def _least_lossy_of(times_s: Sequence[float]) -> int:
+    """The first that is near the best."""
+    best_s = min(times_s)
+    return next(i for i, time_s in enumerate(times_s) if time_s <= best_s * _NEAR_THE_BEST)

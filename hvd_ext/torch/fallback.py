@@ -13,6 +13,7 @@ from hvd_ext import settings
 from hvd_ext.arena.cuda.arena import SERVED as DEVICE_DTYPES
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import HvdExtError
+from hvd_ext.torch.compression import wanted
 
 
 def reason_for_horovods(
@@ -25,8 +26,10 @@ def reason_for_horovods(
     """Why the arena does not serve this, or None if it does."""
     if op not in (horovod.Average, horovod.Sum):
         return "the arena reduces by Average and Sum only"
-    if compression is not horovod.Compression.none:
-        return "gradient compression"
+    try:
+        wanted(compression)
+    except LookupError as reason:
+        return str(reason.args[0])
     if process_set is not horovod.global_process_set:
         return "a process set"
     if sparse_as_dense:

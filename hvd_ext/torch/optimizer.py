@@ -12,11 +12,13 @@ from horovod.torch.optimizer import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_ext import settings
 from hvd_ext.arena.sharded import ShardedArena
+from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback, lifecycle
 from hvd_ext.torch.arenas import ArenaFactory
 from hvd_ext.torch.background import lower_thread_priority
+from hvd_ext.torch.compression import horovods, wanted
 from hvd_ext.torch.elementwise import state_per_element
 from hvd_ext.torch.parameters import pair_names, trainable
 from hvd_ext.torch.reducer import Reducer
@@ -54,6 +56,10 @@ def DistributedOptimizer(
     part alone, and gives the others the new parameters. Results are the same bits.
     By default HVD_EXT_SHARDED says it.
 
+    `compression` is how gradients travel between nodes: Horovod's none or fp16, or bf16, int8
+    or auto, as attributes of hvd.Compression or as text; by default HVD_EXT_COMPRESSION says
+    it. Within a node nothing is rounded.
+
     `groups` has no effect here: gradients are always reduced in buckets. Nor has
     `gradient_predivide_factor`: 16-bit gradients are summed in 32 bits, so there is
     no overflow to guard against.
@@ -84,7 +90,8 @@ def DistributedOptimizer(
             if sharded:
                 node = lifecycle.topology().node
                 shards = Shards(optimizer, type(optimizer), per_element, node)
-            reducer, reason = _open(pairs, op, backward_passes_per_step, shards)
+            format = wanted(compression)
+            reducer, reason = _open(pairs, op, backward_passes_per_step, shards, format)
     if reason is not None and sharded:
         raise UsageError(f"sharded=True (HVD_EXT_SHARDED): not served: {reason}; leave it out")
     if reason is not None:
@@ -93,7 +100,7 @@ def DistributedOptimizer(
         return HorovodsOptimizer(
             optimizer,
             named,
-            compression,
+            horovods(compression),
             backward_passes_per_step,
             op,
             gradient_predivide_factor,
@@ -118,19 +125,25 @@ DistributedOptimizer.__module__ = HOROVODS_MODULE
 
 
 def _open(
-    pairs: list[tuple[str, torch.nn.Parameter]], op: Any, passes: int, shards: Shards | None
+    pairs: list[tuple[str, torch.nn.Parameter]],
+    op: Any,
+    passes: int,
+    shards: Shards | None,
+    format: Format | str,
 ) -> tuple[Reducer | None, str | None]:
     """Make the reducer; the second value is why it could not be made, the same on every rank."""
     device = pairs[0][1].device if pairs else torch.device("cpu")
     reducer: Reducer
+    if device.type != "cpu" and format is not NONE:
+        return None, f"gradient compression of parameters on {device}"
     try:
         if shards is None:
-            factory = ArenaFactory(op, device)
+            factory = ArenaFactory(op, device, format)
             reducer = Reducer(trainable(pairs), passes, factory, SparseExchange(op))
         elif device.type != "cpu":
             return None, f"parameters are on {device}"
         else:
-            factory = ArenaFactory(op, device, ShardedArena)
+            factory = ArenaFactory(op, device, format, ShardedArena)
             reducer = ShardedReducer(trainable(pairs), passes, factory, SparseExchange(op), shards)
     except WindowError as error:
         return None, str(error)

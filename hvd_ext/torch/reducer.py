@@ -25,7 +25,9 @@ from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.torch import residuals
 from hvd_ext.torch.parameters import NamedParameters, specify
+from hvd_ext.torch.residuals import Residuals
 from hvd_ext.torch.slot import BucketState, GradientSlot
 from hvd_ext.torch.sparse import KNOWN_AFTER, SparseExchange
 
@@ -81,7 +83,9 @@ class Reducer:
         self._step = 0  # since parameters were added
         self._backward_since_s: float | None = None
         self._arenas: list[Arena] = []
+        self._placed: list[tuple[Arena, Sequence[GradientSlot]]] = []  # and what lies in it
         self._memory: list[tuple[torch.Tensor, int]] = []  # of each arena, and its address
+        self._unsent: Residuals = {}
         self._slots: list[GradientSlot] = []
         self._buckets: list[BucketState] = []
         self._next = 0  # bucket to be submitted
@@ -104,7 +108,22 @@ class Reducer:
 
     def explain(self) -> str:
         """Say which buckets there are and why, and how they are reduced."""
-        return "\n".join([f"buckets: {self._reason}", *(a.explain() for a in self._arenas)])
+        said = (a.explain() for a in self._arenas)
+        return "\n".join([f"buckets: {self._reason}", self._factory.explain(), *said])
+
+    @property
+    def has_residuals(self) -> bool:
+        """Whether compression may have rounded something away that is not sent yet."""
+        return self._factory.has_residuals
+
+    def drain(self) -> Residuals:
+        """As residuals.drain, of all arenas."""
+        return residuals.drain(self._placed, self._factory.node)
+
+    def keep(self, drained: Residuals) -> None:
+        """As residuals.keep, in all arenas; or later, once a format is chosen that has any."""
+        residuals.keep(self._placed, drained)
+        self._unsent = {} if self.has_residuals else drained
 
     def set_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes fill a gradient, between two steps."""
@@ -197,6 +216,7 @@ class Reducer:
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
         self._arenas.append(arena)
+        self._placed.append((arena, slots))
         self._progress.submit(arena.enter_thread)
         memory = from_dlpack(arena.data)
         self._memory.append((memory, memory.data_ptr()))
@@ -216,6 +236,7 @@ class Reducer:
         latest_s = max(measured, default=0.0)
         ready_s = [min(slot.ready_s, latest_s) for slot in dense]
         specs = specify([(slot.name, slot.parameter) for slot in dense])
+        unsent = self.drain() or self._unsent
         arena: Arena | None = None
         try:
             if dense:
@@ -228,12 +249,14 @@ class Reducer:
         for old in self._arenas:
             old.close()
         self._arenas.clear()
+        self._placed.clear()
         self._memory.clear()
         self._buckets.clear()
         for slot in self._slots:
             slot.displace()
         if arena is not None:
             self._place(arena, dense)
+            self.keep(unsent)
         log.info("hvd_ext: %s", self._reason)
 
     def _watch(self, slot: GradientSlot) -> None:

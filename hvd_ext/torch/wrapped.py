@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ from hvd_ext.torch.reducer import Reducer
 # Horovod's broadcast_optimizer_state knows a wrapped optimizer by its module, and
 # then fills in missing state by the step of the class it wraps.
 HOROVODS_MODULE = "horovod.torch.optimizer"
+
+
+log = logging.getLogger("hvd_ext")
 
 
 def distributed_class(base: Any) -> Any:
@@ -38,6 +42,8 @@ def distributed_class(base: Any) -> Any:
             self._synchronized = False  # by the user
             self._clipped = False
             self._should_synchronize = True
+            # What drain() found, if no step was taken since.
+            self.drained: dict[int, torch.Tensor] | None = None
             self.op = op
             self.backward_passes_per_step = passes
 
@@ -75,6 +81,7 @@ def distributed_class(base: Any) -> Any:
                     )
                 self._exchange()
             self._synchronized = self._clipped = False
+            self.drained = None
             result = self._update(closure)
             if self._reducer and self._reducer.in_flight:
                 raise UsageError(
@@ -115,8 +122,7 @@ def distributed_class(base: Any) -> Any:
             return self._clip(max_norm, norm_type, error_if_nonfinite)
 
         def _clip(self, *arguments: Any) -> torch.Tensor:
-            parameters = [p for group in self.param_groups for p in group["params"]]
-            return torch.nn.utils.clip_grad_norm_(parameters, *arguments)
+            return torch.nn.utils.clip_grad_norm_(self._parameters(), *arguments)
 
         def zero_grad(self, set_to_none: bool = True) -> None:
             if self._reducer and self._reducer.in_flight:
@@ -126,12 +132,45 @@ def distributed_class(base: Any) -> Any:
                 )
             super().zero_grad(set_to_none)
 
+        def drain(self) -> None:
+            """Have state_dict() hold what compression rounded away and has not sent yet.
+
+            To be called on all ranks, after step(), where state_dict() is to be saved. It costs an
+            exchange without compression. Nothing is lost, and nothing sent: training goes on
+            with it, in this job or in one that loads the state, on any number of nodes.
+            """
+            of = self._reducer.drain() if self._reducer else {}
+            self.drained = {i: of[p] for i, p in enumerate(self._parameters()) if p in of}
+
+        def state_dict(self) -> dict[str, Any]:
+            state: dict[str, Any] = super().state_dict()
+            if self.drained:
+                state["hvd_ext"] = {"residuals": self.drained}
+            elif self.drained is None and self._reducer and self._reducer.has_residuals:
+                log.warning(
+                    "hvd_ext: state_dict() without what int8 has rounded away and not sent yet: "
+                    "call optimizer.drain() on all ranks before"
+                )
+            return state
+
         def load_state_dict(self, state_dict: Any) -> None:
             if self._reducer:
                 self._reducer.reset()
             self._synchronized = self._clipped = False
             self._should_synchronize = True
             super().load_state_dict(state_dict)
+            self.keep_drained(state_dict.get("hvd_ext", {}).get("residuals", {}))
+
+        def keep_drained(self, residuals: dict[int, torch.Tensor] | None) -> None:
+            """Go on with what another optimizer's drain() found; the same on all ranks."""
+            residuals = residuals or {}
+            self.drained = residuals
+            if self._reducer:
+                parameters = self._parameters()
+                self._reducer.keep({parameters[i]: value for i, value in residuals.items()})
+
+        def _parameters(self) -> list[torch.nn.Parameter]:
+            return [p for group in self.param_groups for p in group["params"]]
 
         def add_param_group(self, param_group: dict[str, Any]) -> None:
             super().add_param_group(param_group)

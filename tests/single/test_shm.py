@@ -11,7 +11,9 @@ from hvd_ext.shm.layout import LINE_BYTES
 from hvd_ext.shm.window import OPERATIONS
 
 FOLDER = Path(hvd_ext.shm.__file__).parent
-SOURCES = "".join((FOLDER / name).read_text("utf-8") for name in ("floats.h", "kernels.h", "window.c"))
+SOURCES = "".join(
+    (FOLDER / name).read_text("utf-8") for name in ("floats.h", "kernels.h", "window.c")
+)
 
 
 def found(pattern: str) -> str:

@@ -1,0 +1,92 @@
+"""What compression has rounded away and not sent yet, by parameter.
+
+It is spread over the nodes, and within a node over the ranks' shards. Only the sum over the
+nodes counts for what is learnt later, so that is what is gathered and saved: it serves any
+number of nodes, of which each then sends an equal part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hvd_ext.arena.host import HostArena
+from hvd_ext.torch.parameters import grad_strides
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.arena.protocol import Arena
+    from hvd_ext.torch.slot import GradientSlot
+
+Residuals = dict[torch.nn.Parameter, torch.Tensor]
+# Arenas, each with its parameters' gradients in the order of its layout.
+Placed = Sequence[tuple["Arena", Sequence["GradientSlot"]]]
+
+
+def drain(placed: Placed, node: MPI.Comm) -> Residuals:
+    """Gather what was rounded away and not sent yet; collective over all ranks.
+
+    Every node goes on with an equal part of it.
+
+    Args:
+        placed: arenas between two rounds.
+        node: the ranks that have the other shards.
+
+    Returns:
+        Of each parameter whose format keeps something, the sum over the nodes; the same on
+        every rank, and of the parameter's shape.
+    """
+    found: Residuals = {}
+    for arena, slots in placed:
+        if isinstance(arena, HostArena):
+            found |= _drain(arena, slots, node)
+    return found
+
+
+def keep(placed: Placed, residuals: Mapping[torch.nn.Parameter, torch.Tensor]) -> None:
+    """Go on with what `drain` gave, of this job or of another one; what is not there is 0.
+
+    Args:
+        placed: arenas between two rounds.
+        residuals: the same on every rank.
+    """
+    for arena, slots in placed:
+        if isinstance(arena, HostArena):
+            of_parameters = {
+                index: _in_memory_order(residuals[slot.parameter])
+                for index, slot in enumerate(slots)
+                if slot.parameter in residuals
+            }
+            for index in range(len(arena.layout.buckets)):
+                arena.keep(index, of_parameters)
+
+
+def _drain(arena: HostArena, slots: Sequence[GradientSlot], node: MPI.Comm) -> Residuals:
+    found: Residuals = {}
+    shards = node.allgather(arena.shards)
+    for index, total in enumerate(arena.drain()):
+        if total is None:
+            continue
+        bucket = arena.layout.buckets[index]
+        whole = np.empty(bucket.count, np.float32)
+        for (begin, end), part in zip(
+            (of[index] for of in shards), node.allgather(total), strict=True
+        ):
+            whole[(begin - bucket.offset_bytes) // 4 : (end - bucket.offset_bytes) // 4] = part
+        for span in bucket.spans:
+            if span.dimensions > 1:
+                parameter = slots[span.parameter].parameter
+                at = (span.offset_bytes - bucket.offset_bytes) // 4
+                flat = torch.from_numpy(whole[at : at + span.count].copy())
+                found[parameter] = flat.as_strided(parameter.shape, grad_strides(parameter))
+    return found
+
+
+def _in_memory_order(residual: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    strides = torch.empty_like(residual, device="meta").stride()
+    dense = torch.empty_strided(residual.shape, strides).copy_(residual)
+    return dense.as_strided((dense.numel(),), (1,)).numpy()
