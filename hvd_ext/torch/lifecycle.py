@@ -18,7 +18,8 @@ from hvd_ext.errors import UsageError
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.torch import background
 from hvd_ext.torch.begun_steps import BegunSteps
-from hvd_ext.torch.reducer import Reducer, wait_until_closed
+from hvd_ext.torch.closing import wait_until_closed
+from hvd_ext.torch.reducer import Reducer
 
 # What shutdown allows for exchanges that were started and never waited for.
 _LATE_AFTER_S = 5.0

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from hvd_ext.events import region
 from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import residuals
+from hvd_ext.torch.closing import close_later
 from hvd_ext.torch.parameters import NamedParameters, specify
 from hvd_ext.torch.residuals import Residuals
 from hvd_ext.torch.slot import BucketState, GradientSlot
@@ -93,7 +94,7 @@ class Reducer:
         arena, self._reason = factory.first(specify(named_parameters))
         self._progress = ProgressThread()
         # An optimizer that is dropped leaves no threads, which would outlive MPI.
-        self._close = weakref.finalize(self, _close, self._progress, self._arenas)
+        self._close = weakref.finalize(self, close_later, self._progress, self._arenas)
         self._close.atexit = False
         self._take_in(arena, named_parameters)
 
@@ -322,31 +323,3 @@ class Reducer:
         self._next = 0
         self._backward_since_s = None
         self.in_flight = False
-
-
-# What is to be closed still, and its arenas.
-_closing: dict[Future[None], list[Arena]] = {}
-
-
-def _close(progress: ProgressThread, arenas: list[Arena]) -> None:
-    def close_arenas() -> None:
-        for arena in arenas:
-            arena.close()
-
-    # After whatever was started. The collector, which may be the caller, waits for nothing.
-    future = progress.close(close_arenas)
-    _closing[future] = arenas
-    future.add_done_callback(lambda done: _closing.pop(done, None))
-
-
-def wait_until_closed(within_s: float) -> None:
-    """Wait until nothing that was closed uses MPI or a GPU any more.
-
-    Ranks of other nodes that keep an exchange from its end for longer than `within_s` are
-    named, and the job ends.
-    """
-    waited_for = []
-    for future, arenas in list(_closing.items()):
-        if True in [arena.hurry(within_s) for arena in arenas]:
-            waited_for.append(future)
-    wait(waited_for, 3 * within_s)
