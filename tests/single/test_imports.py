@@ -119,6 +119,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testbed": {*FACTS, "numpy"},
     "benchmarks": {
         *(*TRAINED, "testbed", "hvprof", "hvd_launch", "horovod", "mpi4py", "hvd_ext.allreduce"),
+        "hvd_ext.compression.formats",
     },
     "benchmarks.device_exchange": {
         *(*MPI, *SHOWN, "benchmarks", "testbed", "torch", "horovod"),

@@ -1,0 +1,252 @@
+"""How long does the exchange of a model's gradients take between hosts in fewer bytes?
+
+The hosts are emulated (testbed/emulated_hosts.py). hvd_ext's DistributedOptimizer exchanges
+a model's gradients as they are, by the table's algorithm and directly, and in each format;
+Horovod as it comes and with its fp16, and Gloo by what torch's fp16_compress_hook does,
+take turns with it. Results are checked against the exact mean before anything is timed, and
+the bytes that leave a host are read off its interface.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import gloo, gradients, harness, shapes
+from testbed import ranks, timing
+from testbed.emulated_hosts import emulated_hosts
+
+_FORMATS = ("none", "direct", "bf16", "int8")
+_PEERS = ("horovod", "horovod_fp16", "gloo_fp16")
+# What an exchange may be off by, of the largest gradient of a tensor.
+_BOUNDS = {"bf16": 2**-7, "int8": 2**-5, "horovod_fp16": 2**-9, "gloo_fp16": 2**-9}
+_GLOO_BUCKET_BYTES = 25 * 2**20  # as DDP cuts them
+_DIRECT = """{"version": 1, "rows": [
+  {"nodes": 0, "ranks_per_node": 0, "memory": "host", "choices": [[0, "direct"]]}]}"""
+_INTERFACE = Path("/sys/class/net/eth0/statistics/tx_bytes")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build the hosts and launch the ranks, or be one."""
+    example = "--hosts 4 --ranks-per-host 1 --gbit 1 --json F"
+    parser = harness.parser("compression", __doc__, example, rounds=5)
+    harness.add_hosts(parser)
+    parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
+    options = parser.parse_args(arguments)
+    if options.worker:
+        _work(options)
+        return 0
+    with emulated_hosts(options.hosts, options.gbit) as hosts:
+        result = ranks.launch(
+            "benchmarks.compression",
+            options.hosts * options.ranks_per_host,
+            [f"--gbit={options.gbit}", f"--model={options.model}", f"--rounds={options.rounds}"],
+            start=hosts.mpirun(options.ranks_per_host),
+            variables=hosts.environment(),
+        )
+    _print(result)
+    if options.json:
+        harness.write_result(options.json, result)
+    return 0
+
+
+def _print(result: dict[str, Any]) -> None:
+    table = Table(
+        title=f"{result['model']}: {result['message_bytes'] / 1e6:.1f} MB, {result['hosts']} hosts "
+        f"x {result['ranks_per_host']} ranks, {result['gbit']:g} Gbit/s"
+    )
+    table.add_column("")
+    for column in ("ms", "middle half", "of none", "of Horovod", "MB from a host", "formula"):
+        table.add_column(column, justify="right")
+    for row in (*result["formats"], *result["peers"]):
+        if row["name"] == _PEERS[0]:
+            table.add_section()
+        ms, formula = row["time_ms"], row["formula_bytes"]
+        table.add_row(
+            row["name"],
+            f"{ms['median']:.0f}",
+            f"{ms['low']:.0f} to {ms['high']:.0f}",
+            f"{row['ratio_vs_none']:.2f} x",
+            f"{row['ratio_vs_horovod']:.2f} x",
+            f"{row['wire_bytes'] / 1e6:.1f}",
+            "" if formula is None else f"{formula / 1e6:.1f}",
+        )
+    Console(width=100).print(table)
+
+
+def _work(options: argparse.Namespace) -> None:
+    # Horovod's own init: hosts that are emulated share their cores.
+    import horovod.torch as hvd
+    import torch
+    from mpi4py import MPI
+
+    torch.set_num_threads(1)
+    hvd.init()
+    model = shapes.MODELS[options.model]()
+    contenders = {
+        "none": _hvd_ext(model, "none"),
+        "direct": _direct(model),
+        **{name: _hvd_ext(model, name) for name in ("bf16", "int8")},
+        "horovod": gradients.horovod(model),
+        "horovod_fp16": _horovod_fp16(model),
+        "gloo_fp16": _gloo_fp16(model),
+    }
+    for name, contender in contenders.items():
+        _check(name, contender)
+    calls = {name: contender.exchange for name, contender in contenders.items()}
+    samples = timing.interleave(calls, options.rounds, gradients.timed, warm_up=1)
+    sent = {name: _sent_bytes(exchange) for name, exchange in calls.items()}
+    counts = [(math.prod(shape), len(shape) > 1) for shape in model]
+    told = [
+        {
+            "name": name,
+            "time_ms": timing.summary([1e3 * s for s in times]),
+            "ratio_vs_none": timing.ratio(samples["none"], times),
+            "ratio_vs_horovod": timing.ratio(samples["horovod"], times),
+            "wire_bytes": sent[name],
+            "formula_bytes": _formula(name, counts, hvd.cross_size()),
+        }
+        for name, times in samples.items()
+    ]
+    if hvd.rank() == 0:
+        ranks.report(
+            {
+                "model": options.model,
+                "hosts": hvd.cross_size(),
+                "ranks_per_host": hvd.local_size(),
+                "gbit": options.gbit,
+                "message_bytes": 4 * sum(count for count, _ in counts),
+                "formats": [row for row in told if row["name"] in _FORMATS],
+                "peers": [row for row in told if row["name"] in _PEERS],
+                "mpi": MPI.Get_library_version().split(",")[0],
+            }
+        )
+    hvd.shutdown()
+
+
+def _hvd_ext(model: Sequence[shapes.Shape], compression: str) -> gradients.Contender:
+    import torch
+
+    import hvd_ext.torch as hvd
+
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in model]
+    optimizer: Any = hvd.DistributedOptimizer(
+        torch.optim.SGD(parameters, lr=0.1), compression=compression
+    )
+    for _ in range(5):  # from here on every .grad lies in the arena, and stays there
+        optimizer.synchronize()
+    return gradients.Contender([p.grad for p in parameters], optimizer.synchronize)
+
+
+def _direct(model: Sequence[shapes.Shape]) -> gradients.Contender:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(_DIRECT)
+        file.flush()
+        os.environ["HVD_EXT_TABLE"] = file.name
+        try:
+            return _hvd_ext(model, "none")
+        finally:
+            del os.environ["HVD_EXT_TABLE"]
+
+
+def _horovod_fp16(model: Sequence[shapes.Shape]) -> gradients.Contender:
+    import horovod.torch as hvd
+    import torch
+
+    tensors = [torch.zeros(shape) for shape in model]
+    compression = hvd.Compression.fp16
+
+    def exchange() -> None:
+        handles = []
+        for index, tensor in enumerate(tensors):
+            half, context = compression.compress(tensor)
+            handle = hvd.allreduce_async_(half, name=f"half{index}", op=hvd.Average)
+            handles.append((tensor, handle, context))
+        for tensor, handle, context in handles:
+            tensor.copy_(compression.decompress(hvd.synchronize(handle), context))
+
+    return gradients.Contender(tensors, exchange)
+
+
+def _gloo_fp16(model: Sequence[shapes.Shape]) -> gradients.Contender:
+    import torch
+    import torch.distributed as dist
+    from mpi4py import MPI
+
+    gloo.start(MPI.COMM_WORLD)
+    counts = [math.prod(shape) for shape in model]
+    buffer = torch.zeros(sum(counts))
+    tensors = [t.view(s) for t, s in zip(buffer.split(counts), model, strict=True)]
+    buckets = buffer.split(_GLOO_BUCKET_BYTES // 4)
+
+    def exchange() -> None:
+        started = []
+        for bucket in buckets:
+            half = bucket.half().div_(MPI.COMM_WORLD.size)
+            started.append((bucket, half, dist.all_reduce(half, async_op=True)))
+        for bucket, half, work in started:
+            work.wait()
+            bucket.copy_(half)
+
+    return gradients.Contender(tensors, exchange)
+
+
+def _check(name: str, contender: gradients.Contender) -> None:
+    """Exchange random gradients; every rank must have the mean, and all the same bits."""
+    import torch
+    from mpi4py import MPI
+
+    generators = [torch.Generator().manual_seed(rank) for rank in range(MPI.COMM_WORLD.size)]
+    means = []
+    for tensor in contender.tensors:
+        everybodys = [torch.randn(tensor.shape, generator=g) for g in generators]
+        tensor.copy_(everybodys[MPI.COMM_WORLD.rank])
+        means.append(torch.stack(everybodys).mean(0))
+    contender.exchange()
+    for index, (tensor, mean) in enumerate(zip(contender.tensors, means, strict=True)):
+        off = float((tensor - mean).abs().max() / mean.abs().max())
+        if off > _BOUNDS.get(name, 1e-5):
+            raise harness.BenchmarkError(f"{name}: tensor {index} is off by {off:.2g}")
+        sums = MPI.COMM_WORLD.allgather(float(tensor.double().sum()))
+        if len(set(sums)) > 1:
+            raise harness.BenchmarkError(f"{name}: ranks differ in tensor {index}")
+
+
+def _sent_bytes(exchange: Callable[[], None]) -> int:
+    """What leaves this host in one exchange, headers included."""
+    with _in_step():
+        before = int(_INTERFACE.read_text())
+    exchange()
+    with _in_step():
+        return int(_INTERFACE.read_text()) - before
+
+
+@contextmanager
+def _in_step() -> Iterator[None]:
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()
+    yield
+    MPI.COMM_WORLD.Barrier()
+
+
+def _formula(name: str, counts: list[tuple[int, bool]], hosts: int) -> float | None:
+    """What a host has to send: 2 (N-1)/N of the gradients in their format."""
+    from hvd_ext.compression.formats import FORMATS, NONE, wire_bytes
+
+    if name not in _FORMATS:
+        return None
+    return 2 * (hosts - 1) / hosts * wire_bytes(FORMATS.get(name, NONE), counts)
+
+
+if __name__ == "__main__":
+    harness.run(main, "compression")
