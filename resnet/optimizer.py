@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from training.ranks import compression
+
 
 def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) -> int:
     """By how much the learning rate grows with the world.
@@ -32,7 +34,7 @@ def distributed(
     return hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none,
+        compression=hvd.Compression.fp16 if args.fp16_allreduce else compression(args, hvd),
         backward_passes_per_step=passes,
         op=hvd.Adasum if args.use_adasum else hvd.Average,
         gradient_predivide_factor=args.gradient_predivide_factor,

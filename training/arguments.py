@@ -10,6 +10,8 @@ from hvd_ext.errors import UsageError
 
 # Whose module takes Horovod's place; `none` has one of its own.
 EXCHANGES = {"hvd_ext": "hvd_ext.torch", "horovod": "horovod.torch", "none": "training.alone"}
+# Between nodes; those of Horovod are the first two.
+COMPRESSIONS = ("none", "fp16", "bf16", "int8", "auto")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -46,6 +48,12 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         default="hvd_ext",
         help="whose DistributedOptimizer; none: every rank trains by itself, which shows how fast "
         "the same ranks are without any exchange",
+    )
+    parser.add_argument(
+        "--compression",
+        choices=COMPRESSIONS,
+        help="of gradients between nodes (by default HVD_EXT_COMPRESSION says it); auto: what is "
+        "measured to be fastest",
     )
     parser.add_argument(
         "--threads",

@@ -178,7 +178,8 @@ class Run:
             region("checkpoint", kind="io"),
             ranks.collective_errors(self.hvd, self.program),
         ):
-            # On every rank: a sharded optimizer gathers it.
+            # On every rank: a sharded optimizer gathers it, and what compression has not sent yet.
+            getattr(optimizer, "drain", lambda: None)()
             optimizer_state = optimizer.state_dict()
             if self.leads:
                 held = {

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -28,6 +29,21 @@ _NO_MEMORY = "can't allocate memory"
 def autocast(args: argparse.Namespace, device: torch.device) -> torch.autocast:
     """The precision of the forward pass; weights and gradients stay float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=args.bf16)
+
+
+def compression(args: argparse.Namespace, hvd: ModuleType) -> Any:
+    """What `compression=` is to be; Horovod's own optimizer has its first two words.
+
+    Raises:
+        UsageError: the exchange has no such compression.
+    """
+    if args.compression is None:
+        return hvd.Compression.none
+    if not hasattr(hvd.Compression, args.compression):
+        raise UsageError(
+            f"--compression {args.compression}: --exchange {args.exchange} has none and fp16 only"
+        )
+    return getattr(hvd.Compression, args.compression)
 
 
 def memory_format(args: argparse.Namespace) -> torch.memory_format:

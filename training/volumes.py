@@ -21,7 +21,7 @@ from hvd_ext import spatial
 from hvd_ext.cli import above_zero, at_least
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
-from training import loop
+from training import loop, ranks
 from training.arguments import Parser, add_exchange_arguments
 
 AXES = ("depth", "height", "width")
@@ -139,6 +139,7 @@ class VolumeTrainer(loop.Trainer):
         self.optimizer = self.hvd.DistributedOptimizer(
             torch.optim.Adam(self.model.parameters(), lr=args.lr),
             named_parameters=self.model.named_parameters(),
+            compression=ranks.compression(args, self.hvd),
         )
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}

@@ -177,3 +177,14 @@ def test_threads_follow_from_the_cores_that_the_nodes_ranks_may_use(
         allgather_object=lambda mine, name: [*((0, own) for own in cores), (1, {7, 8, 9})],
     )
     assert ranks._threads(hvd) == threads
+
+
+def test_compression_that_the_exchange_does_not_have_is_refused() -> None:
+    hvd = SimpleNamespace(Compression=SimpleNamespace(none="as it is", fp16="halves"))
+    args = argparse.Namespace(exchange="horovod", compression=None)
+    assert ranks.compression(args, hvd) == "as it is"  # type: ignore[arg-type]
+    args.compression = "fp16"
+    assert ranks.compression(args, hvd) == "halves"  # type: ignore[arg-type]
+    args.compression = "int8"
+    with pytest.raises(UsageError, match="--compression int8: --exchange horovod has none and"):
+        ranks.compression(args, hvd)  # type: ignore[arg-type]

@@ -1,0 +1,39 @@
+"""A trainer whose gradients are compressed between hosts, stopped and resumed."""
+
+from __future__ import annotations
+
+import csv
+
+FLAGS = (
+    "-m",
+    "edsr.train",
+    "--synthetic",
+    "--blocks",
+    2,
+    "--features",
+    8,
+    "--patch",
+    12,
+    "--log-every",
+    1,
+)
+
+
+def test_resuming_with_compression_gives_the_same_losses(build, launch_on, tmp_path):
+    def train(name, *flags):
+        with build(2) as hosts:
+            done = launch_on(
+                hosts,
+                1,
+                [*FLAGS, "--compression", "int8", "--output", tmp_path / name, *flags],
+                env={"HVD_EXT_BUCKET_BYTES": "8 KiB"},
+                timeout=120,
+            )
+        assert done.returncode == 0, done.stdout
+        with (tmp_path / name / "log.csv").open() as stream:
+            return [row["loss"] for row in csv.DictReader(stream)]
+
+    whole = train("whole", "--steps", 8, "--checkpoint-every", 4)
+    train("cut", "--steps", 4)
+    assert train("cut", "--steps", 8, "--checkpoint-every", 4, "--resume") == whole
+    assert len(set(whole)) == 8
