@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hvd_ext.spatial import GridShape
 from tests import gans
@@ -73,7 +73,7 @@ def _narrow(name: str, inside: int) -> Public:
         made.classifier = nn.Sequential(nn.Linear(inside, 8), nn.ReLU(True), nn.Dropout())
         return made
 
-    return Public("torchvision", f"{name}, narrow head", build)
+    return Public("torchvision", f"{name} with a narrow head", build)
 
 
 def _segmentation(name: str, **options: object) -> Public:
@@ -86,24 +86,20 @@ def _segmentation(name: str, **options: object) -> Public:
     return Public("torchvision", name, build)
 
 
-def _timm(
-    name: str, refused: str = "", shape: tuple[int, ...] = PHOTO, **options: object
-) -> Public:
+def _timm(name: str, shape: tuple[int, ...] = PHOTO, **options: object) -> Public:
     def build() -> nn.Module:
         made: nn.Module = module("timm").create_model(name, num_classes=10, **options)
         return made
 
-    return Public("timm", name, build, shape, refused)
+    return Public("timm", name, build, shape)
 
 
-def _monai(
-    name: str, shape: tuple[int, ...] = CUBE, refused: str = "", **options: object
-) -> Public:
+def _monai(name: str, shape: tuple[int, ...] = CUBE, title: str = "", **options: object) -> Public:
     def build() -> nn.Module:
         made: nn.Module = getattr(module("monai.networks.nets"), name)(**options)
         return made
 
-    return Public("monai", name, build, shape, refused)
+    return Public("monai", title or name, build, shape)
 
 
 def _nnunet(name: str, dims: int, shape: tuple[int, ...], **options: object) -> Public:
@@ -127,7 +123,19 @@ def _nnunet(name: str, dims: int, shape: tuple[int, ...], **options: object) -> 
         )
         return made
 
-    return Public("dynamic-network-architectures", f"{name}, {dims}-D", build, shape)
+    return Public("dynamic-network-architectures", f"{name} {dims}-D", build, shape)
+
+
+class Pair(nn.Module):
+    """What takes two images, given one and its like."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.model(x, x * 0.5)
+        return made
 
 
 def _basicsr(
@@ -136,6 +144,7 @@ def _basicsr(
     shape: tuple[int, ...] = (1, 3, 19, 23),
     refused: str = "",
     title: str = "",
+    images: int = 1,
     **options: object,
 ) -> Public:
     def build() -> nn.Module:
@@ -145,7 +154,7 @@ def _basicsr(
             module("torchvision.transforms.functional"),
         )
         made: nn.Module = getattr(module(f"basicsr.archs.{file}_arch"), name)(**options)
-        return made
+        return made if images == 1 else Pair(made)
 
     return Public("basicsr", title or name, build, shape, refused)
 
@@ -218,10 +227,19 @@ MODELS: tuple[Public, ...] = (
     _monai(
         "BasicUNetPlusPlus", spatial_dims=3, features=(4, 4, 8, 8, 16, 4), shape=(1, 1, 32, 48, 32)
     ),
-    _monai("UNet", (2, 1, 20, 28), spatial_dims=2, in_channels=1, out_channels=2, **_SMALL_UNET),
+    _monai(
+        "UNet",
+        (2, 1, 20, 28),
+        "UNet 2-D",
+        spatial_dims=2,
+        in_channels=1,
+        out_channels=2,
+        **_SMALL_UNET,
+    ),
     _monai(
         "UNet",
         _ODD_CUBE,
+        "UNet 3-D",
         spatial_dims=3,
         in_channels=1,
         out_channels=2,
@@ -263,7 +281,7 @@ MODELS: tuple[Public, ...] = (
     _nnunet("ResidualEncoderUNet", 3, _ODD_CUBE, n_blocks_per_stage=(1, 1, 1)),
     _nnunet("ResidualUNet", 3, _ODD_CUBE, n_blocks_per_stage=(1, 1, 1)),
     _basicsr("edsr", "EDSR", num_in_ch=3, num_out_ch=3, num_feat=8, num_block=2),
-    _basicsr("srresnet", "MSRResNet", num_feat=8, num_block=2, refused="bicubic"),
+    _basicsr("srresnet", "MSRResNet", num_feat=8, num_block=2),
     _basicsr("rcan", "RCAN", num_in_ch=3, num_out_ch=3, num_feat=16, num_group=2, num_block=2),
     _basicsr("rrdbnet", "RRDBNet", num_in_ch=3, num_out_ch=3, num_feat=8, num_block=1),
     _basicsr(
@@ -278,6 +296,7 @@ MODELS: tuple[Public, ...] = (
         num_block=1,
     ),
     _basicsr("srvgg", "SRVGGNetCompact", num_in_ch=3, num_out_ch=3, num_feat=8, num_conv=3),
+    _basicsr("spynet", "SpyNet", (1, 3, 64, 96), "grid_sample", images=2),
     _basicsr("ridnet", "RIDNet", in_channels=3, mid_channels=16, out_channels=3, num_block=1),
     _basicsr(
         "swinir",
@@ -291,9 +310,9 @@ MODELS: tuple[Public, ...] = (
         upsampler="pixelshuffle",
     ),
     _basicsr("discriminator", "UNetDiscriminatorSN", (1, 3, 40, 56), num_in_ch=3, num_feat=8),
-    Public("", "DCGAN, generator", gans.dcgan_generator, (2, 3, 5, 7)),
-    Public("", "DCGAN, discriminator", gans.dcgan_discriminator),
-    Public("", "Pix2Pix, generator", gans.Pix2Pix, (2, 3, 40, 56)),
-    Public("", "CycleGAN, generator", gans.cyclegan_generator, (2, 3, 20, 28)),
-    Public("", "Pix2Pix and CycleGAN, discriminator", gans.patch_discriminator),
+    Public("", "DCGAN's generator", gans.dcgan_generator, (2, 3, 5, 7)),
+    Public("", "DCGAN's discriminator", gans.dcgan_discriminator),
+    Public("", "Pix2Pix's generator", gans.Pix2Pix, (2, 3, 40, 56)),
+    Public("", "CycleGAN's generator", gans.cyclegan_generator, (2, 3, 20, 28)),
+    Public("", "Pix2Pix's discriminator", gans.patch_discriminator),
 )

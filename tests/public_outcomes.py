@@ -63,15 +63,15 @@ def outcome(public: Public) -> Outcome:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """docs/spatial.md's: a row for each package, and for each refused model."""
-    rows = ["| package | equal | equal, whole on every rank from a layer on | refused |"]
+    rows = ["| package | equal | equal; every rank computes the whole from a layer on | refused |"]
     rows.append("|---|---|---|---|")
     for package in dict.fromkeys(found.public.package for found in outcomes):
         mine = [found for found in outcomes if found.public.package == package]
         version = importlib.metadata.version(package) if package else ""
         columns = (
             [f.public.name for f in mine if not (f.whole_from or f.refused)],
-            [f"{f.public.name} ({', '.join(f.whole_from)})" for f in mine if f.whole_from],
-            [f"{f.public.name}: {f.refused}" for f in mine if f.refused],
+            [f"{f.public.name} ({f.whole_from[0]})" for f in mine if f.whole_from],
+            [f"{f.public.name} ({f.public.refused})" for f in mine if f.refused],
         )
         cells = (", ".join(column) for column in columns)
         rows.append(
