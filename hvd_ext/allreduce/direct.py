@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _RESULTS = TAG + 1
-# A chunk of a piece: long enough for the link, and all that arrive at once are not much memory.
-_CHUNK_BYTES, _LEAST_CHUNK_BYTES, _ARRIVING_BYTES = MIB, 64 * KIB, 8 * MIB
+# A chunk of a piece: what arrives at once must not be much memory, and where there is enough,
+# a message has some pieces that overlap, with chunks long enough for the link.
+_CHUNK_BYTES, _ARRIVING_BYTES = MIB, 8 * MIB
+_PIECES, _LEAST_CHUNK_BYTES = 4, 128 * KIB
 _ROUNDS = 2  # pieces that are under way at once
 
 
@@ -52,9 +54,11 @@ class Wire(Protocol):
         """Take in what was placed."""
 
 
-def chunk_bytes(size: int) -> int:
-    """What each of `size` ranks sends another at a time, at most."""
-    return min(_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, _ARRIVING_BYTES // size))
+def count_pieces(size: int, message_bytes: int) -> int:
+    """In how many pieces `size` ranks exchange a message."""
+    chunk_bytes = -(-message_bytes // size)
+    most_bytes = min(_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, _ARRIVING_BYTES // size))
+    return max(1, -(-chunk_bytes // most_bytes), min(_PIECES, chunk_bytes // _LEAST_CHUNK_BYTES))
 
 
 def exchange(comm: MPI.Comm, pieces: int, wire: Wire) -> None:
@@ -109,8 +113,7 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     buffer an element lies.
     """
     if comm.size > 1:
-        chunk = max(1, chunk_bytes(comm.size) // buffer.itemsize)
-        pieces = max(1, -(-len(buffer) // (chunk * comm.size)))
+        pieces = count_pieces(comm.size, buffer.nbytes)
         exchange(comm, pieces, _Plain(comm, buffer, operation, pieces))
 
 

@@ -61,8 +61,7 @@ def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Callable[[], None]
 
 def _plan(count: int, size: int, runs: Sequence[tuple[int, int, Format]]) -> list[list[Message]]:
     """The messages of each piece: one for each rank's chunk."""
-    chunk = direct.chunk_bytes(size) // 4
-    pieces = max(1, -(-count // (chunk * size)))
+    pieces = direct.count_pieces(size, 4 * count)
     lines = -(-count // _LINE)
     parts = pieces * size
     bounds = [min(count, lines * index // parts * _LINE) for index in range(parts + 1)]
