@@ -146,7 +146,7 @@ def _where(stop: Stop) -> str:
 
 
 def _shorten(names: str) -> str:
-    return names if len(names) <= _NAMES else f"{names[:_NAMES].rpartition(',')[0]}, ..."
+    return names if len(names) <= _NAMES else f"{names[:_NAMES].rpartition(',')[0]} and others"
 
 
 def _seconds(value: float) -> str:
