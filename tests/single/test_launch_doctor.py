@@ -129,6 +129,25 @@ def test_what_is_right_is_not_called_wrong() -> None:
         assert not wrong(seen)
 
 
+def settings_of(name: str, **variables: str) -> list[tuple[str, str]]:
+    seen = replace(SOUND, mpirun={"path": "/m", "name": name, "version": (1, 0)})
+    found = examine(env(seen, **variables))
+    return [(one.status, one.evidence) for one in found if one.topic == "settings"]
+
+
+def test_what_run_sets_is_told_to_those_who_start_jobs_otherwise() -> None:
+    ((status, told),) = settings_of("intelmpi", I_MPI_PIN="0")
+    assert (status, told) == (
+        OK,
+        "hvd-launch run sets I_MPI_THREAD_YIELD=2; hvd-launch env says why",
+    )
+    assert "MV2_ENABLE_AFFINITY=0" in settings_of("mvapich2")[0][1]
+    ((status, told),) = settings_of("openmpi4", OMPI_MCA_mpi_yield_when_idle="0")
+    assert status == NOTE
+    assert told.startswith("OMPI_MCA_mpi_yield_when_idle=0 is yours; hvd-launch run would set 1: ")
+    assert settings_of("mpich") == []
+
+
 def test_what_horovodrun_cannot_start_is_told() -> None:
     for name, version, word in (("openmpi5", (5, 0, 11), "--binding-args"), ("mpich", (5, 0), "")):
         seen = replace(SOUND, mpirun={"path": "/m", "name": name, "version": version})

@@ -19,6 +19,8 @@ Version = tuple[int, ...]
 # What starts ranks, and its program.
 PROGRAMS = {"mpirun": "mpirun", "hydra": "mpirun", "mpirun_rsh": "mpirun_rsh", "srun": "srun"}
 LAUNCHERS = tuple(PROGRAMS)
+# Why a library is told to.
+YIELDS = "a thread that waits in MPI, such as Horovod's, leaves its core to one that computes"
 
 
 class MpiLibrary(abc.ABC):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvd_launch.backends import mpich, slurm, ucx
-from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.backends.base import YIELDS, MpiLibrary, Version
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules, Rules
 from hvd_launch.job import Job, even_slots
 from hvd_launch.settings import Setting, wants_ipc
@@ -91,6 +91,13 @@ class IntelMpi(MpiLibrary):
                 "1: each rank is bound to its share of the cores",
                 "a rank of a training framework has threads of its own to spread",
                 _REFERENCE.format("process pinning"),
+            ),
+            Setting(
+                "I_MPI_THREAD_YIELD",
+                "2",
+                "-1: it spins",
+                YIELDS,
+                "impi_info -v I_MPI_THREAD_YIELD; MPI_T's MPIR_CVAR_IMPI_THREAD_YIELD",
             ),
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hvd_launch.backends import slurm, ucx
-from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.backends.base import YIELDS, MpiLibrary, Version
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules, Rules
 from hvd_launch.job import Job
 from hvd_launch.settings import Setting, wants_ipc, wants_registration_cache
@@ -76,6 +76,17 @@ class _OpenMpi(MpiLibrary):
         for name in job.exported:
             words += ["-x", name]
         return [*words, *job.command]
+
+    def settings(self) -> tuple[Setting, ...]:
+        return (
+            Setting(
+                "OMPI_MCA_mpi_yield_when_idle",
+                "1",
+                "0, but 1 where mpirun knows of more ranks than slots",
+                YIELDS,
+                "ompi_info --param mpi all --level 9",
+            ),
+        )
 
     def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
         """For the smcuda transport, and for UCX where it is used."""

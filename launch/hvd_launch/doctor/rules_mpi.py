@@ -107,6 +107,23 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
         )
 
 
+def _settings(seen: Snapshot) -> Iterator[Finding]:
+    """What the job above had, and one that another launcher starts has not."""
+    wanted = () if seen.library is None else seen.library.settings()
+    missing = [s for s in wanted if s.name not in seen.environ]
+    other = [s for s in wanted if seen.environ.get(s.name, s.value) != s.value]
+    for setting in other:
+        yours = f"{setting.name}={seen.environ[setting.name]}"
+        yield Finding(
+            "settings",
+            NOTE,
+            f"{yours} is yours; hvd-launch run would set {setting.value}: {setting.why}",
+        )
+    if missing:
+        names = " ".join(f"{s.name}={s.value}" for s in missing)
+        yield Finding("settings", OK, f"hvd-launch run sets {names}; hvd-launch env says why")
+
+
 def _horovod(seen: Snapshot) -> Iterator[Finding]:
     horovod = seen.horovod
     if "error" in horovod:
@@ -161,4 +178,10 @@ def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (_mpi, _one_library, _ranks, _horovod)
+RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (
+    _mpi,
+    _one_library,
+    _ranks,
+    _settings,
+    _horovod,
+)

@@ -2,6 +2,9 @@
 # a rank of a training framework has threads of its own to spread
 # default: 1: each rank is bound to its share of the cores (Intel MPI Library developer reference for Linux, process pinning)
 export I_MPI_PIN=0
+# a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
+# default: -1: it spins (impi_info -v I_MPI_THREAD_YIELD; MPI_T's MPIR_CVAR_IMPI_THREAD_YIELD)
+export I_MPI_THREAD_YIELD=2
 # MPI calls take GPU buffers
 # default: 0: no GPU buffers (Intel MPI Library developer reference for Linux, GPU support)
 export I_MPI_OFFLOAD=1
@@ -19,6 +22,9 @@ export FI_MR_CACHE_MONITOR=disabled
 # a rank of a training framework has threads of its own to spread
 # default: 1: each rank is bound to its share of the cores (Intel MPI Library developer reference for Linux, process pinning)
 export I_MPI_PIN=0
+# a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
+# default: -1: it spins (impi_info -v I_MPI_THREAD_YIELD; MPI_T's MPIR_CVAR_IMPI_THREAD_YIELD)
+export I_MPI_THREAD_YIELD=2
 # MPI calls take GPU buffers
 # default: 0: no GPU buffers (Intel MPI Library developer reference for Linux, GPU support)
 export I_MPI_OFFLOAD=1
@@ -36,6 +42,9 @@ export FI_MR_CACHE_MONITOR=memhooks
 # a rank of a training framework has threads of its own to spread
 # default: 1: each rank is bound to its share of the cores (Intel MPI Library developer reference for Linux, process pinning)
 export I_MPI_PIN=0
+# a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
+# default: -1: it spins (impi_info -v I_MPI_THREAD_YIELD; MPI_T's MPIR_CVAR_IMPI_THREAD_YIELD)
+export I_MPI_THREAD_YIELD=2
 # MPI calls take GPU buffers
 # default: 0: no GPU buffers (Intel MPI Library developer reference for Linux, GPU support)
 export I_MPI_OFFLOAD=1

@@ -1,4 +1,7 @@
 # mpi: neither CUDA IPC nor the registration cache: what PyTorch's usual advice leads to
+# a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
+# default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
+export OMPI_MCA_mpi_yield_when_idle=1
 # GPUs of a node exchange through the host (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=0
@@ -13,6 +16,9 @@ export UCX_TLS='^cuda_ipc'
 export UCX_RCACHE_ENABLE=n
 
 # mpi-reg: the registration cache, without CUDA IPC
+# a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
+# default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
+export OMPI_MCA_mpi_yield_when_idle=1
 # GPUs of a node exchange through the host (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=0
@@ -27,6 +33,9 @@ export UCX_TLS='^cuda_ipc'
 export UCX_RCACHE_ENABLE=try
 
 # mpi-opt: CUDA IPC and the registration cache
+# a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
+# default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
+export OMPI_MCA_mpi_yield_when_idle=1
 # GPUs of a node copy from each other's memory (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=1

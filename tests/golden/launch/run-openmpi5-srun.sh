@@ -1,4 +1,7 @@
 # Open MPI 5.0, started by srun
+# a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
+# default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
+export OMPI_MCA_mpi_yield_when_idle=1
 # GPUs of a node copy from each other's memory (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=1
