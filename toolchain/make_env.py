@@ -168,6 +168,8 @@ def install_mpi4py(shop: Workshop, mpi: Mpi, name: str) -> None:
     """Install mpi4py as it is published, or where that does not serve, built for this MPI."""
     package = "mpi4py"
     if not mpi.serves_wheels:
+        # Python's own may be too old for --build-constraint.
+        shop.pip("install", "-c", str(CONSTRAINTS), "pip")
         folder = wheel_folder(name, "none")
         options = ("--build-constraint", str(CONSTRAINTS))
         variables = mpi.variables(shop.venv)
