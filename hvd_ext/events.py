@@ -35,6 +35,7 @@ class CommEvent:
         start_s: when this rank entered, on the monotonic clock (time.monotonic).
         wait_s: time spent waiting for the other ranks to arrive.
         transfer_s: time spent moving and reducing, after all had arrived.
+        ready_s: when this rank's data was there, on the same clock; None where that is not known.
     """
 
     operation: Operation
@@ -44,6 +45,7 @@ class CommEvent:
     start_s: float
     wait_s: float
     transfer_s: float
+    ready_s: float | None = None
 
 
 Listener = Callable[[CommEvent], None]
@@ -76,6 +78,7 @@ def emit(event: CommEvent) -> None:
             event.start_s,
             event.wait_s,
             event.transfer_s,
+            event.ready_s or 0.0,
         )
     for listener in tuple(_listeners):
         listener(event)
@@ -150,7 +153,7 @@ def _recorder() -> Any:
     try:
         library = ctypes.CDLL(None)
         for name, argtypes in (
-            ("exchange", [text, text, count, ctypes.c_int, number, number, number]),
+            ("exchange", [text, text, count, ctypes.c_int, *[number] * 4]),
             ("region_begin", [text, ctypes.c_int]),
             ("region_end", []),
             ("cache", [text, ctypes.c_int]),

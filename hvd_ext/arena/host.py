@@ -101,13 +101,21 @@ class HostArena:
             )
             self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s)
         self._ticket = 0  # of the last exchange that is finished
+        # When each bucket of this round was there, and the ticket of the last that is.
+        self._ready_s = [0.0] * len(layout.buckets)
+        self._readied = 0
         self._event: CommEvent | None = None
 
     def enter_thread(self) -> None:
         """Any thread will do."""
 
     def ready(self, index: int) -> None:
-        self._window.ready(self._ticket + index + 1)
+        ticket = self._ticket + index + 1
+        now_s = time.monotonic()
+        for there in range(max(self._readied, self._ticket), ticket):
+            self._ready_s[there - self._ticket] = now_s
+        self._readied = ticket
+        self._window.ready(ticket)
 
     def reduce(self, index: int) -> None:
         """Reduce this rank's shard of bucket `index`; buckets come in their order.
@@ -132,6 +140,7 @@ class HostArena:
             # The monitor waits in slices, of which the window knows the last.
             max(0.0, time.monotonic() - start_s - exchange.transfer_s),
             exchange.transfer_s,
+            self._ready_s[index],
         )
         if self._channels is None:
             self._emit()

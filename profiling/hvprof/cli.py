@@ -20,6 +20,7 @@ SUBCOMMANDS = {
     "layers": "layers",
     "limits": "limits",
     "project": "project",
+    "whatif": "whatif",
 }
 
 

@@ -96,6 +96,6 @@ EVENT = np.dtype(
         ("sequence", "<u4"),
         ("thread", "<u4"),
         ("peer", "<i4"),
-        ("reserved", "<u4"),
+        ("queued_us", "<u4"),
     ]
 )

@@ -89,7 +89,7 @@ struct event {
     uint32_t sequence; /* of a collective on its communicator, or of a region, from 1 */
     uint32_t thread;
     int32_t peer; /* the root, or the other rank of a message; or NO_PEER */
-    uint32_t reserved;
+    uint32_t queued_us; /* that an exchange was ready before it began, plus 1; 0: not told */
 };
 _Static_assert(sizeof(struct event) == 64, "layout");
 

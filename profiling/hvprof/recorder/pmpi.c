@@ -95,9 +95,11 @@ static uint64_t sum_count(const MPI_Count *counts, MPI_Comm comm)
 
 /* --- What the program itself tells ----------------------------------------------------- */
 
-/* Of each of hvd_ext's own exchanges (hvd_ext/events.py); `start_s` is on CLOCK_MONOTONIC. */
+/* Of each of hvd_ext's own exchanges (hvd_ext/events.py); `start_s` and `ready_s` are on
+ * CLOCK_MONOTONIC, 0 where they are not told. */
 EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64_t message_bytes,
-                            int size, double start_s, double wait_s, double transfer_s)
+                            int size, double start_s, double wait_s, double transfer_s,
+                            double ready_s)
 {
     struct recorder *into = recorder;
     if (!into)
@@ -105,6 +107,8 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
     uint64_t begin_ns = start_s > 0 ? (uint64_t)(start_s * 1e9) : 0;
     uint64_t wait_ns = wait_s > 0 ? (uint64_t)(wait_s * 1e9) : 0;
     uint64_t time_ns = wait_ns + (transfer_s > 0 ? (uint64_t)(transfer_s * 1e9) : 0);
+    bool told = ready_s > 0 && ready_s <= start_s && start_s - ready_s < 1000;
+    uint32_t queued_us = told ? 1 + (uint32_t)((start_s - ready_s) * 1e6) : 0;
     pthread_mutex_lock(&knowing);
     int communicator = shared_entry(into, size);
     pthread_mutex_unlock(&knowing);
@@ -122,7 +126,8 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
     }
     trace(into, (struct event){.begin_ns = begin_ns, .end_ns = begin_ns + time_ns,
                                .wait_ns = wait_ns, .key = key, .bytes = message_bytes,
-                               .sequence = sequence, .thread = thread_id(), .peer = NO_PEER});
+                               .sequence = sequence, .thread = thread_id(), .peer = NO_PEER,
+                               .queued_us = queued_us});
 }
 
 /* Of each look-up in a cache of hvd_ext's; one cache of a process is counted. What the MPI

@@ -1,0 +1,202 @@
+"""Other exchanges than those recorded: another network, another algorithm, other buckets.
+
+What an exchange takes is fitted as latency + bytes / bandwidth, as hvd_ext.allreduce.cost does; the
+fit says by how much an exchange changes, and what it took beyond the fit stays.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvd_ext.allreduce.cost import FORMULAS, Measurement, Rates, fit, work
+from hvd_ext.errors import UsageError
+from hvprof.analysis.replay.replay import Moved, Recorded, take_apart
+from hvprof.analysis.replay.timeline import Exchange, JobStep
+
+# What an exchange is taken to be that does not say. Its bytes cost the least that is possible.
+ASSUMED = "ring"
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What is asked: what is None stays as it is.
+
+    Attributes:
+        bandwidth: factor on the bytes that pass in a second.
+        latency: factor on the time of an exchange without bytes; latency_s: that time itself.
+        algorithm: one of hvd_ext.allreduce.cost.FORMULAS.
+        bucket_bytes: of the buckets that the gradients are cut into.
+        exchange: False: nothing is exchanged.
+    """
+
+    bandwidth: float = 1.0
+    latency: float = 1.0
+    latency_s: float | None = None
+    algorithm: str | None = None
+    bucket_bytes: int | None = None
+    exchange: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What the recorded exchanges took: a line through them.
+
+    Attributes:
+        latency_s: of an exchange without bytes.
+        byte_s: more for each byte.
+        sizes: how many lengths of messages that is read off. Of one, latency cannot be told.
+    """
+
+    rates: Rates
+    latency_s: float
+    byte_s: float
+    sizes: int
+
+
+def algorithm_of(exchange: Exchange) -> str:
+    """How an exchange was carried out, or what it is taken to be."""
+    return exchange.algorithm if exchange.algorithm in FORMULAS else ASSUMED
+
+
+def network_of(steps: Sequence[JobStep]) -> Network:
+    """Fit what exchanges took after all ranks had come.
+
+    Raises:
+        UsageError: nothing was exchanged.
+    """
+    # Those that overlap share the link, each differently: by their place in a step.
+    by_place: dict[tuple[str, int, int, int], list[float]] = defaultdict(list)
+    for step in steps:
+        recorded = take_apart(step)
+        pairs = zip(recorded.exchanges, recorded.moved, strict=True)
+        for place, (exchange, moved) in enumerate(pairs):
+            if exchange.message_bytes:
+                key = (algorithm_of(exchange), exchange.size, exchange.message_bytes, place)
+                by_place[key].append(statistics.fmean(moved.transfer_s))
+    medians_s: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for (algorithm, size, message_bytes, _), found in by_place.items():
+        kind = algorithm, size, message_bytes
+        medians_s[kind] += [statistics.median(found)] * len(found)
+    times_s = {kind: statistics.fmean(found) for kind, found in medians_s.items()}
+    # Each counts as often as it came.
+    known = [
+        Measurement(*kind, time_s)
+        for kind, time_s in times_s.items()
+        for _ in medians_s[kind]
+        if time_s > 0
+    ]
+    if not known:
+        raise UsageError("the traced steps exchange no data: there is nothing to change")
+    sizes = len({one.message_bytes for one in known})
+    rates = fit(known) if sizes > 1 else _all_bandwidth(known[0])
+    algorithm, size, _ = max(times_s, key=lambda kind: times_s[kind] * len(medians_s[kind]))
+    empty_s = rates.time_s(work(algorithm, size, 0))
+    return Network(
+        rates,
+        empty_s,
+        rates.time_s(work(algorithm, size, 1)) - empty_s,
+        sizes,
+    )
+
+
+def _all_bandwidth(one: Measurement) -> Rates:
+    """Of exchanges of one length, what is latency cannot be told: none, then."""
+    sent_bytes = work(one.algorithm, one.size, one.message_bytes).sent_bytes
+    return Rates(0.0, one.time_s / sent_bytes, 0.0)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Gives the exchanges of a step as they would be: a Change for `replay`."""
+
+    asked: WhatIf
+    network: Network
+
+    def __call__(self, recorded: Recorded) -> Sequence[Moved]:
+        if not self.asked.exchange:
+            return ()
+        pairs = list(zip(recorded.exchanges, recorded.moved, strict=True))
+        changed = [one for burst in _bursts(pairs) for one in self._scaled(burst)]
+        if self.asked.bucket_bytes is None:
+            return changed
+        return self._cut(recorded, changed, self.asked.bucket_bytes)
+
+    def time_s(self, exchange: Exchange, message_bytes: float) -> float:
+        """What the fit says of a message of so many bytes, as asked."""
+        algorithm = self.asked.algorithm or algorithm_of(exchange)
+        latency_s, bytes_s = self._parts(algorithm, exchange.size, message_bytes)
+        if self.asked.latency_s is not None:
+            latency_s = self.asked.latency_s
+        return latency_s * self.asked.latency + bytes_s / self.asked.bandwidth
+
+    def _parts(self, algorithm: str, size: int, message_bytes: float) -> tuple[float, float]:
+        empty_s = self.network.rates.time_s(work(algorithm, size, 0))
+        return empty_s, self.network.rates.time_s(work(algorithm, size, message_bytes)) - empty_s
+
+    def _scaled(self, burst: Sequence[tuple[Exchange, Moved]]) -> list[Moved]:
+        """Exchanges that share the link, as asked."""
+        before_s = [
+            sum(self._parts(algorithm_of(one), one.size, one.message_bytes)) for one, _ in burst
+        ]
+        ratios = [
+            self.time_s(one, one.message_bytes) / time_s if time_s else 1.0
+            for (one, _), time_s in zip(burst, before_s, strict=True)
+        ]
+        # What they took beyond the line, such as for a thread without a core, is not the network's.
+        took_s = [sum(times_s) for times_s in zip(*(m.transfer_s for _, m in burst), strict=True)]
+        shares = [min(1.0, sum(before_s) / took) if took else 0.0 for took in took_s]
+        return [
+            moved._replace(
+                transfer_s=tuple(
+                    time_s * (1 + share * (ratio - 1))
+                    for time_s, share in zip(moved.transfer_s, shares, strict=True)
+                )
+            )
+            for (_, moved), ratio in zip(burst, ratios, strict=True)
+        ]
+
+    def _cut(
+        self, recorded: Recorded, changed: Sequence[Moved], bucket_bytes: int
+    ) -> Sequence[Moved]:
+        """The same bytes in other buckets; within a recorded one they become ready evenly."""
+        sizes = [exchange.message_bytes for exchange in recorded.exchanges]
+        done = np.concatenate([[0], np.cumsum(sizes)])
+        if not done[-1]:
+            return changed
+        longest = max(recorded.exchanges, key=lambda one: one.message_bytes)
+        ends = [*range(bucket_bytes, int(done[-1]), bucket_bytes), int(done[-1])]
+        told_s = [
+            self.time_s(longest, end - begin) for begin, end in zip([0, *ends], ends, strict=False)
+        ]
+        # The line may miss what exchanges really took; the buckets miss it alike.
+        by_line_s = sum(self.time_s(longest, size) for size in sizes)
+        ranks = range(len(recorded.step))
+        took_s = [sum(moved.transfer_s[rank] for moved in changed) for rank in ranks]
+        ready_s = [np.maximum.accumulate([m.ready_s[rank] for m in changed]) for rank in ranks]
+        at_s = [np.interp(ends, done, [ready_s[rank][0], *ready_s[rank]]) for rank in ranks]
+        late_s = [statistics.median(m.late_s[rank] for m in changed) for rank in ranks]
+        return [
+            Moved(
+                tuple(float(at_s[rank][index]) for rank in ranks),
+                tuple(late_s),
+                tuple(bucket_s / by_line_s * took_s[rank] for rank in ranks),
+                (False,) * len(ranks),
+            )
+            for index, bucket_s in enumerate(told_s)
+        ]
+
+
+def _bursts(pairs: Sequence[tuple[Exchange, Moved]]) -> list[list[tuple[Exchange, Moved]]]:
+    """Exchanges in groups, of which each but the first began before the one before had ended."""
+    found: list[list[tuple[Exchange, Moved]]] = []
+    for pair in pairs:
+        if found and any(pair[1].overlaps):
+            found[-1].append(pair)
+        else:
+            found.append([pair])
+    return found

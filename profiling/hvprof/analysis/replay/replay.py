@@ -1,0 +1,193 @@
+"""Replays steps: what each rank computed stays, what it exchanged takes as long as it is told.
+
+A rank's exchanges go one after the other, as MG-WFBP has them (Shi, Chu and Li, INFOCOM 2019), and
+each needs all of its ranks:
+
+    arrival of a rank = max(end of the exchange before, ready) + what the rank then still took
+    end of a rank     = last arrival of all ranks + transfer
+
+The training thread leaves a wait when the last exchange that it waited for is over, and goes on
+with what it computed. Recorded gaps stay as they are; so an unchanged replay is exact where the
+program does that, and its error says how far it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hvprof.analysis.replay.timeline import Blocked, Exchange, JobStep, RankStep
+
+# Clocks are read one after the other: what ended so much after a wait was waited for.
+_SLACK_S = 20e-6
+# A thread that begins an exchange so soon after the last one may have been late for it.
+_IDLE_S = 1e-3
+
+
+class Moved(NamedTuple):
+    """An exchange to be replayed, as each rank has it; times are those of the recording.
+
+    Attributes:
+        ready_s: when it could begin, by rank.
+        late_s: how much later it did, though the exchange before was over.
+        transfer_s: after all ranks had come, and the exchange before was over.
+        overlaps: whether it began while the exchange before was under way: then it waits for that
+            with its transfer, and not to begin.
+    """
+
+    ready_s: tuple[float, ...]
+    late_s: tuple[float, ...]
+    transfer_s: tuple[float, ...]
+    overlaps: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A step with its exchanges taken apart, and whether it is known when they were ready."""
+
+    step: JobStep
+    exchanges: tuple[Exchange, ...]
+    moved: tuple[Moved, ...]
+    knows_ready: bool
+
+
+def take_apart(step: JobStep, *, early: bool = False) -> Recorded:
+    """Tell waiting, lateness and transfer of a step's exchanges apart.
+
+    Args:
+        step: of all ranks.
+        early: where it was not told when an exchange was ready, and the one before was still
+            under way, take it to have been ready together with that one; else as late as can be.
+    """
+    ended_s = [rank.begin_s for rank in step]
+    ready_s = [rank.begin_s for rank in step]
+    moved, knows = [], True
+    for exchanges in zip(*(rank.exchanges for rank in step), strict=True):
+        bounds = [
+            _ready_s(*of_rank) for of_rank in zip(step, exchanges, ended_s, ready_s, strict=True)
+        ]
+        knows &= all(earliest == latest for earliest, latest in bounds)
+        ready_s = [earliest if early else latest for earliest, latest in bounds]
+        overlaps = [one.begin_s < ended for one, ended in zip(exchanges, ended_s, strict=True)]
+        late_s = [
+            max(0.0, one.begin_s - (ready if over else max(ready, ended)))
+            for one, ended, ready, over in zip(exchanges, ended_s, ready_s, overlaps, strict=True)
+        ]
+        arrived_s = max(one.begin_s for one in exchanges)
+        transfer_s = [
+            max(0.0, one.end_s - max(arrived_s, ended))
+            for one, ended in zip(exchanges, ended_s, strict=True)
+        ]
+        ended_s = [max(one.end_s, e) for one, e in zip(exchanges, ended_s, strict=True)]
+        moved.append(Moved(tuple(ready_s), tuple(late_s), tuple(transfer_s), tuple(overlaps)))
+    return Recorded(step, step[0].exchanges, tuple(moved), knows)
+
+
+def _ready_s(
+    rank: RankStep, exchange: Exchange, ended_s: float, before_s: float
+) -> tuple[float, float]:
+    """When an exchange was ready: at the earliest, and at the latest."""
+    if exchange.ready_s is not None:
+        told_s = max(exchange.ready_s, rank.begin_s)
+        return told_s, told_s
+    # Who waits for an exchange has handed over all that is in it.
+    waits = [b.begin_s for b in rank.blocked if b.begin_s <= exchange.begin_s <= b.end_s]
+    latest_s = min([exchange.begin_s, *waits])
+    # It may have been ready before, with the last one, if that was still under way.
+    waited = exchange.begin_s < ended_s + _IDLE_S and latest_s > before_s
+    return (before_s if waited and not _called(rank, exchange) else latest_s), latest_s
+
+
+def _called(rank: RankStep, exchange: Exchange) -> bool:
+    """Whether the training thread made the exchange itself."""
+    own = Blocked(exchange.begin_s, exchange.end_s)
+    return own in rank.blocked
+
+
+# Of a step that was taken apart, the exchanges to be replayed.
+Change = Callable[[Recorded], Sequence[Moved]]
+
+
+def unchanged(recorded: Recorded) -> Sequence[Moved]:
+    """The exchanges as they were."""
+    return recorded.moved
+
+
+def replay(steps: Sequence[JobStep], change: Change, *, early: bool = False) -> list[list[float]]:
+    """Seconds of each step on each rank, [step][rank], with other exchanges.
+
+    Args:
+        steps: in their order.
+        change: says which exchanges there are instead of the recorded ones.
+        early: as in `take_apart`.
+    """
+    later_s = [0.0] * len(steps[0])
+    found = []
+    for step in steps:
+        recorded = take_apart(step, early=early)
+        after_s = _replay_step(recorded, change(recorded), later_s)
+        found.append(
+            [
+                rank.end_s + after - rank.begin_s - before
+                for rank, after, before in zip(step, after_s, later_s, strict=True)
+            ]
+        )
+        later_s = after_s
+    return found
+
+
+def _replay_step(
+    recorded: Recorded, exchanges: Sequence[Moved], later_s: Sequence[float]
+) -> list[float]:
+    """How much later than recorded each rank is at the end of a step, given that at its begin."""
+    ranks = [_Rank(step, later) for step, later in zip(recorded.step, later_s, strict=True)]
+    total = len(exchanges)
+    for number, one in enumerate(exchanges):
+        arrived_s = max(
+            rank.arrival_s(ready, late, number / total, overlaps=over)
+            for rank, ready, late, over in zip(
+                ranks, one.ready_s, one.late_s, one.overlaps, strict=True
+            )
+        )
+        for rank, transfer_s in zip(ranks, one.transfer_s, strict=True):
+            rank.ended_s = max(arrived_s, rank.ended_s) + transfer_s
+    return [rank.finish(exchanged=bool(exchanges)) for rank in ranks]
+
+
+class _Rank:
+    """A rank in the middle of a step."""
+
+    def __init__(self, step: RankStep, later_s: float) -> None:
+        self._later_s = later_s
+        self.ended_s = step.begin_s + later_s
+        count = len(step.exchanges)
+        # Each wait, what share of the step's exchanges is over when it ends, and its own tail.
+        self._waits = []
+        for blocked in step.blocked:
+            over = [one for one in step.exchanges if one.end_s <= blocked.end_s + _SLACK_S]
+            last_s = max((one.end_s for one in over), default=blocked.begin_s)
+            tail_s = max(0.0, blocked.end_s - max(blocked.begin_s, last_s))
+            self._waits.append((blocked, len(over) / count if count else 0.0, tail_s))
+
+    def arrival_s(self, ready_s: float, late_s: float, done: float, *, overlaps: bool) -> float:
+        """When this rank is there for an exchange; `done` is the share of those before it."""
+        while self._waits and self._waits[0][1] <= done and self._waits[0][0].end_s <= ready_s:
+            self._leave_wait()
+        there_s = ready_s + self._later_s
+        return (there_s if overlaps else max(there_s, self.ended_s)) + late_s
+
+    def finish(self, *, exchanged: bool) -> float:
+        """How much later it is at the end; where nothing was exchanged, nothing is waited for."""
+        if not exchanged:
+            waited_s = sum(blocked.end_s - blocked.begin_s for blocked, _, _ in self._waits)
+            return self._later_s - waited_s
+        while self._waits:
+            self._leave_wait()
+        return self._later_s
+
+    def _leave_wait(self) -> None:
+        blocked, over, tail_s = self._waits.pop(0)
+        begun_s = blocked.begin_s + self._later_s
+        left_s = max(begun_s, self.ended_s) if over else begun_s
+        self._later_s = left_s + tail_s - blocked.end_s

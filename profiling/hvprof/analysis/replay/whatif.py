@@ -1,0 +1,143 @@
+"""What a step would take if its exchange were another one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hvd_ext.allreduce.cost import FORMULAS
+from hvd_ext.errors import UsageError
+from hvprof.analysis.contention import step_parts
+from hvprof.analysis.replay.change import Changed, Network, WhatIf, network_of
+from hvprof.analysis.replay.replay import replay, take_apart, unchanged
+from hvprof.analysis.replay.timeline import JobStep, steps_of
+from hvprof.format.trace import load_trace
+from hvprof.recording.model import Recording
+
+MOST_ERROR = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """An answer, in seconds of a step: medians over the steps, as means over the ranks.
+
+    Attributes:
+        steps: how many were replayed.
+        recorded_s: what they took.
+        error: of the unchanged replay: how far its steps are from those, as a share.
+        network: what the exchanges were read to take.
+        low_s, high_s: what they would take. The two differ where it is not known when gradients
+            were ready.
+        knows_ready: whether the optimizer told that.
+        slowed_s: what of a step communication took from computing, where it would be gone and the
+            kernel counts it: it is not in low_s and high_s any more. Else 0.
+    """
+
+    steps: int
+    recorded_s: float
+    error: float
+    network: Network
+    low_s: float
+    high_s: float
+    knows_ready: bool
+    slowed_s: float
+
+    @property
+    def speedup(self) -> tuple[float, float]:
+        """Times as fast: least and most."""
+        return self.recorded_s / self.high_s, self.recorded_s / self.low_s
+
+
+def what_if(recording: Recording, asked: WhatIf) -> Replayed:
+    """Replay a recording's trace unchanged, and as asked.
+
+    Raises:
+        UsageError: there is no trace, it cannot be replayed, or the unchanged replay is farther
+            than MOST_ERROR from what was recorded.
+    """
+    trace = load_trace(recording)
+    if trace is None:
+        raise UsageError(
+            f"{recording.directory} has no trace: record one with hvprof record --trace 100000"
+        )
+    if len(trace.ranks) < recording.size:
+        raise UsageError(
+            f"{recording.directory} has the traces of {len(trace.ranks)} of {recording.size} "
+            "ranks: a replay needs all"
+        )
+    found = answer(steps_of(trace), asked)
+    parts = step_parts(recording)
+    if asked.exchange or parts is None or not parts.slowed_s:
+        return found
+    return _without_slowing(found, parts.slowed_s)
+
+
+def answer(steps: Sequence[JobStep], asked: WhatIf) -> Replayed:
+    """Replay steps unchanged, and as asked.
+
+    Raises:
+        UsageError: the unchanged replay is farther than MOST_ERROR from what was recorded, or
+            what is asked cannot be replayed.
+    """
+    if asked.algorithm is not None:
+        _check_algorithm(steps, asked.algorithm)
+    recorded = [[rank.end_s - rank.begin_s for rank in step] for step in steps]
+    error = _error(replay(steps, unchanged), recorded)
+    if error > MOST_ERROR:
+        raise UsageError(
+            f"the unchanged replay is {100 * error:.1f} % off, more than {100 * MOST_ERROR:g} %: "
+            "its steps wait for something that the trace does not show"
+        )
+    network = network_of(steps)
+    changed = Changed(asked, network)
+    times_s = [_step_s(replay(steps, changed, early=early)) for early in (False, True)]
+    return Replayed(
+        steps=len(steps),
+        recorded_s=_step_s(recorded),
+        error=error,
+        network=network,
+        low_s=min(times_s),
+        high_s=max(times_s),
+        knows_ready=all(take_apart(step).knows_ready for step in steps),
+        slowed_s=0.0,
+    )
+
+
+def _check_algorithm(steps: Sequence[JobStep], algorithm: str) -> None:
+    if algorithm not in FORMULAS:
+        raise UsageError(f"algorithm {algorithm!r} has no formula: use {', '.join(FORMULAS)}")
+    if any(one.algorithm == "shared_memory" for step in steps for one in step[0].exchanges):
+        raise UsageError(
+            "gradients were exchanged in shared memory, which sends no messages: --algorithm asks "
+            "for a recording of several nodes, or of another exchange"
+        )
+
+
+def _without_slowing(found: Replayed, slowed_s: float) -> Replayed:
+    slowed_s = min(slowed_s, 0.9 * found.low_s)
+    return Replayed(
+        found.steps,
+        found.recorded_s,
+        found.error,
+        found.network,
+        found.low_s - slowed_s,
+        found.high_s - slowed_s,
+        found.knows_ready,
+        slowed_s,
+    )
+
+
+def _error(replayed: list[list[float]], recorded: list[list[float]]) -> float:
+    """Mean distance of the steps, as a share of their mean."""
+    pairs = [
+        (new, old)
+        for step, before in zip(replayed, recorded, strict=True)
+        for new, old in zip(step, before, strict=True)
+    ]
+    return sum(abs(new - old) for new, old in pairs) / sum(old for _, old in pairs)
+
+
+def _step_s(steps: list[list[float]]) -> float:
+    """Median of a rank's steps, as a mean over the ranks."""
+    return statistics.fmean(statistics.median(of_rank) for of_rank in zip(*steps, strict=True))

@@ -1,0 +1,123 @@
+"""hvprof whatif: what a step would take if its exchange were another one."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from hvd_ext.cli import size_bytes
+from hvd_ext.errors import UsageError
+from hvprof.analysis.replay.change import WhatIf
+from hvprof.analysis.replay.whatif import Replayed, what_if
+from hvprof.commands.shared import console, print_json
+from hvprof.recording.load import load
+from hvprof.reporters.terminal_whatif import render
+
+HELP = "what another exchange would give"
+ABOUT = (
+    "Replay a recording's trace over another network, by another algorithm, in other buckets, or "
+    "without any exchange. It is replayed unchanged first, and refused where that is 5 %% off."
+)
+EXAMPLE = "whatif runs/a --bandwidth 10x"
+
+_UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", metavar="RUN", type=Path, help="a recording made with --trace N"
+    )
+    parser.add_argument(
+        "--bandwidth", type=_factor, default=1.0, metavar="FACTOR", help="such as 10x or 0.1x"
+    )
+    parser.add_argument(
+        "--latency",
+        metavar="X",
+        help="of an exchange: a factor such as 0.1x, or a time such as 50us",
+    )
+    parser.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        help="ring, recursive_doubling, rabenseifner, tree, double_tree",
+    )
+    parser.add_argument(
+        "--bucket", type=_bucket, metavar="SIZE", help="cut the gradients into buckets of this size"
+    )
+    parser.add_argument("--no-exchange", action="store_true", help="exchange nothing")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    asked = _asked(options)
+    found = what_if(load(options.directory), asked)
+    if options.json:
+        print_json(as_json(found, asked))
+    else:
+        render(found, asked, console())
+    return 0
+
+
+def as_json(found: Replayed, asked: WhatIf) -> dict[str, Any]:
+    """The answer in JSON's types; times in seconds."""
+    low, high = found.speedup
+    return {
+        "asked": dataclasses.asdict(asked),
+        "steps": found.steps,
+        "replay_error_percent": 100 * found.error,
+        "exchange_latency_s": found.network.latency_s,
+        "exchange_byte_s": found.network.byte_s,
+        "knows_ready": found.knows_ready,
+        "step_time_s": found.recorded_s,
+        "predicted_low_s": found.low_s,
+        "predicted_high_s": found.high_s,
+        "speedup_low": low,
+        "speedup_high": high,
+        "slowed_s": found.slowed_s,
+    }
+
+
+def _asked(options: argparse.Namespace) -> WhatIf:
+    latency, latency_s = 1.0, None
+    if options.latency is not None:
+        match = re.fullmatch(r"(\d*\.?\d+(?:e-?\d+)?) ?(x|s|ms|us)", options.latency)
+        if match is None:
+            raise UsageError(
+                f"--latency {options.latency!r}: use a factor such as 0.1x, or a time such as 50us"
+            )
+        number, unit = float(match.group(1)), match.group(2)
+        latency, latency_s = (number, None) if unit == "x" else (1.0, number * _UNITS_S[unit])
+    asked = WhatIf(
+        options.bandwidth,
+        latency,
+        latency_s,
+        options.algorithm,
+        options.bucket,
+        not options.no_exchange,
+    )
+    if asked == WhatIf():
+        raise UsageError(
+            "nothing asked: give --bandwidth, --latency, --algorithm, --bucket or --no-exchange"
+        )
+    if not asked.exchange and dataclasses.replace(asked, exchange=True) != WhatIf():
+        raise UsageError("--no-exchange leaves no exchange to change: give it alone")
+    return asked
+
+
+def _factor(text: str) -> float:
+    try:
+        value = float(text.removesuffix("x"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a factor above 0: use 10x or 0.1x")
+    return value
+
+
+def _bucket(text: str) -> int:
+    value = size_bytes(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no gradient: use a size such as 4 MiB")
+    return value

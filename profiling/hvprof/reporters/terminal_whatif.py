@@ -1,0 +1,79 @@
+"""What another exchange would give, on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from hvd_ext.units import MB, format_bytes, format_seconds
+from hvprof.analysis.replay.change import ASSUMED, WhatIf
+from hvprof.analysis.replay.whatif import Replayed
+
+# Bounds nearer than this to each other are one figure.
+_SAME = 1.01
+
+
+def render(found: Replayed, asked: WhatIf, console: Console) -> None:
+    """Print the answer, and what it rests on."""
+    for line in lines(found, asked):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def lines(found: Replayed, asked: WhatIf) -> list[str]:
+    """The answer in sentences."""
+    network = found.network
+    told = [
+        f"A step would take {_range(found)} instead of {format_seconds(found.recorded_s)}"
+        f" with {_what(asked)}: {_speedup(found)}.",
+        f"The unchanged replay of {found.steps} steps is {100 * found.error:.2f} % off. An exchange"
+        f" took {format_seconds(network.latency_s)} and {format_seconds(network.byte_s * MB)} a MB"
+        " more, after all ranks had come.",
+    ]
+    if found.slowed_s:
+        told.append(
+            f"Of the step, {format_seconds(found.slowed_s)} would be gone that threads which"
+            " communicate took from computing; waiting for late ranks would be gone too."
+        )
+    if asked.exchange and not found.knows_ready:
+        told.append(
+            "It is not known when gradients were ready while an exchange was under way: at the"
+            " earliest with those before them, at the latest when their exchange began."
+            " hvd_ext's optimizer tells."
+        )
+    if asked.exchange and network.sizes == 1:
+        told.append(
+            "All exchanges have one length: what of their time is latency cannot be told, and all"
+            " of it counts as bandwidth."
+        )
+    if asked.algorithm is not None:
+        told.append(f"An exchange that does not name its algorithm is taken to be a {ASSUMED}.")
+    return told
+
+
+def _what(asked: WhatIf) -> str:
+    parts = []
+    if not asked.exchange:
+        parts.append("no exchange")
+    if asked.bandwidth != 1:
+        parts.append(f"{asked.bandwidth:g} x the bandwidth")
+    if asked.latency_s is not None:
+        parts.append(f"a latency of {format_seconds(asked.latency_s)}")
+    elif asked.latency != 1:
+        parts.append(f"{asked.latency:g} x the latency")
+    if asked.algorithm is not None:
+        parts.append(f"the algorithm {asked.algorithm}")
+    if asked.bucket_bytes is not None:
+        parts.append(f"buckets of {format_bytes(asked.bucket_bytes)}")
+    return " and ".join(parts)
+
+
+def _range(found: Replayed) -> str:
+    if found.high_s < found.low_s * _SAME:
+        return format_seconds((found.low_s + found.high_s) / 2)
+    return f"{format_seconds(found.low_s)} to {format_seconds(found.high_s)}"
+
+
+def _speedup(found: Replayed) -> str:
+    low, high = found.speedup
+    if high < low * _SAME:
+        return f"{(low + high) / 2:.2f} x as fast"
+    return f"{low:.2f} to {high:.2f} x as fast"
