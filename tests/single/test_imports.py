@@ -140,6 +140,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(*TRAINED, "benchmarks", "testbed", "hvd_ext.spatial", "mpi4py"),
     },
     "benchmarks.training_cases": {"torch", "edsr.model", "resnet.model"},
+    "benchmarks.compressed_training": {
+        *(*TRAINED, "benchmarks", "testbed", "horovod", "edsr.data", "edsr.model"),
+    },
 }
 
 
