@@ -41,8 +41,8 @@ def lines(found: Replayed, asked: WhatIf) -> list[str]:
         )
     if asked.exchange and network.sizes == 1:
         told.append(
-            "All exchanges have one length: what of their time is latency cannot be told, and all"
-            " of it counts as bandwidth."
+            "All exchanges have about one length: what of their time is latency cannot be told, and"
+            " all of it counts as bandwidth."
         )
     if asked.algorithm is not None:
         told.append(f"An exchange that does not name its algorithm is taken to be a {ASSUMED}.")

@@ -20,6 +20,8 @@ from hvprof.analysis.replay.timeline import Exchange, JobStep
 
 # What an exchange is taken to be that does not say. Its bytes cost the least that is possible.
 ASSUMED = "ring"
+# Lengths that span less cannot tell latency from bandwidth.
+_SPAN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Network:
     Attributes:
         latency_s: of an exchange without bytes.
         byte_s: more for each byte.
-        sizes: how many lengths of messages that is read off. Of one, latency cannot be told.
+        sizes: how many lengths of messages that is read off; 1 where they are about the same, and
+            latency cannot be told.
     """
 
     rates: Rates
@@ -92,8 +95,9 @@ def network_of(steps: Sequence[JobStep]) -> Network:
     ]
     if not known:
         raise UsageError("the traced steps exchange no data: there is nothing to change")
-    sizes = len({one.message_bytes for one in known})
-    rates = fit(known) if sizes > 1 else _all_bandwidth(known[0])
+    lengths = {one.message_bytes for one in known}
+    sizes = len(lengths) if max(lengths) >= _SPAN * min(lengths) else 1
+    rates = fit(known) if sizes > 1 else _all_bandwidth(known)
     algorithm, size, _ = max(times_s, key=lambda kind: times_s[kind] * len(medians_s[kind]))
     empty_s = rates.time_s(work(algorithm, size, 0))
     return Network(
@@ -104,10 +108,10 @@ def network_of(steps: Sequence[JobStep]) -> Network:
     )
 
 
-def _all_bandwidth(one: Measurement) -> Rates:
-    """Of exchanges of one length, what is latency cannot be told: none, then."""
-    sent_bytes = work(one.algorithm, one.size, one.message_bytes).sent_bytes
-    return Rates(0.0, one.time_s / sent_bytes, 0.0)
+def _all_bandwidth(known: Sequence[Measurement]) -> Rates:
+    """Of exchanges of about one length, what is latency cannot be told: none, then."""
+    sent_bytes = sum(work(m.algorithm, m.size, m.message_bytes).sent_bytes for m in known)
+    return Rates(0.0, sum(m.time_s for m in known) / sent_bytes, 0.0)
 
 
 @dataclass(frozen=True)
