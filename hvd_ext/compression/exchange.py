@@ -8,6 +8,7 @@ decodes that: two roundings, whatever the number of nodes.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def _plan(count: int, size: int, runs: Sequence[tuple[int, int, Format]]) -> lis
     return [messages[begin : begin + size] for begin in range(0, parts, size)]
 
 
-class _Wire:
+class _Wire(ABC):
     """What both have: messages that arrive, and the sum of this rank's chunk in float32."""
 
     def __init__(self, rank: int, messages: list[list[Message]]) -> None:
@@ -78,8 +79,16 @@ class _Wire:
         self._longest_bytes = max(m.bytes for piece in messages for m in piece)
         self._longest = max(_length(m) for piece in messages for m in piece)
 
+    @abstractmethod
+    def outgoing(self, piece: int, rank: int) -> Array:
+        """As Wire's; for this rank itself, what it adds to its own chunk."""
+
     def incoming(self, piece: int, rank: int) -> Array:
         return self._slot("incoming", piece, rank)[: self._own(piece).bytes]
+
+    def add(self, piece: int, rank: int) -> None:
+        message = (self.outgoing if rank == self._rank else self.incoming)(piece, rank)
+        self._own(piece).decode(message, self._sum(piece), add=rank > 0)
 
     def _own(self, piece: int) -> Message:
         return self._messages[piece][self._rank]
@@ -92,9 +101,6 @@ class _Wire:
 
     def _sum(self, piece: int) -> Array:
         return scratch(self._longest, np.float32, "sum")[: _length(self._own(piece))]
-
-    def _add(self, piece: int, rank: int, message: Array) -> None:
-        self._own(piece).decode(message, self._sum(piece), add=rank > 0)
 
 
 class _Coded(_Wire):
@@ -111,10 +117,6 @@ class _Coded(_Wire):
         out = self._slot("outgoing", piece, rank)[: message.bytes]
         message.encode(self._share[message.elements], self._kept(message), out)
         return out
-
-    def add(self, piece: int, rank: int) -> None:
-        own = rank == self._rank
-        self._add(piece, rank, (self.outgoing if own else self.incoming)(piece, rank))
 
     def result(self, piece: int) -> Array:
         own = self._own(piece)
@@ -148,10 +150,6 @@ class _Half(_Wire):
 
     def outgoing(self, piece: int, rank: int) -> Array:
         return self._share[self._messages[piece][rank].elements]
-
-    def add(self, piece: int, rank: int) -> None:
-        own = rank == self._rank
-        self._add(piece, rank, (self.outgoing if own else self.incoming)(piece, rank))
 
     def result(self, piece: int) -> Array:
         own = self._own(piece)
