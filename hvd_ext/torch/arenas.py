@@ -59,7 +59,7 @@ class ArenaFactory:
         self._topology = lifecycle.topology()
         self._table = read_table(self._topology.world)
         self._asked = compression
-        self._format, self._why = self._first_format()
+        self._format, self._why = NONE, ""  # as long as ranks have not agreed on what is asked
         self._scale = 1.0 / self._topology.world.size if op == horovod.Average else 1.0
 
     @property
@@ -83,6 +83,8 @@ class ArenaFactory:
         agree_on_layout(self._topology, specs, most, self._device.type, asked, self._timeout_s)
         if not self._topology.homogeneous:
             raise WindowError("nodes have different numbers of ranks")
+        if not self._why:
+            self._format, self._why = self._first_format()
         reason = f"at most {format_bytes(most)} a bucket, last parameter first"
         if self._bucket_bytes is not None:
             reason = "as HVD_EXT_BUCKET_BYTES says, last parameter first"
