@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _RESULTS = TAG + 1
-# A chunk of a piece: what arrives at once must not be much memory, and where there is enough,
-# a message has some pieces that overlap, with chunks long enough for the link.
-_CHUNK_BYTES, _ARRIVING_BYTES = MIB, 8 * MIB
+# A chunk of a piece: in the second-level cache when it is summed, and what arrives at once is
+# not much memory. Where there is enough, a message has some pieces that overlap.
+_CHUNK_BYTES, _ARRIVING_BYTES = 256 * KIB, 8 * MIB
 _PIECES, _LEAST_CHUNK_BYTES = 4, 128 * KIB
 _ROUNDS = 2  # pieces that are under way at once
 
