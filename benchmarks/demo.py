@@ -45,7 +45,7 @@ PUBLISHED = "edsr_full"
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long what takes; the defaults are made for some 6 minutes on 2 idle cores.
+    """How long what takes; the defaults are made for some 10 minutes on 2 idle cores.
 
     Attributes:
         rounds: of turns, in the trainings.
