@@ -6,12 +6,11 @@ import argparse
 from typing import NoReturn
 
 from hvd_ext.cli import at_least
+from hvd_ext.compression.formats import AUTO, FORMATS
 from hvd_ext.errors import UsageError
 
 # Whose module takes Horovod's place; `none` has one of its own.
 EXCHANGES = {"hvd_ext": "hvd_ext.torch", "horovod": "horovod.torch", "none": "training.alone"}
-# Between nodes; those of Horovod are the first two.
-COMPRESSIONS = ("none", "fp16", "bf16", "int8", "auto")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -51,7 +50,7 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compression",
-        choices=COMPRESSIONS,
+        choices=(*FORMATS, AUTO),
         help="of gradients between nodes (by default HVD_EXT_COMPRESSION says it); auto: what is "
         "measured to be fastest",
     )

@@ -25,7 +25,7 @@ _RESULTS = TAG + 1
 # not much memory. Where there is enough, a message has some pieces that overlap.
 _CHUNK_BYTES, _ARRIVING_BYTES = 256 * KIB, 8 * MIB
 _PIECES, _LEAST_CHUNK_BYTES = 4, 128 * KIB
-_ROUNDS = 2  # pieces that are under way at once
+UNDER_WAY = 2  # pieces at once: memory that holds so many may serve all of them in turn
 
 
 class Wire(Protocol):
@@ -126,15 +126,15 @@ class _Plain:
         bounds = [count * index // parts for index in range(parts + 1)]
         cut = [buffer[begin:end] for begin, end in pairwise(bounds)]
         self._chunks = [cut[begin : begin + size] for begin in range(0, parts, size)]
-        self._rank, self._last, self._operation = comm.rank, size - 1, operation
+        self._rank, self._size, self._operation = comm.rank, size, operation
         self._longest = max(map(len, cut))
-        self._slots = scratch(_ROUNDS * size * self._longest, buffer.dtype)
+        self._slots = scratch(UNDER_WAY * size * self._longest, buffer.dtype)
 
     def outgoing(self, piece: int, rank: int) -> Array:
         return self._chunks[piece][rank]
 
     def incoming(self, piece: int, rank: int) -> Array:
-        begin = (piece % _ROUNDS * (self._last + 1) + rank) * self._longest
+        begin = (piece % UNDER_WAY * self._size + rank) * self._longest
         return self._slots[begin : begin + len(self._own(piece))]
 
     def add(self, piece: int, rank: int) -> None:
@@ -144,7 +144,7 @@ class _Plain:
         own_is_first = self._rank == 0
         sum_ = self._own(piece) if own_is_first else self.incoming(piece, 0)
         term = self._own(piece) if rank == self._rank else self.incoming(piece, rank)
-        to = self._own(piece) if rank == self._last else sum_
+        to = self._own(piece) if rank == self._size - 1 else sum_
         self._operation.combine(sum_, term, out=to)
 
     def result(self, piece: int) -> Array:

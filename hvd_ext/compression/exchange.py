@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _LINE = 16  # elements of float32: chunks begin at a cache line
-_UNDER_WAY = 2  # pieces
 
 
 def prepare_coded(
@@ -95,8 +94,8 @@ class _Wire(ABC):
 
     def _slot(self, purpose: str, piece: int, rank: int) -> Array:
         """Memory of this thread for one message, which a piece after the next one may have."""
-        slots = scratch(_UNDER_WAY * self._size * self._longest_bytes, np.uint8, purpose)
-        begin = (piece % _UNDER_WAY * self._size + rank) * self._longest_bytes
+        slots = scratch(direct.UNDER_WAY * self._size * self._longest_bytes, np.uint8, purpose)
+        begin = (piece % direct.UNDER_WAY * self._size + rank) * self._longest_bytes
         return slots[begin : begin + self._longest_bytes]
 
     def _sum(self, piece: int) -> Array:
