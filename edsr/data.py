@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edsr.images import Pixels, load_rgb, shrink
+from edsr.bicubic import Pixels
+from edsr.images import MATLAB, load_rgb, shrink
 from hvd_ext.errors import UsageError
 
 SYNTHETIC_IMAGES = 16
@@ -27,7 +28,9 @@ class Patches:
     flipped and transposed at random.
     """
 
-    def __init__(self, images: Sequence[Pixels], scale: int, patch: int, seed: int) -> None:
+    def __init__(
+        self, images: Sequence[Pixels], scale: int, patch: int, seed: int, kernel: str = MATLAB
+    ) -> None:
         """Make the low-resolution image of each image, and keep both.
 
         Args:
@@ -35,8 +38,9 @@ class Patches:
             scale: factor between the resolutions.
             patch: length of the low-resolution patch.
             seed: names the row of samples.
+            kernel: whose bicubic makes the low-resolution images.
         """
-        self._pairs = [shrink(image, scale) for image in images]
+        self._pairs = [shrink(image, scale, kernel) for image in images]
         self._scale, self._patch, self._seed = scale, patch, seed
         self._order = lru_cache(maxsize=2)(self._shuffled)
 

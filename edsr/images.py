@@ -1,4 +1,4 @@
-"""Images in and out: whole or refused, and bicubic by Pillow."""
+"""Images in and out: whole or refused, and smaller ones made by bicubic."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import io
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from edsr import bicubic
+from edsr.bicubic import Pixels
 from hvd_ext.errors import UsageError
 from hvd_ext.files import atomic_path
 
-Pixels = NDArray[np.uint8]
-
+MATLAB = "matlab"
+# Whose bicubic makes the small images: imresize, as in the literature, or Pillow's resize,
+# which mirrors no borders.
+KERNELS = (MATLAB, "pillow")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
 
 
@@ -88,14 +91,23 @@ def check_format(path: Path, mode: str) -> None:
         raise UsageError(f"{path} cannot hold an image of mode {mode}: end it in .png") from error
 
 
-def resize_bicubic(pixels: Pixels, height: int, width: int) -> Pixels:
-    """(H, W, C) -> (height, width, C); antialiased when it shrinks."""
+def resize_bicubic(pixels: Pixels, height: int, width: int, kernel: str = MATLAB) -> Pixels:
+    """(H, W, C) -> (height, width, C); antialiased when it shrinks.
+
+    Args:
+        pixels: the image.
+        height: of the result.
+        width: of the result.
+        kernel: one of KERNELS; whose bicubic it is.
+    """
+    if kernel == MATLAB:
+        return bicubic.resize(pixels, height, width)
     resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(resized)
 
 
-def shrink(pixels: Pixels, scale: int) -> tuple[Pixels, Pixels]:
+def shrink(pixels: Pixels, scale: int, kernel: str = MATLAB) -> tuple[Pixels, Pixels]:
     """The pair (low, high): `pixels` cut to a multiple of `scale`, and its 1/scale."""
     height, width = (length // scale for length in pixels.shape[:2])
     high = pixels[: height * scale, : width * scale]
-    return resize_bicubic(high, height, width), high
+    return resize_bicubic(high, height, width, kernel), high

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
-from training.checkpoint import load_checkpoint
 
 SCALES = (2, 3, 4)
 KIND = "edsr"
@@ -61,6 +60,11 @@ class _MeanShift(nn.Conv2d):
             self.weight.copy_(torch.eye(3).view(3, 3, 1, 1))
         self.bias = nn.Parameter(sign * 255 * torch.tensor(_MEAN_RGB))
         self.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # bfloat16 has 8 significant bits: colours above 128 would be rounded to whole steps.
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
 
 
 class _ResidualBlock(nn.Module):
@@ -129,33 +133,6 @@ def read_architecture(checkpoint: dict[str, Any], path: Path) -> Architecture:
 def write_architecture(architecture: Architecture) -> dict[str, Any]:
     """The plain values that a checkpoint keeps of an architecture."""
     return asdict(architecture)
-
-
-def load_weights(model: EDSR, weights: dict[str, Tensor], path: Path) -> None:
-    """Load a state_dict.
-
-    Raises:
-        UsageError: keys or shapes do not fit.
-    """
-    try:
-        model.load_state_dict(weights)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"the weights in {path} do not fit EDSR {model.architecture}: "
-            "pass a checkpoint of the same architecture"
-        ) from error
-
-
-def load_model(path: Path) -> EDSR:
-    """The model of a checkpoint of edsr.train, ready to evaluate.
-
-    Raises:
-        UsageError: `path` is not a complete checkpoint of an EDSR.
-    """
-    checkpoint = load_checkpoint(path, KIND)
-    model = EDSR(read_architecture(checkpoint, path))
-    load_weights(model, checkpoint.get("model", {}), path)
-    return model.eval()
 
 
 def _conv(in_channels: int, out_channels: int) -> nn.Conv2d:

@@ -18,19 +18,21 @@ EXAMPLE = "python -m edsr.photographs photographs"
 # Licences as scikit-image's documentation states them.
 PHOTOGRAPHS = {
     "train": {
-        "chelsea.png": "CC0, by Stefan van der Walt",
-        "coffee.png": "CC0, by Rachel Michetti",
         "hubble_deep_field.jpg": "public domain, NASA",
+        "ihc.png": "no known copyright restrictions, CMMI",
         "retina.jpg": "CC0, by Mikael Haggstrom",
         "rocket.jpg": "public domain, SpaceX",
         "brick.png": "CC0, from CC0Textures",
+        "camera.png": "CC0, by Lav Varshney",
+        "coins.png": "no known copyright restrictions, Brooklyn Museum",
         "grass.png": "CC0, by linolafett",
         "gravel.png": "CC0, from CC0Textures",
     },
+    # In colour: RGB figures of gray pictures flatter.
     "test": {
         "astronaut.png": "public domain, NASA",
-        "camera.png": "CC0, by Lav Varshney",
-        "coins.png": "no known copyright restrictions, Brooklyn Museum",
+        "chelsea.png": "CC0, by Stefan van der Walt",
+        "coffee.png": "CC0, by Rachel Michetti",
     },
 }
 

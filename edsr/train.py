@@ -12,22 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from edsr.data import SYNTHETIC_IMAGES, Patches, load_images, synthetic_image
-from edsr.images import find_images
+from edsr.images import KERNELS, MATLAB, find_images
 from edsr.model import (
     EDSR,
     KIND,
     PRESETS,
     Architecture,
-    load_weights,
-    read_architecture,
     write_architecture,
 )
+from edsr.weights import load_weights, start_from
 from hvd_ext.cli import above_zero, at_least, progress, run
-from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from training import loop, ranks
 from training.arguments import Parser, add_exchange_arguments, add_precision_arguments
-from training.checkpoint import load_checkpoint
 
 PROGRAM = "edsr.train"
 EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --output runs/x2"
@@ -46,6 +43,9 @@ def parser() -> Parser:
     cli.add_argument("--res-scale", type=above_zero, metavar="X", help="instead of the preset's")
     cli.add_argument(
         "--patch", type=at_least(1), default=48, help="length of the low-resolution patch"
+    )
+    cli.add_argument(
+        "--kernel", choices=KERNELS, default=MATLAB, help="whose bicubic makes the small images"
     )
     cli.add_argument("--batch-size", type=at_least(1), default=16, help="samples per rank")
     cli.add_argument("--steps", type=at_least(1), default=300_000, help="steps in all")
@@ -68,7 +68,8 @@ def parser() -> Parser:
         "--load",
         type=Path,
         metavar="CHECKPOINT",
-        help="start from its weights; from another scale, all but the upsampler's",
+        help="start from its weights, or from EDSR-PyTorch's or BasicSR's; from another scale, "
+        "from all that fit",
     )
     add_precision_arguments(cli)
     add_exchange_arguments(cli)
@@ -97,7 +98,7 @@ class EdsrTrainer(loop.Trainer):
         if self._resumed:
             load_weights(self.model, self._resumed["model"], self.run.checkpoint_path)
         elif self.run.leads and args.load:
-            self._load_weights(args.load)
+            start_from(self.model, args.load)
         self.patches = self._load_patches()
 
     def start(self) -> None:
@@ -143,21 +144,7 @@ class EdsrTrainer(loop.Trainer):
             with progress("loading", len(paths), shown=self.run.leads) as loaded:
                 images = load_images(paths, least, loaded)
         self.contents = [zlib.crc32(image.tobytes()) for image in images]
-        return Patches(images, args.scale, args.patch, args.seed)
-
-    def _load_weights(self, path: Path) -> None:
-        """Start from another run's weights; from another scale, from all but the upsampler's."""
-        checkpoint = load_checkpoint(path, KIND)
-        mine, found = self.model.architecture, read_architecture(checkpoint, path)
-        if (found.blocks, found.features) != (mine.blocks, mine.features):
-            raise UsageError(
-                f"{path} is of EDSR {found}; asked for is {mine}: only the scale may differ"
-            )
-        weights, own = checkpoint.get("model", {}), self.model.state_dict()
-        if found.scale != mine.scale:
-            fresh = {name: value for name, value in own.items() if name.startswith("tail.")}
-            weights = {name: value for name, value in {**weights, **fresh}.items() if name in own}
-        load_weights(self.model, weights, path)
+        return Patches(images, args.scale, args.patch, args.seed, args.kernel)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -54,6 +54,11 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         help="of gradients between nodes (by default HVD_EXT_COMPRESSION says it); auto: what is "
         "measured to be fastest",
     )
+    add_device_arguments(parser)
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say on what a rank computes."""
     parser.add_argument(
         "--threads",
         type=at_least(0, most=4096),

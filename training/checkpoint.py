@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,37 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
             raise OSError(str(error).splitlines()[0]) from error
 
 
+def read_file(path: Path, kind: str) -> dict[str, Any]:
+    """What a file of torch's holds, on the CPU, refusing anything that could run code.
+
+    Args:
+        path: the file; also of the format that torch had before it wrote zip files.
+        kind: whose weights are wanted, for the message.
+
+    Raises:
+        UsageError: the file does not exist, is damaged or cut off, or holds no dict.
+    """
+    if not path.is_file():
+        raise UsageError(f"no checkpoint at {path}: pass a file written by {kind}.train")
+    try:
+        # torch reads what it finds, and does not check the checksums.
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+            if damaged:
+                raise ValueError(damaged)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    # What is not a pickle can fail in any way.
+    except Exception as error:
+        raise UsageError(
+            f"{path} is not a checkpoint, or is damaged or cut off: pass a file written by "
+            f"{kind}.train"
+        ) from error
+    if not isinstance(state, Mapping):
+        raise UsageError(f"{path} is not of {kind}.train: pass a file written by {kind}.train")
+    return dict(state)
+
+
 def load_checkpoint(path: Path, kind: str, needs: Sequence[str] = ()) -> dict[str, Any]:
     """Read a checkpoint onto the CPU, refusing anything that could run code.
 
@@ -89,22 +120,8 @@ def load_checkpoint(path: Path, kind: str, needs: Sequence[str] = ()) -> dict[st
         UsageError: the file does not exist, is not a checkpoint, is damaged or cut off,
             lacks something, or is of another model than `kind`.
     """
-    if not path.is_file():
-        raise UsageError(f"no checkpoint at {path}: pass a file written by {kind}.train")
-    try:
-        # torch reads what it finds, and does not check the checksums.
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged:
-            raise ValueError(damaged)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    # What is not a pickle can fail in any way.
-    except Exception as error:
-        raise UsageError(
-            f"{path} is not a checkpoint, or is damaged or cut off: pass a file written by "
-            f"{kind}.train"
-        ) from error
-    found = state.get("kind") if isinstance(state, dict) else None
+    state = read_file(path, kind)
+    found = state.get("kind")
     if found != kind:
         what = f"a checkpoint of {found!r}, not of {kind!r}" if found else f"not of {kind}.train"
         raise UsageError(f"{path} is {what}: pass a file written by {kind}.train")

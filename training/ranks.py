@@ -54,8 +54,15 @@ def memory_format(args: argparse.Namespace) -> torch.memory_format:
     return torch.channels_last if args.channels_last else torch.preserve_format
 
 
-def start(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace, ModuleType]:
+def start(
+    parser: Parser, arguments: Sequence[str], exchange: str = ""
+) -> tuple[argparse.Namespace, ModuleType]:
     """Parse the command line, start the exchange it names, and set torch's threads.
+
+    Args:
+        parser: has the flags of `add_exchange_arguments`, or those of `add_device_arguments`.
+        arguments: the command line.
+        exchange: who exchanges, where no flag says it.
 
     Returns:
         The parsed arguments, and the module to call `hvd`. A process that no
@@ -68,10 +75,10 @@ def start(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace,
         args = parser.parse_args(arguments)
     except UsageError as error:
         # Only an initialised Horovod knows which of the ranks is to speak.
-        with collective_errors(_initialised("horovod"), parser.program):
+        with collective_errors(_initialised(exchange or "horovod"), parser.program):
             raise error
         raise AssertionError("unreachable") from error
-    hvd = _initialised(args.exchange)
+    hvd = _initialised(exchange or args.exchange)
     if args.threads:
         torch.set_num_threads(args.threads)
     elif "OMP_NUM_THREADS" not in os.environ:
@@ -81,6 +88,15 @@ def start(parser: Parser, arguments: Sequence[str]) -> tuple[argparse.Namespace,
 
 def device(args: argparse.Namespace, hvd: ModuleType) -> torch.device:
     """What this rank computes on: its own GPU, made torch's current one, or the CPU.
+
+    Raises:
+        UsageError: as `torch_device`.
+    """
+    return torch_device(args, hvd.local_rank())
+
+
+def torch_device(args: argparse.Namespace, number: int = 0) -> torch.device:
+    """The GPU of that number, counted round, made torch's current one; or the CPU.
 
     Raises:
         UsageError: a GPU is asked for, and torch finds none.
@@ -94,7 +110,7 @@ def device(args: argparse.Namespace, hvd: ModuleType) -> torch.device:
     if not found:
         return torch.device("cpu")
     # hvd-launch may have given the ranks' own GPUs other numbers: asked for is what came of it.
-    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(number % torch.cuda.device_count())
     return torch.device("cuda", torch.cuda.current_device())
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from edsr.model import PRESETS, edsr, load_model, write_architecture
+from edsr.model import PRESETS, edsr, write_architecture
 from edsr.tiles import upscale_tiles
+from edsr.weights import load_model
 from hvd_ext.errors import UsageError
 from training.checkpoint import save_checkpoint
 
@@ -72,6 +73,22 @@ def test_reach_is_as_far_as_a_pixel_looks_and_no_farther(scale: int) -> None:
     assert model.reach - 1 <= int(rows.max()) - middle <= model.reach
 
 
+def test_colours_are_exact_under_autocast() -> None:
+    """In bfloat16 they would be steps of 1, and the mean colour off by a tenth of one."""
+    torch.manual_seed(0)
+    model = edsr(2, blocks=1, features=4)
+    for parameter in model.tail[1].parameters():
+        torch.nn.init.zeros_(parameter)
+    with torch.autocast("cpu", torch.bfloat16):
+        shifted, made = (
+            model.sub_mean(torch.full((1, 3, 8, 8), 200.3)),
+            model(torch.zeros(1, 3, 8, 8)),
+        )
+    mean = 255 * torch.tensor([0.4488, 0.4371, 0.4040])
+    torch.testing.assert_close(shifted[0, :, 0, 0], 200.3 - mean, atol=1e-4, rtol=0)
+    torch.testing.assert_close(made[0, :, 0, 0], mean, atol=1e-4, rtol=0)
+
+
 def test_scale_five_is_refused() -> None:
     with pytest.raises(UsageError, match=r"scale 5 is not 2, 3 or 4"):
         edsr(5)
@@ -127,7 +144,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     ("state", "message"),
     [
         ({"kind": "resnet", "model": {}}, "a checkpoint of 'resnet', not of 'edsr'"),
-        ({"conv1.weight": torch.zeros(1)}, "not of edsr.train"),
+        ({"conv1.weight": torch.zeros(1)}, "holds no weights of an EDSR"),
         (torch.zeros(3), "not of edsr.train"),
         ({"kind": "edsr"}, "holds no architecture"),
         ({"kind": "edsr", "arch": {"scale": 9}}, "scale 9 is not 2, 3 or 4"),

@@ -1,8 +1,7 @@
-"""edsr.evaluate, edsr.upscale and edsr.photographs, as a user calls them."""
+"""edsr.upscale and edsr.photographs, as a user calls them."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from edsr import evaluate, photographs, upscale
+from edsr import photographs, upscale
 from edsr.data import synthetic_image
-from edsr.images import resize_bicubic
 from edsr.model import EDSR, edsr, write_architecture
 from hvd_ext.errors import UsageError
 from training.checkpoint import save_checkpoint
@@ -37,33 +35,6 @@ def checkpoint(tmp_path: Path, model: EDSR) -> str:
 @pytest.fixture
 def photo() -> Image.Image:
     return Image.fromarray(synthetic_image(1, 1, 60)).crop((0, 0, 60, 45))
-
-
-def test_psnr_of_a_known_error() -> None:
-    truth = np.full((40, 40, 3), 100, np.uint8)
-    result = truth + np.uint8(5)
-    result[:8] = 255
-    expected = 20 * np.log10(255 / 5)
-    assert evaluate.psnr_db(result, truth, 8) == pytest.approx(expected)
-    # The weights of luma add up to 219.859 of 256.
-    luma = expected - 20 * np.log10(219.859 / 256)
-    assert evaluate.psnr_db(result, truth, 8, luma=True) == pytest.approx(luma)
-    assert evaluate.psnr_db(truth, truth, 2) == float("inf")
-
-
-def test_evaluate_prints_json(
-    tmp_path: Path, checkpoint: str, photo: Image.Image, capsys: pytest.CaptureFixture[str]
-) -> None:
-    photo.save(tmp_path / "photo.png")
-    assert evaluate.main(["--checkpoint", checkpoint, "--data", str(tmp_path), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert "not MATLAB" in answer["note"]
-    row = answer["images"][str(tmp_path / "photo.png")]
-    assert row == answer["mean"]
-    truth = np.asarray(photo)[:44]
-    bicubic = resize_bicubic(resize_bicubic(truth, 22, 30), 44, 60)
-    assert row["bicubic_rgb_db"] == evaluate.psnr_db(bicubic, truth, 8)
-    assert row["bicubic_y_db"] == evaluate.psnr_db(bicubic, truth, 2, luma=True)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +90,19 @@ def test_upscale_refuses_and_writes_nothing(
     with pytest.raises(UsageError, match=message):
         upscale.main(arguments)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_mean_of_the_orientations_turns_with_the_image(
+    tmp_path: Path, checkpoint: str, photo: Image.Image
+) -> None:
+    results = []
+    for name, image in (("a", photo), ("b", photo.transpose(Image.Transpose.ROTATE_90))):
+        image.save(tmp_path / f"{name}.png")
+        arguments = [str(tmp_path / f"{name}.png"), str(tmp_path / f"{name}2.png")]
+        upscale.main([*arguments, "--checkpoint", checkpoint, "--self-ensemble"])
+        results.append(Image.open(tmp_path / f"{name}2.png"))
+    turned = np.asarray(results[0].transpose(Image.Transpose.ROTATE_90)).astype(int)
+    assert np.abs(turned - np.asarray(results[1])).max() <= 1
 
 
 def test_photographs_are_all_there_and_licensed(tmp_path: Path) -> None:

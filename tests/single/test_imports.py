@@ -141,6 +141,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmarks.spatial_worker": {
         *(*TRAINED, "benchmarks", "testbed", "hvd_ext.spatial", "mpi4py"),
     },
+    "benchmarks.protocol": {*TRAINED, "benchmarks", "edsr", "scipy"},
     "benchmarks.training_cases": {"torch", "edsr.model", "resnet.model"},
     "benchmarks.compressed_training": {
         *(*TRAINED, "benchmarks", "testbed", "horovod", "edsr.data", "edsr.model"),
