@@ -90,7 +90,7 @@ def _judge(paths: Sequence[Path], scale: int, model: EDSR | None) -> Judged:
 def _enlarged(
     low: Pixels, high: Pixels, kernel: str, model: EDSR | None
 ) -> Iterator[tuple[str, Pixels]]:
-    yield "bicubic", resize_bicubic(low, *high.shape[:2], kernel=kernel)
+    yield "bicubic", resize_bicubic(low, high.shape[0], high.shape[1], kernel)
     if model:
         yield "EDSR", upscale_pixels(model, low, TILE)
 
