@@ -42,10 +42,13 @@ def test_a_training_is_replayed(exchange: str, tmp_path: Path) -> None:
             assert not told
     asked = [sys.executable, "-m", "hvprof", "whatif", tmp_path / "run", "--json"]
     found = {}
-    for name, arguments in (("slower", ["--bandwidth", "0.001x"]), ("none", ["--no-exchange"])):
+    for name, arguments in (("slower", ["--bandwidth", "1e-5x"]), ("none", ["--no-exchange"])):
         done = run([*asked, *arguments])
         assert done.returncode == 0, done.stderr
         found[name] = json.loads(done.stdout)
         assert found[name]["replay_error_percent"] < 5
     assert found["none"]["predicted_high_s"] < found["none"]["step_time_s"]
-    assert found["slower"]["predicted_low_s"] > found["slower"]["step_time_s"]
+    # So short an exchange may be all latency, which is half the answer; the other is all bytes.
+    slower = found["slower"]
+    assert slower["predicted_low_s"] > 0.95 * slower["step_time_s"]
+    assert slower["predicted_high_s"] > 2 * slower["step_time_s"]

@@ -86,8 +86,9 @@ def test_another_network_gives_what_a_run_over_it_does(
     assert found.error < 1e-9
     assert found.knows_ready
     assert found.recorded_s == pytest.approx(step_s(job.run()))
-    assert found.network.latency_s == pytest.approx(LATENCY_S, rel=1e-6)
-    assert found.network.byte_s == pytest.approx(BYTE_S, rel=1e-6)
+    (line,) = found.network.lines
+    assert line.latency_s == pytest.approx(LATENCY_S, rel=1e-6)
+    assert line.byte_s == pytest.approx(BYTE_S, rel=1e-6)
     true_s = step_s(dataclasses.replace(job, **other).run())
     assert true_s != pytest.approx(found.recorded_s, rel=0.03)
     assert found.low_s == found.high_s == pytest.approx(true_s, rel=1e-9)
@@ -148,13 +149,31 @@ def test_without_an_exchange_nothing_is_waited_for() -> None:
     assert found.low_s == pytest.approx(BACKWARD_S + 0.002 + REST_S)
 
 
-def test_exchanges_of_one_length_count_as_bandwidth() -> None:
-    alike = tuple((at_s, MB + index * MB // 2) for index, (at_s, _) in enumerate(READY))
+def test_exchanges_of_one_length_may_be_all_bytes_or_have_much_latency() -> None:
+    alike = tuple((at_s, MB + index * MB // 4) for index, (at_s, _) in enumerate(READY))
     job = Job(latency_s=0.0, byte_s=80e-9, ready=alike)
     found = answer(job.run(), WhatIf(bandwidth=4))
-    assert found.network.sizes == 1
-    assert found.network.latency_s == 0
-    assert found.low_s == pytest.approx(step_s(dataclasses.replace(job, byte_s=20e-9).run()))
+    assert found.network.one_length
+    assert [line.latency_s > 0 for line in found.network.lines] == [False, True]
+    faster_s = step_s(dataclasses.replace(job, byte_s=20e-9).run())
+    assert found.low_s == pytest.approx(faster_s)
+    assert found.high_s == pytest.approx(found.recorded_s)
+    # What an allreduce of few bytes took leaves them less.
+    found = answer(job.run(), WhatIf(bandwidth=4), most_latency_s=1e-3)
+    assert found.low_s == pytest.approx(faster_s)
+    assert found.high_s == pytest.approx(faster_s + 4 * 0.75e-3, rel=0.02)
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_times_that_do_not_follow_lengths_may_still_be_bytes(count: int) -> None:
+    # One gradient bucket a step, and now and then four bytes that take as long.
+    bucket, metric = (0.080, 25_000), (0.099, 4)
+    steps = Job(latency_s=1e-4, byte_s=0.0, ready=(bucket,)).run()[count:]
+    steps += Job(latency_s=1.2e-4, byte_s=0.0, ready=(bucket, metric)).run()[:count]
+    found = answer(steps, WhatIf(bandwidth=0.001))
+    assert not found.network.one_length
+    assert found.low_s == pytest.approx(found.recorded_s)
+    assert found.high_s > found.recorded_s + 0.05
 
 
 def test_exchanges_that_share_a_link_are_scaled_together() -> None:
@@ -182,7 +201,7 @@ def test_what_an_exchange_took_beyond_the_line_is_not_the_networks() -> None:
     found = answer(steps, WhatIf(bandwidth=10))
     faster = step_s(Job(jitter_s=0.0, byte_s=BYTE_S / 10).run())
     assert found.low_s == pytest.approx(faster)
-    replayed = replay(steps, Changed(WhatIf(bandwidth=10), found.network))
+    replayed = replay(steps, Changed(WhatIf(bandwidth=10), found.network.lines[0]))
     assert replayed[0][0] == pytest.approx(faster + 0.05)
 
 

@@ -19,7 +19,7 @@ from hvprof.reporters.terminal_whatif import render
 HELP = "what another exchange would give"
 ABOUT = (
     "Replay a recording's trace over another network, by another algorithm, in other buckets, or "
-    "without any exchange. It is replayed unchanged first, and refused where that is 5 %% off."
+    "without any exchange. It is replayed unchanged first, and refused where that is 5 % off."
 )
 EXAMPLE = "whatif runs/a --bandwidth 10x"
 
@@ -67,8 +67,8 @@ def as_json(found: Replayed, asked: WhatIf) -> dict[str, Any]:
         "asked": dataclasses.asdict(asked),
         "steps": found.steps,
         "replay_error_percent": 100 * found.error,
-        "exchange_latency_s": found.network.latency_s,
-        "exchange_byte_s": found.network.byte_s,
+        "exchange_latency_s": [line.latency_s for line in found.network.lines],
+        "exchange_byte_s": [line.byte_s for line in found.network.lines],
         "knows_ready": found.knows_ready,
         "step_time_s": found.recorded_s,
         "predicted_low_s": found.low_s,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 
 from hvd_ext.units import MB, format_bytes, format_seconds
-from hvprof.analysis.replay.change import ASSUMED, WhatIf
+from hvprof.analysis.replay.change import WhatIf
+from hvprof.analysis.replay.network import ASSUMED, Line
 from hvprof.analysis.replay.whatif import Replayed
 
 # Bounds nearer than this to each other are one figure.
@@ -25,8 +26,7 @@ def lines(found: Replayed, asked: WhatIf) -> list[str]:
         f"A step would take {_range(found)} instead of {format_seconds(found.recorded_s)}"
         f" with {_what(asked)}: {_speedup(found)}.",
         f"The unchanged replay of {found.steps} steps is {100 * found.error:.2f} % off. An exchange"
-        f" took {format_seconds(network.latency_s)} and {format_seconds(network.byte_s * MB)} a MB"
-        " more, after all ranks had come.",
+        f" took {' to '.join(map(_took, network.lines))}, after all ranks had come.",
     ]
     if found.slowed_s:
         told.append(
@@ -39,14 +39,23 @@ def lines(found: Replayed, asked: WhatIf) -> list[str]:
             " earliest with those before them, at the latest when their exchange began."
             " hvd_ext's optimizer tells."
         )
-    if asked.exchange and network.sizes == 1:
+    if asked.exchange and len(network.lines) > 1:
+        why = (
+            "All exchanges have about one length"
+            if network.one_length
+            else "What exchanges took does not follow their lengths"
+        )
         told.append(
-            "All exchanges have about one length: what of their time is latency cannot be told, and"
-            " all of it counts as bandwidth."
+            f"{why}, so latency and bytes cannot be told apart: the answer is from all bytes to as"
+            " much latency as there can be."
         )
     if asked.algorithm is not None:
         told.append(f"An exchange that does not name its algorithm is taken to be a {ASSUMED}.")
     return told
+
+
+def _took(line: Line) -> str:
+    return f"{format_seconds(line.latency_s)} and {format_seconds(line.byte_s * MB)} a MB more"
 
 
 def _what(asked: WhatIf) -> str:

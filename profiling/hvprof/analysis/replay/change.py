@@ -1,27 +1,21 @@
 """Other exchanges than those recorded: another network, another algorithm, other buckets.
 
-What an exchange takes is fitted as latency + bytes / bandwidth, as hvd_ext.allreduce.cost does; the
-fit says by how much an exchange changes, and what it took beyond the fit stays.
+The line through the recorded exchanges says by how much one changes; what it took beyond the line
+stays.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_ext.allreduce.cost import FORMULAS, Measurement, Rates, fit, work
-from hvd_ext.errors import UsageError
-from hvprof.analysis.replay.replay import Moved, Recorded, take_apart
-from hvprof.analysis.replay.timeline import Exchange, JobStep
-
-# What an exchange is taken to be that does not say. Its bytes cost the least that is possible.
-ASSUMED = "ring"
-# Lengths that span less cannot tell latency from bandwidth.
-_SPAN = 4
+from hvd_ext.allreduce.cost import work
+from hvprof.analysis.replay.network import Line, algorithm_of
+from hvprof.analysis.replay.replay import Moved, Recorded
+from hvprof.analysis.replay.timeline import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,82 +38,12 @@ class WhatIf:
     exchange: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """What the recorded exchanges took: a line through them.
-
-    Attributes:
-        latency_s: of an exchange without bytes.
-        byte_s: more for each byte.
-        sizes: how many lengths of messages that is read off; 1 where they are about the same, and
-            latency cannot be told.
-    """
-
-    rates: Rates
-    latency_s: float
-    byte_s: float
-    sizes: int
-
-
-def algorithm_of(exchange: Exchange) -> str:
-    """How an exchange was carried out, or what it is taken to be."""
-    return exchange.algorithm if exchange.algorithm in FORMULAS else ASSUMED
-
-
-def network_of(steps: Sequence[JobStep]) -> Network:
-    """Fit what exchanges took after all ranks had come.
-
-    Raises:
-        UsageError: nothing was exchanged.
-    """
-    # Those that overlap share the link, each differently: by their place in a step.
-    by_place: dict[tuple[str, int, int, int], list[float]] = defaultdict(list)
-    for step in steps:
-        recorded = take_apart(step)
-        pairs = zip(recorded.exchanges, recorded.moved, strict=True)
-        for place, (exchange, moved) in enumerate(pairs):
-            if exchange.message_bytes:
-                key = (algorithm_of(exchange), exchange.size, exchange.message_bytes, place)
-                by_place[key].append(statistics.fmean(moved.transfer_s))
-    medians_s: dict[tuple[str, int, int], list[float]] = defaultdict(list)
-    for (algorithm, size, message_bytes, _), found in by_place.items():
-        kind = algorithm, size, message_bytes
-        medians_s[kind] += [statistics.median(found)] * len(found)
-    times_s = {kind: statistics.fmean(found) for kind, found in medians_s.items()}
-    # Each counts as often as it came.
-    known = [
-        Measurement(*kind, time_s)
-        for kind, time_s in times_s.items()
-        for _ in medians_s[kind]
-        if time_s > 0
-    ]
-    if not known:
-        raise UsageError("the traced steps exchange no data: there is nothing to change")
-    lengths = {one.message_bytes for one in known}
-    sizes = len(lengths) if max(lengths) >= _SPAN * min(lengths) else 1
-    rates = fit(known) if sizes > 1 else _all_bandwidth(known)
-    algorithm, size, _ = max(times_s, key=lambda kind: times_s[kind] * len(medians_s[kind]))
-    empty_s = rates.time_s(work(algorithm, size, 0))
-    return Network(
-        rates,
-        empty_s,
-        rates.time_s(work(algorithm, size, 1)) - empty_s,
-        sizes,
-    )
-
-
-def _all_bandwidth(known: Sequence[Measurement]) -> Rates:
-    """Of exchanges of about one length, what is latency cannot be told: none, then."""
-    sent_bytes = sum(work(m.algorithm, m.size, m.message_bytes).sent_bytes for m in known)
-    return Rates(0.0, sum(m.time_s for m in known) / sent_bytes, 0.0)
-
-
 @dataclass(frozen=True)
 class Changed:
     """Gives the exchanges of a step as they would be: a Change for `replay`."""
 
     asked: WhatIf
-    network: Network
+    line: Line
 
     def __call__(self, recorded: Recorded) -> Sequence[Moved]:
         if not self.asked.exchange:
@@ -131,7 +55,7 @@ class Changed:
         return self._cut(recorded, changed, self.asked.bucket_bytes)
 
     def time_s(self, exchange: Exchange, message_bytes: float) -> float:
-        """What the fit says of a message of so many bytes, as asked."""
+        """What the line says of a message of so many bytes, as asked."""
         algorithm = self.asked.algorithm or algorithm_of(exchange)
         latency_s, bytes_s = self._parts(algorithm, exchange.size, message_bytes)
         if self.asked.latency_s is not None:
@@ -139,8 +63,8 @@ class Changed:
         return latency_s * self.asked.latency + bytes_s / self.asked.bandwidth
 
     def _parts(self, algorithm: str, size: int, message_bytes: float) -> tuple[float, float]:
-        empty_s = self.network.rates.time_s(work(algorithm, size, 0))
-        return empty_s, self.network.rates.time_s(work(algorithm, size, message_bytes)) - empty_s
+        empty_s = self.line.rates.time_s(work(algorithm, size, 0))
+        return empty_s, self.line.rates.time_s(work(algorithm, size, message_bytes)) - empty_s
 
     def _scaled(self, burst: Sequence[tuple[Exchange, Moved]]) -> list[Moved]:
         """Exchanges that share the link, as asked."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_ext.allreduce.cost import FORMULAS
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import step_parts
-from hvprof.analysis.replay.change import Changed, Network, WhatIf, network_of
+from hvprof.analysis.replay.change import Changed, WhatIf
+from hvprof.analysis.replay.network import Network, network_of, shortest
 from hvprof.analysis.replay.replay import replay, take_apart, unchanged
 from hvprof.analysis.replay.timeline import JobStep, steps_of
+from hvprof.analysis.summary import quantile_s
 from hvprof.format.trace import load_trace
 from hvprof.recording.model import Recording
 
 MOST_ERROR = 0.05
+# Messages shorter by this factor than the shortest exchange tell of latency alone.
+_FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Replayed:
         error: of the unchanged replay: how far its steps are from those, as a share.
         network: what the exchanges were read to take.
         low_s, high_s: what they would take. The two differ where it is not known when gradients
-            were ready.
+            were ready, or what of an exchange's time is latency.
         knows_ready: whether the optimizer told that.
         slowed_s: what of a step communication took from computing, where it would be gone and the
             kernel counts it: it is not in low_s and high_s any more. Else 0.
@@ -66,15 +72,21 @@ def what_if(recording: Recording, asked: WhatIf) -> Replayed:
             f"{recording.directory} has the traces of {len(trace.ranks)} of {recording.size} "
             "ranks: a replay needs all"
         )
-    found = answer(steps_of(trace), asked)
+    steps = steps_of(trace)
+    found = answer(steps, asked, _most_latency_s(recording, shortest(steps)))
     parts = step_parts(recording)
     if asked.exchange or parts is None or not parts.slowed_s:
         return found
     return _without_slowing(found, parts.slowed_s)
 
 
-def answer(steps: Sequence[JobStep], asked: WhatIf) -> Replayed:
+def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math.inf) -> Replayed:
     """Replay steps unchanged, and as asked.
+
+    Args:
+        steps: of the trace.
+        asked: the other exchange.
+        most_latency_s: as in `network_of`.
 
     Raises:
         UsageError: the unchanged replay is farther than MOST_ERROR from what was recorded, or
@@ -89,9 +101,12 @@ def answer(steps: Sequence[JobStep], asked: WhatIf) -> Replayed:
             f"the unchanged replay is {100 * error:.1f} % off, more than {100 * MOST_ERROR:g} %: "
             "its steps wait for something that the trace does not show"
         )
-    network = network_of(steps)
-    changed = Changed(asked, network)
-    times_s = [_step_s(replay(steps, changed, early=early)) for early in (False, True)]
+    network = network_of(steps, most_latency_s)
+    times_s = [
+        _step_s(replay(steps, Changed(asked, line), early=early))
+        for line in network.lines
+        for early in (False, True)
+    ]
     return Replayed(
         steps=len(steps),
         recorded_s=_step_s(recorded),
@@ -102,6 +117,24 @@ def answer(steps: Sequence[JobStep], asked: WhatIf) -> Replayed:
         knows_ready=all(take_apart(step).knows_ready for step in steps),
         slowed_s=0.0,
     )
+
+
+def _most_latency_s(recording: Recording, shortest_bytes: int) -> float:
+    """What an allreduce of few bytes took, whatever for: others have no more latency."""
+    by_kind: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for rank in recording.ranks:
+        for cell in rank.cells:
+            median_s = quantile_s([cell], 0.5)
+            if (
+                cell.operation == "allreduce"
+                and cell.size == recording.size
+                and cell.high_bytes * _FEW <= shortest_bytes
+                and median_s is not None
+            ):
+                kind = cell.algorithm, cell.traffic, cell.communicator, cell.high_bytes
+                by_kind[kind].append(median_s)
+    # By the rank that waits: who comes last finds the others' messages there.
+    return min(map(max, by_kind.values()), default=math.inf)
 
 
 def _check_algorithm(steps: Sequence[JobStep], algorithm: str) -> None:
