@@ -44,6 +44,7 @@ class ImageNetTrainer:
         self.held_out = ClassFolder.read(args.val_dir, self.images.classes)
         self.rank_batch = args.batch_size * args.batches_per_allreduce
         self.run = Run(args, hvd, program, KIND, self.rank_batch * hvd.size())
+        self.run.resume_hint = ""
         self.steps = len(self.images.samples) // self.run.global_batch
         if self.steps == 0:
             raise UsageError(

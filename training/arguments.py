@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import NoReturn
 
 from hvd_ext.cli import at_least
@@ -12,6 +13,7 @@ from hvd_ext.errors import UsageError
 # Whose module takes Horovod's place; `none` has one of its own.
 EXCHANGES = {"hvd_ext": "hvd_ext.torch", "horovod": "horovod.torch", "none": "training.alone"}
 DEVICES = ("auto", "cpu", "cuda")
+_UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,6 +56,13 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         help="of gradients between nodes (by default HVD_EXT_COMPRESSION says it); auto: what is "
         "measured to be fastest",
     )
+    parser.add_argument(
+        "--stop-after",
+        type=duration_s,
+        metavar="TIME",
+        help="write a checkpoint and leave with code 99 then, as on SIGUSR1 and SIGTERM; such as "
+        "3h50m, 90m or 45s",
+    )
     add_device_arguments(parser)
 
 
@@ -79,3 +88,11 @@ def add_precision_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--channels-last", action="store_true", help="keep the channels of a pixel together"
     )
+
+
+def duration_s(text: str) -> float:
+    """An argparse type: a time such as 3h50m, 90m or 45s, in seconds."""
+    parts = re.findall(r"(\d+)([dhms])", text)
+    if not parts or "".join(map("".join, parts)) != text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 3h50m, 90m or 45s")
+    return float(sum(int(number) * _UNITS_S[unit] for number, unit in parts))

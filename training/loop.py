@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from training.checkpoint import (
     shaping_flags,
 )
 from training.log import CsvLog
+from training.stopping import STOPPED, Stopping
 
 _HELD = ("flags", "global_batch", "model", "optimizer", "epoch", "step", "samples", "rng")
 
@@ -56,7 +58,10 @@ class Run:
         global_batch: samples of a step, of all ranks.
         position: where the run is.
         step_times_s: of the steps that this process took.
+        resume_hint: what to add to the flags to go on from the checkpoint.
     """
+
+    resume_hint = " and --resume"
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class Run:
         self.global_batch = global_batch
         self.position = Position()
         self.step_times_s: list[float] = []
+        self._stopping = Stopping(args.stop_after)
 
     def read_checkpoint(self, path: Path) -> dict[str, Any]:
         """Read a checkpoint of this run's flags, and take its position.
@@ -151,6 +157,9 @@ class Run:
             step: takes one; returns this rank's loss.
             note: called after each with its loss; what the progress shows, if anything.
             save: writes a checkpoint; collective.
+
+        Raises:
+            SystemExit: the run was asked to stop, and has written a checkpoint.
         """
         with progress(title, steps, shown=self.leads) as advance:
             while self.position.step < steps:
@@ -162,9 +171,28 @@ class Run:
                 self.position.samples += self.global_batch
                 self.step_times_s.append(time.perf_counter() - began_s)
                 advance(self.position.step, note(loss))
-                if self.position.step < steps and self.due(self.args.checkpoint_every):
-                    save()
+                if self.position.step < steps:
+                    if reason := self._stopping.asked():
+                        save()
+                        self._leave(reason)
+                    if self.due(self.args.checkpoint_every):
+                        save()
                 hvprof.step()
+        self._stopping.settle()
+
+    def _leave(self, reason: str) -> NoReturn:
+        """End the process as one that is to be started again. A collective."""
+        self._stopping.settle()
+        if self.leads:
+            print(
+                f"{self.program}: stopped after step {self.position.step} ({reason}): its "
+                f"checkpoint is written, go on with the same flags{self.resume_hint}",
+                file=sys.stderr,
+                flush=True,
+            )
+        # A launcher ends the job when the first rank leaves; by then rank 0 has spoken.
+        self.hvd.barrier()
+        raise SystemExit(STOPPED)
 
     def due(self, every: int) -> bool:
         """Whether this step's number is a multiple; 0: none is."""

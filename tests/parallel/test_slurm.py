@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -33,7 +34,8 @@ SlurmdPort={other_port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+# What is queued again starts when the old credential has expired.
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -243,6 +245,40 @@ def test_a_batch_script(cluster: Path, tmp_path: Path) -> None:
     done = _slurm(cluster, *words, PATH=f"{HERE}:{_PATH}")
     assert done.returncode == 0, output.read_text()
     assert {"[0] sum 1", "[1] sum 1"} <= set(output.read_text().splitlines())
+
+
+def test_a_training_that_is_stopped_is_queued_again_and_goes_on(
+    cluster: Path, tmp_path: Path
+) -> None:
+    """The batch script of docs/clusters.md, with a training of its own."""
+    (block,) = re.findall(
+        r"```bash\n(#!/bin/bash\n#SBATCH [^`]*requeue[^`]*)```",
+        (ROOT / "docs" / "clusters.md").read_text(),
+    )
+    tiny = ["--synthetic", "--blocks", "1", "--features", "4", "--patch", "8", "--batch-size", "1"]
+    tiny += ["--log-every", "1", "--threads", "1", "--steps", "10000000"]
+    for old, new in (
+        ("ntasks=8", "ntasks=2"),
+        ("runs/x2", str(tmp_path)),
+        ("--data photographs/train", shlex.join(tiny)),
+        ("hvd-launch run -- python", shlex.join(hvd_launch("run", "--", sys.executable))),
+    ):
+        assert old in block
+        block = block.replace(old, new)
+    script, log = tmp_path / "job.sh", tmp_path / "log.csv"
+    script.write_text(block)
+    words = ("sbatch", "--parsable", f"--chdir={ROOT}", f"--output={tmp_path}/out", str(script))
+    job = _slurm(cluster, *words, PATH=f"{HERE}:{_PATH}").stdout.strip()
+    try:
+        wait_for(lambda: log.exists() and len(log.read_text().splitlines()) > 3, 60)
+        _slurm(cluster, "scancel", "--signal=USR1", "--batch", job)
+        wait_for(lambda: "stopped after step" in (tmp_path / "out").read_text(), 60)
+        stopped = len(log.read_text().splitlines())
+        wait_for(lambda: len(log.read_text().splitlines()) > stopped + 3, 90)
+        assert "(SIGUSR1)" in (tmp_path / "out").read_text()
+    finally:
+        _slurm(cluster, "scancel", job)
+        _wait_until_idle(cluster)
 
 
 def test_an_interrupted_job_leaves_no_process(cluster: Path, tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_launch.tune.allreduce.rank": {*MPI, "hvd_ext.job", "hvd_ext.allreduce", "hvd_launch"},
     "training": {*TRAINED, "hvprof"},
     "training.alone": {"hvd_ext.memory", "mpi4py", "torch"},
+    "training.stopping": {"mpi4py", "numpy"},
     "training.volumes": {*TRAINED, "hvd_ext.spatial"},
     "mesh": {*TRAINED, "hvd_ext.spatial"},
     "cosmoflow": {*TRAINED, "hvd_ext.spatial"},

@@ -1,0 +1,81 @@
+"""A run that is asked to stop, by a signal or because its time is up: all ranks at one step.
+
+What one rank is asked, all hear some steps later, and leave with STOPPED after a checkpoint.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# The code by which Grid Engine, and many scripts for Slurm, know that a job is to be queued again.
+STOPPED = 99
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+
+# Ranks hear of a request so many steps later: none of them has to wait for the others' answer.
+_STEPS_BEHIND = 4
+_TIME_IS_UP = 1000
+_Number = NDArray[np.int32]
+
+
+class Stopping:
+    """Whether this run is to stop, which all ranks agree on."""
+
+    def __init__(self, after_s: float | None) -> None:
+        """Listen to SIGNALS from now on.
+
+        Args:
+            after_s: seconds from now until the time is up; None: it never is.
+        """
+        self._end_s = None if after_s is None else time.monotonic() + after_s
+        self._mine = self._agreed = 0
+        self._comm: MPI.Intracomm | None = None
+        self._under_way: deque[tuple[MPI.Request, _Number, _Number]] = deque()
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def asked(self) -> str:
+        """Why to stop now, or "". A collective, to be called after every step."""
+        # Starts MPI where nothing has: not to be done by importing this module.
+        from mpi4py import MPI
+
+        if self._comm is None:
+            self._comm = MPI.COMM_WORLD.Dup()
+        if self._end_s is not None and time.monotonic() > self._end_s:
+            self._mine = self._mine or _TIME_IS_UP
+        sent, largest = np.array([self._mine], np.int32), np.zeros(1, np.int32)
+        request = self._comm.Iallreduce(sent, largest, MPI.MAX)
+        self._under_way.append((request, sent, largest))
+        if len(self._under_way) > _STEPS_BEHIND:
+            self._hear()
+        return self._reason()
+
+    def settle(self) -> None:
+        """Hear what is under way, so that nothing of it outlives the run. A collective."""
+        while self._under_way:
+            self._hear()
+
+    def _hear(self) -> None:
+        request, _, largest = self._under_way.popleft()
+        request.Wait()
+        self._agreed = max(self._agreed, int(largest[0]))
+
+    def _reason(self) -> str:
+        if self._agreed == 0:
+            return ""
+        return (
+            "its time is up" if self._agreed == _TIME_IS_UP else signal.Signals(self._agreed).name
+        )
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # Asked again (Slurm signals a rank and its keeper, which hands it on) it is the same.
+        self._mine = number
