@@ -131,7 +131,7 @@ setup(
         # hvd_ext.torch. Not required: hvprof and hvd-launch serve other programs too, and
         # Horovod's release can be built only once torch is there (see toolchain/).
         "torch": ["torch>=2.1", "horovod==0.28.1"],
-        # The bundled trainers: reading images, and the photographs of the demo.
+        # The bundled trainers: reading images, the photographs of the demo, SSIM.
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
         # Pictures of benchmarks.
         "plot": ["matplotlib>=3.8"],
@@ -152,6 +152,7 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
+            "scikit-learn",  # handwritten digits, for examples/digits.py
         ],
     },
     entry_points={

@@ -1,0 +1,67 @@
+"""The scripts of examples/ run as they stand, on two ranks, and show what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.ranks import ROOT, environment
+
+EXAMPLES = ROOT / "examples"
+BIN = Path(sys.executable).parent
+
+
+def run(script: Path) -> str:
+    """The script's own way to start it, as its docstring tells; returns what it prints."""
+    (command,) = re.findall(r"^Run it: (.+)$", (EXAMPLES / script.name).read_text(), re.MULTILINE)
+    words = command.replace(f"examples/{script.name}", str(script)).split()
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=environment() | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_they_are_short() -> None:
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert len(scripts) == 3
+    assert all(len(script.read_text().splitlines()) < 60 for script in scripts)
+
+
+def test_digits_are_learnt_the_same_with_horovods_own_exchange(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    script = (EXAMPLES / "digits.py").read_text()
+    stock = tmp_path / "digits.py"
+    stock.write_text(script.replace("import hvd_ext.torch as hvd", "import horovod.torch as hvd"))
+    assert stock.read_text() != script
+    told = [re.findall(r"2 ranks read ([\d.]+)%", run(s)) for s in (EXAMPLES / "digits.py", stock)]
+    assert told[0] == told[1]
+    assert float(told[0][0]) > 95
+
+
+def test_a_shared_sample_is_learnt_as_a_whole_one() -> None:
+    told = run(EXAMPLES / "split_sample.py")
+    losses = [
+        tuple(map(float, pair)) for pair in re.findall(r"loss ([\d.]+) split, ([\d.]+)", told)
+    ]
+    assert len(losses) == 5
+    assert losses[-1][0] < losses[0][0]
+    assert all(split == pytest.approx(whole, rel=1e-4) for split, whole in losses)
+
+
+def test_a_planned_allreduce_sums_as_mpi_does() -> None:
+    told = run(EXAMPLES / "planned_allreduce.py")
+    assert re.findall(r"(\d+) bytes: planned [\d.]+ us, mpi4py [\d.]+ us", told) == [
+        *("1024", "262144", "4194304")
+    ]
