@@ -10,22 +10,16 @@ Another MPI library has a Python of its own: --python .venvs/intelmpi/bin/python
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from benchmarks import harness
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
 
 _MODULE = "benchmarks.yielding"
-_CYCLE_S = 0.001
 _SECONDS = 2.0
-_SIDE = 160
 _ALONE, _PLAIN = "no thread beside it", "as the library comes"
 # By how MPI_Get_library_version begins.
 _WAYS: dict[str, dict[str, dict[str, str]]] = {
@@ -116,35 +110,12 @@ def _work(meets: bool) -> None:
     from mpi4py import MPI
 
     from hvd_launch.backends.libraries import version_line
+    from hvd_launch.doctor.yielding import computed_per_s
 
     world = MPI.COMM_WORLD
-    done = threading.Event()
-    beside = threading.Thread(target=_meet, args=(world.Dup(), done))
-    matrix = np.random.default_rng(world.rank).random((_SIDE, _SIDE))
-    world.Barrier()
-    if meets:
-        beside.start()
-    began_s, steps = time.perf_counter(), 0
-    while (took_s := time.perf_counter() - began_s) < _SECONDS:
-        matrix @ matrix  # lets the other thread run
-        steps += 1
-    done.set()
-    if meets:
-        beside.join()
-    total = world.allreduce(steps / took_s)
+    per_s = computed_per_s(world, _SECONDS, meets)
     if world.rank == 0:
-        ranks.report({"per_s": total, "mpi": version_line(MPI.Get_library_version())})
-
-
-def _meet(comm: Any, done: threading.Event) -> None:
-    """Meet the other ranks each cycle, until all of them are done."""
-    from mpi4py import MPI
-
-    ready = np.zeros(1)
-    while ready[0] < comm.size:
-        time.sleep(_CYCLE_S)
-        ready[0] = done.is_set()
-        comm.Allreduce(MPI.IN_PLACE, ready)
+        ranks.report({"per_s": per_s, "mpi": version_line(MPI.Get_library_version())})
 
 
 if __name__ == "__main__":

@@ -36,10 +36,13 @@ _SPACES = ("uts", "net", "ipc", "mount", "pid")
 # hold what the peers' windows let them send at once: a dropped packet is a stall of 200 ms,
 # which a cluster's network does not have.
 _BURST, _QUEUE = "256kb", "64mb"
-# The first process. It reads its id before /proc becomes the host's own.
+# The first process. It reads its id before /proc becomes the host's own. The file by which the
+# hosts know each other's addresses stays mounted when its name is gone.
 _FIRST_PROCESS = """
 read pid rest < /proc/self/stat
 mount -t proc proc /proc && mount -t tmpfs tmpfs /dev/shm && hostname "$0" || exit
+printf '%s' "$1" > /dev/shm/hosts && mount --bind /dev/shm/hosts /etc/hosts || exit
+rm /dev/shm/hosts
 echo "$pid"
 exec cat
 """
@@ -109,7 +112,8 @@ def emulated_hosts(count: int, gbit: float) -> Iterator[Hosts]:
     addresses = tuple(_ADDRESS.format(index + 1) for index in range(count))
     first: dict[str, subprocess.Popen[str]] = {}
     try:
-        pids = {name: _start(name, first) for name in (*names, _SWITCH)}
+        known = _hosts_file(names, addresses)
+        pids = {name: _start(name, known, first) for name in (*names, _SWITCH)}
         _join(pids, addresses, gbit)
         yield Hosts(names, addresses, tuple(pids.values()))
     finally:
@@ -118,10 +122,19 @@ def emulated_hosts(count: int, gbit: float) -> Iterator[Hosts]:
             process.communicate()
 
 
-def _start(name: str, first: dict[str, subprocess.Popen[str]]) -> int:
+def _hosts_file(names: Sequence[str], addresses: Sequence[str]) -> str:
+    places = {
+        "localhost": "127.0.0.1",
+        **dict(zip(names, addresses, strict=True)),
+        _SWITCH: _ADDRESS.format(_SWITCH_NUMBER),
+    }
+    return "".join(f"{address} {name}\n" for name, address in places.items())
+
+
+def _start(name: str, known: str, first: dict[str, subprocess.Popen[str]]) -> int:
     spaces = [f"--{space}" for space in _SPACES]
     first[name] = subprocess.Popen(
-        ["unshare", *spaces, "--fork", "--kill-child", "sh", "-c", _FIRST_PROCESS, name],
+        ["unshare", *spaces, "--fork", "--kill-child", "sh", "-c", _FIRST_PROCESS, name, known],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

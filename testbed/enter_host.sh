@@ -1,6 +1,9 @@
 #!/bin/sh
-# Runs a command on an emulated host, as ssh would: enter_host.sh NAME COMMAND...
+# Runs a command on an emulated host, as ssh would: enter_host.sh [-OPTION...] NAME COMMAND...
 # EMULATED_HOSTS holds what emulated_hosts.py made: NAME=PID of its first process, ...
+while [ "${1#-}" != "$1" ]; do
+    shift # ssh's own, such as -x
+done
 name=$1
 shift
 for host in $EMULATED_HOSTS; do

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from hvd_launch.backends.libraries import Backend
+from testbed.emulated_hosts import INTERFACE, EmulationError, emulated_hosts
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(sys.executable).parent
@@ -70,6 +72,7 @@ LIBRARIES = {
         "make mpis MVAPICH2=ARCHIVE_OR_PREFIX",
         cannot={
             "ucx": "it sends through InfiniBand's verbs itself",
+            "network": "between hosts it sends through InfiniBand's verbs alone",
             "slow rules": "it has no rules by message size that can be relied on",
             "failing rules": "it has no rules by message size that can be relied on",
             "last words": _LOST_WORDS,
@@ -120,6 +123,15 @@ def bin_of(name: str, *needs: str) -> Path:
     if not (mpi.folder / "python").exists():
         pytest.skip(f"no {mpi.folder}: run `{mpi.made_by}`")
     return mpi.folder
+
+
+def horovod_bin_of(name: str, *needs: str) -> Path:
+    """As `bin_of`, of the environment beside that has Horovod built against this library."""
+    bin_of(name, *needs)
+    folder = _BESIDE / f"{name}-horovod" / "bin"
+    if not (folder / "python").exists():
+        pytest.skip(f"no {folder}: run `make mpi-horovod MPI={name}`")
+    return folder
 
 
 def can(library: Path, what: str) -> bool:
@@ -174,6 +186,35 @@ def run(library: Path, *arguments: str, **extra: str) -> subprocess.CompletedPro
         timeout=100,
         check=False,
     )
+
+
+@contextmanager
+def on_two_hosts(library: Path) -> Iterator[tuple[list[str], str, dict[str, str]]]:
+    """Two emulated hosts, of a slot each, for jobs of the library of this bin folder.
+
+    Yields what stands before hvd-launch, its -H, and variables by which the library reaches the
+    hosts and sends by TCP. Skips the test where there can be no such hosts.
+    """
+    backend = backend_of(library)
+    variables = {
+        backend.library.agent_variable: str(ROOT / "testbed" / "enter_host.sh"),
+        "OMPI_MCA_btl_tcp_if_include": INTERFACE,
+        "OMPI_MCA_btl": "^openib,ofi,uct,usnic",
+        "OMPI_MCA_pml": "ob1",
+        "FI_PROVIDER": "tcp",
+    }
+    if backend.name == "intelmpi":
+        # Its package has no libfabric, by which it sends to other hosts; MPICH's has.
+        variables["LD_LIBRARY_PATH"] = str(bin_of("mpich5").parent / "lib" / "mpich")
+    try:
+        with emulated_hosts(2, gbit=1) as hosts:
+            yield (
+                ["nsenter", "-t", str(hosts.pids[-1]), "--uts", "--net"],
+                ",".join(f"{host}:1" for host in hosts.names),
+                variables | hosts.environment(),
+            )
+    except EmulationError as error:
+        pytest.skip(str(error))
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulated_hosts import INTERFACE, EmulationError, emulated_hosts
 from tests.on_every_mpi import (
     HERE,
     ROOT,
@@ -21,6 +20,7 @@ from tests.on_every_mpi import (
     bin_of,
     environment,
     hvd_launch,
+    on_two_hosts,
     run,
 )
 
@@ -167,49 +167,21 @@ def test_each_rank_sees_its_gpus(name: str, strategy: str, seen: list[str]) -> N
     assert sorted(done.stdout.splitlines()) == [f"[{r}] {seen[r]}" for r in (0, 1)]
 
 
-@pytest.mark.parametrize("name", ["environment", "openmpi5"])
-def test_a_job_on_two_emulated_hosts(name: str) -> None:
-    library = bin_of(name)
-    try:
-        with emulated_hosts(2, gbit=1) as hosts:
-            agent = str(ROOT / "testbed" / "enter_host.sh")
-            variables = {
-                **hosts.environment(),
-                "OMPI_MCA_plm_rsh_agent": agent,
-                "PRTE_MCA_plm_ssh_agent": agent,
-                "OMPI_MCA_btl_tcp_if_include": INTERFACE,
-                "OMPI_MCA_btl": "^openib,ofi,uct,usnic",
-                "OMPI_MCA_pml": "ob1",
-                "HVD_EXT_TEST": "two\nlines; $(id)",
-            }
-            enter = ["nsenter", "-t", str(hosts.pids[-1]), "--uts", "--net"]
-            places = ",".join(f"{host}:1" for host in hosts.names)
-            ranks = (str(library / "python"), "-c", HOST)
-            done = subprocess.run(
-                [*enter, *hvd_launch("run", "-np", "2", "-H", places, "--", *ranks)],
-                env=environment(library, **variables),
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-    except EmulationError as error:
-        pytest.skip(str(error))
+@pytest.mark.needs("network")
+def test_a_job_on_two_emulated_hosts(library: Path) -> None:
+    with on_two_hosts(library) as (enter, hosts, variables):
+        ranks = (str(library / "python"), "-c", HOST)
+        done = subprocess.run(
+            [*enter, *hvd_launch("run", "-np", "2", "-H", hosts, "--", *ranks)],
+            env=environment(library, **variables, HVD_EXT_TEST="two\nlines; $(id)"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     value = repr("two\nlines; $(id)")
     assert sorted(done.stdout.splitlines()) == [f"[{r}] host{r} 2 {value}" for r in (0, 1)]
-
-
-def test_a_horovod_job_on_open_mpi_5() -> None:
-    """horovodrun 0.28.1 cannot start one."""
-    library = ROOT / ".venvs" / "openmpi5-horovod" / "bin"
-    if not (library / "python").exists():
-        pytest.skip(f"no {library}: run `make mpi-horovod MPI=openmpi5`")
-    code = "import torch, horovod.torch as hvd; hvd.init(); "
-    code += "print(hvd.mpi_enabled(), hvd.allreduce(torch.tensor([hvd.rank() + 1.0])).item())"
-    job = ("run", "-np", "2", "--", str(library / "python"), "-c", code)
-    done = run(library, *job, OMP_NUM_THREADS="1")
-    assert sorted(done.stdout.splitlines()) == ["[0] True 1.5", "[1] True 1.5"], done.stderr
 
 
 def test_a_job_is_recorded(tmp_path: Path) -> None:

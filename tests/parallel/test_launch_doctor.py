@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.memory import chosen_names
+from hvd_launch import machine
 from hvd_launch.backends.libraries import LIBRARIES as KNOWN
 from hvd_launch.doctor.rules_node import CACHE_LINE
-from tests.on_every_mpi import HERE, LIBRARIES, bin_of, environment
+from tests.on_every_mpi import HERE, LIBRARIES, backend_of, bin_of, environment
 
 Told = dict[str, dict[str, str]]
 
@@ -45,13 +46,15 @@ def test_a_library_with_its_own_python(name: str) -> None:
     folder = bin_of(name)
     code, told = doctor(folder / "python", folder)
     assert code == 0, told
-    library = LIBRARIES[name].backend
-    assert told["MPI"]["evidence"].startswith(KNOWN[library].title if library else "")
+    library = KNOWN[LIBRARIES[name].backend or backend_of(folder).name]
+    assert told["MPI"]["evidence"].startswith(library.title)
     assert "never been run" not in str(told)
     assert told["one MPI"]["status"] == "ok"
     assert told["a job"]["evidence"] == "2 ranks found each other"
     assert told["thread level"]["evidence"] == "MPI_THREAD_MULTIPLE"
     assert "CUDA awareness" in told
+    spare = machine.cores() > 2
+    assert ("yielding" in told) == (library.yields is not None and not spare)
     kept = "ok" if chosen_names(os.environ) == [] else "note"
     assert told["freed memory"]["status"] == kept
     plain, few = re.findall(r" with (\d+)", told["freed memory"]["evidence"])

@@ -20,7 +20,7 @@ import pytest
 from hvd_ext.allreduce.table import BUILT_IN, dump
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
-from tests.on_every_mpi import HERE, ROOT, backend_of
+from tests.on_every_mpi import HERE, ROOT, backend_of, horovod_bin_of
 
 ALLREDUCE = ["allreduce", "-np", "2", "--least", "64KiB", "--most", "128KiB"]
 ALLREDUCE += ["--no-table", "--rounds", "2", "--pairs", "2", "--json"]
@@ -234,9 +234,7 @@ print("version", hvd.mpi_built(), open("/proc/self/maps").read().count("openmpi5
 
 
 def test_stock_horovod_on_open_mpi_5_follows_the_rules(tmp_path: Path) -> None:
-    library = ROOT / ".venvs" / "openmpi5-horovod" / "bin"
-    if not (library / "python").exists():
-        pytest.skip(f"no {library}: run `make mpi-horovod MPI=openmpi5`")
+    library = horovod_bin_of("openmpi5")
     found = backend_of(library)
     chosen = found.library.candidates(1)
     choices = ((0, chosen.base), (8192, "ring"))

@@ -103,7 +103,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Draws its screen, when it has one to draw.
     "hvd_launch.doctor": {"hvd_ext.errors", "hvd_ext.memory", "hvd_launch", "rich"},
     # Runs in processes of its own, to see what these load.
-    "hvd_launch.doctor.child": {"hvd_ext.memory", "mpi4py", "horovod"},
+    "hvd_launch.doctor.child": {"hvd_ext.memory", "hvd_launch.doctor", "mpi4py", "horovod"},
+    "hvd_launch.doctor.yielding": {"mpi4py"},
     "hvd_launch.tune": {
         "hvd_launch",
         *FACTS,

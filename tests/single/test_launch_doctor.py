@@ -183,6 +183,20 @@ def test_what_keeping_freed_memory_brings_is_told() -> None:
     assert freed_memory(replace(SOUND, filling=failed)) == (NOTE, "not measured: timed out")
 
 
+def test_what_yielding_brings_is_told() -> None:
+    def told(seen: Snapshot) -> list[tuple[str, str]]:
+        return [(f.status, f.evidence) for f in examine(seen) if f.topic == "yielding"]
+
+    measured = replace(SOUND, yielding={"yields": 900.0, "plain": 600.0})
+    ((status, evidence),) = told(measured)
+    assert status == OK
+    assert "OMPI_MCA_mpi_yield_when_idle=1" in evidence
+    assert "1.50 x" in evidence
+    assert told(SOUND) == []
+    mpich = {"path": "/m", "name": "mpich", "version": (5, 0, 2)}
+    assert told(replace(measured, mpirun=mpich)) == []
+
+
 def test_a_library_that_was_never_run_says_so() -> None:
     notes = [finding.evidence for finding in examine(GDR) if finding.status == NOTE]
     assert any("never been run" in note for note in notes)

@@ -43,6 +43,7 @@ class MpiLibrary(abc.ABC):
         agent_variable: who sets it has a way to other hosts that is not ssh's.
         abort_patterns: what it prints when a rank aborts: groups `rank`, and `code` or nothing.
         mixes_packets: its daemon mixes what it reads of several ranks, but leaves packets whole.
+        yields: has a thread that waits leave its core; None: it does so without being told.
         registration_cache_off: what turns the registration cache off, as NAME=VALUE.
         uuids_misread: what it takes a GPU for that is listed by its UUID; "": it can read them.
         rotation_note: what to know where a rank's GPUs are rotated.
@@ -65,6 +66,7 @@ class MpiLibrary(abc.ABC):
     agent_variable = ""
     abort_patterns: tuple[re.Pattern[bytes], ...] = ()
     mixes_packets = False
+    yields: Setting | None = None
     registration_cache_off: tuple[str, ...] = ()
     uuids_misread = ""
     rotation_note = ""
@@ -106,7 +108,7 @@ class MpiLibrary(abc.ABC):
 
     def settings(self) -> tuple[Setting, ...]:
         """What a training job needs on any machine."""
-        return ()
+        return (self.yields,) if self.yields else ()
 
     @abc.abstractmethod
     def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:

@@ -42,9 +42,16 @@ class IntelMpi(MpiLibrary):
     rank_variables = mpich.RANK_VARIABLES
     srun_plugins = slurm.PMI2
     exported = "I_MPI_(?!HYDRA|INFO).*"
-    agent_variable = mpich.AGENT_VARIABLE
+    agent_variable = "I_MPI_HYDRA_BOOTSTRAP_EXEC"
     mixes_packets = True
     registration_cache_off = ("FI_MR_CACHE_MONITOR=disabled",)
+    yields = Setting(
+        "I_MPI_THREAD_YIELD",
+        "2",
+        "-1: it spins",
+        YIELDS,
+        "impi_info -v I_MPI_THREAD_YIELD; MPI_T's MPIR_CVAR_IMPI_THREAD_YIELD",
+    )
     horovodrun_note = ""
 
     def recognise_mpirun(self, text: str) -> Version | None:
@@ -92,13 +99,7 @@ class IntelMpi(MpiLibrary):
                 "a rank of a training framework has threads of its own to spread",
                 _REFERENCE.format("process pinning"),
             ),
-            Setting(
-                "I_MPI_THREAD_YIELD",
-                "2",
-                "-1: it spins",
-                YIELDS,
-                "impi_info -v I_MPI_THREAD_YIELD; MPI_T's MPIR_CVAR_IMPI_THREAD_YIELD",
-            ),
+            *super().settings(),
         )
 
     def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:

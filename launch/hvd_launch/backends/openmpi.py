@@ -47,6 +47,13 @@ class _OpenMpi(MpiLibrary):
     abort_patterns = (re.compile(rb"MPI_ABORT was invoked on rank (?P<rank>\d+)(?P<code>)"),)
     registration_cache_off = ("OMPI_MCA_mpi_leave_pinned=0", "UCX_RCACHE_ENABLE=n")
     rules_file = "openmpi_rules.conf"
+    yields = Setting(
+        "OMPI_MCA_mpi_yield_when_idle",
+        "1",
+        "0, but 1 where mpirun knows of more ranks than slots",
+        YIELDS,
+        "ompi_info --param mpi all --level 9",
+    )
 
     def recognise_mpirun(self, text: str) -> Version | None:
         first = text.strip().partition("\n")[0].strip()
@@ -76,17 +83,6 @@ class _OpenMpi(MpiLibrary):
         for name in job.exported:
             words += ["-x", name]
         return [*words, *job.command]
-
-    def settings(self) -> tuple[Setting, ...]:
-        return (
-            Setting(
-                "OMPI_MCA_mpi_yield_when_idle",
-                "1",
-                "0, but 1 where mpirun knows of more ranks than slots",
-                YIELDS,
-                "ompi_info --param mpi all --level 9",
-            ),
-        )
 
     def gpu_settings(self, preset: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
         """For the smcuda transport, and for UCX where it is used."""

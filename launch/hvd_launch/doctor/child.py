@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.memory import keep_freed_memory
+from hvd_launch.doctor.yielding import computed_per_s
 
 # MPICH's MPIX_GPU_SUPPORT_CUDA.
 _CUDA = 0
 # A step of `filling`: blocks of 256 KiB to 16 MiB, all there at once as activations are.
 _BLOCKS_BYTES = [2**power for power in range(18, 25) for _ in range(4)]
 _STEPS = 6
+_YIELDING_S = 1.0
 
 
 def mpi4py() -> dict[str, Any]:
@@ -105,6 +107,16 @@ def filling() -> dict[str, Any]:
     }
 
 
+def yielding() -> dict[str, Any]:
+    """How fast the ranks of this job compute beside a thread that waits in MPI."""
+    from mpi4py import MPI
+
+    return {
+        "rank": MPI.COMM_WORLD.rank,
+        "per_s": computed_per_s(MPI.COMM_WORLD, _YIELDING_S),
+    }
+
+
 def _page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
@@ -134,7 +146,7 @@ def _loaded_mpi() -> str | None:
 
 def main() -> None:
     """Print what was asked for, or the error."""
-    probes = {"mpi4py": mpi4py, "horovod": horovod, "rank": rank, "filling": filling}
+    probes = {probe.__name__: probe for probe in (mpi4py, horovod, rank, filling, yielding)}
     try:
         told = probes[sys.argv[1]]()
     except Exception as error:

@@ -46,8 +46,13 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     output = log
     if found is not None and "error" not in mpi4py:
         say(f"a job of {ranks} ranks")
-        told, printed = _trial(found, ranks)
+        told, printed = _job(found, ranks, "rank")
         output += printed
+    yielding: dict[str, float] = {}
+    # With a core to spare the thread that waits takes none from one that computes.
+    if found is not None and len(told) == ranks >= machine.cores() and told[0]["size"] == ranks:
+        say("yielding")
+        yielding = _yielding(found, ranks)
     say("freed memory")
     filling = _filling(os.environ)
     say("devices")
@@ -71,6 +76,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         components=() if found is None else _components(found),
         left=memory.left_alone(os.environ),
         filling=filling,
+        yielding=yielding,
     )
 
 
@@ -113,13 +119,19 @@ def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
     return told, found
 
 
-def _trial(found: Backend, ranks: int) -> tuple[list[Mapping[str, Any]], str]:
-    """Run ranks that report on themselves: what they said, and what else was printed.
+def _job(
+    found: Backend, ranks: int, probe: str, **variables: str | None
+) -> tuple[list[Mapping[str, Any]], str]:
+    """Run a probe on ranks: what they said, and what else was printed.
 
-    They are started as `run` would start them.
+    They are started as `run` would start them, but for `variables`; None: not set.
     """
-    settings = job_settings(found.library, os.environ).given
-    launch = machine.rank_command(found, ranks, [*_PROBE, "rank"], settings=settings)
+    wanted = {**os.environ, **variables}
+    environ = {name: value for name, value in wanted.items() if value is not None}
+    given = job_settings(found.library, environ).given
+    settings = [setting for setting in given if setting.name not in variables]
+    command = [*_PROBE, probe]
+    launch = machine.rank_command(found, ranks, command, settings=settings, environ=environ)
     done = _run(launch.argv, launch.environ)
     told: list[Mapping[str, Any]] = []
     rest: list[str] = []
@@ -128,11 +140,28 @@ def _trial(found: Backend, ranks: int) -> tuple[list[Mapping[str, Any]], str]:
             value = json.loads(line)
         except ValueError:
             value = None
-        if isinstance(value, dict) and "threads" in value:
+        if isinstance(value, dict) and "rank" in value:
             told.append(value)
         else:
             rest.append(line)
     return told, "\n".join(rest)
+
+
+def _yielding(found: Backend, ranks: int) -> dict[str, float]:
+    """Steps/s beside a thread that waits in MPI, which yields or is as the library comes.
+
+    Empty where the library need not be told to yield, or a job failed.
+    """
+    if (setting := found.library.yields) is None:
+        return {}
+    values = {"yields": setting.value, "plain": None}
+    told = {
+        name: _job(found, ranks, "yielding", **{setting.name: value})[0]
+        for name, value in values.items()
+    }
+    if any(len(seen) != ranks for seen in told.values()):
+        return {}
+    return {name: seen[0]["per_s"] for name, seen in told.items()}
 
 
 def _filling(environ: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:

@@ -52,6 +52,8 @@ class Snapshot:
         components: of Open MPI, such as "pml ucx"; empty for other libraries.
         left: why hvd_ext leaves malloc as it is in this environment; "": it keeps freed memory.
         filling: of memory freed just before: malloc as it is given, and kept; or an error each.
+        yielding: steps/s beside a thread that waits in MPI, which yields or is as the library
+            comes (plain); empty where ranks have cores to spare, or nothing is set for it.
     """
 
     mpirun: Mapping[str, Any]
@@ -71,6 +73,7 @@ class Snapshot:
     components: tuple[str, ...] = field(default=())
     left: str = ""
     filling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    yielding: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def library(self) -> MpiLibrary | None:
