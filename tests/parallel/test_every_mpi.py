@@ -14,6 +14,8 @@ from tests.on_every_mpi import LIBRARIES, ROOT, backend_of, can, run
 PROGRAMS = ROOT / "tests" / "programs"
 # For rules: what is chosen, and what takes several times as long from 64 KiB to 1 MiB.
 SLOW = {"intelmpi": ("8", "3")}
+# How far the sizes with the slow one stand out from the others, however busy the machine is.
+MARGIN = 1.2
 OTHERS = [16384, 32768, 2**21, 2**22]
 SLOWER = [65536, 2**18, 2**20]
 
@@ -57,7 +59,8 @@ def test_rules_by_size_hold_where_they_say_and_nowhere_else(library: Path) -> No
             least[name] = {size: min(us, least[name].get(size, us)) for size, us in times.items()}
         ratios = {size: least["slow"][size] / least["fast"][size] for size in least["fast"]}
         # Where other programs use the cores too, more turns are needed.
-        if number and min(ratios[s] for s in SLOWER) > max(1.5, *(ratios[s] for s in OTHERS)):
+        others = max(ratios[size] for size in OTHERS)
+        if number and min(ratios[size] for size in SLOWER) > MARGIN * others:
             return
     raise AssertionError(ratios)
 
