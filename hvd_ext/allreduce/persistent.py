@@ -21,7 +21,7 @@ from hvd_ext.allreduce.exchange import Exchange, MessageExchange, PlannedCall, S
 from hvd_ext.allreduce.operations import Array, Operation, find_operation
 from hvd_ext.allreduce.prepare import check_dtype, dtype_class_of, prepare
 from hvd_ext.allreduce.shared_memory import SharedMemoryExchange
-from hvd_ext.allreduce.table import BUILT_IN, Table
+from hvd_ext.allreduce.table import BUILT_IN, Table, built_in
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.events import CommEvent, emit, listening
@@ -93,7 +93,7 @@ class PersistentAllreduce:
         *,
         dtype: str | None = None,
         algorithm: str | None = None,
-        table: Table = BUILT_IN,
+        table: Table | None = None,
     ) -> None:
         """Plan the reduction of `buffer`; collective.
 
@@ -105,7 +105,7 @@ class PersistentAllreduce:
             operation: "sum", "average", "min", "max" or "product".
             dtype: "bfloat16" for an array of uint16 that holds it.
             algorithm: by default what the table names for its size.
-            table: message sizes and their algorithms.
+            table: message sizes and their algorithms; by default the built-in of this MPI library.
 
         Raises:
             UsageError: one of these is not supported.
@@ -130,7 +130,7 @@ class PersistentAllreduce:
         operation: str = "sum",
         *,
         algorithm: str | None = None,
-        table: Table = BUILT_IN,
+        table: Table | None = None,
     ) -> PersistentAllreduce:
         """Plan the reduction of memory that the node's ranks share; it is in `buffer`.
 
@@ -203,7 +203,7 @@ class PersistentAllreduce:
         name: str,
         dtype: str | None,
         algorithm: str | None,
-        table: Table,
+        table: Table | None,
         window: NodeWindow | None = None,
     ) -> None:
         dtype = check_dtype(self.buffer, dtype)
@@ -211,8 +211,11 @@ class PersistentAllreduce:
         self._started = None
         reduction = find_operation(name)
         if algorithm is None:
+            from mpi4py import MPI
+
             memory = "host" if window is None else "arena"
             dtype_class = DTYPES[dtype].dtype_class
+            table = built_in(MPI.Get_library_version()) if table is None else table
             self.algorithm = choose(table, topology, memory, self.buffer.nbytes, dtype_class)
         else:
             self.algorithm = algorithm

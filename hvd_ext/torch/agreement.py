@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_ext import settings
-from hvd_ext.allreduce.table import BUILT_IN, Table, load
+from hvd_ext.allreduce.table import Table, built_in, load
 from hvd_ext.arena.layout import ParameterSpec, digest, first_difference
 from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.job.monitored_allgather import monitored_allgather
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 def read_table(world: MPI.Comm) -> Table:
     """The table that rank 0 reads, the same on every rank; collective."""
+    from mpi4py import MPI
+
     table: Table | None = None
     problem: HvdExtError | None = None
     if world.rank == 0:
         path = settings.table_path()
         try:
-            table = load(Path(path)) if path else BUILT_IN
+            table = load(Path(path)) if path else built_in(MPI.Get_library_version())
         except HvdExtError as error:
             problem = error
     table, problem = world.bcast((table, problem))

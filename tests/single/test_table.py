@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.rows import choices, merge
-from hvd_ext.allreduce.table import BUILT_IN, CHOICES, MEMORY_KINDS, Row, Table, dump, load
+from hvd_ext.allreduce.table import (
+    BUILT_IN,
+    CHOICES,
+    MEMORY_KINDS,
+    Row,
+    Table,
+    built_in,
+    dump,
+    load,
+)
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 
@@ -54,9 +63,19 @@ def test_explain_names_choice_row_and_file(tmp_path):
     assert "no row" in load(path).explain(9, 1, "host", 5000)
 
 
+def test_outside_the_arena_intel_mpi_reduces_itself_where_it_is_faster():
+    intel, others = built_in("Intel(R) MPI Library 2021.19"), built_in("Open MPI v4.1.8")
+    sizes = (1 << 10, 64 << 10, 4 << 20)
+    for memory, chosen in (("host", ["shared_memory", "native", "shared_memory"]), ("arena", None)):
+        usual = [others.choose(1, 2, memory, size) for size in sizes]
+        assert usual == ["shared_memory"] * 3
+        assert [intel.choose(1, 2, memory, size) for size in sizes] == (chosen or usual)
+    assert intel.choose(1, 3, "host", 64 << 10) == "shared_memory"
+
+
 def test_every_name_of_a_table_is_an_algorithm():
     assert set(CHOICES) == {*ALGORITHMS, "shared_memory"}
-    for row in BUILT_IN.rows:
+    for row in (*BUILT_IN.rows, *built_in("Intel(R) MPI Library").rows):
         assert {algorithm for _, algorithm in row.choices} <= set(CHOICES)
 
 
