@@ -6,10 +6,11 @@ core computes, training loses that time, though no gradient goes through Horovod
 more: with 2 ranks on 2 cores, one computing thread each, the background threads took a
 third of both cores.
 
-Hence two measures. Open MPI yields the core while it polls (mpi_yield_when_idle, which it
-sets itself only where it knows of more ranks than slots), as does Intel MPI, and the thread is scheduled as
-idle (SCHED_IDLE): it still runs at once on a free core, such as that of a script that waits
-for an exchange of its own. With the lowest niceness alone it took 5 % of a ResNet-50 step.
+Hence two measures. Open MPI and Intel MPI yield the core while they poll (Open MPI sets
+mpi_yield_when_idle itself only where it knows of more ranks than slots), and the thread is
+scheduled as idle (SCHED_IDLE): it still runs at once on a free core, such as that of a script
+that waits for an exchange of its own. With the lowest niceness alone it took 5 % of a
+ResNet-50 step.
 The cycle time stays as the user set it. Where ranks share cores the thread is left alone: a
 waiting rank could otherwise keep the thread it waits for off their core.
 """
