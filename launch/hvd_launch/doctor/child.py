@@ -23,7 +23,7 @@ _CUDA = 0
 # A step of `filling`: blocks of 256 KiB to 16 MiB, all there at once as activations are.
 _BLOCKS_BYTES = [2**power for power in range(18, 25) for _ in range(4)]
 _STEPS = 6
-_YIELDING_S = 1.0
+_YIELDING_S = 0.5
 
 
 def mpi4py() -> dict[str, Any]:
