@@ -43,7 +43,7 @@ def test_run_doctor_and_tune_start_the_same_job(
     expected = {setting.name: setting.value for setting in settings}
     for name in expected:
         monkeypatch.delenv(name, raising=False)
-    assert variables(collect._trial(backend, 2)[1], expected) == expected
+    assert variables(collect._job(backend, 2, "rank")[1], expected) == expected
     lines: list[str] = []
     jobs.run(Target(backend, 2, ()), ["true"], (), 30.0, lines.append)
     assert variables("\n".join(lines), expected) == expected
