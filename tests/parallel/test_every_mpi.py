@@ -12,10 +12,10 @@ from hvd_launch.tune.allreduce.rank import MARK
 from tests.on_every_mpi import LIBRARIES, ROOT, backend_of, can, run
 
 PROGRAMS = ROOT / "tests" / "programs"
-# For rules: what is chosen, and what takes many times as long from 64 KiB to 1 MiB.
-SLOW = {"intelmpi": ("8", ((65536, "13"), (2**19, "12")))}
-# How far the sizes with a slow one stand out from the others at least, on a busy machine too.
-MARGIN = 2
+# For rules: what is chosen, and what takes longer from 64 KiB to 1 MiB.
+SLOW = {"intelmpi": ("8", "3")}
+# How far the sizes with the slow one stand out from the others at least, on a busy machine too.
+MARGIN = 1.2
 OTHERS = [16384, 32768, 2**21, 2**22]
 SLOWER = [65536, 2**18, 2**20]
 
@@ -46,10 +46,10 @@ def test_the_watchdog_names_a_missing_rank(library: Path) -> None:
 
 @pytest.mark.needs("slow rules")
 def test_rules_by_size_hold_where_they_say_and_nowhere_else(library: Path) -> None:
-    """Slow algorithms from 64 KiB to 1 MiB: ratios of jobs in turns, the least of each size."""
+    """A slow algorithm from 64 KiB to 1 MiB: ratios of jobs in turns, the least of each size."""
     backend = backend_of(library)
     fast, slow = SLOW[backend.name]
-    rules = {"fast": [(0, fast)], "slow": [(0, fast), *slow, (2**20 + 4, fast)]}
+    rules = {"fast": [(0, fast)], "slow": [(0, fast), (65536, slow), (2**20 + 4, fast)]}
     least: dict[str, dict[int, float]] = {name: {} for name in rules}
     for number in range(10):
         for name, by_size in rules.items():

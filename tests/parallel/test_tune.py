@@ -22,7 +22,7 @@ from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
 from tests.on_every_mpi import HERE, ROOT, backend_of, horovod_bin_of
 
-ALLREDUCE = ["allreduce", "-np", "2", "--least", "16KiB", "--most", "32KiB"]
+ALLREDUCE = ["allreduce", "-np", "2", "--least", "64KiB", "--most", "128KiB"]
 ALLREDUCE += ["--no-table", "--rounds", "2", "--pairs", "2", "--json"]
 # A site whose setting is so bad, a message for each element, that there is much to gain.
 POOR = """
