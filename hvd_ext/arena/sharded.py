@@ -3,7 +3,7 @@
 A rank keeps the sums of its shard of each bucket, updates the parameters that belong to
 them, and writes those into the memory of the node's other ranks: stage 1 of ZeRO
 (Rajbhandari et al., SC 2020) within a node. Every rank has parameters of its own, which
-the others write to only while all of them are in `give_parameters`.
+the others write to only while all of them are in `give_parameters`, or have allowed it.
 """
 
 from __future__ import annotations
@@ -61,6 +61,13 @@ class ShardedArena(HostArena):
     def give_sums(self) -> None:
         """Give every rank of the node the sums of all shards; collective, after `finish`."""
         self._give(self._exchanges)
+
+    def allow_parameters(self) -> None:
+        """Say that this rank reads no parameters of others' shards before `give_parameters`.
+
+        Ranks that have updated theirs then need not wait for this one.
+        """
+        self._window.ready(self._ticket + 1)
 
     def give_parameters(self) -> None:
         """Give every rank of the node this rank's shards of the parameters; collective.

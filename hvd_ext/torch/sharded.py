@@ -44,9 +44,7 @@ def sharded_class(base: Any) -> Any:
 
         def _update(self, closure: Callable[[], Any] | None) -> Any:
             self._reducer.adopt()
-            result = self._update_shards(closure)
-            self._reducer.give_parameters()
-            return result
+            return self._update_shards(closure)
 
         # Calls the hooks that were registered with this optimizer.
         @torch.optim.Optimizer.profile_hook_step
@@ -54,7 +52,12 @@ def sharded_class(base: Any) -> Any:
             if self._loaded:
                 self._shards.forget_state()
                 self._loaded = False
-            return self._shards.update(self.param_groups, self.state, closure)
+            self._shards.bring_home()
+            if closure is None:  # which would read parameters
+                self._reducer.allow_parameters()
+            result = self._shards.update(self.param_groups, self.state, closure)
+            self._reducer.give_parameters()
+            return result
 
         def _clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Any:
             return self._shards.clip(max_norm, norm_type, error_if_nonfinite)

@@ -53,6 +53,11 @@ class ShardedReducer(Reducer):
         for slot in self._slots:
             slot.adopt()
 
+    def allow_parameters(self) -> None:
+        """Let the node's ranks give theirs while this rank updates its own."""
+        for arena in self._sharded_arenas():
+            arena.allow_parameters()
+
     def give_parameters(self) -> None:
         """Give the node's ranks the parameters that this rank has updated; collective.
 

@@ -2,13 +2,15 @@
 
 The user's optimizer class works on one-dimensional parts of the parameters, which lie in
 the arena's memory, and on the parts of the gradients that this rank has summed. State is
-made by the class, for those parts alone.
+made by the class, for those parts alone. An optimizer makes several passes over a part,
+so parts are short enough for the cache: memory is then read and written once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     from hvd_ext.torch.slot import GradientSlot
 
 State = dict[str, Any]
+# Of a part: with its gradient and its state it fits the cache of the core that updates it.
+_PART_BYTES = 1 << 20
 
 
 @dataclass(eq=False)
 class Part:
-    """What this rank updates of one parameter.
+    """Some of what this rank updates of one parameter.
 
     Attributes:
         slot: the parameter, and its whole gradient.
@@ -66,7 +70,7 @@ class Shards:
         self._inner = on_other_parameters(optimizer, make, [])
         self._step = unhooked_step(make)
         self._node = node
-        self._parts: dict[int, Part] = {}  # by the identity of the slot
+        self._parts: dict[int, list[Part]] = {}  # by the identity of the slot, in their order
         self._slots: list[GradientSlot] = []
         self._homes: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # and the address
         self._lengths: list[int] = []  # of the groups, when the parts were last put into groups
@@ -81,16 +85,16 @@ class Shards:
                 if span.count:
                     home = _tensor(arena.parameters, dtype, span.offset_bytes, span.count)
                     self._move(slots[span.parameter].parameter, home)
+            # Threads share a part.
+            most = _PART_BYTES * torch.get_num_threads() // dtype.itemsize
             for span, begin, end in parts(bucket, shard_bytes):
-                at, count = span.offset_bytes + begin * dtype.itemsize, end - begin
                 slot = slots[span.parameter]
-                self._parts[id(slot)] = Part(
-                    slot,
-                    begin,
-                    end,
-                    _tensor(arena.parameters, dtype, at, count),
-                    _tensor(arena.data, dtype, at, count),
-                )
+                self._parts[id(slot)] = own = []
+                for first in range(begin, end, most):
+                    at, count = span.offset_bytes + first * dtype.itemsize, min(most, end - first)
+                    parameter = _tensor(arena.parameters, dtype, at, count)
+                    grad = _tensor(arena.data, dtype, at, count)
+                    own.append(Part(slot, first, first + count, parameter, grad))
 
     def place_anew(self, place: Callable[[], None]) -> None:
         """Have `place` call `place` for all slots, and give each rank the state of its new parts.
@@ -104,12 +108,19 @@ class Shards:
             self._slots, self._parts, self._homes = slots, old, homes
             return
         for slot in slots:  # one by one: no rank ever holds the whole state
-            before, after = old.get(id(slot)), self._parts.get(id(slot))
+            before = old.get(id(slot), [])
             whole = self._gather(slot, before)
-            if before is not None:
-                self._inner.state.pop(before.parameter, None)
-            if after is not None and whole:
-                self._inner.state[after.parameter] = self._cut(whole, after)
+            for part in before:
+                self._inner.state.pop(part.parameter, None)
+            if whole:
+                self._keep(slot, whole)
+
+    def bring_home(self) -> None:
+        """Move what the user put elsewhere back into the arena's memory."""
+        for parameter, home, address in self._homes:
+            if parameter.data_ptr() != address:
+                home.copy_(parameter.data)
+                parameter.data = home
 
     def update(
         self,
@@ -124,13 +135,9 @@ class Shards:
             whole: state of whole parameters that is newer than what this has: taken out.
             closure: of the class's step.
         """
-        for parameter, home, address in self._homes:
-            if parameter.data_ptr() != address:  # the user gave it another tensor
-                home.copy_(parameter.data)
-                parameter.data = home
         self._take(whole)
         self._group(groups)
-        for part in self._parts.values():
+        for part in self._every_part():
             part.parameter.grad = None if part.slot.parameter.grad is None else part.grad
         result = self._step(self._inner, closure)
         for own, theirs in zip(self._inner.param_groups, groups, strict=True):
@@ -156,12 +163,12 @@ class Shards:
     def whole_state(self) -> Iterator[tuple[torch.nn.Parameter, State]]:
         """The state of each parameter that has any; a collective of the node."""
         for slot in self._slots:
-            if whole := self._gather(slot, self._parts.get(id(slot))):
+            if whole := self._gather(slot, self._parts.get(id(slot), [])):
                 yield slot.parameter, whole
 
     def clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> torch.Tensor:
         """torch.nn.utils.clip_grad_norm_ of the whole gradients; a collective of the node."""
-        grads = [p.grad for p in self._parts.values() if p.slot.parameter.grad is not None]
+        grads = [p.grad for p in self._every_part() if p.slot.parameter.grad is not None]
         norms = [torch.linalg.vector_norm(g, norm_type, dtype=torch.float64) for g in grads]
         own = torch.linalg.vector_norm(torch.stack(norms), norm_type).item() if norms else 0.0
         # Gathered, so that the order of the sum is the same on every rank.
@@ -187,25 +194,27 @@ class Shards:
         if not whole:
             return
         for slot in self._slots:
-            state, part = whole.pop(slot.parameter, None), self._parts.get(id(slot))
-            if state and part:
-                self._inner.state[part.parameter] = self._cut(state, part)
+            if state := whole.pop(slot.parameter, None):
+                self._keep(slot, state)
 
     def _group(self, groups: Sequence[dict[str, Any]]) -> None:
         lengths = [len(group["params"]) for group in groups]
         if lengths != self._lengths:
             of = {id(p): i for i, group in enumerate(groups) for p in group["params"]}
             members: list[list[torch.Tensor]] = [[] for _ in groups]
-            for part in self._parts.values():
+            for part in self._every_part():
                 members[of[id(part.slot.parameter)]].append(part.parameter)
             self._inner.param_groups = [{"params": parameters} for parameters in members]
             self._lengths = lengths
         for own, theirs in zip(self._inner.param_groups, groups, strict=True):
             own.update((k, v) for k, v in theirs.items() if k != "params")
 
-    def _gather(self, slot: GradientSlot, part: Part | None) -> State:
-        state = self._inner.state.get(part.parameter) if part else None
-        held = [state for state in self._node.allgather(state) if state]
+    def _every_part(self) -> Iterator[Part]:
+        return chain.from_iterable(self._parts.values())
+
+    def _gather(self, slot: GradientSlot, own: Sequence[Part]) -> State:
+        states = [self._inner.state.get(part.parameter) for part in own]
+        held = [s for s in chain.from_iterable(self._node.allgather(states)) if s]
         if not held:
             return {}
         shape, strides = slot.parameter.shape, grad_strides(slot.parameter)
@@ -215,6 +224,10 @@ class Shards:
             if isinstance(value, torch.Tensor) and value.ndim == 1:
                 whole[key] = torch.cat([state[key] for state in held]).as_strided(shape, strides)
         return whole
+
+    def _keep(self, slot: GradientSlot, whole: State) -> None:
+        for part in self._parts.get(id(slot), []):
+            self._inner.state[part.parameter] = self._cut(whole, part)
 
     def _cut(self, whole: State, part: Part) -> State:
         parameter = part.slot.parameter

@@ -10,10 +10,15 @@ import torch
 import torch.nn.functional as F
 
 import hvd_ext.torch
-from hvd_ext.torch import lifecycle
+from hvd_ext.torch import lifecycle, shards
 from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
 from tests.sharding import OPTIMIZERS, Net, build, parameters, take_step, train, wrap
+
+
+@pytest.fixture(autouse=True)
+def several_parts_of_a_parameter(monkeypatch):
+    monkeypatch.setattr(shards, "_PART_BYTES", 1 << 10)
 
 
 def assert_equal(comm, model, expected) -> None:
@@ -259,14 +264,19 @@ def test_a_fresh_state_is_broadcast_without_a_step(comm, hvd):
 
 
 @pytest.mark.ranks(2)
-def test_hooks_are_called_once_with_the_users_optimizer(comm, hvd):
+def test_hooks_are_called_once_with_the_users_optimizer_and_whole_parameters(comm, hvd):
     model = build()
-    optimizer = wrap(model, True)
+    optimizer = wrap(model, True, "sgd")
     seen = []
-    optimizer.register_step_pre_hook(lambda o, *_: seen.append(("before", o)))
-    optimizer.register_step_post_hook(lambda o, *_: seen.append(("after", o)))
-    take_step(model, optimizer)
-    assert seen == [("before", optimizer), ("after", optimizer)]
+    optimizer.register_step_pre_hook(lambda o, *_: seen.append((o, parameters(model))))
+    optimizer.register_step_post_hook(lambda o, *_: seen.append((o, parameters(model))))
+    for _ in range(6):
+        seen.append((optimizer, parameters(model)))
+        take_step(model, optimizer)
+    assert [o for o, _ in seen] == [optimizer] * 18
+    for step in range(1, 6):  # as the step before left them
+        last, *same = (held for _, held in seen[3 * step - 1 : 3 * step + 2])
+        assert all(all(map(torch.equal, last, held)) for held in same)
 
 
 @pytest.mark.ranks(2)
@@ -280,28 +290,32 @@ def test_a_checkpoint_of_the_model_holds_the_model_alone(comm, hvd):
     model, _ = train(True, 6)
     plain = Net()
     plain.load_state_dict(model.state_dict())
-    files = []
-    for held in (model, plain):
-        files.append(io.BytesIO())
-        torch.save(held.state_dict(), files[-1])
+    files = [io.BytesIO(), io.BytesIO()]
+    for held, file in zip((model, plain), files, strict=True):
+        torch.save(held.state_dict(), file)
     assert files[0].tell() == files[1].tell()
 
 
 @pytest.mark.ranks(2)
-def test_a_late_rank_keeps_its_weights_until_its_own_step(comm, hvd):
+@pytest.mark.parametrize("late", ["before", "in_a_hook", "in_a_closure"])
+def test_a_late_rank_keeps_its_weights_until_its_own_update(comm, hvd, late):
     model = build()
     optimizer = wrap(model, True, "sgd")
+
+    def look(*_):
+        for _ in range(2000 if comm.rank == 1 else 0):
+            assert all(map(torch.equal, before, model.parameters()))
+
+    if late == "in_a_hook":
+        optimizer.register_step_pre_hook(look)
     for _ in range(6):
         optimizer.zero_grad()
         model(torch.randn(4, 3, 6, 6)).square().mean().backward()
         before = parameters(model)
-        if comm.rank == 1:
-            comm.recv(source=0)  # rank 0 is about to step
-            for _ in range(2000):
-                assert all(map(torch.equal, before, model.parameters()))
-        else:
-            comm.send(None, dest=1)
-        optimizer.step()
+        comm.bcast(None)  # rank 0 is about to step
+        if late == "before":
+            look()
+        optimizer.step(look if late == "in_a_closure" else None)
 
 
 @pytest.mark.ranks(2, env={"HVD_EXT_SHARDED": "1"})
