@@ -6,6 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 CASES = ("mesh", "cosmoflow", "convolutions")
+# What each rank would compute whole: layers of 2 x 2 x 2 cells, and of none.
+SPLITS: dict[str, dict[str, Any]] = {
+    "cosmoflow": {
+        "gather_before": ["features.12"],
+        "split_filters": ["features.12", "features.14", "features.16", "head"],
+    }
+}
 
 
 class Case:
@@ -19,7 +26,7 @@ class Case:
         from mesh.model import Architecture, MeshModel
 
         torch.set_num_threads(1)
-        self.comm = comm
+        self.comm, self.splits = comm, SPLITS.get(name, {})
         # The published 1K mesh model, with a quarter of its channels.
         mesh = Architecture(
             ((32, 64, 64, 64, 64), *((width,) * 5 for width in (96, 128, 96, 96, 32))),
@@ -89,7 +96,7 @@ class Case:
 
         grid = self.grid()
         grid.overlap = overlap
-        model = spatial.convert(self.model(), grid)
+        model = spatial.convert(self.model(), grid, **self.splits)
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=1e-3),
             named_parameters=model.named_parameters(),

@@ -94,11 +94,12 @@ def peak_memory(name: str) -> dict[str, Any]:
         # MPI's buffers, too.
         small, block = spatial.convert(small, grid), spatial.scatter(block, grid)
     small(block).sum().backward()
+    torch.optim.SGD(small.parameters(), lr=1e-3).step()
     del small, block
     empty = _held_bytes()
     model = case.model()
     if comm.size > 1:
-        model = spatial.convert(model, grid)
+        model = spatial.convert(model, grid, **case.splits)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1e-3), named_parameters=model.named_parameters()
     )

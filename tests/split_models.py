@@ -155,18 +155,19 @@ def split(
     *,
     wrap: Callable[[torch.optim.Optimizer, nn.Module], torch.optim.Optimizer] | None = None,
     learner: Learner = sgd,
+    **options: Any,
 ) -> Any:
     """The same on the ranks of `comm`; `wrap` is to average the gradients over all of them.
 
     `model` is the one to begin with, built before there are threads that share torch's
-    random numbers.
+    random numbers; `options` are for `convert`.
     """
     _, loss_of, inputs, targets = cases(name, samples)
     process_grid = spatial.ProcessGrid(*grid, comm=comm)
     group, groups = process_grid.sample_group, process_grid.sample_groups
     mine = slice(group * samples // groups, (group + 1) * samples // groups)
     x, y = inputs[mine], targets[mine]
-    model = spatial.convert(copy.deepcopy(model), process_grid)
+    model = spatial.convert(copy.deepcopy(model), process_grid, **options)
     optimizer = learner(model)
     if wrap:
         optimizer = wrap(optimizer, model)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
 from hvd_ext.spatial.grid import ProcessGrid
+from hvd_ext.spatial.layers.filters import share_filters
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.unsupported import UnsupportedError, layer
@@ -27,6 +28,7 @@ def convert(
     grid: ProcessGrid,
     *,
     gather_before: Sequence[str] = (),
+    split_filters: Sequence[str] = (),
     allow_gather: bool = True,
 ) -> nn.Module:
     """Have `model` work on samples that the ranks of `grid` share; changed in place.
@@ -40,6 +42,9 @@ def convert(
         grid: the ranks.
         gather_before: names of submodules from which on every rank works on the whole;
             `plan` says where that is faster.
+        split_filters: names of linear layers and convolutions, or of modules that hold such,
+            whose filters the ranks share: each has its rows of the weights alone. This call, and
+            state_dict(), which gathers them, are collectives then.
         allow_gather: let what merges or cuts split dims (flatten, view) be done on the whole by
             every rank, with a line that says where; otherwise it is refused.
 
@@ -47,7 +52,8 @@ def convert(
         `model`.
 
     Raises:
-        UsageError: it is already converted, or has no such submodule.
+        UsageError: it is already converted, has no such submodule, or one in split_filters
+            holds no layer whose filters can be shared.
     """
     if getattr(model, _MARK, False):
         raise UsageError("the model is already converted: build a new one for another grid")
@@ -58,6 +64,7 @@ def convert(
                 f"unknown submodule {name!r} in gather_before: the model has "
                 + ", ".join(child for child, _ in model.named_children())
             )
+    share_filters(model, grid, split_filters)
     for name, module in modules.items():
         if name in gather_before:
             module.register_forward_pre_hook(_gather_arguments, with_kwargs=True)

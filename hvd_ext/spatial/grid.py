@@ -20,15 +20,17 @@ AXES = ("depth", "height", "width")
 class GridShape:
     """Number of ranks along each spatial axis.
 
-    Width is a tensor's last dim, height the one before, depth the third from the end.
+    Width is a tensor's last dim, height the one before, depth the third from the end. Ranks
+    along `channels` have the same block of space, and share the filters of layers.
     """
 
     depth: int = 1
     height: int = 1
     width: int = 1
+    channels: int = 1
 
     def __post_init__(self) -> None:
-        for axis, count in zip(AXES, self.axes, strict=True):
+        for axis, count in zip((*AXES, "channels"), (*self.axes, self.channels), strict=True):
             if not isinstance(count, int) or count < 1:
                 raise UsageError(f"{axis}={count!r}: use at least 1 rank along an axis")
 
@@ -40,7 +42,12 @@ class GridShape:
     @property
     def size(self) -> int:
         """Ranks that share one sample."""
-        return math.prod(self.axes)
+        return math.prod(self.axes) * self.channels
+
+    @property
+    def filters(self) -> int:
+        """Ranks that share the filters of layers: those along `channels`, or else all."""
+        return self.channels if self.channels > 1 else self.size
 
     def parts(self, dims: int) -> tuple[int, ...]:
         """Ranks along the last `dims` dims of a tensor.
@@ -59,19 +66,24 @@ class GridShape:
         return self.axes[len(AXES) - dims :]
 
     def __str__(self) -> str:
-        return " x ".join(f"{axis} {count}" for axis, count in zip(AXES, self.axes, strict=True))
+        space = " x ".join(f"{axis} {count}" for axis, count in zip(AXES, self.axes, strict=True))
+        return space if self.channels == 1 else f"{space} x channels {self.channels}"
 
 
 class ProcessGrid:
     """The ranks of a communicator, arranged over space and samples; collective to make.
 
-    Neighbouring ranks share a sample: of depth x height x width ranks each, the first
-    ones form sample group 0, and so on. To arrange ranks otherwise, pass a communicator
+    Neighbouring ranks share a sample: of depth x height x width x channels ranks each, the
+    first ones form sample group 0, and so on. To arrange ranks otherwise, pass a communicator
     that numbers them otherwise; only its own numbers count.
 
     Attributes:
-        shape: ranks along each spatial axis.
-        space: the ranks that share this one's samples, row-major.
+        shape: ranks along each axis.
+        world: all ranks.
+        space: the ranks that have this one's samples between them, row-major.
+        filters: the ranks that share the filters of layers: those along `channels`, which have
+            the same block; if there is but one, those of `space`.
+        holders: the ranks that have the same filters.
         samples: the ranks that own the same part of other samples.
         sample_group: which of the groups this rank is in; each group has its own samples.
         sample_groups: how many there are.
@@ -86,14 +98,16 @@ class ProcessGrid:
         width: int = 1,
         comm: MPI.Comm | Communicator | None = None,
         overlap: bool = True,
+        *,
+        channels: int = 1,
     ) -> None:
         """Arrange the ranks of `comm`, by default those of MPI's world.
 
         Raises:
             UsageError: the number of ranks is not a multiple of the grid's.
         """
-        self.shape = GridShape(depth, height, width)
-        world = _communicator(comm)
+        self.shape = GridShape(depth, height, width, channels)
+        self.world = world = _communicator(comm)
         if world.size % self.shape.size:
             raise UsageError(
                 f"a grid of {self.shape} needs a multiple of {self.shape.size} ranks, not "
@@ -103,8 +117,14 @@ class ProcessGrid:
         self.sample_group, place = divmod(world.rank, self.shape.size)
         self.sample_groups = world.size // self.shape.size
         first = self.sample_group * self.shape.size
-        self.space = world.group(range(first, first + self.shape.size))
+        block, channel = divmod(place, channels)
+        self.space = world.group(range(first + channel, first + self.shape.size, channels))
         self.samples = world.group(range(place, world.size, self.shape.size))
+        self.filters, self.holders = self.space, self.samples
+        if channels > 1:
+            begin = first + block * channels
+            self.filters = world.group(range(begin, begin + channels))
+            self.holders = world.group(range(channel, world.size, channels))
 
     def coordinates(self, dims: int) -> tuple[int, ...]:
         """Where this rank stands along the last `dims` dims of a tensor."""

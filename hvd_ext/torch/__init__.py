@@ -2,8 +2,9 @@
 
 Every public name of horovod.torch is here and is Horovod's own, but for
 DistributedOptimizer, which reduces gradients in the arena, broadcast_optimizer_state, which
-knows a sharded one, Compression, which has more formats, and init, join and shutdown, which
-see to what runs beside Horovod. plan_allreduce is new.
+knows a sharded one, broadcast_parameters, which leaves ranks what is their own, Compression,
+which has more formats, and init, join and shutdown, which see to what runs beside Horovod.
+plan_allreduce is new.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from hvd_ext.torch.lifecycle import init as init
 from hvd_ext.torch.lifecycle import join as join
 from hvd_ext.torch.lifecycle import shutdown as shutdown
 from hvd_ext.torch.optimizer import DistributedOptimizer as DistributedOptimizer
+from hvd_ext.torch.own import broadcast_parameters as broadcast_parameters
 from hvd_ext.torch.planned import plan_allreduce as plan_allreduce
 from hvd_ext.torch.sharded import broadcast_optimizer_state as broadcast_optimizer_state
 
@@ -24,7 +26,7 @@ OVERRIDES = {
     its.__name__: its
     for its in (
         *(init, join, shutdown, DistributedOptimizer, broadcast_optimizer_state),
-        Compression,
+        *(broadcast_parameters, Compression),
     )
 }
 

@@ -20,6 +20,7 @@ from hvd_ext.torch.arenas import ArenaFactory
 from hvd_ext.torch.background import lower_thread_priority
 from hvd_ext.torch.compression import horovods, wanted
 from hvd_ext.torch.elementwise import state_per_element
+from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import pair_names, trainable
 from hvd_ext.torch.reducer import Reducer
 from hvd_ext.torch.sharded import sharded_class
@@ -69,7 +70,8 @@ def DistributedOptimizer(
         StallError: ranks did not reach this in time; names them.
         MismatchError: ranks have different parameters; names the first.
         UsageError: `sharded`, and the optimizer looks at parameters as a whole, or the arena
-            does not serve what is asked for.
+            does not serve what is asked for; or ranks have filters of their own, and what is
+            asked for is no average by the arena.
     """
     sharded = settings.sharded() if sharded is None else sharded
     # A generator of names must be there for a second reader.
@@ -84,7 +86,10 @@ def DistributedOptimizer(
         if gradient_predivide_factor != 1.0 and op != horovod.Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
         pairs = pair_names(optimizer, named)
+        if op != horovod.Average:
+            refuse_own((p for _, p in pairs), f"op={op}", "leave it out")
         if sharded:
+            refuse_own((p for _, p in pairs), "sharded=True (HVD_EXT_SHARDED)", "leave it out")
             per_element = state_per_element(optimizer, type(optimizer))
         if horovod.size() > 1:
             if sharded:
@@ -95,6 +100,8 @@ def DistributedOptimizer(
     if reason is not None and sharded:
         raise UsageError(f"sharded=True (HVD_EXT_SHARDED): not served: {reason}; leave it out")
     if reason is not None:
+        every = (p for group in optimizer.param_groups for p in group["params"])
+        refuse_own(every, "Horovod's DistributedOptimizer", f"the arena cannot take it: {reason}")
         if horovod.rank() == 0:
             log.warning("hvd_ext: falling back to Horovod's DistributedOptimizer: %s", reason)
         return HorovodsOptimizer(

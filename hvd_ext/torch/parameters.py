@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from hvd_ext.arena.layout import ParameterSpec
+from hvd_ext.torch.own import is_own
 
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 
@@ -49,7 +50,8 @@ def pair_names(
 
 
 def trainable(pairs: NamedParameters) -> list[tuple[str, torch.nn.Parameter]]:
-    return [(name, p) for name, p in pairs if p.requires_grad]
+    """Those whose gradients are exchanged."""
+    return [(name, p) for name, p in pairs if p.requires_grad and not is_own(p)]
 
 
 def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:

@@ -13,6 +13,7 @@ from hvd_ext import settings
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.torch import lifecycle
 from hvd_ext.torch.elementwise import state_per_element
+from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.reducer import Reducer
 from hvd_ext.torch.sharded_reducer import ShardedReducer
 from hvd_ext.torch.shards import Shards
@@ -101,7 +102,15 @@ def broadcast_optimizer_state(
     """As Horovod's, which a sharded optimizer's own state_dict() does not need.
 
     What `drain` found on the root is broadcast too.
+
+    Raises:
+        UsageError: ranks have filters of their own.
     """
+    refuse_own(
+        (p for group in optimizer.param_groups for p in group["params"]),
+        "broadcast_optimizer_state",
+        "have each rank load the state that it saved",
+    )
     if isinstance(getattr(optimizer, "_shards", None), Shards):
         state = horovod.broadcast_object(optimizer.state_dict(), root_rank)
         optimizer.load_state_dict(state)

@@ -13,6 +13,7 @@ import torch
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback
+from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import trainable
 from hvd_ext.torch.reducer import Reducer
 
@@ -115,7 +116,9 @@ def distributed_class(base: Any) -> Any:
 
             Raises:
                 RuntimeError: it is not finite, and `error_if_nonfinite` is True.
+                UsageError: ranks have filters of their own.
             """
+            refuse_own(self._parameters(), "clip_grad_norm_", "clip each gradient by its values")
             if not (self._synchronized or self._clipped):
                 self._exchange()
             self._clipped = True

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 PACKAGES = ("hvd_ext.allreduce", "hvd_ext.spatial", "hvprof")
-OVERRIDES = ("DistributedOptimizer", "init", "join", "plan_allreduce", "shutdown")
+OVERRIDES = (
+    *("DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters", "init", "join"),
+    *("plan_allreduce", "shutdown"),
+)
 
 
 def exported() -> Iterator[tuple[str, str]]:

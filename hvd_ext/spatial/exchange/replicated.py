@@ -57,6 +57,19 @@ class SumOverSpace(Function):
         return (None, SumOverSpace.apply(ctx.comm, gradient))
 
 
+class AverageGradient(Function):
+    """A tensor that several ranks have, whose gradient is the mean of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, comm: Communicator, tensor: Tensor) -> Tensor:
+        ctx.comm = comm
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        return (None, SumOverSpace.apply(ctx.comm, gradient) / ctx.comm.size)
+
+
 def to_partitioned(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
     """A replicated tensor on its way into a partitioned operation.
 
@@ -84,6 +97,24 @@ def to_replicated(tensor: Tensor, comm: Communicator) -> Tensor:
         return tensor
     left: Tensor = ScaleGradient.apply(comm.size, 0, -1, False, tensor)
     return left
+
+
+def average_gradient(tensor: Tensor, comm: Communicator) -> Tensor:
+    """A parameter that the ranks of `comm` have, which is to get the mean of their gradients."""
+    if comm.size == 1 or not tensor.requires_grad:
+        return tensor
+    averaged: Tensor = AverageGradient.apply(comm, tensor)
+    return averaged
+
+
+def from_first(tensor: Tensor, comm: Communicator) -> Tensor:
+    """The first rank's `tensor`; a collective."""
+    if comm.size == 1:
+        return tensor
+    flat = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(tensor).view(-1)
+    peers = [(rank, flat) for rank in range(1, comm.size)]
+    comm.start(*((peers, []) if comm.rank == 0 else ([], [(0, flat)])))()
+    return flat.view(tensor.shape)
 
 
 def sum_over_space(tensor: Tensor, comm: Communicator) -> Tensor:

@@ -21,6 +21,7 @@ from hvd_ext.spatial.convert import convert
 from hvd_ext.spatial.exchange.communicator import Communicator, Message
 from hvd_ext.spatial.geometry.partition import lengths, shard
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
+from hvd_ext.spatial.layers.filters import OwnParameter
 from hvd_ext.spatial.tensor import SpatialTensor
 
 
@@ -39,6 +40,8 @@ class LayerCost:
         sent_bytes: to other ranks: halos, gathers, sums.
         messages: number of exchanges.
         parameter_bytes: of the layer's own parameters.
+        gradient_bytes: sent to average their gradients over the ranks that share a sample.
+        shares_filters: whether this rank has but some of the layer's filters.
     """
 
     name: str
@@ -51,6 +54,8 @@ class LayerCost:
     sent_bytes: int = 0
     messages: int = 0
     parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    shares_filters: bool = False
 
 
 def dry_run(
@@ -60,6 +65,7 @@ def dry_run(
     rank: int,
     *,
     gather_before: Sequence[str] = (),
+    split_filters: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
 ) -> list[LayerCost]:
     """Go through a forward pass as `rank` of `grid`.
@@ -70,6 +76,7 @@ def dry_run(
         grid: ranks that share a sample.
         rank: one of them.
         gather_before: as `convert` takes it.
+        split_filters: likewise.
         dtype: of the input; parameters keep their own.
 
     Returns:
@@ -78,9 +85,15 @@ def dry_run(
     Raises:
         UnsupportedError: the model does something that cannot be split; names the layer.
     """
-    ledger = _Ledger()
-    process_grid = ProcessGrid(*grid.axes, comm=_Counter(rank, grid.size, ledger))
-    split = convert(_without_data(model), process_grid, gather_before=gather_before)
+    ledger = _Ledger(grid)
+    comm = _Counter(rank, grid.size, ledger)
+    process_grid = ProcessGrid(*grid.axes, comm=comm, channels=grid.channels)
+    split = convert(
+        _without_data(model),
+        process_grid,
+        gather_before=gather_before,
+        split_filters=split_filters,
+    )
     for name, module in split.named_modules():
         ledger.watch(module, name)
     extents = tuple(shape[2:])
@@ -99,6 +112,7 @@ def dry_run(
 class _Ledger(TorchDispatchMode):
     """Counts everything for the innermost module that is running."""
 
+    grid: GridShape
     layers: list[LayerCost] = field(default_factory=list)
     running: list[LayerCost] = field(default_factory=list)
     # Storages seen, with the tensors that keep their identities from being used again.
@@ -115,7 +129,13 @@ class _Ledger(TorchDispatchMode):
     def _entering(self, name: str) -> Callable[[nn.Module, Any], None]:
         def enter(module: nn.Module, args: Any) -> None:
             layer = LayerCost(name, type(module).__name__)
-            layer.parameter_bytes = sum(p.nbytes for p in module.parameters(recurse=False))
+            for parameter in module.parameters(recurse=False):
+                layer.parameter_bytes += parameter.nbytes
+                own = isinstance(parameter, OwnParameter)
+                layer.shares_filters |= own
+                ranks = self.grid.size // (self.grid.filters if own else 1)
+                # As a reduce-scatter and an allgather.
+                layer.gradient_bytes += 2 * parameter.nbytes * (ranks - 1) // ranks
             self.layers.append(layer)
             self.running.append(layer)
 

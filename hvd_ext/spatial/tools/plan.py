@@ -3,69 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from hvd_ext.errors import UsageError
 from hvd_ext.spatial.geometry.partition import coordinates_of
 from hvd_ext.spatial.grid import AXES, GridShape
-from hvd_ext.spatial.tools.dry_run import LayerCost, dry_run
+from hvd_ext.spatial.layers.filters import layers_with_filters
+from hvd_ext.spatial.tools.layer_plan import LayerPlan, plan_layers
 from hvd_ext.spatial.tools.speeds import Speeds, measure_speeds
 from hvd_ext.spatial.unsupported import UnsupportedError
 from hvd_ext.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    pass
-
-# Backward computes two products, of the inputs' size and of the weights', for each forward.
-_BACKWARD = 2
-
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """One layer on all ranks that share a sample; forward.
-
-    Attributes:
-        name: of the submodule.
-        kind: its class.
-        shape: global shape of the output; () for what has no tensor of its own.
-        local_shapes: of the output, by rank looked at.
-        partitioned: whether the output is split.
-        flops: by rank.
-        sent_bytes: by rank: halos, gathers, sums.
-        messages: exchanges of one rank.
-        saved_bytes: kept for backward, by rank.
-        parameter_bytes: on every rank.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    local_shapes: tuple[tuple[int, ...], ...]
-    partitioned: bool
-    flops: tuple[int, ...]
-    sent_bytes: tuple[int, ...]
-    messages: int
-    saved_bytes: tuple[int, ...]
-    parameter_bytes: int
-
-    @property
-    def imbalance(self) -> float:
-        """Flops of the busiest rank over the mean; 1 is even."""
-        return max(self.flops) * len(self.flops) / sum(self.flops) if any(self.flops) else 1.0
-
-    def compute_time_s(self, speeds: Speeds) -> float:
-        """Forward and backward of the busiest rank."""
-        return (1 + _BACKWARD) * max(self.flops) / speeds.flops_per_s
-
-    def exposed_time_s(self, speeds: Speeds) -> float:
-        """Exchanges, forward and backward, as far as computing does not hide them."""
-        bytes_time_s = 2 * max(self.sent_bytes) / speeds.bytes_per_s
-        hidden_s = min(bytes_time_s, self.compute_time_s(speeds))
-        return 2 * self.messages * speeds.latency_s + bytes_time_s - hidden_s
 
 
 @dataclass(frozen=True)
@@ -78,6 +28,7 @@ class Plan:
         ranks: those looked at: all, or on large grids the first, middle and last of an axis.
         layers: in the order in which they run.
         gather_before: submodules before which to gather, for `convert`; () if nowhere.
+        split_filters: layers whose filters ranks share, for `convert`.
         speeds: from which times are estimated.
     """
 
@@ -86,6 +37,7 @@ class Plan:
     ranks: tuple[int, ...]
     layers: tuple[LayerPlan, ...]
     gather_before: tuple[str, ...]
+    split_filters: tuple[str, ...]
     speeds: Speeds
 
     @property
@@ -95,6 +47,11 @@ class Plan:
             layer.compute_time_s(self.speeds) + layer.exposed_time_s(self.speeds)
             for layer in self.layers
         )
+
+    @property
+    def time_s(self) -> float:
+        """That, and the exchange of gradients among the ranks of a sample, nothing of it hidden."""
+        return sum(layer.time_s(self.speeds) for layer in self.layers)
 
     @property
     def flops(self) -> int:
@@ -111,11 +68,11 @@ class Plan:
         """Those that compute after the last one whose output is split: the same on every rank."""
         split = [number for number, layer in enumerate(self.layers) if layer.partitioned]
         rest = self.layers[split[-1] + 1 if split else 0 :]
-        return tuple(layer for layer in rest if any(layer.flops))
+        return tuple(layer for layer in rest if any(layer.flops) and not layer.shares_filters)
 
     @property
     def parameter_bytes(self) -> int:
-        """Parameters, the same on every rank; gradients take as much again."""
+        """Parameters of a rank; gradients take as much again."""
         return sum(layer.parameter_bytes for layer in self.layers)
 
     def __str__(self) -> str:
@@ -125,14 +82,18 @@ class Plan:
                 continue
             shapes = sorted(set(layer.local_shapes), key=lambda s: [-n for n in s])
             shards = " ".join("x".join(map(str, s[1:])) for s in (shapes[0], shapes[-1]))
+            shared = ", filters shared" if layer.shares_filters else ""
             rows.append(
                 (
                     layer.name,
                     layer.kind,
                     "x".join(map(str, layer.shape[1:])),
-                    (shards if len(shapes) > 1 else shards.split(" ")[0])
-                    if layer.partitioned
-                    else "replicated",
+                    (
+                        (shards if len(shapes) > 1 else shards.split(" ")[0])
+                        if layer.partitioned
+                        else "replicated"
+                    )
+                    + shared,
                     format_bytes(max(layer.sent_bytes)) if layer.messages else "",
                     f"{max(layer.flops) / 1e9:.3f}" if any(layer.flops) else "",
                     format_bytes(max(layer.saved_bytes)),
@@ -160,6 +121,8 @@ class Plan:
                 f"from {self.whole_layers[0].name} on every rank computes the whole, "
                 f"{flops / 1e9:.3f} GFlop"
             )
+        if self.split_filters:
+            gather += f"; share the filters of {', '.join(self.split_filters)}"
         return (
             f"per rank: {self.flops / 1e9:.3f} GFlop forward, "
             f"{format_bytes(self.activation_bytes)} kept for backward, "
@@ -177,6 +140,7 @@ def plan(
     ranks: int | None = None,
     speeds: Speeds | None = None,
     gather_before: Sequence[str] | None = None,
+    split_filters: Sequence[str] | None = None,
 ) -> Plan:
     """Estimate what a split costs, without data, MPI or memory for the sample.
 
@@ -187,6 +151,8 @@ def plan(
         ranks: how many, where no grid is given.
         speeds: measured by `measure_speeds()` if None.
         gather_before: as `convert` takes it; None to have the place found, if there is one.
+        split_filters: likewise; None to have the layers found where sharing filters is faster, the
+            exchange of their gradients included.
 
     Raises:
         UsageError: neither or both of grid and ranks are given.
@@ -197,19 +163,30 @@ def plan(
     speeds = speeds or measure_speeds()
     shape = tuple(input_shape)
     if grid is not None:
-        return _planned(model, shape, grid, speeds, gather_before)
+        return _planned(model, shape, grid, speeds, gather_before, split_filters)
     assert ranks is not None
     found: list[Plan] = []
     refused: UnsupportedError | None = None
-    for candidate in grids(ranks, len(shape) - 2):
+    for candidate in _candidates(ranks, len(shape) - 2, split_filters):
         try:
-            found.append(_planned(model, shape, candidate, speeds, gather_before))
+            found.append(_planned(model, shape, candidate, speeds, gather_before, split_filters))
         except UnsupportedError as error:
             refused = error
     if not found:
         assert refused is not None
         raise refused
-    return min(found, key=lambda plan: plan.step_time_s)
+    return min(found, key=lambda plan: plan.time_s)
+
+
+def _candidates(ranks: int, dims: int, split_filters: Sequence[str] | None) -> list[GridShape]:
+    """Grids over space, and, unless no filters are to be shared, over channels too."""
+    shapes = grids(ranks, dims)
+    if split_filters is None or split_filters:
+        for channels in range(2, ranks + 1):
+            if ranks % channels == 0:
+                inner = grids(ranks // channels, dims)
+                shapes += [replace(shape, channels=channels) for shape in inner]
+    return shapes
 
 
 def grids(ranks: int, dims: int) -> list[GridShape]:
@@ -230,22 +207,47 @@ def _planned(
     grid: GridShape,
     speeds: Speeds,
     gather_before: Sequence[str] | None,
+    split_filters: Sequence[str] | None,
 ) -> Plan:
-    if gather_before is not None:
-        return _dry_run(model, shape, grid, speeds, tuple(gather_before))
-    split = _dry_run(model, shape, grid, speeds, ())
+    def run(gathered: Sequence[str], shared: Sequence[str]) -> Plan:
+        return _dry_run(model, shape, grid, speeds, tuple(gathered), tuple(shared))
+
+    best = run(gather_before or (), split_filters or ())
     if grid.size == 1:
-        return split
-    best = split
-    for name in _places(model, shape, split):
-        try:
-            gathered = _dry_run(model, shape, grid, speeds, (name,))
-        except UnsupportedError:
-            # A skip connection would meet a gathered tensor with a partitioned one.
-            continue
-        if gathered.step_time_s < best.step_time_s:
-            best = gathered
+        return best
+    if gather_before is None:
+        split = best
+        for name in _places(model, shape, split):
+            try:
+                gathered = run([name], split_filters or ())
+            except UnsupportedError:
+                # A skip connection would meet a gathered tensor with a partitioned one.
+                continue
+            best = min(best, gathered, key=lambda plan: plan.time_s)
+    if split_filters is None:
+        shared = _worth_sharing(best, run, list(layers_with_filters(model, grid.filters)))
+        if shared:
+            best = run(best.gather_before, shared)
     return best
+
+
+def _worth_sharing(
+    plan: Plan, run: Callable[[Sequence[str], Sequence[str]], Plan], names: Sequence[str]
+) -> list[str]:
+    """Of the layers `names` those that are faster where ranks share their filters.
+
+    Args:
+        plan: without that.
+        run: makes a plan of where to gather and which filters to share.
+        names: of layers.
+    """
+    try:
+        shared = run(plan.gather_before, names)
+    except UnsupportedError:
+        return []
+    before = {layer.name: layer.time_s(plan.speeds) for layer in plan.layers}
+    after = {layer.name: layer.time_s(plan.speeds) for layer in shared.layers}
+    return [name for name in names if after.get(name, 0.0) < before.get(name, 0.0)]
 
 
 def _places(model: nn.Module, shape: tuple[int, ...], split: Plan) -> list[str]:
@@ -254,7 +256,7 @@ def _places(model: nn.Module, shape: tuple[int, ...], split: Plan) -> list[str]:
     Estimated as if gathering cost nothing: the rest is worth doing everywhere only if
     its exchanges take longer than the flops that ranks would do twice.
     """
-    whole = {layer.name: layer for layer in _layers(model, shape, GridShape(), (0,), ())}
+    whole = {layer.name: layer for layer in plan_layers(model, shape, GridShape(), (0,))}
     gains: list[tuple[float, str]] = []
     gain = 0.0
     for layer in reversed(split.layers):
@@ -275,41 +277,16 @@ def _dry_run(
     grid: GridShape,
     speeds: Speeds,
     gather_before: tuple[str, ...],
+    split_filters: tuple[str, ...],
 ) -> Plan:
+    axes = (*grid.axes, grid.channels)
     ranks = tuple(
         rank
         for rank in range(grid.size)
         if all(
             at in {0, parts // 2, parts - 1}
-            for at, parts in zip(coordinates_of(grid.axes, rank), grid.axes, strict=True)
+            for at, parts in zip(coordinates_of(axes, rank), axes, strict=True)
         )
     )
-    layers = _layers(model, shape, grid, ranks, gather_before)
-    return Plan(shape, grid, ranks, tuple(layers), gather_before, speeds)
-
-
-def _layers(
-    model: nn.Module,
-    shape: tuple[int, ...],
-    grid: GridShape,
-    ranks: tuple[int, ...],
-    gather_before: tuple[str, ...],
-) -> list[LayerPlan]:
-    by_rank = [dry_run(model, shape, grid, rank, gather_before=gather_before) for rank in ranks]
-    return [_combined(layers) for layers in zip(*by_rank, strict=True)]
-
-
-def _combined(layers: Sequence[LayerCost]) -> LayerPlan:
-    first = layers[0]
-    return LayerPlan(
-        first.name,
-        first.kind,
-        first.shape,
-        tuple(layer.local_shape for layer in layers),
-        first.partitioned,
-        tuple(layer.flops for layer in layers),
-        tuple(layer.sent_bytes for layer in layers),
-        max(layer.messages for layer in layers),
-        tuple(layer.saved_bytes for layer in layers),
-        first.parameter_bytes,
-    )
+    layers = plan_layers(model, shape, grid, ranks, gather_before, split_filters)
+    return Plan(shape, grid, ranks, tuple(layers), gather_before, split_filters, speeds)

@@ -17,6 +17,7 @@ from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
+from hvd_ext.spatial.layers.filters import whole_gradients
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.tools.repeatable import Repeatable, by_thread
@@ -87,6 +88,7 @@ def verify(
     grid: GridShape,
     *,
     gather_before: Sequence[str] = (),
+    split_filters: Sequence[str] = (),
     tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> Verification:
@@ -103,6 +105,7 @@ def verify(
         shape: (N, C, *space) of the input.
         grid: ranks that share a sample.
         gather_before: as `convert` takes it.
+        split_filters: likewise.
         tolerance: up to which relative differences are rounding.
         seed: of the data.
 
@@ -132,8 +135,10 @@ def verify(
         return found | {_INPUT: gradient}
 
     def work(comm: Communicator) -> tuple[dict[str, Tensor], Box, Tensor]:
-        process_grid = ProcessGrid(*grid.axes, comm=comm)
-        split = convert(_copied(model), process_grid, gather_before=gather_before)
+        process_grid = ProcessGrid(*grid.axes, comm=comm, channels=grid.channels)
+        split = convert(
+            _copied(model), process_grid, gather_before=gather_before, split_filters=split_filters
+        )
         x = scatter(batch, process_grid)
         found, gradient = run(x, x.local.requires_grad_(), split)
         return found, x.box, gradient
@@ -149,10 +154,11 @@ def verify(
                 for name, t in expected.items()
             }
         ranks = emulator.run(grid.size, work)
-    input_gradient = torch.empty_like(batch)
+    input_gradient = torch.zeros_like(batch)
     for _, box, gradient in ranks:
         cells = (slice(None), slice(None), *(slice(begin, end) for begin, end in box))
-        input_gradient[cells] = gradient
+        # The mean over the ranks that have the same block.
+        input_gradient[cells] += gradient / grid.channels
     found = {name: [tensors[name] for tensors, _, _ in ranks] for name in ranks[0][0]}
     found[_INPUT] = [input_gradient]
     # The mean over the ranks is what the exchange of gradients makes of them.
@@ -194,9 +200,9 @@ def _direction(like: Tensor, seed: int) -> Tensor:
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """What training has made of a model: gradients, and buffers."""
     gradients = {
-        f"{_GRADIENT}{name}": parameter.grad
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
+        f"{_GRADIENT}{path}{'.' if path else ''}{name}": gradient
+        for path, module in model.named_modules()
+        for name, gradient in whole_gradients(module).items()
     }
     return gradients | {f"buffer {name}": b.double() for name, b in model.named_buffers()}
 

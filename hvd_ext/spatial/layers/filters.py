@@ -1,0 +1,220 @@
+"""Filter parallelism: ranks that have the same input share a layer's filters.
+
+    input                 x    x       the same on each of the ranks; a split one is gathered first
+    filters              W0    W1      each has rows of the weight, their gradients, their state
+    their outputs        y0    y1      computed where the filters are
+    exchanged          y0 y1  y0 y1    and the layer's output is what it would have been
+
+Forward nothing is summed over ranks, so all have the same bits. Backward each rank has what its
+filters contribute to the gradient of x, of which the mean, times the ranks, is the gradient.
+
+Source: Dryden et al., Channel and filter parallelism for large-scale CNN training, SC 2019.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hvd_ext.errors import UsageError
+from hvd_ext.spatial.exchange.replicated import average_gradient, from_first, to_partitioned
+from hvd_ext.spatial.geometry.partition import shard
+from hvd_ext.spatial.grid import ProcessGrid
+from hvd_ext.spatial.layers.gather import gather, scatter
+from hvd_ext.spatial.tensor import SpatialTensor
+from hvd_ext.spatial.unsupported import UnsupportedError
+
+# What can be shared, and how many dims come after an output's channels.
+KINDS: dict[type[nn.Module], int] = {nn.Linear: 0, nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+_NAMES = ("weight", "bias")
+_ATTRIBUTE = "_hvd_ext_filters"
+
+
+class OwnParameter(nn.Parameter):
+    """A parameter of which each rank has rows of its own, with gradients that are complete.
+
+    hvd_ext.torch's optimizer, which never imports this, leaves it alone by `hvd_ext_own`.
+    """
+
+    hvd_ext_own = True
+
+    def expand_as(self, other: Tensor) -> NoReturn:
+        """Refuse what Horovod's optimizer does before it averages rows with other ranks' rows."""
+        raise UsageError(
+            "horovod.torch's DistributedOptimizer cannot take a model with split_filters, whose "
+            "ranks have filters of their own: take hvd_ext.torch's"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Filters:
+    """How a layer's filters are shared.
+
+    Attributes:
+        grid: over which samples are split.
+        shares: the ranks that share the filters, along its width.
+        count: of the layer's filters.
+        dims: of an output, after its channels.
+    """
+
+    grid: ProcessGrid
+    shares: ProcessGrid
+    count: int
+    dims: int
+
+    def own(self, whole: Tensor) -> Tensor:
+        """This rank's rows of a weight or bias, a view."""
+        (rows,) = shard((self.count,), self.shares.shape.parts(1), self.shares.coordinates(1))
+        return whole[slice(*rows)]
+
+    def whole(self, own: Tensor, behind: int) -> Tensor:
+        """All ranks' parts, joined along the dim before the last `behind`; a collective."""
+        parts = SpatialTensor(own, self.shares, (self.count,), behind)
+        return gather(parts).contiguous()
+
+    def __deepcopy__(self, memo: Any) -> Filters:
+        return self
+
+
+def layers_with_filters(model: nn.Module, ranks: int) -> dict[str, nn.Module]:
+    """The layers of `model`, by path, whose filters can be shared by so many ranks.
+
+    Those are linear layers and convolutions with groups=1, no fewer filters than ranks, and
+    parameters that no other layer has.
+    """
+    modules = list(model.modules())
+    users = Counter(id(p) for module in modules for p in module._parameters.values())
+    return {
+        name: module
+        for name, module in model.named_modules()
+        # A derived class may do anything with its weight.
+        if type(module) in KINDS
+        and getattr(module, "groups", 1) == 1
+        and isinstance(module._parameters.get("weight"), nn.Parameter)
+        and cast(Tensor, module.weight).shape[0] >= ranks
+        and all(users[id(p)] == 1 for p in module._parameters.values() if p is not None)
+    }
+
+
+def share_filters(model: nn.Module, grid: ProcessGrid, names: Sequence[str]) -> None:
+    """Leave each rank its own filters of some layers; a collective of all ranks of `grid`.
+
+    Weights are those of the first rank, of which every rank keeps its rows.
+
+    Args:
+        model: changed in place; its parameters stay the same objects, with fewer rows.
+        grid: its ranks along `channels` share the filters, or, if it has none, those that
+            share a sample.
+        names: of layers, or of modules whose layers are meant.
+
+    Raises:
+        UsageError: a name stands for no layer that can be shared.
+    """
+    served = layers_with_filters(model, grid.filters.size)
+    chosen: dict[str, nn.Module] = {}
+    for name in names:
+        found = {p: m for p, m in served.items() if p == name or p.startswith(f"{name}.")}
+        if not found:
+            raise UsageError(
+                f"{name!r} in split_filters has no layer whose filters {grid.filters.size} ranks "
+                "could share: name Linear or Conv layers with groups=1, at least as many filters "
+                "as ranks, and weights of their own"
+            )
+        chosen |= found
+    if not chosen or grid.filters.size == 1:
+        return
+    shares = ProcessGrid(width=grid.filters.size, comm=grid.filters)
+    for module in chosen.values():
+        count = cast(Tensor, module.weight).shape[0]
+        _share(module, Filters(grid, shares, count, KINDS[type(module)]))
+
+
+def _share(module: nn.Module, filters: Filters) -> None:
+    for name in _NAMES:
+        parameter = module._parameters[name]
+        if parameter is not None:
+            whole = from_first(parameter.detach(), filters.grid.world)
+            # In place: an optimizer that has it goes on.
+            parameter.data = filters.own(whole).clone()
+            parameter.grad = None
+            parameter.__class__ = OwnParameter
+    setattr(module, _ATTRIBUTE, filters)
+    # Methods, unlike closures, belong to the copy in a copy of the module.
+    module.forward = types.MethodType(_forward, module)
+    module.register_state_dict_post_hook(_save_whole)
+    module.register_load_state_dict_pre_hook(_load_own)
+
+
+def _forward(module: Any, x: Any) -> Any:
+    """The layer's output, of which this rank computes its own filters' part."""
+    filters: Filters = getattr(module, _ATTRIBUTE)
+    shares, holders = filters.shares.space, filters.grid.holders
+    given = x
+    if isinstance(x, SpatialTensor) and filters.grid.filters is filters.grid.space:
+        x = gather(x)
+    if isinstance(x, SpatialTensor):
+        x = SpatialTensor(to_partitioned(x.local, shares), x.grid, x.extents, x.behind, x.order)
+    else:
+        x = to_partitioned(x, shares)
+    weight, bias = (
+        None if parameter is None else average_gradient(parameter, holders)
+        for parameter in (module.weight, module.bias)
+    )
+    own = module._conv_forward(x, weight, bias) if filters.dims else F.linear(x, weight, bias)
+    if isinstance(own, SpatialTensor):
+        local = filters.whole(own.local, filters.dims)
+        return SpatialTensor(local, own.grid, own.extents, own.behind)
+    whole = filters.whole(own, filters.dims)
+    return _split_like(given, whole) if isinstance(given, SpatialTensor) else whole
+
+
+def _split_like(x: SpatialTensor, output: Tensor) -> SpatialTensor:
+    """A layer's whole output, split as its input is."""
+    if x.order is not None or (x.behind == 0) != (output.ndim == len(x.extents) + 2):
+        raise UnsupportedError(f"a layer with split_filters of {x!r}: its split dims must be last")
+    dims = len(x.extents)
+    places = tuple(range(output.ndim - dims - x.behind, output.ndim - x.behind))
+    last = tuple(range(-dims, 0))
+    split = scatter(output.movedim(places, last), x.grid, dims)
+    return SpatialTensor(split.local.movedim(last, places), x.grid, split.extents, x.behind)
+
+
+def whole_gradients(module: nn.Module) -> dict[str, Tensor]:
+    """Gradients of a module's own parameters, shared ones put together; a collective."""
+    filters: Filters | None = getattr(module, _ATTRIBUTE, None)
+    return {
+        name: filters.whole(p.grad, p.grad.ndim - 1)
+        if filters and isinstance(p, OwnParameter)
+        else p.grad
+        for name, p in module._parameters.items()
+        if p is not None and p.grad is not None
+    }
+
+
+def _save_whole(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Put the whole into a state_dict, which so becomes a collective of the ranks that share."""
+    filters: Filters = getattr(module, _ATTRIBUTE)
+    for name in _NAMES:
+        if (own := state.get(prefix + name)) is not None:
+            with torch.no_grad():
+                state[prefix + name] = filters.whole(own.detach(), own.ndim - 1)
+
+
+def _load_own(
+    module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any, *others: Any
+) -> None:
+    """Take this rank's rows of what a state_dict has."""
+    if metadata.get("assign_to_params_buffers"):
+        raise UsageError("load_state_dict(assign=True) of a model with split_filters: leave it out")
+    filters: Filters = getattr(module, _ATTRIBUTE)
+    for name in _NAMES:
+        whole = state.get(prefix + name)
+        if whole is not None and whole.shape[0] == filters.count:
+            state[prefix + name] = filters.own(whole)

@@ -1,0 +1,102 @@
+"""What one layer of a split model costs, on all ranks that share a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from hvd_ext.spatial.grid import GridShape
+from hvd_ext.spatial.tools.dry_run import LayerCost, dry_run
+from hvd_ext.spatial.tools.speeds import Speeds
+
+# Backward computes two products, of the inputs' size and of the weights', for each forward.
+_BACKWARD = 2
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One layer on all ranks that share a sample; forward.
+
+    Attributes:
+        name: of the submodule.
+        kind: its class.
+        shape: global shape of the output; () for what has no tensor of its own.
+        local_shapes: of the output, by rank looked at.
+        partitioned: whether the output is split.
+        flops: by rank.
+        sent_bytes: by rank: halos, gathers, sums.
+        messages: exchanges of one rank.
+        saved_bytes: kept for backward, by rank.
+        parameter_bytes: of the rank that has most.
+        gradient_bytes: sent by a rank for the gradients of those.
+        shares_filters: whether each rank has but some of the filters.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    local_shapes: tuple[tuple[int, ...], ...]
+    partitioned: bool
+    flops: tuple[int, ...]
+    sent_bytes: tuple[int, ...]
+    messages: int
+    saved_bytes: tuple[int, ...]
+    parameter_bytes: int
+    gradient_bytes: int
+    shares_filters: bool
+
+    @property
+    def imbalance(self) -> float:
+        """Flops of the busiest rank over the mean; 1 is even."""
+        return max(self.flops) * len(self.flops) / sum(self.flops) if any(self.flops) else 1.0
+
+    def compute_time_s(self, speeds: Speeds) -> float:
+        """Forward and backward of the busiest rank."""
+        return (1 + _BACKWARD) * max(self.flops) / speeds.flops_per_s
+
+    def exposed_time_s(self, speeds: Speeds) -> float:
+        """Exchanges, forward and backward, as far as computing does not hide them."""
+        bytes_time_s = 2 * max(self.sent_bytes) / speeds.bytes_per_s
+        hidden_s = min(bytes_time_s, self.compute_time_s(speeds))
+        return 2 * self.messages * speeds.latency_s + bytes_time_s - hidden_s
+
+    def time_s(self, speeds: Speeds) -> float:
+        """All of a step that is this layer's, the exchange of its gradients included."""
+        gradients_s = self.gradient_bytes / speeds.bytes_per_s
+        return self.compute_time_s(speeds) + self.exposed_time_s(speeds) + gradients_s
+
+
+def plan_layers(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    grid: GridShape,
+    ranks: tuple[int, ...],
+    gather_before: Sequence[str] = (),
+    split_filters: Sequence[str] = (),
+) -> list[LayerPlan]:
+    """What the layers of a split model do; arguments as of `dry_run`, by rank looked at."""
+    by_rank = [
+        dry_run(model, shape, grid, rank, gather_before=gather_before, split_filters=split_filters)
+        for rank in ranks
+    ]
+    return [_combined(layers) for layers in zip(*by_rank, strict=True)]
+
+
+def _combined(layers: Sequence[LayerCost]) -> LayerPlan:
+    first = layers[0]
+    return LayerPlan(
+        first.name,
+        first.kind,
+        first.shape,
+        tuple(layer.local_shape for layer in layers),
+        first.partitioned,
+        tuple(layer.flops for layer in layers),
+        tuple(layer.sent_bytes for layer in layers),
+        max(layer.messages for layer in layers),
+        tuple(layer.saved_bytes for layer in layers),
+        max(layer.parameter_bytes for layer in layers),
+        max(layer.gradient_bytes for layer in layers),
+        first.shares_filters,
+    )
