@@ -172,13 +172,18 @@ def _forward(module: Any, x: Any) -> Any:
         local = filters.whole(own.local, filters.dims)
         return SpatialTensor(local, own.grid, own.extents, own.behind)
     whole = filters.whole(own, filters.dims)
-    return _split_like(given, whole) if isinstance(given, SpatialTensor) else whole
+    if not isinstance(given, SpatialTensor):
+        return whole
+    if given.order is not None or bool(given.behind) == bool(filters.dims):
+        raise UnsupportedError(
+            f"a layer with split_filters of {given!r}: a convolution takes split dims that are "
+            "the last, a linear layer such as stand before its features"
+        )
+    return _split_like(given, whole)
 
 
 def _split_like(x: SpatialTensor, output: Tensor) -> SpatialTensor:
     """A layer's whole output, split as its input is."""
-    if x.order is not None or (x.behind == 0) != (output.ndim == len(x.extents) + 2):
-        raise UnsupportedError(f"a layer with split_filters of {x!r}: its split dims must be last")
     dims = len(x.extents)
     places = tuple(range(output.ndim - dims - x.behind, output.ndim - x.behind))
     last = tuple(range(-dims, 0))
