@@ -118,19 +118,17 @@ def test_filters_are_shared_where_that_is_faster() -> None:
     assert spatial.plan(model, shape, grid, speeds=slow).split_filters == ()
 
 
-def test_channels_are_an_axis_to_choose() -> None:
-    """A sample of one cell has nothing else to split."""
-    model = nn.Sequential(nn.Conv2d(256, 256, 1), nn.ReLU(), nn.Conv2d(256, 256, 1))
-    plan = spatial.plan(model, (8, 256, 1, 1), ranks=2, speeds=SPEEDS)
-    assert plan.split_filters == ("0", "2")
-    report = spatial.verify(
-        model,
-        (8, 256, 1, 1),
-        plan.grid,
-        gather_before=plan.gather_before,
-        split_filters=plan.split_filters,
-    )
-    assert report.passed, report
+def test_ranks_along_channels_share_filters() -> None:
+    model = nn.Sequential(nn.Conv2d(64, 64, 1, bias=False), nn.ReLU(), nn.Conv2d(64, 64, 1))
+    grid = GridShape(height=2, channels=2)
+    plan = spatial.plan(model, (1, 64, 8, 4), grid, speeds=SPEEDS, split_filters=["0"])
+    first, last = plan.layers[0], plan.layers[-1]
+    assert (first.shares_filters, last.shares_filters) == (True, False)
+    # The other half of the outputs comes from the rank that has the same cells.
+    assert first.flops == (2 * 64 * 32 * 16,) * 4
+    assert first.sent_bytes == (4 * 32 * 16,) * 4
+    # Filters are averaged over the 2 ranks that have them.
+    assert (first.parameter_bytes, first.gradient_bytes) == (4 * 64 * 32, 4 * 64 * 32)
 
 
 def tiny() -> list[nn.Module]:

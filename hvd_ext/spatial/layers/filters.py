@@ -163,10 +163,8 @@ def _forward(module: Any, x: Any) -> Any:
         x = SpatialTensor(to_partitioned(x.local, shares), x.grid, x.extents, x.behind, x.order)
     else:
         x = to_partitioned(x, shares)
-    weight, bias = (
-        None if parameter is None else average_gradient(parameter, holders)
-        for parameter in (module.weight, module.bias)
-    )
+    weight = average_gradient(module.weight, holders)
+    bias = None if module.bias is None else average_gradient(module.bias, holders)
     own = module._conv_forward(x, weight, bias) if filters.dims else F.linear(x, weight, bias)
     if isinstance(own, SpatialTensor):
         local = filters.whole(own.local, filters.dims)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -167,7 +167,7 @@ def plan(
     assert ranks is not None
     found: list[Plan] = []
     refused: UnsupportedError | None = None
-    for candidate in _candidates(ranks, len(shape) - 2, split_filters):
+    for candidate in grids(ranks, len(shape) - 2):
         try:
             found.append(_planned(model, shape, candidate, speeds, gather_before, split_filters))
         except UnsupportedError as error:
@@ -176,17 +176,6 @@ def plan(
         assert refused is not None
         raise refused
     return min(found, key=lambda plan: plan.time_s)
-
-
-def _candidates(ranks: int, dims: int, split_filters: Sequence[str] | None) -> list[GridShape]:
-    """Grids over space, and, unless no filters are to be shared, over channels too."""
-    shapes = grids(ranks, dims)
-    if split_filters is None or split_filters:
-        for channels in range(2, ranks + 1):
-            if ranks % channels == 0:
-                inner = grids(ranks // channels, dims)
-                shapes += [replace(shape, channels=channels) for shape in inner]
-    return shapes
 
 
 def grids(ranks: int, dims: int) -> list[GridShape]:
