@@ -121,7 +121,8 @@ def test_filters_are_shared_where_that_is_faster() -> None:
 def test_ranks_along_channels_share_filters() -> None:
     model = nn.Sequential(nn.Conv2d(64, 64, 1, bias=False), nn.ReLU(), nn.Conv2d(64, 64, 1))
     grid = GridShape(height=2, channels=2)
-    plan = spatial.plan(model, (1, 64, 8, 4), grid, speeds=SPEEDS, split_filters=["0"])
+    shape, names = (1, 64, 8, 4), ["0"]
+    plan = spatial.plan(model, shape, grid, speeds=SPEEDS, gather_before=(), split_filters=names)
     first, last = plan.layers[0], plan.layers[-1]
     assert (first.shares_filters, last.shares_filters) == (True, False)
     # The other half of the outputs comes from the rank that has the same cells.
