@@ -85,15 +85,34 @@ def fit(measurements: Sequence[Measurement]) -> Rates:
     Raises:
         UsageError: no measurements, or one that took no time.
     """
-    if not measurements or any(not m.time_s > 0 for m in measurements):
+    return fit_works(
+        [work(m.algorithm, m.size, m.message_bytes) for m in measurements],
+        [m.time_s for m in measurements],
+    )
+
+
+def fit_works(
+    works: Sequence[Work], times_s: Sequence[float], weights: Sequence[float] | None = None
+) -> Rates:
+    """The same from what was done, such as by several allreduces at once, and its times.
+
+    Args:
+        works: what was done.
+        times_s: seconds of each.
+        weights: of the squared errors; None: all alike.
+
+    Raises:
+        UsageError: no measurements, or one that took no time.
+    """
+    if not times_s or any(not time_s > 0 for time_s in times_s):
         raise UsageError("a fit needs measurements, all of them of more than 0 s")
-    rows = [work(m.algorithm, m.size, m.message_bytes) for m in measurements]
-    terms = np.array([(w.messages, w.sent_bytes, w.reduced_bytes) for w in rows], float)
-    terms /= np.array([m.time_s for m in measurements])[:, None]
+    terms = np.array([(w.messages, w.sent_bytes, w.reduced_bytes) for w in works], float)
+    roots = np.ones(len(works)) if weights is None else np.sqrt(weights)
+    terms *= (roots / np.array(times_s))[:, None]
     # Columns differ by ten orders of magnitude.
     scale = np.abs(terms).max(axis=0)
     scale[scale == 0] = 1.0
-    found, _ = nnls(terms / scale, np.ones(len(rows)))
+    found, _ = nnls(terms / scale, roots)
     return Rates(*(float(rate) for rate in found / scale))
 
 

@@ -192,6 +192,56 @@ def test_exchanges_that_share_a_link_are_scaled_together() -> None:
     assert found.low_s == pytest.approx(0.1 - 0.040)
 
 
+def test_exchanges_that_share_a_link_tell_its_speed_together() -> None:
+    # 4 MB and 1 MB at once: the first is over after 190 ms, the second 10 ms later.
+    steps = []
+    for number in range(4):
+        begin_s = float(number)
+        exchanges = tuple(
+            Exchange("allreduce", "ring", size, 2, begin_s + at_s, begin_s + end_s, begin_s + at_s)
+            for size, at_s, end_s in ((4 * MB, 0.010, 0.200), (MB, 0.020, 0.210))
+        )
+        blocked = (Blocked(begin_s + 0.025, begin_s + 0.210),)
+        steps.append((RankStep(begin_s, begin_s + 0.22, exchanges, blocked),) * 2)
+    found = answer(steps, WhatIf(bandwidth=10))
+    assert found.network.lines[0].byte_s == pytest.approx(40e-9)
+    # From 25 ms on the thread waits.
+    assert found.low_s == pytest.approx(0.22 - 0.180)
+
+
+def test_stalls_do_not_bend_the_line() -> None:
+    # In two of five steps the link stalls in one of the exchanges.
+    steps = [
+        step
+        for number in range(20)
+        for step in dataclasses.replace(
+            Job(jitter_s=0.0),
+            ready=tuple(
+                (at_s + 0.3 * (index > number % 4) * (number % 5 < 2), size)
+                for index, (at_s, size) in enumerate(READY)
+            ),
+        ).run(1)
+    ]
+    stalled = [
+        tuple(_stalled(rank, number % 4) if number % 5 < 2 else rank for rank in step)
+        for number, step in enumerate(steps)
+    ]
+    (line,) = answer(stalled, WhatIf(bandwidth=10)).network.lines
+    assert line.latency_s == pytest.approx(LATENCY_S, rel=0.02)
+    assert line.byte_s == pytest.approx(BYTE_S, rel=0.02)
+
+
+def _stalled(rank: RankStep, place: int) -> RankStep:
+    exchange = rank.exchanges[place]
+    longer = dataclasses.replace(exchange, end_s=exchange.end_s + 0.2)
+    exchanges = (*rank.exchanges[:place], longer, *rank.exchanges[place + 1 :])
+    end_s = max(rank.blocked[0].end_s, longer.end_s)
+    blocked = (Blocked(rank.blocked[0].begin_s, end_s),)
+    return dataclasses.replace(
+        rank, exchanges=exchanges, blocked=blocked, end_s=max(rank.end_s, end_s)
+    )
+
+
 def test_what_an_exchange_took_beyond_the_line_is_not_the_networks() -> None:
     # In three of eleven steps a thread came 50 ms late out of its last exchange.
     steps = [

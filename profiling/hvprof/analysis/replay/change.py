@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_ext.allreduce.cost import work
-from hvprof.analysis.replay.network import Line, algorithm_of
+from hvprof.analysis.replay.network import Line, algorithm_of, bursts
 from hvprof.analysis.replay.replay import Moved, Recorded
 from hvprof.analysis.replay.timeline import Exchange
 
@@ -49,7 +49,7 @@ class Changed:
         if not self.asked.exchange:
             return ()
         pairs = list(zip(recorded.exchanges, recorded.moved, strict=True))
-        changed = [one for burst in _bursts(pairs) for one in self._scaled(burst)]
+        changed = [one for burst in bursts(pairs) for one in self._scaled(burst)]
         if self.asked.bucket_bytes is None:
             return changed
         return self._cut(recorded, changed, self.asked.bucket_bytes)
@@ -117,14 +117,3 @@ class Changed:
             )
             for index, bucket_s in enumerate(told_s)
         ]
-
-
-def _bursts(pairs: Sequence[tuple[Exchange, Moved]]) -> list[list[tuple[Exchange, Moved]]]:
-    """Exchanges in groups, of which each but the first began before the one before had ended."""
-    found: list[list[tuple[Exchange, Moved]]] = []
-    for pair in pairs:
-        if found and any(pair[1].overlaps):
-            found[-1].append(pair)
-        else:
-            found.append([pair])
-    return found

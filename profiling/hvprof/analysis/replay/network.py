@@ -7,15 +7,20 @@ is between them.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvd_ext.allreduce.cost import FORMULAS, Measurement, Rates, fit, work
+import numpy as np
+from numpy.typing import NDArray
+
+from hvd_ext.allreduce.cost import FORMULAS, Rates, fit_works, work
+from hvd_ext.allreduce.work import Work
 from hvd_ext.errors import UsageError
-from hvprof.analysis.replay.replay import take_apart
+from hvprof.analysis.replay.replay import Moved, take_apart
 from hvprof.analysis.replay.timeline import Exchange, JobStep
 
 # What an exchange is taken to be that does not say. Its bytes cost the least that is possible.
@@ -25,9 +30,20 @@ _SPAN = 2
 # Steps of even and of odd number, fitted apart, find a byte's time within this factor, or it is
 # noise.
 _AGREE = 1.5
+# Rounds of reweighting, and the relative error below which a burst lies on the line.
+_ROUNDS, _EXACT = 20, 1e-4
 
 # Algorithm, ranks, and bytes of an exchange.
 Kind = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """What exchanges that overlapped did and took, and their mean bytes."""
+
+    work: Work
+    time_s: float
+    length: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +51,7 @@ class Line:
     """A line through the recorded exchanges.
 
     Attributes:
-        latency_s: of an exchange without bytes, of the kind that took most of the time.
+        latency_s: of an exchange without bytes, of the kind that carried most bytes.
         byte_s: more for each byte of it.
     """
 
@@ -79,21 +95,16 @@ def network_of(steps: Sequence[JobStep], most_latency_s: float = math.inf) -> Ne
     Raises:
         UsageError: nothing was exchanged.
     """
-    transfers = list(map(_transfers, steps))
-    known = _measurements(transfers)
+    found = list(map(_bursts, steps))
+    known = list(itertools.chain.from_iterable(found))
     if not known:
         raise UsageError("the traced steps exchange no data: there is nothing to change")
-    of_kind_s: dict[Kind, float] = defaultdict(float)
-    for one in known:
-        of_kind_s[one.algorithm, one.size, one.message_bytes] += one.time_s
-    main = max(of_kind_s, key=lambda kind: of_kind_s[kind])
+    main = _most_bytes(steps)
     if _tells_lengths(known):
-        halves = [fit(half) for half in map(_measurements, (transfers[::2], transfers[1::2]))
-                  if _tells_lengths(half)]  # fmt: skip
-        byte_s = sorted(rates.time_s(work(*main)) - rates.time_s(work(*main[:2], 0))
-                        for rates in halves)  # fmt: skip
+        halves = [list(itertools.chain.from_iterable(found[first::2])) for first in (0, 1)]
+        byte_s = sorted(_line(_fit(half), main).byte_s for half in halves if _tells_lengths(half))
         if len(byte_s) == 2 and 0 < byte_s[1] <= _AGREE * byte_s[0]:
-            return Network((_line(fit(known), main),), one_length=False)
+            return Network((_line(_fit(known), main),), one_length=False)
     messages = work(*main[:2], 0).messages
     lines = tuple(
         _line(_with_latency(known, latency_s / messages), main)
@@ -102,51 +113,82 @@ def network_of(steps: Sequence[JobStep], most_latency_s: float = math.inf) -> Ne
     return Network(lines, one_length=not _tells_lengths(known))
 
 
-def _transfers(step: JobStep) -> list[tuple[Kind, float]]:
-    """What each exchange of a step took, in their order."""
+def bursts(pairs: Sequence[tuple[Exchange, Moved]]) -> list[list[tuple[Exchange, Moved]]]:
+    """Exchanges in groups, of which each but the first began before the one before had ended.
+
+    They share the link, so only what they took together means something.
+    """
+    found: list[list[tuple[Exchange, Moved]]] = []
+    for pair in pairs:
+        if found and any(pair[1].overlaps):
+            found[-1].append(pair)
+        else:
+            found.append([pair])
+    return found
+
+
+def _bursts(step: JobStep) -> list[_Burst]:
     recorded = take_apart(step)
-    return [
-        (
-            (algorithm_of(exchange), exchange.size, exchange.message_bytes),
-            statistics.fmean(moved.transfer_s),
-        )
-        for exchange, moved in zip(recorded.exchanges, recorded.moved, strict=True)
-    ]
+    found = []
+    for burst in bursts(list(zip(recorded.exchanges, recorded.moved, strict=True))):
+        kinds = [_kind(exchange) for exchange, _ in burst if exchange.message_bytes]
+        time_s = sum(statistics.fmean(moved.transfer_s) for _, moved in burst)
+        if kinds and time_s > 0:
+            found.append(_measured(kinds, time_s))
+    return found
 
 
-def _measurements(steps: Sequence[Sequence[tuple[Kind, float]]]) -> list[Measurement]:
-    """One for each exchange: what those of its kind took."""
-    # Those that overlap share the link, each differently: by their place in a step.
-    by_place: dict[tuple[Kind, int], list[float]] = defaultdict(list)
-    for step in steps:
-        for place, (kind, time_s) in enumerate(step):
-            if kind[-1]:
-                by_place[kind, place].append(time_s)
-    medians_s: dict[Kind, list[float]] = defaultdict(list)
-    for (kind, _), found in by_place.items():
-        medians_s[kind] += [statistics.median(found)] * len(found)
-    times_s = {kind: statistics.fmean(found) for kind, found in medians_s.items()}
-    return [
-        Measurement(*kind, time_s)
-        for kind, time_s in times_s.items()
-        for _ in medians_s[kind]
-        if time_s > 0
-    ]
+def _measured(kinds: Sequence[Kind], time_s: float) -> _Burst:
+    works = [work(*kind) for kind in kinds]
+    total = Work(
+        sum(one.messages for one in works),
+        sum(one.sent_bytes for one in works),
+        sum(one.reduced_bytes for one in works),
+    )
+    return _Burst(total, time_s, statistics.fmean(kind[-1] for kind in kinds))
 
 
-def _tells_lengths(known: Sequence[Measurement]) -> bool:
-    lengths = [one.message_bytes for one in known]
+def _tells_lengths(known: Sequence[_Burst]) -> bool:
+    lengths = [one.length for one in known]
     return bool(lengths) and max(lengths) >= _SPAN * min(lengths)
 
 
-def _with_latency(known: Sequence[Measurement], message_s: float) -> Rates:
-    """At most that latency of a message; all that it does not explain are bytes."""
-    works = [work(one.algorithm, one.size, one.message_bytes) for one in known]
-    messages = sum(one.messages for one in works)
-    total_s = sum(one.time_s for one in known)
-    message_s = min(message_s, total_s / messages)
-    rest_s = max(0.0, total_s - message_s * messages)
-    return Rates(message_s, rest_s / sum(one.sent_bytes for one in works), 0.0)
+def _fit(known: Sequence[_Burst]) -> Rates:
+    """The least absolute relative error, which stalls of a few do not bend, by least squares."""
+    works, times_s = [one.work for one in known], [one.time_s for one in known]
+    rates = fit_works(works, times_s)
+    for _ in range(_ROUNDS):
+        errors = [abs(rates.time_s(one.work) / one.time_s - 1) for one in known]
+        rates = fit_works(works, times_s, [1 / max(error, _EXACT) for error in errors])
+    return rates
+
+
+def _with_latency(known: Sequence[_Burst], message_s: float) -> Rates:
+    """At most that latency of a message; all that it does not explain are bytes; so again."""
+    messages, sent_bytes, times_s = np.array(
+        [(one.work.messages, one.work.sent_bytes, one.time_s) for one in known]
+    ).T
+    message_s = min(message_s, _median(times_s / messages, messages / times_s))
+    rest_s = np.maximum(times_s - message_s * messages, 0)
+    return Rates(message_s, _median(rest_s / sent_bytes, sent_bytes / times_s), 0.0)
+
+
+def _median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    order = np.argsort(values)
+    below = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(below, below[-1] / 2)])
+
+
+def _most_bytes(steps: Sequence[JobStep]) -> Kind:
+    """The kind of exchange that carried most bytes."""
+    carried: Counter[Kind] = Counter()
+    for exchange in (one for step in steps for one in step[0].exchanges):
+        carried[_kind(exchange)] += exchange.message_bytes
+    return max(carried, key=lambda kind: carried[kind])
+
+
+def _kind(exchange: Exchange) -> Kind:
+    return algorithm_of(exchange), exchange.size, exchange.message_bytes
 
 
 def _line(rates: Rates, kind: Kind) -> Line:
