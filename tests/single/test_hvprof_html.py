@@ -18,7 +18,7 @@ import hvprof
 from hvprof.analysis.layers import LAYERS_VERSION
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
-from tests.browser import Page, browser, find
+from testbed.browser import Page, browser, find
 from tests.made_recordings import write_job
 
 CHROMIUM = find()

@@ -242,6 +242,10 @@ def test_the_last_of_recorded_times() -> None:
     assert expected_maximum_of(sample, 8) == pytest.approx(MAXIMA[8], abs=2e-3)
     assert expected_maximum_of(sample, 1e12) == pytest.approx(sample[-1])
     assert expected_maximum(1) == 0
+    # One that is always largest is the only one that counts.
+    assert expected_maximum(8, ahead=20) == pytest.approx(0, abs=1e-9)
+    assert expected_maximum_of(sample, 8, ahead=20) == pytest.approx(0, abs=1e-9)
+    assert expected_maximum_of(sample, 8, 1) == pytest.approx(expected_maximum(8, 1), abs=2e-3)
 
 
 @pytest.mark.parametrize(

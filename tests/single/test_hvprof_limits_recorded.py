@@ -148,6 +148,23 @@ def test_waiting_grows_by_chance_alone(ranks: int) -> None:
     assert slow.waiting_s(512) == pytest.approx(slow.waiting_s(2), rel=0.01)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("slow_s", [0.0, 0.002, 0.01])
+def test_ranks_that_scatter_pass_a_slow_one_now_and_then(ranks: int, slow_s: float) -> None:
+    found = jitter_of(jittery(2000, 0.004, slow_s, ranks))
+    # One slow rank of 8, beyond the mean of the recorded ones.
+    busy_s = np.random.default_rng(5).normal(0, 0.004, (40_000, 8))
+    busy_s[:, 0] += slow_s
+    last_s = busy_s.max(axis=1).mean() - slow_s / ranks
+    assert found.waiting_s(8) == pytest.approx(last_s, rel=0.05)
+
+
+def test_few_steps_make_no_rank_slow() -> None:
+    found = jitter_of(jittery(40, 0.004, 0.0, 4))
+    assert found.slow_s == 0
+    assert found.waiting_s(8) == pytest.approx(0.004 * 1.424, rel=0.15)
+
+
 def test_a_step_without_regions_is_compute_but_for_its_exchange() -> None:
     recording = jittery(100, 0.001, 0.0, 2)
     parts = StepParts(0.13, 0.0, None, 0.03, 0.0, None, 0.1)

@@ -10,20 +10,24 @@ from scipy.special import log_ndtr
 _EDGE, _POINTS = 10.0, 8001
 
 
-def expected_maximum(ranks: float) -> float:
+def expected_maximum(ranks: float, ahead: float = 0.0) -> float:
     """The mean of the largest of `ranks` normal values, in standard deviations.
 
-    The integral of n x phi(x) Phi(x)^(n-1): sqrt(2 ln n) is twice that at 2 ranks, and a
+    The integral over P(largest > x) = 1 - Phi(x)^n: sqrt(2 ln n) is twice that at 2 ranks, and a
     sixth too much at 512. 0 for one rank.
+
+    Args:
+        ranks: how many values.
+        ahead: by how much one of them is larger than the others, as a rule; above that.
     """
     if ranks <= 1:
         return 0.0
     x = np.linspace(-_EDGE, _EDGE, _POINTS)
-    log_density = np.log(ranks) - x**2 / 2 - np.log(2 * np.pi) / 2 + (ranks - 1) * log_ndtr(x)
-    return float(np.trapezoid(x * np.exp(log_density), x))
+    below = np.exp(log_ndtr(x) + (ranks - 1) * log_ndtr(x + ahead))
+    return float(np.trapezoid(np.heaviside(x, 0.5) - below, x))
 
 
-def expected_maximum_of(sample: NDArray[np.float64], ranks: float) -> float:
+def expected_maximum_of(sample: NDArray[np.float64], ranks: float, ahead: float = 0.0) -> float:
     """The mean of the largest of `ranks` values drawn from a sample.
 
     It never passes the largest value of the sample: of more ranks than there are values it is
@@ -32,6 +36,12 @@ def expected_maximum_of(sample: NDArray[np.float64], ranks: float) -> float:
     Args:
         sample: (n,) values, ascending.
         ranks: how many draw.
+        ahead: as of `expected_maximum`.
     """
-    edges = (np.arange(len(sample) + 1) / len(sample)) ** ranks
-    return float((sample * np.diff(edges)).sum())
+    x = np.union1d(sample, sample - ahead)
+    below = _share_below(sample, x) * _share_below(sample, x + ahead) ** (ranks - 1)
+    return float((x * np.diff(below, prepend=0.0)).sum())
+
+
+def _share_below(sample: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.searchsorted(sample, x, side="right") / len(sample)

@@ -3,7 +3,7 @@
 The last of p ranks is later than the mean by sigma E[max of p], if their times scatter by chance;
 a rank that is slow in every step delays the others by the same time however many there are. So the
 ranks' means are taken off first, and what all ranks share in a step (a common pause delays none of
-them behind the others); only the rest grows.
+them behind the others); only the rest grows, and of that only what passes the slow rank.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from hvprof.analysis.order_statistics import expected_maximum, expected_maximum_
 from hvprof.recording.model import Recording
 
 _LEAST_STEPS = 8
+# A rank is slow if it is so by more than so many times what chance makes of equal ones.
+_SURE = 3.0
+# Standard error of a median, over that of a mean, of normal values.
+_MEDIAN = np.sqrt(np.pi / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +29,12 @@ class Jitter:
 
     Attributes:
         slow_s: by how much the slowest rank is slower than the mean, in every step.
+        ahead_s: by how much it is slower than the other ranks.
         residuals_s: (n,) what else differs, ascending; its mean is 0.
     """
 
     slow_s: float
+    ahead_s: float
     residuals_s: NDArray[np.float64]
 
     @property
@@ -40,7 +46,7 @@ class Jitter:
         """The same, scaled down if it explains more waiting than there was."""
         explained_s = self.waiting_s(ranks)
         factor = min(1.0, waiting_s / explained_s) if explained_s else 1.0
-        return Jitter(self.slow_s * factor, self.residuals_s * factor)
+        return Jitter(self.slow_s * factor, self.ahead_s * factor, self.residuals_s * factor)
 
     def waiting_s(self, ranks: float) -> float:
         """How long a rank waits for the last of `ranks`, in a step, as a mean.
@@ -49,13 +55,16 @@ class Jitter:
         """
         if not len(self.residuals_s) or ranks <= 1:
             return self.slow_s if ranks > 1 else 0.0
+        if not self.sigma_s:
+            return self.slow_s
         chance_s = max(
-            self.sigma_s * expected_maximum(ranks), expected_maximum_of(self.residuals_s, ranks)
+            self.sigma_s * expected_maximum(ranks, self.ahead_s / self.sigma_s),
+            expected_maximum_of(self.residuals_s, ranks, self.ahead_s),
         )
         return self.slow_s + chance_s
 
 
-NO_JITTER = Jitter(0.0, np.empty(0))
+NO_JITTER = Jitter(0.0, 0.0, np.empty(0))
 
 
 def jitter_of(recording: Recording) -> Jitter:
@@ -68,12 +77,17 @@ def jitter_of(recording: Recording) -> Jitter:
     if len(tables) < 2 or count < _LEAST_STEPS:
         return NO_JITTER
     busy_s = np.array([table[len(table) - count :] for table in tables])
+    differ_s = busy_s - busy_s.mean(axis=0)
     # Medians: a checkpoint of rank 0 in one step does not make it a slow rank.
-    of_rank = np.median(busy_s, axis=1)
-    residuals = busy_s - of_rank[:, None]
-    residuals -= residuals.mean(axis=0)
+    of_rank = np.median(differ_s, axis=1)
+    residuals = differ_s - of_rank[:, None]
     # Taking off the mean of few ranks takes off some of the scatter too.
     residuals *= np.sqrt(len(tables) / (len(tables) - 1))
-    return Jitter(
-        float(of_rank.max() - of_rank.mean()), np.sort((residuals - residuals.mean()).ravel())
-    )
+    residuals = np.sort((residuals - residuals.mean()).ravel())
+    # Medians of few steps differ by chance too.
+    chance_s = _MEDIAN * residuals.std() / np.sqrt(count) * expected_maximum(len(tables))
+    slow_s = of_rank.max() - of_rank.mean()
+    if slow_s < _SURE * chance_s:
+        slow_s = 0.0
+    others = len(tables) / (len(tables) - 1)
+    return Jitter(float(slow_s), float(slow_s * others), residuals)
