@@ -133,6 +133,8 @@ setup(
         "torch": ["torch>=2.1", "horovod==0.28.1"],
         # The bundled trainers: reading images, the photographs of the demo, SSIM.
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
+        # Arrays of other formats, which `python -m hvd_ext.data pack` reads.
+        "arrays": ["h5py>=3.8", "zarr>=3"],
         # Pictures of benchmarks.
         "plot": ["matplotlib>=3.8"],
         # Models of others, which tests/public_models.py splits.

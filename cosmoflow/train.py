@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 
@@ -35,12 +36,12 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
-        trainer = volumes.VolumeTrainer(args, hvd, task(args))
+        trainer = volumes.VolumeTrainer(args, hvd, task(args, hvd))
     loop.train(trainer)
     return 0
 
 
-def task(args: argparse.Namespace) -> volumes.Task:
+def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
     """Model and samples that the flags ask for.
 
     Raises:
@@ -52,8 +53,7 @@ def task(args: argparse.Namespace) -> volumes.Task:
         universes = Universes(args.samples, args.width, args.seed)
         cubes, labels = universes.cubes, universes.labels
     else:
-        cubes = spatial.open_array(args.data / "cubes.npy")
-        labels = spatial.open_array(args.data / "labels.npy")
+        cubes, labels = volumes.open_arrays(args.data, ("cubes", "labels"), hvd, PROGRAM)
     samples, channels, *space = cubes.shape
     if len(space) != 3 or channels != CHANNELS or len(set(space)) != 1:
         raise UsageError(f"cubes of shape {tuple(cubes.shape)} are not (N, {CHANNELS}, W, W, W)")

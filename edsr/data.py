@@ -1,13 +1,8 @@
-"""Pairs of patches, the same for any number of ranks.
-
-Sample `index` of a run is a function of the seed and `index` alone: the ranks only
-share out who computes which. So a run goes on anywhere by its index.
-"""
+"""Pairs of patches, the same for any number of ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +11,19 @@ from torch import Tensor
 
 from edsr.bicubic import Pixels
 from edsr.images import MATLAB, load_rgb, shrink
+from hvd_ext.data import PackedFile
 from hvd_ext.errors import UsageError
 
 SYNTHETIC_IMAGES = 16
 
+Pair = tuple[Pixels, Pixels]
+
 
 class Patches:
-    """An endless row of random pairs of patches from images kept in memory.
-
-    An epoch shows each image once, in random order; sample i of epoch e is cut,
-    flipped and transposed at random.
-    """
+    """Images kept in memory, and pairs of patches of them, cut, flipped and transposed."""
 
     def __init__(
-        self, images: Sequence[Pixels], scale: int, patch: int, seed: int, kernel: str = MATLAB
+        self, images: Sequence[Pixels], scale: int, patch: int, kernel: str = MATLAB
     ) -> None:
         """Make the low-resolution image of each image, and keep both.
 
@@ -37,19 +31,18 @@ class Patches:
             images: (H, W, 3) each, both lengths at least `scale` times `patch`.
             scale: factor between the resolutions.
             patch: length of the low-resolution patch.
-            seed: names the row of samples.
             kernel: whose bicubic makes the low-resolution images.
         """
         self._pairs = [shrink(image, scale, kernel) for image in images]
-        self._scale, self._patch, self._seed = scale, patch, seed
-        self._order = lru_cache(maxsize=2)(self._shuffled)
+        self._scale, self._patch = scale, patch
 
-    def sample(self, index: int) -> tuple[Pixels, Pixels]:
-        """Sample number `index`: (patch, patch, 3) and its (scale patch, scale patch, 3)."""
-        epoch, i = divmod(index, len(self._pairs))
-        low, high = self._pairs[self._order(epoch)[i]]
-        # NumPy pads a seed with zeros, so i + 1 keeps apart from the order's seed.
-        rng = np.random.default_rng((self._seed, epoch, i + 1))
+    def __getitem__(self, image: int) -> Pair:
+        """An image in both resolutions: (H, W, 3) and (scale H, scale W, 3)."""
+        return self._pairs[image]
+
+    def cut(self, pair: Pair, rng: np.random.Generator) -> Pair:
+        """A patch of an image: (patch, patch, 3) and its (scale patch, scale patch, 3)."""
+        low, high = pair
         patch, scale = self._patch, self._scale
         y = int(rng.integers(low.shape[0] - patch + 1))
         x = int(rng.integers(low.shape[1] - patch + 1))
@@ -66,14 +59,11 @@ class Patches:
             pair = (pair[0].swapaxes(0, 1), pair[1].swapaxes(0, 1))
         return pair
 
-    def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Samples `first` to `first + count` as float (N, 3, H, W) of range 0..255."""
-        lows, highs = zip(*(self.sample(first + k) for k in range(count)), strict=True)
-        return _to_tensor(np.stack(lows)), _to_tensor(np.stack(highs))
 
-    def _shuffled(self, epoch: int) -> list[int]:
-        order = np.random.default_rng((self._seed, epoch, 0)).permutation(len(self._pairs))
-        return [int(image) for image in order]
+def stack(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """Pairs of patches as float (N, 3, H, W) of range 0..255."""
+    lows, highs = zip(*pairs, strict=True)
+    return _to_tensor(np.stack(lows)), _to_tensor(np.stack(highs))
 
 
 def load_images(
@@ -91,16 +81,41 @@ def load_images(
     """
     images = []
     for path in paths:
-        image = load_rgb(path)
-        height, width = image.shape[:2]
-        if min(height, width) < least:
-            raise UsageError(
-                f"{path} is {width}x{height}, smaller than the patch of {least}x{least}: "
-                "leave it out or lower --patch"
-            )
-        images.append(image)
+        images.append(_at_least(load_rgb(path), least, path))
         loaded(len(images), "")
     return images
+
+
+def unpack_images(file: PackedFile, least: int, loaded: Callable[[int, str], None]) -> list[Pixels]:
+    """Decode the images of a packed file, and see that a patch fits into each.
+
+    Args:
+        file: of images.
+        least: length of the high-resolution patch.
+        loaded: told how many are loaded so far.
+
+    Raises:
+        UsageError: it holds no images, or one is damaged, or smaller than the patch.
+    """
+    if file.header.fields[-1].name != "image":
+        raise UsageError(f"{file.path} holds no images: pack a folder of images")
+    images = []
+    for number in range(len(file)):
+        image, name = file[number]["image"], file.path / file.name(number)
+        pixels = load_rgb(name, image) if isinstance(image, bytes) else image
+        images.append(_at_least(pixels, least, name))
+        loaded(len(images), "")
+    return images
+
+
+def _at_least(image: Pixels, least: int, path: Path) -> Pixels:
+    height, width = image.shape[:2]
+    if min(height, width) < least:
+        raise UsageError(
+            f"{path} is {width}x{height}, smaller than the patch of {least}x{least}: "
+            "leave it out or lower --patch"
+        )
+    return image
 
 
 def synthetic_image(seed: int, index: int, length: int) -> Pixels:

@@ -36,15 +36,19 @@ def find_images(path: Path) -> list[Path]:
     return found
 
 
-def open_image(path: Path) -> Image.Image:
+def open_image(path: Path, data: bytes | None = None) -> Image.Image:
     """A decoded image, upright, in mode RGB, or RGBA where it has transparency.
+
+    Args:
+        path: the file, or what errors call it.
+        data: what the file holds, if it is read already.
 
     Raises:
         UsageError: it is not an image, is cut off, is far too large, or has more than 8 bits
             a channel.
     """
     try:
-        with Image.open(path) as image:
+        with Image.open(path if data is None else io.BytesIO(data)) as image:
             image.load()
             upright = ImageOps.exif_transpose(image)
     except FileNotFoundError as error:
@@ -57,13 +61,17 @@ def open_image(path: Path) -> Image.Image:
     return upright.convert("RGBA" if upright.has_transparency_data else "RGB")
 
 
-def load_rgb(path: Path) -> Pixels:
+def load_rgb(path: Path, data: bytes | None = None) -> Pixels:
     """An image as (H, W, 3), its transparency left out.
+
+    Args:
+        path: the file, or what errors call it.
+        data: what the file holds, if it is read already.
 
     Raises:
         UsageError: as `open_image`.
     """
-    return np.asarray(open_image(path).convert("RGB"))
+    return np.asarray(open_image(path, data).convert("RGB"))
 
 
 def save_image(image: Image.Image, path: Path) -> None:

@@ -11,7 +11,14 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from edsr.data import SYNTHETIC_IMAGES, Patches, load_images, synthetic_image
+from edsr.data import (
+    SYNTHETIC_IMAGES,
+    Patches,
+    load_images,
+    stack,
+    synthetic_image,
+    unpack_images,
+)
 from edsr.images import KERNELS, MATLAB, find_images
 from edsr.model import (
     EDSR,
@@ -22,9 +29,16 @@ from edsr.model import (
 )
 from edsr.weights import load_weights, start_from
 from hvd_ext.cli import above_zero, at_least, progress, run
+from hvd_ext.data import Order, fingerprint
 from hvd_ext.events import region
 from training import loop, ranks
-from training.arguments import Parser, add_exchange_arguments, add_precision_arguments
+from training.arguments import (
+    Parser,
+    add_exchange_arguments,
+    add_loading_arguments,
+    add_precision_arguments,
+)
+from training.packs import is_pack, open_pack
 
 PROGRAM = "edsr.train"
 EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --output runs/x2"
@@ -33,7 +47,9 @@ EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --outp
 def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     source = cli.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, metavar="DIR", help="folder of images to learn from")
+    source.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of images, or FILE.pack of one"
+    )
     source.add_argument("--synthetic", action="store_true", help="learn from procedural images")
     cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="where it writes")
     cli.add_argument("--scale", type=int, default=2, help="2, 3 or 4")
@@ -71,6 +87,7 @@ def parser() -> Parser:
         help="start from its weights, or from EDSR-PyTorch's or BasicSR's; from another scale, "
         "from all that fit",
     )
+    add_loading_arguments(cli, workers=1)
     add_precision_arguments(cli)
     add_exchange_arguments(cli)
     return cli
@@ -112,12 +129,14 @@ class EdsrTrainer(loop.Trainer):
         )
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
+        self.loader = self.run.loader(
+            self.patches, self.hvd.rank(), self.hvd.size(), self.patches.cut, stack
+        )
 
     def step(self) -> Tensor:
         args, device = self.args, self.run.device
-        first = self.run.position.samples + self.hvd.rank() * args.batch_size
         with region("load", kind="io"):
-            low, high = self.patches.batch(first, args.batch_size)
+            low, high = next(self.loader)
             low = low.to(device, memory_format=ranks.memory_format(args))
             high = high.to(device)
         self.lr = args.lr * 0.5 ** (self.run.position.step // args.lr_decay_every)
@@ -139,12 +158,17 @@ class EdsrTrainer(loop.Trainer):
         least = args.patch * args.scale
         if args.synthetic:
             images = [synthetic_image(args.seed, i, 2 * least) for i in range(SYNTHETIC_IMAGES)]
+        elif is_pack(args.data):
+            file = open_pack(args.data, self.hvd, PROGRAM)
+            with progress("loading", len(file), shown=self.run.leads) as loaded:
+                images = unpack_images(file, least, loaded)
         else:
             paths = find_images(args.data)
             with progress("loading", len(paths), shown=self.run.leads) as loaded:
                 images = load_images(paths, least, loaded)
         self.contents = [zlib.crc32(image.tobytes()) for image in images]
-        return Patches(images, args.scale, args.patch, args.seed, args.kernel)
+        self.run.follow(Order(len(images), args.seed, data=fingerprint(self.contents)))
+        return Patches(images, args.scale, args.patch, args.kernel)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from types import ModuleType
 
 import torch
 
@@ -47,12 +48,12 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
-        trainer = volumes.VolumeTrainer(args, hvd, task(args))
+        trainer = volumes.VolumeTrainer(args, hvd, task(args, hvd))
     loop.train(trainer)
     return 0
 
 
-def task(args: argparse.Namespace) -> volumes.Task:
+def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
     """Model and samples that the flags ask for.
 
     Raises:
@@ -70,8 +71,7 @@ def task(args: argparse.Namespace) -> volumes.Task:
         meshes = Meshes(args.samples, args.size or size, args.seed)
         inputs, targets = meshes.inputs, meshes.masks
     else:
-        inputs = spatial.open_array(args.data / "inputs.npy")
-        targets = spatial.open_array(args.data / "masks.npy")
+        inputs, targets = volumes.open_arrays(args.data, ("inputs", "masks"), hvd, PROGRAM)
     samples, channels, *space = inputs.shape
     if len(space) != 2 or channels != CHANNELS or any(n % architecture.factor for n in space):
         raise UsageError(

@@ -1,16 +1,13 @@
-"""A folder of classes, each a folder of images, as ImageNet is laid out.
-
-How image i is cut in epoch e depends on the seed, e and i alone, so a run can stop
-and go on between any two batches.
-"""
+"""Images of classes: DIR/class/image, as ImageNet is laid out, or a packed file of them."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -18,21 +15,57 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from hvd_ext.data import PackedFile, fingerprint, map_ahead
 from hvd_ext.errors import UsageError
 
+Opened = tuple[Image.Image, int]
 Sample = tuple[NDArray[np.uint8], int]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-BATCHES_AHEAD = 2
 
 # Mean and standard deviation of ImageNet's colours, as shares of 255.
 _MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 _STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
+class Images(ABC):
+    """Images and their classes: `len(images)`, and one by its number.
+
+    Attributes:
+        classes: names of the classes; a label is a place in them.
+        fingerprint: the same for the same images.
+    """
+
+    classes: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Opened:
+        """Image `index`, decoded, and its label.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+
+    def validation_sample(self, index: int, side: int) -> Sample:
+        """Image `index`, its short edge resized to side * 256 / 224 and its centre cut out."""
+        image, label = self[index]
+        length = side / 224 * 256 / min(image.width, image.height)
+        half = side / length / 2
+        x, y = image.width / 2, image.height / 2
+        box = (x - half, y - half, x + half, y + half)
+        return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, box=box)), label
+
+
 @dataclass(frozen=True)
-class ClassFolder:
-    """Images and their classes.
+class ClassFolder(Images):
+    """A folder of class folders.
 
     Attributes:
         classes: names of the classes; a label is a place in them.
@@ -57,9 +90,7 @@ class ClassFolder:
             raise UsageError(f"{root} does not exist: name a folder of class folders")
         found = tuple(sorted(p.name for p in root.iterdir() if p.is_dir()))
         classes = classes or found
-        unknown = sorted(set(found) - set(classes))
-        if unknown:
-            raise UsageError(f"{root} has class {unknown[0]!r}, which is not in the training set")
+        require_known(root, found, classes)
         samples = tuple(
             (path, classes.index(name))
             for name in found
@@ -70,66 +101,96 @@ class ClassFolder:
             raise UsageError(f"{root} holds no class/image ({' '.join(SUFFIXES)})")
         return cls(classes, samples)
 
-    def train_sample(self, index: int, side: int, seed: int, epoch: int) -> Sample:
-        """Image `index`, randomly cut, resized to (side, side, 3) and flipped, and its label."""
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint([(path.name, label) for path, label in self.samples])
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Opened:
         path, label = self.samples[index]
-        # NumPy pads a seed with zeros, so index + 1 keeps apart from the order's seed.
-        rng = np.random.default_rng((seed, epoch, index + 1))
-        image = _open(path)
-        box = _random_box(rng, image.width, image.height)
-        pixels = np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, box=box))
-        return (pixels[:, ::-1] if rng.random() < 0.5 else pixels), label
-
-    def validation_sample(self, index: int, side: int) -> Sample:
-        """Image `index`, its short edge resized to side * 256 / 224 and its centre cut out."""
-        path, label = self.samples[index]
-        image = _open(path)
-        length = side / 224 * 256 / min(image.width, image.height)
-        half = side / length / 2
-        x, y = image.width / 2, image.height / 2
-        box = (x - half, y - half, x + half, y + half)
-        return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, box=box)), label
+        return _decode(path, path), label
 
 
-def epoch_order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    return np.random.default_rng((seed, epoch, 0)).permutation(count)
+class ClassPack(Images):
+    """A packed file of class folders."""
+
+    def __init__(self, file: PackedFile, classes: tuple[str, ...] = ()) -> None:
+        """Use an open file.
+
+        Args:
+            file: made of a folder of class folders.
+            classes: the classes that it may have; empty: those that it has.
+
+        Raises:
+            UsageError: it holds something else, or has an unknown class.
+        """
+        if [field.name for field in file.header.fields] != ["label", "image"]:
+            raise UsageError(f"{file.path} is not of DIR/class/image: pack such a folder")
+        self._file, found = file, file.header.classes
+        self.classes = classes or found
+        require_known(file.path, found, self.classes)
+        self._labels = [self.classes.index(name) for name in found]
+
+    @property
+    def fingerprint(self) -> str:
+        return self._file.fingerprint
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def __getitem__(self, index: int) -> Opened:
+        sample = self._file[index]
+        image, label = sample["image"], self._labels[int(sample["label"])]
+        if isinstance(image, bytes):
+            return _decode(io.BytesIO(image), f"{self._file.path}: {self._file.name(index)}"), label
+        return Image.fromarray(image), label
+
+
+def require_known(path: Path, found: Iterable[str], classes: Sequence[str]) -> None:
+    """Raise UsageError if a class was found that is not among those of the training set."""
+    if unknown := sorted(set(found) - set(classes)):
+        raise UsageError(f"{path} has class {unknown[0]!r}, which is not in the training set")
+
+
+def train_sample(opened: Opened, side: int, rng: np.random.Generator) -> Sample:
+    """An image randomly cut, resized to (side, side, 3) and flipped, and its label."""
+    image, label = opened
+    box = _random_box(rng, image.width, image.height)
+    pixels = np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, box=box))
+    return (pixels[:, ::-1] if rng.random() < 0.5 else pixels), label
 
 
 def load_batches(
-    batches: Iterable[Iterable[int]], load: Callable[[int], Sample], workers: int
+    batches: Iterable[Iterable[int]], load: Callable[[int], Sample], workers: int, ahead: int = 2
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Load batches of samples on threads, a few batches ahead.
+    """Load batches of samples on threads, some batches ahead.
 
-    Yields:
-        images (N, 3, H, W), normalised, and labels (N,).
+    Returns:
+        What `stack` makes of each.
     """
-    with ThreadPoolExecutor(workers) as pool:
-        ahead: deque[list[Future[Sample]]] = deque()
-        for batch in batches:
-            ahead.append([pool.submit(load, int(index)) for index in batch])
-            if len(ahead) > BATCHES_AHEAD:
-                yield _stack(ahead.popleft())
-        while ahead:
-            yield _stack(ahead.popleft())
+    return map(stack, map_ahead(load, batches, workers=workers, ahead=ahead))
 
 
-def _stack(futures: list[Future[Sample]]) -> tuple[Tensor, Tensor]:
-    pixels, labels = zip(*(future.result() for future in futures), strict=True)
+def stack(samples: list[Sample]) -> tuple[Tensor, Tensor]:
+    """Images (N, 3, H, W), normalised, and labels (N,)."""
+    pixels, labels = zip(*samples, strict=True)
     images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
     return (images - _MEAN) / _STD, torch.tensor(labels)
 
 
-def _open(path: Path) -> Image.Image:
+def _decode(file: Path | BinaryIO, name: object) -> Image.Image:
     try:
-        with Image.open(path) as image:
+        with Image.open(file) as image:
             if image.mode[0] in "IF":  # Pillow would make all above 255 white
                 raise UsageError(
-                    f"{path} has mode {image.mode}, not 8 bits a channel: convert it first"
+                    f"{name} has mode {image.mode}, not 8 bits a channel: convert it first"
                 )
             return image.convert("RGB")
     # Pillow's decoders raise SyntaxError and others for files that only begin well.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{path} is not a readable image (is it cut off?): {error}") from error
+        raise UsageError(f"{name} is not a readable image (is it cut off?): {error}") from error
 
 
 def _random_box(

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hvd_ext.data import Order
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from hvd_ext.files import check_writable, make_folder
-from resnet.folder import ClassFolder, epoch_order, load_batches
+from resnet.folder import ClassFolder, ClassPack, Images, load_batches, stack, train_sample
 from resnet.model import load_weights, resnet50
 from resnet.optimizer import distributed, lr_scale
 from training import ranks
 from training.log import CsvLog
 from training.loop import Run, descend
+from training.packs import is_pack, open_pack
 
 KIND = "resnet"
 COLUMNS = ("epoch", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "img_per_s")
@@ -40,15 +39,14 @@ class ImageNetTrainer:
             UsageError: folders or checkpoint cannot be used.
         """
         self.args, self.hvd = args, hvd
-        self.images = ClassFolder.read(args.train_dir)
-        self.held_out = ClassFolder.read(args.val_dir, self.images.classes)
+        self.images = self._open(args.train_dir, program)
+        self.held_out = self._open(args.val_dir, program, self.images.classes)
         self.rank_batch = args.batch_size * args.batches_per_allreduce
         self.run = Run(args, hvd, program, KIND, self.rank_batch * hvd.size())
         self.run.resume_hint = ""
-        self.steps = len(self.images.samples) // self.run.global_batch
-        if self.steps == 0:
+        if len(self.images) < self.run.global_batch:
             raise UsageError(
-                f"{args.train_dir} holds {len(self.images.samples)} images, fewer than one step "
+                f"{args.train_dir} holds {len(self.images)} images, fewer than one step "
                 f"takes ({self.run.global_batch}): lower --batch-size"
             )
         # Sums of loss and of right answers, and images, of this epoch so far.
@@ -56,11 +54,13 @@ class ImageNetTrainer:
         torch.manual_seed(args.seed)
         self.model = resnet50(len(self.images.classes), zero_init_residual=True)
         self._resumed = self._read_checkpoint() if self.run.leads else {}
+        self.run.follow(Order(len(self.images), args.seed, data=self.images.fingerprint))
 
     def start(self) -> None:
         """Give every rank the state of rank 0. A collective."""
         args, hvd, run = self.args, self.hvd, self.run
-        ranks.require_equal(hvd, run.program, (self.images, self.held_out), "the images")
+        fingerprints = (self.images.fingerprint, self.held_out.fingerprint)
+        ranks.require_equal(hvd, run.program, fingerprints, "the images")
         self.log = None
         with ranks.collective_errors(hvd, run.program):
             if run.leads:
@@ -78,6 +78,13 @@ class ImageNetTrainer:
         self.sums = self._resumed.get("sums", self.sums)
         run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
+        self.loader = run.loader(
+            self.images,
+            hvd.rank(),
+            hvd.size(),
+            lambda opened, rng: train_sample(opened, args.image_size, rng),
+            stack,
+        )
 
     def train(self) -> None:
         """Train to the last epoch, validating and saving after each."""
@@ -105,25 +112,25 @@ class ImageNetTrainer:
         run = self.run
         self.model.train()
         began_s, first = time.perf_counter(), run.position.step
-        batches = load_batches(self._batches(), self._load, self.args.workers)
+        steps = first + len(self.loader)
 
         def save() -> None:
             self._gather()
             self._save(run.position.epoch + 1)
 
         title = f"epoch {run.position.epoch + 1}"
-        run.take_steps(title, self.steps, lambda: self._step(batches), lambda loss: "", save)
+        run.take_steps(title, steps, self._step, lambda loss: "", save)
         images = (run.position.step - first) * run.global_batch
         return images / (time.perf_counter() - began_s)
 
-    def _step(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
+    def _step(self) -> Tensor:
         args, run = self.args, self.run
         with region("load", kind="io"):
-            images, labels = next(batches)
+            images, labels = next(self.loader)
             images = images.to(run.device, memory_format=self.layout)
             labels = labels.to(run.device)
         for group in self.optimizer.param_groups:
-            group["lr"] = self._learning_rate(run.position.epoch + run.position.step / self.steps)
+            group["lr"] = self._learning_rate(run.position.samples / run.order.samples)
 
         def loss(part: Tensor, truth: Tensor) -> Tensor:
             with ranks.autocast(args, run.device):
@@ -141,7 +148,7 @@ class ImageNetTrainer:
         """Mean loss and accuracy, each image counted once by one rank."""
         hvd, held_out, side = self.hvd, self.held_out, self.args.image_size
         self.model.eval()
-        mine = range(hvd.rank(), len(held_out.samples), hvd.size())
+        mine = range(hvd.rank(), len(held_out), hvd.size())
         size = self.args.val_batch_size
         batches = (mine[k : k + size] for k in range(0, len(mine), size))
         sums = torch.zeros(3, dtype=torch.float64)
@@ -163,17 +170,10 @@ class ImageNetTrainer:
         decay = sum(epoch >= edge for edge in DECAY_EPOCHS)
         return float(self.args.base_lr * self.lr_scale * 0.1**decay)
 
-    def _batches(self) -> Iterator[NDArray[np.int64]]:
-        """Indices of this rank's images, for each step that is left of the epoch."""
-        position = self.run.position
-        order = epoch_order(len(self.images.samples), self.args.seed, position.epoch)
-        for step in range(position.step, self.steps):
-            first = (step * self.hvd.size() + self.hvd.rank()) * self.rank_batch
-            yield order[first : first + self.rank_batch]
-
-    def _load(self, index: int) -> tuple[NDArray[np.uint8], int]:
-        args = self.args
-        return self.images.train_sample(index, args.image_size, args.seed, self.run.position.epoch)
+    def _open(self, path: Path, program: str, classes: tuple[str, ...] = ()) -> Images:
+        if is_pack(path):
+            return ClassPack(open_pack(path, self.hvd, program), classes)
+        return ClassFolder.read(path, classes)
 
     def _gather(self) -> None:
         """Bring to rank 0 what ranks keep apart, so that one checkpoint holds all of it.
@@ -204,12 +204,6 @@ class ImageNetTrainer:
         if path is None:
             return {}
         checkpoint = self.run.read_checkpoint(path)
-        written, asked = checkpoint["global_batch"], self.run.global_batch
-        if checkpoint["step"] and written != asked:
-            raise UsageError(
-                f"cannot resume {path} within its epoch: the batch of all ranks was {written}, "
-                f"now {asked}: start as many ranks as before"
-            )
         try:
             load_weights(self.model, checkpoint["model"])
         except RuntimeError as error:

@@ -14,7 +14,12 @@ from hvd_ext.errors import UsageError
 from resnet.imagenet import ImageNetTrainer
 from resnet.synthetic import benchmark
 from training import ranks
-from training.arguments import Parser, add_exchange_arguments, add_precision_arguments
+from training.arguments import (
+    Parser,
+    add_exchange_arguments,
+    add_loading_arguments,
+    add_precision_arguments,
+)
 
 PROGRAM = "resnet.train"
 EXAMPLE = "horovodrun -np 2 python -m resnet.train --synthetic --batch-size 8"
@@ -47,8 +52,12 @@ def parser() -> Parser:
     synthetic.add_argument("--json", type=output_file, metavar="FILE", help="gets the result")
 
     folder = cli.add_argument_group("on a folder of classes")
-    folder.add_argument("--train-dir", type=Path, metavar="DIR", help="DIR/class/image")
-    folder.add_argument("--val-dir", type=Path, metavar="DIR", help="DIR/class/image")
+    folder.add_argument(
+        "--train-dir", type=Path, metavar="DIR", help="DIR/class/image, or FILE.pack of it"
+    )
+    folder.add_argument(
+        "--val-dir", type=Path, metavar="DIR", help="DIR/class/image, or FILE.pack of it"
+    )
     folder.add_argument("--log-dir", type=Path, default=Path("logs"), help="gets log.csv")
     folder.add_argument(
         "--checkpoint-format",
@@ -69,7 +78,7 @@ def parser() -> Parser:
     folder.add_argument("--warmup-epochs", type=natural, default=5, help="epochs until it is full")
     folder.add_argument("--momentum", type=not_negative, default=0.9, help="of SGD")
     folder.add_argument("--wd", type=not_negative, default=5e-5, help="weight decay")
-    folder.add_argument("--workers", type=positive, default=4, help="threads that load images")
+    add_loading_arguments(folder, workers=4)
     return cli
 
 

@@ -80,6 +80,21 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> None:
+    """Add the flags of trainers that read samples while they train.
+
+    Args:
+        parser: the command line.
+        workers: threads, unless --workers says otherwise.
+    """
+    parser.add_argument(
+        "--workers", type=at_least(1), default=workers, help="threads that load samples"
+    )
+    parser.add_argument(
+        "--prefetch", type=at_least(0), default=2, help="batches loaded ahead; 0: within the step"
+    )
+
+
 def add_precision_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of trainers of images that `autocast` and `memory_format` read."""
     parser.add_argument(

@@ -20,7 +20,7 @@ MAY_CHANGE = frozenset(
     {
         *("data", "train_dir", "val_dir", "output", "log_dir", "json", "load", "resume"),
         *("steps", "epochs", "log_every", "checkpoint_every", "checkpoint_format"),
-        *("exchange", "device", "threads", "workers", "grid", "val_batch_size"),
+        *("exchange", "device", "threads", "workers", "prefetch", "grid", "val_batch_size"),
         *("num_warmup_batches", "num_batches_per_iter", "num_iters", "stop_after"),
     }
 )

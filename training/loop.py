@@ -8,16 +8,18 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import hvprof
 from hvd_ext.cli import progress
+from hvd_ext.data import DataLoader, Dataset, Order
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from hvd_ext.files import make_folder, write_json
@@ -31,7 +33,7 @@ from training.checkpoint import (
 from training.log import CsvLog
 from training.stopping import STOPPED, Stopping
 
-_HELD = ("flags", "global_batch", "model", "optimizer", "epoch", "step", "samples", "rng")
+_HELD = ("flags", "global_batch", "model", "optimizer", "epoch", "step", "order", "rng")
 
 
 @dataclass
@@ -41,7 +43,7 @@ class Position:
     Attributes:
         epoch: whole epochs, of a run that counts them; steps are then of this epoch.
         step: steps taken.
-        samples: used so far by all ranks.
+        samples: used so far by all ranks, which is the position in the order of samples.
     """
 
     epoch: int = 0
@@ -57,11 +59,13 @@ class Run:
         device: what it computes on.
         global_batch: samples of a step, of all ranks.
         position: where the run is.
+        order: of its samples, once `follow` was called.
         step_times_s: of the steps that this process took.
         resume_hint: what to add to the flags to go on from the checkpoint.
     """
 
     resume_hint = " and --resume"
+    order: Order
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class Run:
         self.position = Position()
         self.step_times_s: list[float] = []
         self._stopping = Stopping(args.stop_after)
+        self._resumed_order: dict[str, Any] = {}
 
     def read_checkpoint(self, path: Path) -> dict[str, Any]:
         """Read a checkpoint of this run's flags, and take its position.
@@ -92,8 +97,20 @@ class Run:
         """
         checkpoint = load_checkpoint(path, self.kind, _HELD)
         require_same_flags(path, checkpoint, self.args, self.global_batch)
-        self.position = Position(checkpoint["epoch"], checkpoint["step"], checkpoint["samples"])
+        order = checkpoint["order"]
+        self.position = Position(checkpoint["epoch"], checkpoint["step"], order["position"])
+        self._resumed_order = order
         return checkpoint
+
+    def follow(self, order: Order) -> None:
+        """Take samples in this order; to be called on all ranks before `share_state`.
+
+        Raises:
+            UsageError: the run that is resumed had another.
+        """
+        self.order = order
+        if self._resumed_order:
+            order.resume(self._resumed_order)
 
     def resumed(self) -> dict[str, Any]:
         """The checkpoint in --output if this is rank 0 and --resume is given, or else {}.
@@ -112,6 +129,37 @@ class Run:
                 "or name another --output"
             )
         return {}
+
+    def loader(
+        self,
+        dataset: Dataset,
+        rank: int,
+        size: int,
+        transform: Callable[[Any, np.random.Generator], Any] | None,
+        collate: Callable[[list[Any]], Any],
+    ) -> DataLoader:
+        """What loads this rank's batches from where the run is; to be called after `share_state`.
+
+        Args:
+            dataset: of the samples.
+            rank: of those that share a step.
+            size: how many share it.
+            transform: as DataLoader's.
+            collate: as DataLoader's collate_fn.
+        """
+        loader = DataLoader(
+            dataset,
+            self.global_batch // size,
+            self.order,
+            rank=rank,
+            size=size,
+            transform=transform,
+            collate_fn=collate,
+            num_workers=self.args.workers,
+            prefetch_factor=self.args.prefetch,
+        )
+        loader.load_state_dict(self.order.state(self.position.samples))
+        return loader
 
     @property
     def checkpoint_path(self) -> Path:
@@ -216,7 +264,9 @@ class Run:
                     "global_batch": self.global_batch,
                     "model": model.state_dict(),
                     "optimizer": optimizer_state,
-                    **asdict(self.position),
+                    "epoch": self.position.epoch,
+                    "step": self.position.step,
+                    "order": self.order.state(self.position.samples),
                     "rng": torch.get_rng_state(),
                 }
                 save_checkpoint(path, held | more)

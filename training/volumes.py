@@ -15,15 +15,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hvd_ext import spatial
 from hvd_ext.cli import above_zero, at_least
+from hvd_ext.data import Order, fingerprint
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from training import loop, ranks
-from training.arguments import Parser, add_exchange_arguments
+from training.arguments import Parser, add_exchange_arguments, add_loading_arguments
+from training.packs import is_pack, open_pack
 
+Block = NDArray[Any]
 AXES = ("depth", "height", "width")
 
 
@@ -57,7 +61,9 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str) -> None:
         folder_holds: files that --data is to name, for the help.
     """
     source = cli.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, metavar="DIR", help=f"folder with {folder_holds}")
+    source.add_argument(
+        "--data", type=Path, metavar="DIR", help=f"folder with {folder_holds}, or FILE.pack"
+    )
     source.add_argument("--synthetic", action="store_true", help="learn from procedural samples")
     cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="where it writes")
     cli.add_argument(
@@ -80,6 +86,7 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str) -> None:
     cli.add_argument("--log-every", type=positive, default=10, help="steps per log row")
     cli.add_argument("--checkpoint-every", type=positive, default=500, help="steps per checkpoint")
     cli.add_argument("--resume", action="store_true", help="go on from --output, with its flags")
+    add_loading_arguments(cli, workers=2)
     add_exchange_arguments(cli)
 
 
@@ -127,6 +134,8 @@ class VolumeTrainer(loop.Trainer):
                     f"ask for {self.architecture}: resume with the samples it was started with"
                 )
             self.model.load_state_dict(self._resumed["model"])
+        data = fingerprint(tuple(task.inputs.shape), tuple(task.targets.shape))
+        self.run.follow(Order(self.learnt_from, args.seed, data=data))
 
     def start(self) -> None:
         """Split the model, and give every rank the state of rank 0. A collective."""
@@ -143,6 +152,10 @@ class VolumeTrainer(loop.Trainer):
         )
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
+        self.blocks = _Blocks(self.task, self.grid)
+        self.loader = self.run.loader(
+            self.blocks, self.grid.sample_group, self.groups, None, self._assemble
+        )
 
     def step(self) -> Tensor:
         """Take one step; returns the loss of this group's samples, a scalar."""
@@ -150,15 +163,17 @@ class VolumeTrainer(loop.Trainer):
         # A group's ranks draw alike where they compute the same.
         seeds = np.random.SeedSequence((args.seed, position.step, self.grid.sample_group))
         torch.manual_seed(int(seeds.generate_state(1)[0]))
-        first = position.samples + self.grid.sample_group * args.batch_size
-        inputs, targets = self._read([self._sample(first + k) for k in range(args.batch_size)])
+        began_s = time.perf_counter()
+        with region("load", kind="io"):
+            inputs, targets = next(self.loader)
+        self.read_time_s += time.perf_counter() - began_s
         self.model.train()
         return loop.descend(
             self.optimizer, lambda: nn.functional.mse_loss(self.model(inputs), targets)
         )
 
     def row(self) -> tuple[float, ...]:
-        """The share of the time that went into reading samples."""
+        """The share of the time that went into waiting for samples."""
         return (self.read_time_s / sum(self.run.step_times_s),)
 
     @torch.no_grad()
@@ -170,27 +185,49 @@ class VolumeTrainer(loop.Trainer):
         # Their losses, and how many they are.
         sums = torch.zeros(2, dtype=torch.float64)
         for sample in range(self.grid.sample_group, self.args.held_out, self.groups):
-            inputs, targets = self._read([self.learnt_from + sample])
+            with region("load", kind="io"):
+                inputs, targets = self._assemble([self.blocks[self.learnt_from + sample]])
             loss = nn.functional.mse_loss(self.model(inputs), targets)
             sums += torch.tensor([float(loss), 1])
         total, count = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Average)
         # Not a number on a rank that keeps to itself and has none.
         return {"held_out_loss": float(total / count)}
 
-    def _read(self, samples: list[int]) -> tuple[Any, Any]:
+    def _assemble(self, samples: list[tuple[Block, Block]]) -> tuple[Any, Any]:
         """Inputs and targets; Any: torch's functions take partitioned tensors, untyped."""
-        began_s = time.perf_counter()
-        with region("load", kind="io"):
-            inputs: Any = spatial.read(self.task.inputs, self.grid, samples).to(self.run.device)
-            targets: Any = spatial.read(self.task.targets, self.grid, samples).to(self.run.device)
-        self.read_time_s += time.perf_counter() - began_s
+        sources = (self.task.inputs, self.task.targets)
+        parts = zip(sources, zip(*samples, strict=True), strict=True)
+        inputs, targets = (
+            spatial.assemble(blocks, self.grid, source.shape[2:]).to(self.run.device)
+            for source, blocks in parts
+        )
         return inputs, targets
 
-    def _sample(self, index: int) -> int:
-        """Which sample is number `index` of the run: each once an epoch, in random order."""
-        epoch, position = divmod(index, self.learnt_from)
-        order = np.random.default_rng((self.args.seed, epoch)).permutation(self.learnt_from)
-        return int(order[position])
+
+class _Blocks:
+    """This rank's block of each sample: of its inputs, and of its targets."""
+
+    def __init__(self, task: Task, grid: spatial.ProcessGrid) -> None:
+        self._sources, self._grid = (task.inputs, task.targets), grid
+
+    def __getitem__(self, sample: int) -> tuple[Block, Block]:
+        inputs, targets = (spatial.read_block(s, self._grid, sample) for s in self._sources)
+        return inputs, targets
+
+
+def open_arrays(
+    data: Path, names: tuple[str, str], hvd: ModuleType, program: str
+) -> tuple[spatial.Source, spatial.Source]:
+    """Inputs and targets by their names: fields of a packed file, or .npy files of a folder.
+
+    Raises:
+        UsageError: one is missing, or holds something else.
+    """
+    if is_pack(data):
+        file = open_pack(data, hvd, program)
+        return file.field(names[0]), file.field(names[1])
+    first, second = (spatial.open_array(data / f"{name}.npy") for name in names)
+    return first, second
 
 
 def _grid_type(axes: int) -> Any:

@@ -4,7 +4,7 @@
 from hvd_ext.spatial import layers as layers
 from hvd_ext.spatial.convert import convert
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
-from hvd_ext.spatial.hyperslab import Source, open_array, read
+from hvd_ext.spatial.hyperslab import Source, assemble, open_array, read, read_block
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.tools.plan import Plan, plan
@@ -21,12 +21,14 @@ __all__ = [
     "Speeds",
     "UnsupportedError",
     "Verification",
+    "assemble",
     "convert",
     "gather",
     "measure_speeds",
     "open_array",
     "plan",
     "read",
+    "read_block",
     "scatter",
     "verify",
 ]

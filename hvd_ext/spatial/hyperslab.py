@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hvd_ext.errors import UsageError
@@ -63,25 +64,56 @@ def read(
     Raises:
         UsageError: a sample is out of range.
     """
+    blocks = [read_block(source, grid, sample) for sample in samples]
+    return assemble(blocks, grid, source.shape[2:], dtype=dtype)
+
+
+def read_block(source: Source, grid: ProcessGrid, sample: int) -> NDArray[Any]:
+    """Read this rank's block of a sample, as it is in the source; any thread may.
+
+    Args:
+        source: (samples, channels, *space), or (samples, values).
+        grid: whose ranks share the sample.
+        sample: which one.
+
+    Returns:
+        (channels, *lengths of the block), or (values,); a copy in this machine's byte order.
+
+    Raises:
+        UsageError: the sample is out of range.
+    """
+    if not 0 <= sample < source.shape[0]:
+        raise UsageError(f"sample {sample} is not in 0..{source.shape[0] - 1}")
     extents = tuple(source.shape[2:])
-    for sample in samples:
-        if not 0 <= sample < source.shape[0]:
-            raise UsageError(f"sample {sample} is not in 0..{source.shape[0] - 1}")
-    if not extents:
-        return _rows(source, samples, (), dtype)
-    block = shard(extents, grid.shape.parts(len(extents)), grid.coordinates(len(extents)))
-    return SpatialTensor(_rows(source, samples, block, dtype), grid, extents)
+    block: Sequence[tuple[int, int]] = ()
+    if extents:
+        block = shard(extents, grid.shape.parts(len(extents)), grid.coordinates(len(extents)))
+    inside = (slice(begin, end) for begin, end in block)
+    index = (slice(sample, sample + 1), slice(0, source.shape[1]), *inside)
+    one = np.asarray(source[index])[0]
+    # torch knows neither read-only memory nor the other byte order.
+    return one.astype(one.dtype.newbyteorder("="))
 
 
-def _rows(
-    source: Source, samples: Sequence[int], block: Sequence[tuple[int, int]], dtype: torch.dtype
-) -> Tensor:
-    lengths = [end - begin for begin, end in block]
-    rows = torch.empty((len(samples), source.shape[1], *lengths), dtype=dtype)
-    index = (slice(0, source.shape[1]), *(slice(begin, end) for begin, end in block))
-    for row, sample in zip(rows, samples, strict=True):
-        one = (slice(sample, sample + 1), *index)
-        piece = np.asarray(source[one])[0]
-        # torch knows neither read-only memory nor the other byte order.
-        row.copy_(torch.from_numpy(piece.astype(piece.dtype.newbyteorder("="))))
-    return rows
+def assemble(
+    blocks: Sequence[NDArray[Any]],
+    grid: ProcessGrid,
+    extents: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> SpatialTensor | Tensor:
+    """Make a batch of this rank's blocks of some samples.
+
+    Args:
+        blocks: of `read_block`, at least one.
+        grid: whose ranks share each sample.
+        extents: of the space of a whole sample; empty: the blocks are whole.
+        dtype: of the result.
+
+    Returns:
+        The samples, partitioned over the grid; an ordinary tensor if they have no space.
+    """
+    rows = torch.empty((len(blocks), *blocks[0].shape), dtype=dtype)
+    for row, block in zip(rows, blocks, strict=True):
+        row.copy_(torch.from_numpy(block))
+    return SpatialTensor(rows, grid, tuple(extents)) if extents else rows

@@ -13,6 +13,7 @@ import torch
 
 import hvprof
 from cosmoflow.data import Universes
+from hvd_ext.data.__main__ import main as pack
 from tests.conftest import Launch
 
 MESH = ("-m", "mesh.train", "--synthetic", "--size", 32, "--samples", 12, "--held-out", 2)
@@ -70,8 +71,12 @@ def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path)
     universes = Universes(5, 32, seed=1)
     np.save(tmp_path / "cubes.npy", universes.cubes[(slice(None),) * 5])
     np.save(tmp_path / "labels.npy", universes.labels[:, :])
-    files, made = tmp_path / "files", tmp_path / "made"
+    files, made, packed = tmp_path / "files", tmp_path / "made", tmp_path / "packed"
     train(launch, 4, *COSMOFLOW, "--data", tmp_path, "--grid", "2x1x1", "--output", files)
+    assert pack(["pack", str(tmp_path), "-o", str(tmp_path / "cubes.pack")]) == 0
+    flags = ("--grid", "2x1x1", "--prefetch", 0, "--output", packed)
+    train(launch, 4, *COSMOFLOW, "--data", tmp_path / "cubes.pack", *flags)
+    assert losses(packed) == losses(files)
     synthetic = ("--synthetic", "--width", 32, "--samples", 5, "--batch-size", 1)
     train(launch, 2, *COSMOFLOW, *synthetic, "--output", made)
     # Both take the samples in the same order, two at a time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 
 from edsr.data import synthetic_image
+from hvd_ext.data.__main__ import main as pack
 from resnet.folder import ClassFolder, load_batches
 from resnet.model import load_weights, resnet50
 
@@ -93,7 +95,9 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path, photograp
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(2, *flags, "--steps", 8, "--output", whole)
     # It logs steps 6 and 7, which are taken again from the checkpoint of step 5.
-    train(2, *flags, "--steps", 5, "--output", broken)
+    assert pack(["pack", str(photographs), "-o", str(tmp_path / "a.pack")]) == 0
+    packed = ("--data", tmp_path / "a.pack", "--prefetch", 0)
+    train(2, *flags, "--steps", 5, "--output", broken, *packed)
     with (broken / "log.csv").open("a") as log:
         log.write("6,0.5,0.1,1.0\n7,0.5,0.1,1.0\n")
     train(2, *flags, "--steps", 8, "--output", broken, "--resume")
@@ -268,8 +272,10 @@ def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for folder in (whole, broken):
         folder.mkdir()
-    train(2, *flags, "--log-dir", whole, "--checkpoint-format", whole / "{epoch}.pt")
-    # Step 1 of 2, then a death: its checkpoint is kept from the next one.
+    assert pack(["pack", str(classes / "val"), "-o", str(tmp_path / "val.pack")]) == 0
+    packed = ("--val-dir", tmp_path / "val.pack", "--prefetch", 0)
+    train(2, *flags, "--log-dir", whole, "--checkpoint-format", whole / "{epoch}.pt", *packed)
+    # Step 1 of 3, then a death: its checkpoint is kept from the next one.
     stopped = broken / "1.pt"
     script = (
         "import sys, resnet.imagenet as r\n"
@@ -285,10 +291,17 @@ def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
     done = launch(2, "-c", script, *broken_flags, "--threads", 1)
     assert done.returncode == 0, done.stderr
     state = torch.load(stopped)
-    assert (state["epoch"], state["step"]) == (0, 1)
+    assert (state["epoch"], state["step"], state["order"]["position"]) == (0, 1, 4)
+    # On another number of ranks it goes on where it was: 4, 6, 8, and 10 of 9 images.
+    fewer = shutil.copytree(broken, tmp_path / "fewer")
+    paths = ("--log-dir", fewer, "--checkpoint-format", fewer / "{epoch}.pt")
+    train(1, *flags, *paths)
+    alone = torch.load(fewer / "1.pt")
+    assert (alone["epoch"], alone["step"], alone["order"]["position"]) == (1, 0, 10)
     train(2, "resnet.train", *broken_flags)
 
     final = torch.load(whole / "1.pt")
+    assert final["order"]["position"] == 12  # the batch that ended the epoch began the next
     assert same(final, torch.load(stopped))
     row = read_log(whole)[0]
     mine = read_log(broken)[0]

@@ -5,9 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
-from edsr.data import Patches, load_images, synthetic_image
+from edsr.data import Pair, Patches, load_images, stack, synthetic_image, unpack_images
 from edsr.images import find_images, load_rgb, open_image, resize_bicubic, shrink
+from hvd_ext.data import Order, PackedFile, share
+from hvd_ext.data.pack import pack
+from hvd_ext.data.sources import ImageFolder
 from hvd_ext.errors import UsageError
 
 
@@ -15,12 +19,22 @@ def _images(count: int = 5, length: int = 40) -> list[np.ndarray]:
     return [synthetic_image(0, i, length) for i in range(count)]
 
 
+def sample(patches: Patches, order: Order, position: int) -> Pair:
+    return patches.cut(patches[order.sample(position)], order.rng(position))
+
+
+def batch(images: list[np.ndarray], order: Order, positions: range) -> Tensor:
+    patches = Patches(images, 2, patch=8)
+    return stack([sample(patches, order, p) for p in positions])[0]
+
+
 @pytest.mark.parametrize("scale", [2, 3, 4])
 def test_a_pair_shows_the_same_place(scale: int) -> None:
     """Shrinking the high patch gives the low one, but at the edges, where it sees less."""
-    patches = Patches(_images(length=64), scale, patch=12, seed=1)
-    for index in range(32):
-        low, high = patches.sample(index)
+    patches = Patches(_images(length=64), scale, patch=12)
+    order = Order(5, 1)
+    for position in range(32):
+        low, high = sample(patches, order, position)
         assert low.shape == (12, 12, 3)
         assert high.shape == (12 * scale, 12 * scale, 3)
         inner = slice(3, -3)
@@ -33,27 +47,28 @@ def test_a_pair_shows_the_same_place(scale: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_the_global_batch_does_not_depend_on_the_number_of_ranks(size: int) -> None:
     images = _images()
-    whole, _ = Patches(images, 2, patch=8, seed=3).batch(24, 12)
-    share = 12 // size
+    whole = batch(images, Order(5, 3), range(24, 36))
+    local = 12 // size
     for rank in range(size):
-        mine, _ = Patches(images, 2, patch=8, seed=3).batch(24 + rank * share, share)
-        assert mine.equal(whole[rank * share : (rank + 1) * share])
+        mine = batch(images, Order(5, 3), share(24, local, rank))
+        assert mine.equal(whole[rank * local : (rank + 1) * local])
 
 
 def test_seed_and_epoch_change_the_samples() -> None:
     images = _images()
-    first, _ = Patches(images, 2, patch=8, seed=3).batch(0, 5)
-    other_seed, _ = Patches(images, 2, patch=8, seed=4).batch(0, 5)
-    other_epoch, _ = Patches(images, 2, patch=8, seed=3).batch(5, 5)
+    first = batch(images, Order(5, 3), range(5))
+    other_seed = batch(images, Order(5, 4), range(5))
+    other_epoch = batch(images, Order(5, 3), range(5, 10))
     assert not first.equal(other_seed)
     assert not first.equal(other_epoch)
 
 
 def test_an_epoch_shows_each_image_once() -> None:
     flat = [np.full((16, 16, 3), 10 * i, np.uint8) for i in range(7)]
-    patches = Patches(flat, 2, patch=4, seed=0)
+    patches, order = Patches(flat, 2, patch=4), Order(7, 0)
     for epoch in range(3):
-        seen = sorted(int(patches.sample(epoch * 7 + i)[0][0, 0, 0]) for i in range(7))
+        positions = range(epoch * 7, epoch * 7 + 7)
+        seen = sorted(int(sample(patches, order, p)[0][0, 0, 0]) for p in positions)
         assert seen == [0, 10, 20, 30, 40, 50, 60]
 
 
@@ -61,8 +76,8 @@ def test_all_eight_orientations_occur() -> None:
     ramp = np.zeros((8, 8, 3), np.uint8)
     ramp[:, :, 0] = np.arange(8) * 10
     ramp[:, :, 1] = np.arange(8)[:, None] * 10
-    patches = Patches([ramp], 2, patch=4, seed=0)
-    seen = {patches.sample(i)[1].tobytes() for i in range(200)}
+    patches, order = Patches([ramp], 2, patch=4), Order(1, 0)
+    seen = {sample(patches, order, i)[1].tobytes() for i in range(200)}
     assert len(seen) == 8
 
 
@@ -74,13 +89,25 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _nothing(count: int, note: str) -> None:
+def _nothing(count: int, note: str = "", total: int | None = None) -> None:
     pass
 
 
 def test_a_folder_is_read_by_name(folder: Path) -> None:
     images = load_images(find_images(folder), 40, _nothing)
     assert [image.shape for image in images] == [(48, 48, 3), (40, 40, 3)]
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_a_packed_folder_holds_the_same_images(folder: Path, tmp_path: Path, decoded: bool) -> None:
+    path = tmp_path / "a.pack"
+    pack(ImageFolder(folder, decoded=decoded), path, _nothing)
+    expected = load_images(find_images(folder), 40, _nothing)
+    with PackedFile(path) as file:
+        found = unpack_images(file, 40, _nothing)
+        assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+        with pytest.raises(UsageError, match=r"b\.png is 40x40, smaller than the patch of 41x41"):
+            unpack_images(file, 41, _nothing)
 
 
 def test_an_image_smaller_than_the_patch_is_refused(folder: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-PACKAGES = ("hvd_ext.allreduce", "hvd_ext.spatial", "hvprof")
+PACKAGES = ("hvd_ext.allreduce", "hvd_ext.data", "hvd_ext.spatial", "hvprof")
 OVERRIDES = (
     *("DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters", "init", "join"),
     *("plan_allreduce", "shutdown"),

@@ -26,6 +26,7 @@ FACTS = {
     "hvd_ext.statistics",
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
+DATA = {*FACTS, "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
 # Geometry is integers: no torch, no MPI.
 _EXCHANGE = {*MPI, "torch", "hvd_ext.job", "hvd_ext.spatial.geometry"}
@@ -64,6 +65,7 @@ HVPROF: dict[str, set[str]] = {
 }
 TRAINED = {
     *(*SHOWN, *FACTS, "hvd_ext", "hvd_ext.torch", "torch", "PIL", "skimage", "training"),
+    "hvd_ext.data",
     "hvd_ext.compression.formats",
 }
 
@@ -97,6 +99,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hvd_ext.arena",
     },
     "hvd_ext.spatial": {*MPI, "hvd_ext.job", "torch"},
+    # Samples: neither torch nor MPI.
+    "hvd_ext.data": DATA,
+    # Read what others wrote, if their libraries are there.
+    "hvd_ext.data.sources": {*DATA, "hvd_ext.data", "PIL", "h5py", "zarr"},
+    "hvd_ext.data.pack": {*DATA, "hvd_ext.data", "PIL"},
     **SPATIAL,
     **HVPROF,
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},

@@ -10,6 +10,7 @@ import pytest
 import cosmoflow.train
 import mesh.train
 from hvd_ext.errors import UsageError
+from training import alone
 
 
 @pytest.mark.parametrize("grid", ["2", "2x0", "2x-1", "x", "2x1x1", "axb", ""])
@@ -41,15 +42,15 @@ def test_meshes_that_do_not_fit(
     np.save(tmp_path / "masks.npy", np.zeros(masks, "f4"))
     args = mesh.train.parser().parse_args(["--data", str(tmp_path), "--output", "out"])
     with pytest.raises(UsageError, match=complaint):
-        mesh.train.task(args)
+        mesh.train.task(args, alone)
 
 
 def test_reshape_cannot_be_split() -> None:
     arguments = ["--synthetic", "--output", "out", "--prediction", "reshape"]
-    mesh.train.task(mesh.train.parser().parse_args(arguments))
+    mesh.train.task(mesh.train.parser().parse_args(arguments), alone)
     args = mesh.train.parser().parse_args([*arguments, "--grid", "2x1"])
     with pytest.raises(UsageError, match="with --grid use pixel_shuffle"):
-        mesh.train.task(args)
+        mesh.train.task(args, alone)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_cubes_that_do_not_fit(
     np.save(tmp_path / "labels.npy", np.zeros(labels, "f4"))
     args = cosmoflow.train.parser().parse_args(["--data", str(tmp_path), "--output", "out"])
     with pytest.raises(UsageError, match=complaint):
-        cosmoflow.train.task(args)
+        cosmoflow.train.task(args, alone)
     (tmp_path / "labels.npy").unlink()
     with pytest.raises(UsageError, match=r"labels\.npy does not exist"):
-        cosmoflow.train.task(args)
+        cosmoflow.train.task(args, alone)

@@ -7,8 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
+from hvd_ext.data import PackedFile
+from hvd_ext.data.pack import pack
+from hvd_ext.data.sources import ImageFolder
 from hvd_ext.errors import UsageError
-from resnet.folder import ClassFolder, load_batches
+from resnet.folder import ClassFolder, ClassPack, load_batches, train_sample
 from resnet.model import ResNet50, load_weights, resnet50
 
 
@@ -82,14 +85,33 @@ def test_batches_come_in_order_with_their_labels(folder: Path) -> None:
     torch.testing.assert_close(red, torch.tensor([200 / 255, 50 / 255]))
 
 
-def test_a_training_sample_is_a_function_of_seed_epoch_and_index(tmp_path: Path) -> None:
+@pytest.mark.parametrize("decoded", [False, True])
+def test_a_packed_folder_holds_the_same_samples(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, decoded: bool
+) -> None:
+    path = tmp_path_factory.mktemp("packs") / "a.pack"
+    pack(ImageFolder(folder, decoded=decoded), path, lambda completed: None)
+    with PackedFile(path) as file:
+        images, packed = ClassFolder.read(folder), ClassPack(file)
+        assert (packed.classes, len(packed)) == (images.classes, len(images))
+        for i in range(len(images)):
+            for mine, theirs in zip(packed[i], images[i], strict=True):
+                assert np.array_equal(np.asarray(mine), np.asarray(theirs))
+        # A class has the number that the training set gives it.
+        more = ClassPack(file, ("ant", "cat", "dog"))
+        assert [more[i][1] for i in range(6)] == [1, 1, 1, 2, 2, 2]
+        with pytest.raises(UsageError, match="'dog', which is not in the training set"):
+            ClassPack(file, ("cat",))
+
+
+def test_a_training_sample_is_a_function_of_image_and_random_numbers(tmp_path: Path) -> None:
     (tmp_path / "only").mkdir()
     noise = np.random.default_rng(0).integers(0, 255, (70, 90, 3)).astype(np.uint8)
     Image.fromarray(noise).save(tmp_path / "only" / "a.png")
     images = ClassFolder.read(tmp_path)
-    cuts = [images.train_sample(0, 32, seed, epoch)[0] for seed in (1, 2) for epoch in (0, 1)]
+    cuts = [train_sample(images[0], 32, np.random.default_rng(s))[0] for s in range(4)]
     assert len({cut.tobytes() for cut in cuts}) == 4
-    assert np.array_equal(cuts[0], images.train_sample(0, 32, 1, 0)[0])
+    assert np.array_equal(cuts[0], train_sample(images[0], 32, np.random.default_rng(0))[0])
 
 
 def test_bad_folders_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -101,4 +123,4 @@ def test_bad_folders_are_refused(folder: Path, tmp_path: Path) -> None:
         ClassFolder.read(folder / "cat")
     (folder / "cat" / "0.png").write_text("no image")
     with pytest.raises(UsageError, match="is not a readable image"):
-        ClassFolder.read(folder).train_sample(0, 32, 0, 0)
+        ClassFolder.read(folder)[0]

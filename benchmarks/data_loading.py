@@ -1,0 +1,238 @@
+"""A packed file against the folder it was made of, and look-ahead against reading in the step.
+
+Each contender loads the same images in the same random order by the same loader, on as many
+threads. Cold: no page of the files is in this kernel's page cache, which bytes read from the
+disk confirm (a hypervisor may cache below); warm: all are. Look-ahead is timed on a disk that
+is slowed: the reader sleeps as long as such a disk would take.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import harness
+from hvd_ext.cli import at_least, progress
+from hvd_ext.data import DataLoader, Order, PackedFile
+from hvd_ext.data.pack import pack
+from hvd_ext.data.sources import ImageFolder
+from testbed import timing
+
+_HEIGHT, _WIDTH, _QUALITY = 375, 500, 90  # of ImageNet's usual image
+_BATCH, _THREADS = 16, 2
+_STEPS = 12
+_PART_S = 0.02  # of the longer part of a step
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Time all of it."""
+    parser = harness.parser("data_loading", __doc__, "--json F", rounds=7)
+    parser.add_argument("--images", type=at_least(_BATCH), default=160, help="(160)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to time"
+    )
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        result = {**_packed(Path(name), options.images, options.rounds), **_look_ahead()}
+    _print(result)
+    if options.json:
+        harness.write_result(options.json, result)
+    return 0
+
+
+def _packed(root: Path, images: int, rounds: int) -> dict[str, Any]:
+    (root / "folder").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(images):
+        # Smooth enough to be compressed as photographs are.
+        small = rng.integers(0, 255, (_HEIGHT // 5, _WIDTH // 5, 3), np.uint8)
+        image = Image.fromarray(small).resize((_WIDTH, _HEIGHT), Image.Resampling.BICUBIC)
+        image.save(root / "folder" / f"{number:05}.jpg", quality=_QUALITY)
+    folder = ImageFolder(root / "folder")
+    for name, decoded in (("encoded", False), ("decoded", True)):
+        source = ImageFolder(root / "folder", decoded=decoded)
+        with progress("packing", shown=False) as advance:
+            pack(source, root / f"{name}.pack", advance)
+    files = {
+        "folder": folder.paths,
+        "encoded": [root / "encoded.pack"],
+        "decoded": [root / "decoded.pack"],
+    }
+    packs = [PackedFile(root / f"{name}.pack") for name in ("encoded", "decoded")]
+    readers: dict[str, Callable[[int], Any]] = {
+        "folder": lambda i: folder.paths[i].read_bytes(),
+        "encoded": lambda i: packs[0][i]["image"],
+        "decoded": lambda i: packs[1][i]["image"],
+    }
+    for i in range(images):
+        pixels = _decode(readers["folder"](i))
+        same = readers["encoded"](i) == readers["folder"](i)
+        if not (same and np.array_equal(readers["decoded"](i), pixels)):
+            raise harness.BenchmarkError(f"image {i} of the packed files is not the folder's")
+
+    # (contender, cold or warm, decoded or only read) -> seconds of each round
+    times: dict[tuple[str, str, str], list[float]] = {}
+    for _ in range(rounds):
+        for cache in ("cold", "warm"):
+            for work in ("read", "decode"):
+                for name, read in readers.items():
+                    if (name, work) == ("decoded", "read"):
+                        continue  # it is the same as "decode": nothing is left to decode
+                    load = _decode_after(read) if work == "decode" and name != "decoded" else read
+                    with _cache(cache, files[name]):
+                        began_s = time.perf_counter()
+                        _load_all(load, images)
+                        took_s = time.perf_counter() - began_s
+                    times.setdefault((name, cache, work), []).append(took_s)
+    figures = [
+        {"contender": n, "cache": c, "work": w, "s": timing.summary(t)}
+        for (n, c, w), t in times.items()
+    ]
+    spread = {
+        f"packed_vs_folder_{name}_{cache}{'' if work == 'decode' else '_reading_alone'}": {
+            "ratio": timing.ratio(times["folder", cache, work], times[name, cache, work]),
+            "rounds": timing.summary(
+                [f / p for f, p in zip(
+                    times["folder", cache, work], times[name, cache, work], strict=True
+                )]
+            ),
+        }
+        for name in ("encoded", "decoded")
+        for cache in ("cold", "warm")
+        for work in ("read", "decode")
+        if name == "encoded" or work == "decode"
+    }  # fmt: skip
+    sizes = {name: sum(p.stat().st_size for p in paths) for name, paths in files.items()}
+    ratios = {name: value["ratio"] for name, value in spread.items()}
+    told = {"images": images, "threads": _THREADS, "file_bytes": sizes, "times": figures}
+    return {**ratios, "packed": {**told, "ratios": spread}}
+
+
+def _load_all(load: Callable[[int], Any], images: int) -> None:
+    loader = DataLoader(
+        _Calls(load), _BATCH, Order(images, 1), collate_fn=len, num_workers=_THREADS
+    )
+    for _ in loader:
+        pass
+    loader.close()
+
+
+class _Calls:
+    """A dataset whose samples a function reads."""
+
+    def __init__(self, load: Callable[[int], Any]) -> None:
+        self._load = load
+
+    def __getitem__(self, sample: int) -> Any:
+        return self._load(sample)
+
+
+def _decode(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def _decode_after(read: Callable[[int], bytes]) -> Callable[[int], Any]:
+    return lambda i: _decode(read(i))
+
+
+@contextmanager
+def _cache(state: str, files: Sequence[Path]) -> Iterator[None]:
+    """Empty the page cache of the files, or fill it, and see that the block met it so."""
+    for path in files:
+        with path.open("rb") as file:
+            if state == "warm":
+                while file.read(2**22):
+                    pass
+            else:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    before = _disk_bytes()
+    yield
+    came, expected = _disk_bytes() - before, sum(path.stat().st_size for path in files)
+    if (state == "warm" and came > 0.02 * expected) or (state == "cold" and came < 0.9 * expected):
+        raise harness.BenchmarkError(
+            f"the page cache was not {state}: {came} of {expected} bytes came from the disk: name "
+            "a --folder on a disk, with memory to spare"
+        )
+
+
+def _disk_bytes() -> int:
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["read_bytes"])
+
+
+def _look_ahead() -> dict[str, Any]:
+    """Time a step whose reading waits and whose computing works, with and without look-ahead."""
+    found = {}
+    for title, read_s, compute_s in (
+        ("reading", _PART_S, _PART_S / 2),
+        ("computing", _PART_S / 2, _PART_S),
+        ("both", _PART_S, _PART_S),
+    ):
+        steps = {ahead: _steps(read_s, compute_s, ahead) for ahead in (0, 2)}
+        found[title] = {
+            "read_s": read_s,
+            "compute_s": compute_s,
+            "step_over_longer_part": steps[2] / max(read_s, compute_s),
+            "without_over_sum": steps[0] / (read_s + compute_s),
+        }
+    worst = max(case["step_over_longer_part"] for case in found.values())
+    return {"lookahead_step_over_longer_part": worst, "look_ahead": found}
+
+
+def _steps(read_s: float, compute_s: float, ahead: int) -> float:
+    """Median seconds of a step of one sample."""
+
+    def read(sample: int) -> int:
+        time.sleep(read_s)
+        return sample
+
+    loader = DataLoader(
+        _Calls(read), 1, Order(1000, 1), num_workers=1, prefetch_factor=ahead
+    )  # fmt: skip
+    matrix = np.ones((256, 256), np.float32)
+    times_s = []
+    for _ in range(_STEPS):
+        began_s = time.perf_counter()
+        next(loader)
+        computed_s = time.perf_counter()
+        while time.perf_counter() - computed_s < compute_s:
+            matrix @ matrix
+        times_s.append(time.perf_counter() - began_s)
+    loader.close()
+    # The first steps have nothing read ahead yet.
+    return float(np.median(times_s[3:]))
+
+
+def _print(result: dict[str, Any]) -> None:
+    table = Table(title=f"{result['packed']['images']} images, {_THREADS} threads")
+    for column in ("packed against folder", "times as fast", "middle half of rounds"):
+        table.add_column(column, justify="left" if column.startswith("packed") else "right")
+    for name, value in result["packed"]["ratios"].items():
+        low, high = value["rounds"]["low"], value["rounds"]["high"]
+        words = name.removeprefix("packed_vs_folder_").replace("_", " ")
+        table.add_row(words, f"{value['ratio']:.2f}", f"{low:.2f} .. {high:.2f}")
+    Console(width=100).print(table)
+    table = Table(title="a step against its parts, on a slowed disk")
+    for column in ("longer part", "look-ahead 2: over that part", "none: over the sum"):
+        table.add_column(column, justify="left" if column == "longer part" else "right")
+    for name, case in result["look_ahead"].items():
+        row = (f"{case[key]:.2f}" for key in ("step_over_longer_part", "without_over_sum"))
+        table.add_row(name, *row)
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    harness.run(main, "benchmarks.data_loading")

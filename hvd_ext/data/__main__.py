@@ -1,0 +1,130 @@
+"""`python -m hvd_ext.data`: make, describe, check and take apart packed files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hvd_ext.cli import output_file, progress, run
+from hvd_ext.data.pack import pack, unpack, verify
+from hvd_ext.data.packed import PackedFile
+from hvd_ext.data.sources import open_samples
+from hvd_ext.units import format_bytes
+
+PROGRAM = "hvd_ext.data"
+_EXAMPLES = {
+    "pack": "pack photographs/train -o train.pack\n"
+    "  python -m hvd_ext.data pack cubes=cubes.h5:/cubes labels=labels.npy -o universes.pack",
+    "info": "info train.pack",
+    "verify": "verify train.pack",
+    "unpack": "unpack train.pack photographs",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}",
+        description="One file with all samples of a data set, whose every MiB has a checksum.",
+        epilog=f"example:\n  python -m {PROGRAM} {_EXAMPLES['pack']}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, what: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name,
+            help=what,
+            description=what,
+            epilog=f"example:\n  python -m {PROGRAM} {_EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.add_argument("--json", action="store_true", help="print the result as JSON")
+        return made
+
+    cli = command("pack", "write samples to one file; each image is decoded, to see it is whole")
+    cli.add_argument(
+        "source",
+        nargs="+",
+        metavar="SOURCE",
+        help="folder of images, of classes of images or of .npy files; or NAME=FILE for each "
+        "array: FILE.npy, FILE.h5:DATASET, or the folder of a zarr array",
+    )
+    cli.add_argument("-o", "--output", type=output_file, required=True, metavar="FILE")
+    cli.add_argument(
+        "--decoded",
+        action="store_true",
+        help="keep pixels instead of encoded images: no decoding later, several times the bytes",
+    )
+    command("info", "say what a file holds").add_argument("file", type=Path, metavar="FILE")
+    command("verify", "read all of a file, and check it").add_argument(
+        "file", type=Path, metavar="FILE"
+    )
+    cli = command("unpack", "write images as files, and arrays as .npy files")
+    cli.add_argument("file", type=Path, metavar="FILE")
+    cli.add_argument("folder", type=Path, metavar="DIR", help="gets them")
+    return top
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; returns its exit code."""
+    options = parser().parse_args(arguments)
+    path: Path = options.output if options.command == "pack" else options.file
+    if options.command == "pack":
+        samples = open_samples(options.source, decoded=options.decoded)
+        with progress("packing", len(samples)) as advance:
+            pack(samples, path, advance)
+    with PackedFile(path) as file:
+        if options.command == "verify":
+            with progress("verifying", len(file)) as advance:
+                verify(file, advance)
+        elif options.command == "unpack":
+            with progress("unpacking", len(file)) as advance:
+                unpack(file, options.folder, advance)
+        told = describe(file)
+    if options.json:
+        print(json.dumps(told))
+    else:
+        _show(told, "whole: " if options.command == "verify" else "")
+    return 0
+
+
+def describe(file: PackedFile) -> dict[str, Any]:
+    """What a file holds, in plain values."""
+    lengths = file.tables.places[:, 1]
+    return {
+        "file": str(file.path),
+        "file_bytes": file.tables.footer.file_bytes,
+        "samples": len(file),
+        "record_bytes": {
+            "least": int(lengths.min()),
+            "mean": float(lengths.mean()),
+            "most": int(lengths.max()),
+        },
+        "fields": [
+            {"name": f.name, "kind": f.kind}
+            | ({"dtype": f.dtype, "shape": f.shape} if f.kind == "array" else {})
+            for f in file.header.fields
+        ],
+        "classes": list(file.header.classes),
+        "fingerprint": file.fingerprint,
+    }
+
+
+def _show(told: dict[str, Any], before: str) -> None:
+    sizes = [format_bytes(told["record_bytes"][name]) for name in ("least", "mean", "most")]
+    print(f"{before}{told['file']}: {told['samples']} samples, {format_bytes(told['file_bytes'])}")
+    print(f"  a sample has {sizes[0]} to {sizes[2]}, {sizes[1]} on average")
+    for field in told["fields"]:
+        of = f" of {field['dtype']} {field['shape']}" if "shape" in field else ""
+        print(f"  {field['name']}: {field['kind']}{of}")
+    if told["classes"]:
+        print(f"  {len(told['classes'])} classes, {told['classes'][0]} to {told['classes'][-1]}")
+    print(f"  fingerprint {told['fingerprint']}")
+
+
+if __name__ == "__main__":
+    run(main, PROGRAM)

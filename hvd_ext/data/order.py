@@ -1,0 +1,93 @@
+"""Which sample comes when: a function of the seed and the position alone.
+
+The samples of a run form one endless row, whose positions count over all ranks. A step
+takes the next `global_batch` positions, of which each rank has an equal, contiguous
+share; so the row is the same for any number of ranks and any batch, an epoch has each
+sample exactly once, and what a batch leaves of an epoch is the beginning of the next
+batch. Where a run is, is one number: it goes on anywhere, on any ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvd_ext.errors import UsageError
+
+
+class Order:
+    """The row of samples of a run."""
+
+    def __init__(self, samples: int, seed: int, *, shuffle: bool = True, data: str = "") -> None:
+        """Describe a row.
+
+        Args:
+            samples: how many there are; each comes once an epoch.
+            seed: names the row.
+            shuffle: each epoch has an order of its own; otherwise all have that of the samples.
+            data: fingerprint of the samples, so that a run does not go on with others.
+
+        Raises:
+            UsageError: there are no samples.
+        """
+        if samples < 1:
+            raise UsageError(f"{samples} samples: there must be at least one")
+        self.samples, self.seed, self.shuffle, self.data = samples, seed, shuffle, data
+        self._epochs = lru_cache(maxsize=2)(self._epoch)
+
+    def sample(self, position: int) -> int:
+        """The sample at a position."""
+        epoch, place = divmod(position, self.samples)
+        return int(self._epochs(epoch)[place]) if self.shuffle else place
+
+    def rng(self, position: int) -> np.random.Generator:
+        """Random numbers for whatever changes the sample at a position, such as a cut."""
+        epoch, place = divmod(position, self.samples)
+        # NumPy pads a seed with zeros, so place + 1 keeps apart from the order's seed.
+        return np.random.default_rng((self.seed, epoch, place + 1))
+
+    def steps_left(self, position: int, global_batch: int) -> int:
+        """Steps until the last sample of the epoch is used; at least 1."""
+        left = self.samples - position % self.samples
+        return -(-left // global_batch)
+
+    def state(self, position: int) -> dict[str, Any]:
+        """Plain values that say where a run is, for its checkpoint."""
+        return {"seed": self.seed, "position": position, "data": self.data}
+
+    def resume(self, state: Mapping[str, Any]) -> int:
+        """The position that a state says.
+
+        Raises:
+            UsageError: it is of another seed, or of other samples.
+        """
+        if state["seed"] != self.seed:
+            raise UsageError(
+                f"cannot resume: the order of samples was of seed {state['seed']}, now "
+                f"{self.seed}: give the seed it was started with"
+            )
+        if state["data"] != self.data:
+            raise UsageError(
+                f"cannot resume: the samples were {state['data'][:12]}, now {self.data[:12]} "
+                "(fingerprints): give the data it was started with"
+            )
+        return int(state["position"])
+
+    def _epoch(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng((self.seed, epoch, 0)).permutation(self.samples)
+
+
+def share(position: int, local_batch: int, rank: int) -> range:
+    """Positions that a rank has of the step at `position`."""
+    first = position + rank * local_batch
+    return range(first, first + local_batch)
+
+
+def fingerprint(*parts: object) -> str:
+    """A digest of values whose `repr` says all of them; equal data have equal ones."""
+    return hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,159 @@
+"""Writing a packed file, checking one, and taking one apart."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import chain
+from json import dumps
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+
+from hvd_ext.cli import Advance
+from hvd_ext.data.ahead import map_ahead
+from hvd_ext.data.layout import (
+    BLOCK_BYTES,
+    FOOTER_BYTES,
+    Field,
+    Footer,
+    Header,
+    aligned,
+    encode_pixels,
+    record_begin,
+)
+from hvd_ext.data.packed import PackedFile
+from hvd_ext.data.sources import Samples
+from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.files import atomic_path, make_folder
+
+T = TypeVar("T")
+
+_BATCH = 16
+
+
+def pack(samples: Samples, path: Path, advance: Advance) -> None:
+    """Write samples to a file, whole or not at all.
+
+    Args:
+        samples: read in order, on threads.
+        path: gets the file.
+        advance: told how many samples are written.
+
+    Raises:
+        UsageError: a sample cannot be read; no file is made.
+        HvdExtError: the file cannot be written.
+    """
+    header = Header(len(samples), samples.fields, samples.classes)
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(header.encode())
+        begin = file.tell()
+        places = np.empty((len(samples), 2), "<u8")
+        checks: list[int] = []
+        records = _ahead(lambda i: encode(header, samples[i]), len(samples))
+        for number, record in enumerate(records):
+            places[number] = _pad_to(file, record_begin(file.tell(), len(record))), len(record)
+            file.write(record)
+            checks += [
+                zlib.crc32(record[k : k + BLOCK_BYTES]) for k in range(0, len(record), BLOCK_BYTES)
+            ]
+            advance(number + 1)
+        names = dumps(samples.names).encode()
+        sections = [places.tobytes(), np.array(checks, "<u4").tobytes(), names]
+        begins = [_pad_to(file, aligned(file.tell(), 64))]
+        for section in sections:
+            file.write(section)
+            begins.append(file.tell())
+        index, check, name, end = begins
+        crcs = tuple(zlib.crc32(section) for section in sections)
+        footer = Footer(end + FOOTER_BYTES, begin, index, check, name, (crcs[0], crcs[1], crcs[2]))
+        file.write(footer.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def encode(header: Header, values: dict[str, Any]) -> bytes:
+    """The record of a sample.
+
+    Raises:
+        UsageError: an array has not the shape that all are to have.
+    """
+    record = bytearray()
+    for field, begin in zip(header.fields, header.offsets, strict=True):
+        record += bytes(begin - len(record)) + _encode_field(field, values[field.name])
+    return bytes(record)
+
+
+def _encode_field(field: Field, value: Any) -> bytes:
+    if field.kind == "bytes":
+        return bytes(value)
+    if field.kind == "pixels":
+        return encode_pixels(value)
+    if np.shape(value) != field.shape:
+        raise UsageError(f"{field.name} of shape {np.shape(value)}: all must be {field.shape}")
+    return np.asarray(value, field.dtype).tobytes()
+
+
+def verify(file: PackedFile, advance: Advance) -> None:
+    """Read all of a file.
+
+    Raises:
+        UsageError: something is damaged.
+    """
+    file.name(0)
+    for number, _ in enumerate(_ahead(file.record, len(file))):
+        advance(number + 1)
+
+
+def unpack(file: PackedFile, folder: Path, advance: Advance) -> None:
+    """Write images as files, and arrays as FOLDER/field.npy.
+
+    Raises:
+        UsageError: a sample is damaged, or its name leads out of the folder.
+        HvdExtError: the folder cannot be written.
+    """
+    make_folder(folder)
+    *arrays, last = file.header.fields
+    try:
+        if last.kind == "array":
+            for field in (*arrays, last):
+                with atomic_path(folder / f"{field.name}.npy") as temporary:
+                    _write_array(file, field, temporary, advance)
+            return
+        for number, values in enumerate(_ahead(file.__getitem__, len(file))):
+            path = folder / file.name(number)
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise UsageError(f"{file.path} names a sample {file.name(number)!r}: not unpacked")
+            make_folder(path.parent)
+            if last.kind == "bytes":
+                path.write_bytes(values[last.name])
+            else:
+                from PIL import Image
+
+                Image.fromarray(values[last.name]).save(path.with_suffix(".png"))
+            advance(number + 1)
+    except OSError as error:
+        raise HvdExtError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+def _write_array(file: PackedFile, field: Field, path: Path, advance: Advance) -> None:
+    described = {"descr": field.dtype, "fortran_order": False, "shape": (len(file), *field.shape)}
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_2_0(stream, described)
+        for number, values in enumerate(_ahead(file.__getitem__, len(file))):
+            stream.write(values[field.name].tobytes())
+            advance(number + 1)
+
+
+def _ahead(function: Callable[[int], T], count: int) -> Iterator[T]:
+    """The results for 0 to `count`, worked out on threads."""
+    batches = (range(k, min(k + _BATCH, count)) for k in range(0, count, _BATCH))
+    workers = len(os.sched_getaffinity(0))
+    return chain.from_iterable(map_ahead(function, batches, workers=workers, ahead=1))
+
+
+def _pad_to(file: BinaryIO, position: int) -> int:
+    file.write(bytes(position - file.tell()))
+    return position

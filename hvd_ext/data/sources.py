@@ -1,0 +1,216 @@
+"""Where samples come from before they are packed: folders of images, and arrays."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hvd_ext.data.layout import Field
+from hvd_ext.errors import UsageError
+
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
+HDF5 = (".h5", ".hdf5", ".nc")
+
+
+class Source(Protocol):
+    """What slices like an array: NumPy's, an h5py.Dataset, a zarr.Array, a procedure."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(samples, *shape of one)."""
+
+    @property
+    def dtype(self) -> Any:
+        """Of the elements."""
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Any:
+        """The block of one slice per dimension, each of step 1."""
+
+
+class Samples(Protocol):
+    """What can be packed: `len(samples)`, and `samples[i]`, a dict of the fields.
+
+    It is asked from several threads.
+
+    Attributes:
+        fields: of each sample; at most the last one varies in length.
+        classes: what the field "label" is a place in; may be empty.
+        names: of the samples; may be empty.
+    """
+
+    fields: tuple[Field, ...]
+    classes: tuple[str, ...]
+    names: list[str]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, sample: int) -> dict[str, Any]: ...
+
+
+class ImageFolder:
+    """The images of DIR, or of DIR/class, in the order of their names.
+
+    Each is decoded once, to see that it is whole.
+    """
+
+    def __init__(self, folder: Path, *, decoded: bool = False) -> None:
+        """List a folder.
+
+        Args:
+            folder: DIR/image, or DIR/class/image, whose field "label" is then the class.
+            decoded: keep pixels instead of the bytes of the files.
+
+        Raises:
+            UsageError: it holds no image.
+        """
+        self.folder, self._decoded = folder, decoded
+        self.paths = _images(folder)
+        self.classes: tuple[str, ...] = ()
+        if not self.paths:
+            self.classes = tuple(sorted(p.name for p in folder.iterdir() if p.is_dir()))
+            self.paths = [path for name in self.classes for path in _images(folder / name)]
+        if not self.paths:
+            raise UsageError(f"{folder} holds no image or class/image ({' '.join(IMAGES)})")
+        image = Field("image", "pixels" if decoded else "bytes")
+        label = [Field("label", "array", "<i8")] if self.classes else []
+        self.fields = (*label, image)
+        self.names = [str(path.relative_to(folder)) for path in self.paths]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, sample: int) -> dict[str, Any]:
+        path = self.paths[sample]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        pixels = decode_image(data, path)
+        values: dict[str, Any] = {"image": pixels if self._decoded else data}
+        if self.classes:
+            values["label"] = np.int64(self.classes.index(path.parent.name))
+        return values
+
+
+class Arrays:
+    """Arrays with as many samples each; a field of every sample is a row of one of them."""
+
+    def __init__(self, arrays: Mapping[str, Source]) -> None:
+        """Describe the samples; nothing is read yet.
+
+        Raises:
+            UsageError: there is no array, they do not have as many rows, or are not of numbers.
+        """
+        rows = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
+        if not rows or len(set(rows.values())) > 1 or 0 in rows.values():
+            raise UsageError(
+                f"arrays with {rows or 'no'} samples: each array must have a row of every sample"
+            )
+        for name, array in arrays.items():
+            if np.dtype(array.dtype).kind not in "fiub":
+                raise UsageError(f"{name} is of {array.dtype}: only real numbers can be packed")
+        self._arrays = dict(arrays)
+        self._rows = next(iter(rows.values()))
+        self.classes: tuple[str, ...] = ()
+        self.names: list[str] = []
+        self.fields = tuple(
+            Field(name, "array", np.dtype(array.dtype).newbyteorder("<").str, array.shape[1:])
+            for name, array in arrays.items()
+        )
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, sample: int) -> dict[str, Any]:
+        values = {}
+        for name, array in self._arrays.items():
+            index = (slice(sample, sample + 1), *(slice(0, n) for n in array.shape[1:]))
+            values[name] = np.asarray(array[index])[0]
+        return values
+
+
+def open_samples(sources: list[str], *, decoded: bool = False) -> Samples:
+    """Open what `pack` is given.
+
+    Args:
+        sources: a folder of images or of .npy files, or NAME=FILE for each array, FILE
+            being a .npy, HDF5:DATASET, or a zarr array.
+        decoded: keep the pixels of images.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
+    if all("=" in source for source in sources):
+        named = (source.partition("=") for source in sources)
+        return Arrays({name: open_source(file) for name, _, file in named})
+    if len(sources) > 1:
+        raise UsageError(f"{sources}: give one folder, or NAME=FILE for each array")
+    folder = Path(sources[0])
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder: give one, or NAME=FILE for each array")
+    if arrays := sorted(folder.glob("*.npy")):
+        return Arrays({path.stem: open_source(str(path)) for path in arrays})
+    return ImageFolder(folder, decoded=decoded)
+
+
+def open_source(file: str) -> Source:
+    """Open an array: a .npy file, HDF5:DATASET, or the folder of a zarr array.
+
+    Raises:
+        UsageError: it cannot be read, or its library is not installed.
+    """
+    name, _, dataset = file.partition(":")
+    kind = Path(name).suffix.lower()
+    library = "h5py" if kind in HDF5 else "numpy" if kind == ".npy" else "zarr"
+    try:
+        source: Any
+        if library == "numpy":
+            source = np.load(name, mmap_mode="r", allow_pickle=False)
+        elif library == "h5py":
+            import h5py
+
+            source = h5py.File(name, "r")[dataset]
+        else:
+            import zarr
+
+            source = zarr.open(name, mode="r", path=dataset or None)
+        # A group has none.
+        tuple(source.shape)
+    except ImportError as error:
+        raise UsageError(
+            f"{file}: {library} is not installed: pip install {library}, or save it as .npy"
+        ) from error
+    except (OSError, KeyError, ValueError, EOFError, AttributeError) as error:
+        raise UsageError(
+            f"{file} is not an array that can be read ({error}): give FILE.npy, FILE.h5:DATASET, "
+            "or the folder of a zarr array"
+        ) from error
+    return source
+
+
+def decode_image(data: bytes, name: object) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The pixels (H, W, 3) of an image file, as they lie in it.
+
+    Raises:
+        UsageError: it is not a readable image, or has more than 8 bits a channel.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode[0] in "IF":  # Pillow would make all above 255 white
+                raise UsageError(
+                    f"{name} has mode {image.mode}, not 8 bits a channel: convert it first"
+                )
+            return np.asarray(image.convert("RGB"))
+    # Pillow's decoders raise SyntaxError and others for files that only begin well.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UsageError(f"{name} is not a readable image (is it cut off?): {error}") from error
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in IMAGES and p.is_file())

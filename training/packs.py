@@ -1,0 +1,28 @@
+"""Packed files in place of folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+from hvd_ext.data import PackedFile, Tables
+from training import ranks
+
+
+def is_pack(path: Path) -> bool:
+    """Whether a path that a flag names is meant as a packed file."""
+    return path.suffix == ".pack"
+
+
+def open_pack(path: Path, hvd: ModuleType, program: str) -> PackedFile:
+    """Open a packed file, whose tables rank 0 reads for all. A collective.
+
+    Raises:
+        SystemExit: it cannot be used; rank 0 has said why.
+    """
+    with ranks.collective_errors(hvd, program):
+        tables = Tables.read(path) if hvd.rank() == 0 else None
+    tables = hvd.broadcast_object(tables, root_rank=0, name="tables")
+    with ranks.collective_errors(hvd, program):
+        return PackedFile(path, tables)
+    raise AssertionError("unreachable")
