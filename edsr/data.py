@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from edsr.bicubic import Pixels
-from edsr.images import MATLAB, load_rgb, shrink
+from edsr.images import find_images, load_rgb
 from hvd_ext.data import PackedFile
 from hvd_ext.errors import UsageError
 
@@ -19,22 +20,30 @@ SYNTHETIC_IMAGES = 16
 Pair = tuple[Pixels, Pixels]
 
 
-class Patches:
-    """Images kept in memory, and pairs of patches of them, cut, flipped and transposed."""
+class Images(NamedTuple):
+    """Some images, decoded when they are opened.
 
-    def __init__(
-        self, images: Sequence[Pixels], scale: int, patch: int, kernel: str = MATLAB
-    ) -> None:
-        """Make the low-resolution image of each image, and keep both.
+    Attributes:
+        count: how many.
+        open: gives one by its number, (H, W, 3).
+    """
+
+    count: int
+    open: Callable[[int], Pixels]
+
+
+class Patches:
+    """Images in two resolutions, and pairs of patches of them, cut, flipped and transposed."""
+
+    def __init__(self, pairs: Sequence[Pair], scale: int, patch: int) -> None:
+        """Keep the images.
 
         Args:
-            images: (H, W, 3) each, both lengths at least `scale` times `patch`.
+            pairs: of `shrink`, the larger of lengths of at least `scale` times `patch`.
             scale: factor between the resolutions.
             patch: length of the low-resolution patch.
-            kernel: whose bicubic makes the low-resolution images.
         """
-        self._pairs = [shrink(image, scale, kernel) for image in images]
-        self._scale, self._patch = scale, patch
+        self._pairs, self._scale, self._patch = pairs, scale, patch
 
     def __getitem__(self, image: int) -> Pair:
         """An image in both resolutions: (H, W, 3) and (scale H, scale W, 3)."""
@@ -66,46 +75,40 @@ def stack(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
     return _to_tensor(np.stack(lows)), _to_tensor(np.stack(highs))
 
 
-def load_images(
-    paths: Sequence[Path], least: int, loaded: Callable[[int, str], None]
-) -> list[Pixels]:
-    """Decode images, and see that a patch fits into each.
+def folder_images(folder: Path, least: int) -> Images:
+    """The images of a folder.
 
     Args:
-        paths: the files.
+        folder: as `find_images` takes it.
         least: length of the high-resolution patch.
-        loaded: told how many are loaded so far.
 
     Raises:
-        UsageError: a file is not a readable image, or is smaller than the patch.
+        UsageError: the folder holds no image; and when one is opened, that it is not readable,
+            or smaller than the patch.
     """
-    images = []
-    for path in paths:
-        images.append(_at_least(load_rgb(path), least, path))
-        loaded(len(images), "")
-    return images
+    paths = find_images(folder)
+    return Images(len(paths), lambda i: _at_least(load_rgb(paths[i]), least, paths[i]))
 
 
-def unpack_images(file: PackedFile, least: int, loaded: Callable[[int, str], None]) -> list[Pixels]:
-    """Decode the images of a packed file, and see that a patch fits into each.
+def packed_images(file: PackedFile, least: int) -> Images:
+    """The images of a packed file.
 
     Args:
         file: of images.
         least: length of the high-resolution patch.
-        loaded: told how many are loaded so far.
 
     Raises:
-        UsageError: it holds no images, or one is damaged, or smaller than the patch.
+        UsageError: it holds no images; and when one is opened, that it is damaged, or smaller
+            than the patch.
     """
     if file.header.fields[-1].name != "image":
         raise UsageError(f"{file.path} holds no images: pack a folder of images")
-    images = []
-    for number in range(len(file)):
+
+    def opened(number: int) -> Pixels:
         image, name = file[number]["image"], file.path / file.name(number)
-        pixels = load_rgb(name, image) if isinstance(image, bytes) else image
-        images.append(_at_least(pixels, least, name))
-        loaded(len(images), "")
-    return images
+        return _at_least(load_rgb(name, image) if isinstance(image, bytes) else image, least, name)
+
+    return Images(len(file), opened)
 
 
 def _at_least(image: Pixels, least: int, path: Path) -> Pixels:

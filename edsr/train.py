@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from edsr.data import (
     SYNTHETIC_IMAGES,
+    Images,
     Patches,
-    load_images,
+    folder_images,
+    packed_images,
     stack,
     synthetic_image,
-    unpack_images,
 )
-from edsr.images import KERNELS, MATLAB, find_images
+from edsr.images import KERNELS, MATLAB, shrink
 from edsr.model import (
     EDSR,
     KIND,
@@ -30,6 +32,7 @@ from edsr.model import (
 from edsr.weights import load_weights, start_from
 from hvd_ext.cli import above_zero, at_least, progress, run
 from hvd_ext.data import Order, fingerprint
+from hvd_ext.data.node import Arrays, share_arrays
 from hvd_ext.events import region
 from training import loop, ranks
 from training.arguments import (
@@ -157,18 +160,25 @@ class EdsrTrainer(loop.Trainer):
         args = self.args
         least = args.patch * args.scale
         if args.synthetic:
-            images = [synthetic_image(args.seed, i, 2 * least) for i in range(SYNTHETIC_IMAGES)]
+            images = Images(SYNTHETIC_IMAGES, lambda i: synthetic_image(args.seed, i, 2 * least))
         elif is_pack(args.data):
-            file = open_pack(args.data, self.hvd, PROGRAM)
-            with progress("loading", len(file), shown=self.run.leads) as loaded:
-                images = unpack_images(file, least, loaded)
+            images = packed_images(open_pack(args.data, self.hvd, PROGRAM), least)
         else:
-            paths = find_images(args.data)
-            with progress("loading", len(paths), shown=self.run.leads) as loaded:
-                images = load_images(paths, least, loaded)
-        self.contents = [zlib.crc32(image.tobytes()) for image in images]
-        self.run.follow(Order(len(images), args.seed, data=fingerprint(self.contents)))
-        return Patches(images, args.scale, args.patch, args.kernel)
+            images = folder_images(args.data, least)
+
+        with progress("loading", images.count, shown=self.run.leads) as loaded:
+
+            def made(number: int) -> Arrays:
+                loaded(number)
+                image = images.open(number)
+                content = np.array(zlib.crc32(image.tobytes()))
+                return (*shrink(image, args.scale, args.kernel), content)
+
+            # Each decoded by one rank of a node, and kept once.
+            kept = share_arrays(images.count, made)
+        self.contents = [int(content) for _, _, content in kept]
+        self.run.follow(Order(images.count, args.seed, data=fingerprint(self.contents)))
+        return Patches([(low, high) for low, high, _ in kept], args.scale, args.patch)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -61,24 +61,38 @@ def map_regions(node: MPI.Comm, region_bytes: int) -> list[memoryview]:
     Raises:
         WindowError: on every rank of the node alike, with the first reason.
     """
-    token = secrets.token_bytes(_TOKEN_BYTES)
     fd, failure = -1, ""
     try:
         fd = os.memfd_create("hvd_ext", os.MFD_CLOEXEC)
         # Pages are taken now: an error here, not a bus error in the middle of a step.
         os.posix_fallocate(fd, 0, region_bytes)
-        os.pwrite(fd, token, CONTROL_BYTES)
         _use_huge_pages(fd, region_bytes)
     except OSError as error:
         failure = f"{region_bytes} bytes of shared memory: {error.strerror}"
+    return map_files(node, fd, region_bytes, failure)
+
+
+def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> list[memoryview]:
+    """Map an anonymous file of each rank of the node, in rank order; collective over `node`.
+
+    Args:
+        node: the ranks.
+        fd: of memfd_create; is closed. The 16 bytes at CONTROL_BYTES are written over.
+        file_bytes: how long this rank's file is.
+        failure: why this rank has none.
+
+    Raises:
+        WindowError: on every rank of the node alike, with the first reason.
+    """
+    token = secrets.token_bytes(_TOKEN_BYTES)
+    if not failure:
+        os.pwrite(fd, token, CONTROL_BYTES)
     regions: list[memoryview] = []
-    entries = node.allgather((os.getpid(), fd, token, failure))
-    failure = next((entry[3] for entry in entries if entry[3]), "")
+    entries = node.allgather((os.getpid(), fd, token, file_bytes, failure))
+    failure = next((entry[4] for entry in entries if entry[4]), "")
     if not failure:
         try:
-            regions = [
-                _open_region(pid, peer, token, region_bytes) for pid, peer, token, _ in entries
-            ]
+            regions = [_open_region(*entry[:4]) for entry in entries]
         except OSError as error:
             reason = error.strerror or error
             failure = f"a peer's memory: {reason}: start a node's ranks inside one container"

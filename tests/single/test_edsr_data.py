@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from torch import Tensor
 
-from edsr.data import Pair, Patches, load_images, stack, synthetic_image, unpack_images
+from edsr.data import Pair, Patches, folder_images, packed_images, stack, synthetic_image
 from edsr.images import find_images, load_rgb, open_image, resize_bicubic, shrink
 from hvd_ext.data import Order, PackedFile, share
 from hvd_ext.data.pack import pack
@@ -24,14 +24,14 @@ def sample(patches: Patches, order: Order, position: int) -> Pair:
 
 
 def batch(images: list[np.ndarray], order: Order, positions: range) -> Tensor:
-    patches = Patches(images, 2, patch=8)
+    patches = Patches([shrink(image, 2) for image in images], 2, patch=8)
     return stack([sample(patches, order, p) for p in positions])[0]
 
 
 @pytest.mark.parametrize("scale", [2, 3, 4])
 def test_a_pair_shows_the_same_place(scale: int) -> None:
     """Shrinking the high patch gives the low one, but at the edges, where it sees less."""
-    patches = Patches(_images(length=64), scale, patch=12)
+    patches = Patches([shrink(image, scale) for image in _images(length=64)], scale, patch=12)
     order = Order(5, 1)
     for position in range(32):
         low, high = sample(patches, order, position)
@@ -65,7 +65,7 @@ def test_seed_and_epoch_change_the_samples() -> None:
 
 def test_an_epoch_shows_each_image_once() -> None:
     flat = [np.full((16, 16, 3), 10 * i, np.uint8) for i in range(7)]
-    patches, order = Patches(flat, 2, patch=4), Order(7, 0)
+    patches, order = Patches([shrink(image, 2) for image in flat], 2, patch=4), Order(7, 0)
     for epoch in range(3):
         positions = range(epoch * 7, epoch * 7 + 7)
         seen = sorted(int(sample(patches, order, p)[0][0, 0, 0]) for p in positions)
@@ -76,7 +76,7 @@ def test_all_eight_orientations_occur() -> None:
     ramp = np.zeros((8, 8, 3), np.uint8)
     ramp[:, :, 0] = np.arange(8) * 10
     ramp[:, :, 1] = np.arange(8)[:, None] * 10
-    patches, order = Patches([ramp], 2, patch=4), Order(1, 0)
+    patches, order = Patches([shrink(ramp, 2)], 2, patch=4), Order(1, 0)
     seen = {sample(patches, order, i)[1].tobytes() for i in range(200)}
     assert len(seen) == 8
 
@@ -94,25 +94,26 @@ def _nothing(count: int, note: str = "", total: int | None = None) -> None:
 
 
 def test_a_folder_is_read_by_name(folder: Path) -> None:
-    images = load_images(find_images(folder), 40, _nothing)
-    assert [image.shape for image in images] == [(48, 48, 3), (40, 40, 3)]
+    images = folder_images(folder, 40)
+    assert [images.open(i).shape for i in range(images.count)] == [(48, 48, 3), (40, 40, 3)]
 
 
 @pytest.mark.parametrize("decoded", [False, True])
 def test_a_packed_folder_holds_the_same_images(folder: Path, tmp_path: Path, decoded: bool) -> None:
     path = tmp_path / "a.pack"
     pack(ImageFolder(folder, decoded=decoded), path, _nothing)
-    expected = load_images(find_images(folder), 40, _nothing)
+    expected = folder_images(folder, 40)
     with PackedFile(path) as file:
-        found = unpack_images(file, 40, _nothing)
-        assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+        found = packed_images(file, 40)
+        assert found.count == expected.count == 2
+        assert all(np.array_equal(found.open(i), expected.open(i)) for i in range(2))
         with pytest.raises(UsageError, match=r"b\.png is 40x40, smaller than the patch of 41x41"):
-            unpack_images(file, 41, _nothing)
+            packed_images(file, 41).open(1)
 
 
 def test_an_image_smaller_than_the_patch_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"b\.png is 40x40, smaller than the patch of 41x41"):
-        load_images(find_images(folder), 41, _nothing)
+        folder_images(folder, 41).open(1)
 
 
 @pytest.mark.parametrize("keep", [0, 20, 0.5, 0.95])

@@ -103,6 +103,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.data": DATA,
     # Read what others wrote, if their libraries are there.
     "hvd_ext.data.sources": {*DATA, "hvd_ext.data", "PIL", "h5py", "zarr"},
+    # What the ranks of a node keep together.
+    "hvd_ext.data.node": {*MPI, "hvd_ext.data", "hvd_ext.shm"},
     "hvd_ext.data.pack": {*DATA, "hvd_ext.data", "PIL"},
     **SPATIAL,
     **HVPROF,

@@ -1,0 +1,74 @@
+"""Arrays that a node's ranks make together: each made once, and kept once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hvd_ext.data.node import share_arrays
+from hvd_ext.errors import UsageError
+from tests.ranks.asserts import parallel_assert
+
+
+def proportional_bytes() -> int:
+    """What this process has of its node's memory; a page that n share counts 1/n."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def item(number: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(number)
+    return rng.integers(0, 255, (number, 3), np.uint8), rng.random((2, number)).astype(">f4")
+
+
+@pytest.mark.ranks(1, 3)
+def test_every_rank_has_all_that_one_has_made(comm: MPI.Comm) -> None:
+    made: list[int] = []
+
+    def make(number: int) -> tuple[np.ndarray, np.ndarray]:
+        made.append(number)
+        # What is cut out of another is not contiguous.
+        return tuple(np.repeat(array, 2, 1)[:, ::2] for array in item(number))
+
+    found = share_arrays(8, make, comm)
+    everyone = sorted(number for numbers in comm.allgather(made) for number in numbers)
+    same = [
+        np.array_equal(mine, expected) and mine.dtype == expected.dtype
+        for number in range(8)
+        for mine, expected in zip(found[number], item(number), strict=True)
+    ]
+    parallel_assert(comm, all(same) and everyone == list(range(8)), f"{same} {everyone}")
+    with pytest.raises(ValueError, match="read-only"):
+        found[1][0][0, 0] = 1
+
+
+@pytest.mark.ranks(4)
+def test_memory_is_that_of_the_set_whatever_the_number_of_ranks(comm: MPI.Comm) -> None:
+    each = 2**20
+    before = comm.allreduce(proportional_bytes())
+    found = share_arrays(64, lambda number: [np.full(each, number, np.uint8)], comm)
+    # All of it is read by every rank.
+    total = sum(int(array.sum(dtype=np.int64)) for (array,) in found)
+    comm.Barrier()
+    grown = comm.allreduce(proportional_bytes()) - before
+    comm.Barrier()
+    parallel_assert(comm, total == each * sum(range(64)), f"{total}")
+    parallel_assert(comm, 0.9 * 64 * each < grown < 1.05 * 64 * each + comm.size * each, f"{grown}")
+
+
+@pytest.mark.ranks(3)
+def test_an_error_of_one_rank_is_raised_by_all(comm: MPI.Comm) -> None:
+    def make(number: int) -> list[np.ndarray]:
+        if number == 4:
+            raise UsageError("image 4 is damaged")
+        return [np.zeros(number)]
+
+    try:
+        share_arrays(6, make, comm)
+        said = ""
+    except UsageError as error:
+        said = str(error)
+    parallel_assert(comm, said == "image 4 is damaged", said)
