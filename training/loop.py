@@ -297,7 +297,9 @@ class Trainer(ABC):
         optimizer: a DistributedOptimizer, once `start` was called.
         advice: what to do when memory is short.
         unit: what samples are called, in the plural.
-        columns: of the log, besides the step, the loss and the rate.
+        loader: of this rank's batches, once `start` was called.
+        columns: of the log, besides the step, the loss, the rate, and the share of the time that
+            went into waiting for samples.
         layout: for the last line, how the ranks share the work.
     """
 
@@ -307,6 +309,7 @@ class Trainer(ABC):
     optimizer: torch.optim.Optimizer
     advice: str
     unit: str
+    loader: DataLoader
     columns: tuple[str, ...] = ()
     layout: str = ""
 
@@ -336,7 +339,7 @@ def train(trainer: Trainer) -> None:
     with ranks.collective_errors(hvd, run.program):
         if run.leads:
             make_folder(args.output)
-            columns = ("step", "loss", rate, *trainer.columns)
+            columns = ("step", "loss", rate, "read_share", *trainer.columns)
             log = CsvLog(args.output / "log.csv", columns, resumed_at=run.position.step)
     with ranks.collective_errors(hvd, run.program):
         trainer.start()
@@ -351,7 +354,8 @@ def train(trainer: Trainer) -> None:
         window_s = run.step_times_s[-args.log_every :]
         per_second = run.global_batch * len(window_s) / sum(window_s)
         if log:
-            log.write(run.position.step, loss, per_second, *trainer.row())
+            read_share = trainer.loader.statistics().wait_s / sum(run.step_times_s)
+            log.write(run.position.step, loss, per_second, read_share, *trainer.row())
         return f"loss {loss:.4f}  {per_second:.2f} {trainer.unit}/s"
 
     def save() -> None:

@@ -7,7 +7,6 @@ rank on its block of every sample, and reads no more than that.
 from __future__ import annotations
 
 import argparse
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -94,7 +93,7 @@ class VolumeTrainer(loop.Trainer):
     """One rank's part of a run."""
 
     advice = "share a sample among more ranks (--grid), or lower --batch-size"
-    unit, columns = "samples", ("read_share",)
+    unit = "samples"
 
     def __init__(self, args: argparse.Namespace, hvd: ModuleType, task: Task) -> None:
         """Check what was asked for, and read the checkpoint; nothing is exchanged yet.
@@ -106,7 +105,6 @@ class VolumeTrainer(loop.Trainer):
         self.model, self.architecture = task.model, task.architecture
         grid = "x".join(map(str, args.grid))
         self.layout = f", {grid} a sample"
-        self.read_time_s = 0.0
         space = int(np.prod(args.grid))
         if space > 1 and args.exchange == "none":
             raise UsageError(
@@ -163,18 +161,12 @@ class VolumeTrainer(loop.Trainer):
         # A group's ranks draw alike where they compute the same.
         seeds = np.random.SeedSequence((args.seed, position.step, self.grid.sample_group))
         torch.manual_seed(int(seeds.generate_state(1)[0]))
-        began_s = time.perf_counter()
         with region("load", kind="io"):
             inputs, targets = next(self.loader)
-        self.read_time_s += time.perf_counter() - began_s
         self.model.train()
         return loop.descend(
             self.optimizer, lambda: nn.functional.mse_loss(self.model(inputs), targets)
         )
-
-    def row(self) -> tuple[float, ...]:
-        """The share of the time that went into waiting for samples."""
-        return (self.read_time_s / sum(self.run.step_times_s),)
 
     @torch.no_grad()
     def results(self) -> dict[str, float]:

@@ -99,7 +99,7 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path, photograp
     packed = ("--data", tmp_path / "a.pack", "--prefetch", 0)
     train(2, *flags, "--steps", 5, "--output", broken, *packed)
     with (broken / "log.csv").open("a") as log:
-        log.write("6,0.5,0.1,1.0\n7,0.5,0.1,1.0\n")
+        log.write("6,0.5,0.1,0.2,1.0\n7,0.5,0.1,0.2,1.0\n")
     train(2, *flags, "--steps", 8, "--output", broken, "--resume")
     assert losses(whole) == losses(broken)
     checkpoints = [torch.load(folder / "checkpoint.pt") for folder in (whole, broken)]
