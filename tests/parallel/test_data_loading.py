@@ -1,0 +1,87 @@
+"""Packed files and loaders on real ranks: what is read, and how a run goes on elsewhere."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hvd_ext.cli import progress
+from hvd_ext.data import DataLoader, Order, PackedFile, Tables
+from hvd_ext.data.pack import pack
+from hvd_ext.data.sources import Arrays
+from tests.ranks.asserts import parallel_assert
+
+SAMPLES = 24
+
+
+@pytest.fixture
+def path(comm: MPI.Comm) -> Iterator[Path]:
+    """A packed file of samples of 1.2 MiB, made by rank 0."""
+    name = tempfile.mkdtemp() if comm.rank == 0 else ""
+    path = Path(comm.bcast(name)) / "a.pack"
+    if comm.rank == 0:
+        array = np.random.default_rng(0).integers(0, 9, (SAMPLES, 300_000), np.int32)
+        with progress("packing", shown=False) as advance:
+            pack(Arrays({"x": array}), path, advance)
+    comm.Barrier()
+    yield path
+    comm.Barrier()
+    if comm.rank == 0:
+        path.unlink()
+        path.parent.rmdir()
+
+
+def shifted(sample: dict[str, Any], rng: np.random.Generator) -> int:
+    """What is left of a sample and its random numbers: the checksum of both."""
+    return zlib.crc32(np.roll(sample["x"], rng.integers(1000)).tobytes())
+
+
+@pytest.mark.ranks(1, 3)
+def test_the_ranks_read_the_tables_and_each_record_once(comm: MPI.Comm, path: Path) -> None:
+    tables = comm.bcast(Tables.read(path) if comm.rank == 0 else None)
+    with PackedFile(path, tables) as file:
+        order = Order(len(file), seed=1)
+        loader = DataLoader(
+            file, 2, order, rank=comm.rank, size=comm.size, num_workers=2, prefetch_factor=0
+        )
+        numbers = [int(value) for batch in loader for value in batch["x"][:, 0]]
+        assert len(numbers) == SAMPLES // comm.size
+        records = int(tables.places[:, 1].sum())
+        read = comm.allreduce(loader.statistics().bytes_read)
+        parallel_assert(comm, read == records, f"{read} of {records}")
+
+
+@pytest.mark.ranks(4)
+def test_a_run_goes_on_on_fewer_ranks_with_the_same_augmented_samples(
+    comm: MPI.Comm, path: Path
+) -> None:
+    with PackedFile(path) as file:
+        order = Order(len(file), seed=1, data=file.fingerprint)
+
+        def run(state: dict[str, Any], ranks: int, local: int, steps: int) -> tuple[Any, Any]:
+            """The row of all ranks, on the first `ranks` of them, and the state behind it."""
+            mine: list[list[int]] = [[] for _ in range(steps)]
+            if comm.rank < ranks:
+                loader = DataLoader(
+                    file, local, order, rank=comm.rank, size=ranks, transform=shifted
+                )
+                loader.load_state_dict(state)
+                mine = [[int(x) for x in next(loader)] for _ in range(steps)]
+                state = loader.state_dict()
+                loader.close()
+            parts = comm.allgather(mine)
+            return [x for step in zip(*parts, strict=True) for p in step for x in p], state
+
+        before, state = run(order.state(0), 4, 3, 3)  # in the middle of the second epoch
+        expected, _ = run(order.state(0), 1, 12, 6)
+        for ranks, local in ((1, 5), (2, 4), (3, 2), (4, 3)):
+            after, _ = run(state, ranks, local, 3)
+            whole = before + after
+            parallel_assert(comm, whole == expected[: len(whole)] and after, f"{ranks} ranks")
