@@ -42,6 +42,7 @@ from training.arguments import (
     add_precision_arguments,
 )
 from training.packs import is_pack, open_pack
+from training.run import Run
 
 PROGRAM = "edsr.train"
 EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --output runs/x2"
@@ -110,7 +111,7 @@ class EdsrTrainer(loop.Trainer):
             UsageError: images, checkpoint or architecture cannot be used.
         """
         self.args, self.hvd = args, hvd
-        self.run = loop.Run(args, hvd, PROGRAM, KIND, args.batch_size * hvd.size())
+        self.run = Run(args, hvd, PROGRAM, KIND, args.batch_size * hvd.size())
         torch.manual_seed(args.seed)
         self.model = EDSR(_architecture(args))
         self.architecture = write_architecture(self.model.architecture)

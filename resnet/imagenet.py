@@ -21,8 +21,9 @@ from resnet.model import load_weights, resnet50
 from resnet.optimizer import distributed, lr_scale
 from training import ranks
 from training.log import CsvLog
-from training.loop import Run, descend
+from training.loop import descend
 from training.packs import is_pack, open_pack
+from training.run import Run
 
 KIND = "resnet"
 COLUMNS = ("epoch", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "img_per_s")

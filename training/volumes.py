@@ -25,6 +25,7 @@ from hvd_ext.events import region
 from training import loop, ranks
 from training.arguments import Parser, add_exchange_arguments, add_loading_arguments
 from training.packs import is_pack, open_pack
+from training.run import Run
 
 Block = NDArray[Any]
 AXES = ("depth", "height", "width")
@@ -123,7 +124,7 @@ class VolumeTrainer(loop.Trainer):
                 f"--held-out {args.held_out} leaves none of {task.inputs.shape[0]} samples: "
                 "lower it"
             )
-        self.run = loop.Run(args, hvd, task.program, task.kind, args.batch_size * self.groups)
+        self.run = Run(args, hvd, task.program, task.kind, args.batch_size * self.groups)
         self._resumed = self.run.resumed()
         if self._resumed:
             if self._resumed.get("arch") != self.architecture:

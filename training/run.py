@@ -1,0 +1,268 @@
+"""One run: its position, order of samples, checkpoints, and the steps between them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import hvprof
+from hvd_ext.cli import progress
+from hvd_ext.data import DataLoader, Dataset, Order
+from hvd_ext.errors import UsageError
+from hvd_ext.events import region
+from training import ranks
+from training.checkpoint import (
+    load_checkpoint,
+    require_same_flags,
+    save_checkpoint,
+    shaping_flags,
+)
+from training.stopping import STOPPED, Stopping
+
+_HELD = ("flags", "global_batch", "model", "optimizer", "epoch", "step", "order", "rng")
+
+
+@dataclass
+class Position:
+    """Where a run is.
+
+    Attributes:
+        epoch: whole epochs, of a run that counts them; steps are then of this epoch.
+        step: steps taken.
+        samples: used so far by all ranks, which is the position in the order of samples.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    samples: int = 0
+
+
+class Run:
+    """One rank's part of a run, whatever is trained.
+
+    Attributes:
+        leads: whether this rank writes.
+        device: what it computes on.
+        global_batch: samples of a step, of all ranks.
+        position: where the run is.
+        order: of its samples, once `follow` was called.
+        step_times_s: of the steps that this process took.
+        resume_hint: what to add to the flags to go on from the checkpoint.
+    """
+
+    resume_hint = " and --resume"
+    order: Order
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        hvd: ModuleType,
+        program: str,
+        kind: str,
+        global_batch: int,
+    ) -> None:
+        """Nothing is exchanged or written yet.
+
+        Raises:
+            UsageError: the device cannot be had.
+        """
+        self.args, self.hvd, self.program, self.kind = args, hvd, program, kind
+        self.leads = hvd.rank() == 0
+        self.device = ranks.device(args, hvd)
+        self.global_batch = global_batch
+        self.position = Position()
+        self.step_times_s: list[float] = []
+        self._stopping = Stopping(args.stop_after)
+        self._resumed_order: dict[str, Any] = {}
+
+    def read_checkpoint(self, path: Path) -> dict[str, Any]:
+        """Read a checkpoint of this run's flags, and take its position.
+
+        Raises:
+            UsageError: it cannot be used, or was written with other flags.
+        """
+        checkpoint = load_checkpoint(path, self.kind, _HELD)
+        require_same_flags(path, checkpoint, self.args, self.global_batch)
+        order = checkpoint["order"]
+        self.position = Position(checkpoint["epoch"], checkpoint["step"], order["position"])
+        self._resumed_order = order
+        return checkpoint
+
+    def follow(self, order: Order) -> None:
+        """Take samples in this order; to be called on all ranks before `share_state`.
+
+        Raises:
+            UsageError: the run that is resumed had another.
+        """
+        self.order = order
+        if self._resumed_order:
+            order.resume(self._resumed_order)
+
+    def resumed(self) -> dict[str, Any]:
+        """The checkpoint in --output if this is rank 0 and --resume is given, or else {}.
+
+        Raises:
+            UsageError: it cannot be used, or --output is an earlier run's.
+        """
+        path = self.checkpoint_path
+        if not self.leads:
+            return {}
+        if self.args.resume:
+            return self.read_checkpoint(path)
+        if path.exists():
+            raise UsageError(
+                f"{path} is of an earlier run: add --resume to go on with it, "
+                "or name another --output"
+            )
+        return {}
+
+    def loader(
+        self,
+        dataset: Dataset,
+        rank: int,
+        size: int,
+        transform: Callable[[Any, np.random.Generator], Any] | None,
+        collate: Callable[[list[Any]], Any],
+    ) -> DataLoader:
+        """What loads this rank's batches from where the run is; to be called after `share_state`.
+
+        Args:
+            dataset: of the samples.
+            rank: of those that share a step.
+            size: how many share it.
+            transform: as DataLoader's.
+            collate: as DataLoader's collate_fn.
+        """
+        loader = DataLoader(
+            dataset,
+            self.global_batch // size,
+            self.order,
+            rank=rank,
+            size=size,
+            transform=transform,
+            collate_fn=collate,
+            num_workers=self.args.workers,
+            prefetch_factor=self.args.prefetch,
+        )
+        loader.load_state_dict(self.order.state(self.position.samples))
+        return loader
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """The checkpoint in --output."""
+        return Path(self.args.output / "checkpoint.pt")
+
+    def share_state(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, resumed: dict[str, Any]
+    ) -> None:
+        """Give every rank the state of rank 0. A collective.
+
+        Args:
+            model: broadcast.
+            optimizer: a DistributedOptimizer; broadcast if the run is resumed.
+            resumed: on rank 0 the checkpoint that is resumed, or {}.
+        """
+        hvd = self.hvd
+        hvprof.watch_exchange(optimizer)
+        self.position, rng = hvd.broadcast_object((self.position, resumed.get("rng")), root_rank=0)
+        if rng is not None:
+            if self.leads:
+                optimizer.load_state_dict(resumed["optimizer"])
+            # On a fresh optimizer this would take a step with zero gradients to make
+            # its state, and Adam's step count would be off by one from then on.
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+            torch.set_rng_state(rng)
+        # After the optimizer's state, whose broadcast may move the parameters.
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+    def take_steps(
+        self,
+        title: str,
+        steps: int,
+        step: Callable[[], Tensor],
+        note: Callable[[Tensor], str],
+        save: Callable[[], None],
+    ) -> None:
+        """Take steps up to number `steps`, with a checkpoint when it is due between them.
+
+        Args:
+            title: of the progress bar.
+            steps: in all, those of an earlier process included.
+            step: takes one; returns this rank's loss.
+            note: called after each with its loss; what the progress shows, if anything.
+            save: writes a checkpoint; collective.
+
+        Raises:
+            SystemExit: the run was asked to stop, and has written a checkpoint.
+        """
+        with progress(title, steps, shown=self.leads) as advance:
+            while self.position.step < steps:
+                began_s = time.perf_counter()
+                loss = step()
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+                self.position.step += 1
+                self.position.samples += self.global_batch
+                self.step_times_s.append(time.perf_counter() - began_s)
+                advance(self.position.step, note(loss))
+                if self.position.step < steps:
+                    if reason := self._stopping.asked():
+                        save()
+                        self._leave(reason)
+                    if self.due(self.args.checkpoint_every):
+                        save()
+                hvprof.step()
+        self._stopping.settle()
+
+    def _leave(self, reason: str) -> NoReturn:
+        """End the process as one that is to be started again. A collective."""
+        self._stopping.settle()
+        if self.leads:
+            print(
+                f"{self.program}: stopped after step {self.position.step} ({reason}): its "
+                f"checkpoint is written, go on with the same flags{self.resume_hint}",
+                file=sys.stderr,
+                flush=True,
+            )
+        # A launcher ends the job when the first rank leaves; by then rank 0 has spoken.
+        self.hvd.barrier()
+        raise SystemExit(STOPPED)
+
+    def due(self, every: int) -> bool:
+        """Whether this step's number is a multiple; 0: none is."""
+        return every > 0 and self.position.step % every == 0
+
+    def save(
+        self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any
+    ) -> None:
+        """Write a checkpoint, on rank 0, that holds `more` too. A collective."""
+        with (
+            region("checkpoint", kind="io"),
+            ranks.collective_errors(self.hvd, self.program),
+        ):
+            # On every rank: a sharded optimizer gathers it, and what compression has not sent yet.
+            getattr(optimizer, "drain", lambda: None)()
+            optimizer_state = optimizer.state_dict()
+            if self.leads:
+                held = {
+                    "kind": self.kind,
+                    "flags": shaping_flags(self.args),
+                    "global_batch": self.global_batch,
+                    "model": model.state_dict(),
+                    "optimizer": optimizer_state,
+                    "epoch": self.position.epoch,
+                    "step": self.position.step,
+                    "order": self.order.state(self.position.samples),
+                    "rng": torch.get_rng_state(),
+                }
+                save_checkpoint(path, held | more)
