@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 from hvd_ext.data.layout import aligned
 from hvd_ext.errors import HvdExtError
 from hvd_ext.process import allow_singleton_mpi
-from hvd_ext.shm.regions import map_files
+from hvd_ext.shm.regions import WindowError, map_files
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+log = logging.getLogger("hvd_ext")
 
 Arrays = tuple[NDArray[Any], ...]
 _HEADER_BYTES = 4096  # map_files writes into it
@@ -27,7 +30,8 @@ def share_arrays(
     """Make items, each once a node and by one of its ranks, for all ranks of the node.
 
     Their memory is the kernel's own, bounded by no file system, and gone with the last rank,
-    however it ends. While items are made, a rank holds one more.
+    however it ends. While items are made, a rank holds one more. Where ranks cannot share
+    memory, as between containers, each makes and keeps all, and a log line says so.
 
     Args:
         count: number of items.
@@ -38,8 +42,8 @@ def share_arrays(
         The arrays of each item, which cannot be written to.
 
     Raises:
-        HvdExtError: on every rank of the node alike, if `make` raised one on any, or the ranks
-            cannot share memory.
+        HvdExtError: on every rank of the node alike, if `make` raised one on any, or there is
+            no memory.
     """
     allow_singleton_mpi()
     from mpi4py import MPI
@@ -69,9 +73,14 @@ def share_arrays(
         os.close(fd)
         node.Free()
         raise errors[0]
-    regions = [region.toreadonly() for region in map_files(node, fd, end)]
     size = node.size
-    node.Free()
+    try:
+        regions = [region.toreadonly() for region in map_files(node, fd, end)]
+    except WindowError as problem:
+        log.warning("hvd_ext: falling back to a copy of the samples on every rank: %s", problem)
+        return share_arrays(count, make, MPI.COMM_SELF)
+    finally:
+        node.Free()
     return [
         tuple(
             np.ndarray(shape, dtype, regions[item % size], offset)

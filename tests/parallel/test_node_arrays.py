@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from mpi4py import MPI
 
 from hvd_ext.data.node import share_arrays
 from hvd_ext.errors import UsageError
+from hvd_ext.shm import regions
 from tests.ranks.asserts import parallel_assert
 
 
@@ -72,3 +75,20 @@ def test_an_error_of_one_rank_is_raised_by_all(comm: MPI.Comm) -> None:
     except UsageError as error:
         said = str(error)
     parallel_assert(comm, said == "image 4 is damaged", said)
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_cannot_share_memory_keep_all_of_it(
+    comm: MPI.Comm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = regions._open_region
+
+    def in_another_container(pid: int, *rest: Any) -> memoryview:
+        if pid != os.getpid():
+            raise OSError(0, "another container")
+        return opened(pid, *rest)
+
+    monkeypatch.setattr(regions, "_open_region", in_another_container)
+    found = share_arrays(3, item, comm)
+    same = [np.array_equal(a, b) for n in range(3) for a, b in zip(found[n], item(n), strict=True)]
+    parallel_assert(comm, all(same) and "falling back to a copy" in caplog.text, caplog.text)
