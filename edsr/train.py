@@ -120,7 +120,27 @@ class EdsrTrainer(loop.Trainer):
             load_weights(self.model, self._resumed["model"], self.run.checkpoint_path)
         elif self.run.leads and args.load:
             start_from(self.model, args.load)
-        self.patches = self._load_patches()
+        self._images = self._open_images()
+
+    def load(self) -> None:
+        """Decode the images, each on one rank of a node. A collective.
+
+        Raises:
+            UsageError: an image cannot be used, or the run that is resumed had others.
+        """
+        args = self.args
+        with progress("loading", self._images.count, shown=self.run.leads) as loaded:
+
+            def made(number: int) -> Arrays:
+                loaded(number)
+                image = self._images.open(number)
+                content = np.array(zlib.crc32(image.tobytes()))
+                return (*shrink(image, args.scale, args.kernel), content)
+
+            kept = share_arrays(self._images.count, made)
+        self.contents = [int(content) for _, _, content in kept]
+        self.patches = Patches([(low, high) for low, high, _ in kept], args.scale, args.patch)
+        self.run.follow(Order(len(kept), args.seed, data=fingerprint(self.contents)))
 
     def start(self) -> None:
         """Give every rank the state of rank 0, and wrap the optimizer. A collective."""
@@ -157,35 +177,22 @@ class EdsrTrainer(loop.Trainer):
         """The learning rate of the last step."""
         return (self.lr,)
 
-    def _load_patches(self) -> Patches:
+    def _open_images(self) -> Images:
         args = self.args
         least = args.patch * args.scale
         if args.synthetic:
-            images = Images(SYNTHETIC_IMAGES, lambda i: synthetic_image(args.seed, i, 2 * least))
-        elif is_pack(args.data):
-            images = packed_images(open_pack(args.data, self.hvd, PROGRAM), least)
-        else:
-            images = folder_images(args.data, least)
-
-        with progress("loading", images.count, shown=self.run.leads) as loaded:
-
-            def made(number: int) -> Arrays:
-                loaded(number)
-                image = images.open(number)
-                content = np.array(zlib.crc32(image.tobytes()))
-                return (*shrink(image, args.scale, args.kernel), content)
-
-            # Each decoded by one rank of a node, and kept once.
-            kept = share_arrays(images.count, made)
-        self.contents = [int(content) for _, _, content in kept]
-        self.run.follow(Order(images.count, args.seed, data=fingerprint(self.contents)))
-        return Patches([(low, high) for low, high, _ in kept], args.scale, args.patch)
+            return Images(SYNTHETIC_IMAGES, lambda i: synthetic_image(args.seed, i, 2 * least))
+        if is_pack(args.data):
+            return packed_images(open_pack(args.data, self.hvd, PROGRAM), least)
+        return folder_images(args.data, least)
 
 
 def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM), ranks.enough_memory(EdsrTrainer.advice):
         trainer = EdsrTrainer(args, hvd)
+    with ranks.collective_errors(hvd, PROGRAM), ranks.enough_memory(EdsrTrainer.advice):
+        trainer.load()
     ranks.require_equal(hvd, PROGRAM, trainer.contents, f"the images in {args.data}")
     loop.train(trainer)
     return 0

@@ -63,8 +63,8 @@ def share_arrays(
                 end = aligned(end + array.nbytes, 64)
             made.append(places)
         os.ftruncate(fd, end)
-    except OSError as failure:
-        error = HvdExtError(f"{end} bytes of shared memory: {failure.strerror}: use more nodes")
+    except (OSError, MemoryError) as failure:
+        error = HvdExtError(f"no memory for all samples, after {end} bytes of them: {failure}")
     except HvdExtError as failure:
         error = failure
     everyones = node.allgather((made, error))
