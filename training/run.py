@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import hvprof
 from hvd_ext.cli import progress
 from hvd_ext.data import DataLoader, Dataset, Order
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.events import region
 from training import ranks
 from training.checkpoint import (
@@ -204,6 +204,7 @@ class Run:
 
         Raises:
             SystemExit: the run was asked to stop, and has written a checkpoint.
+            HvdExtError: the loss is not finite; the last checkpoint stays.
         """
         with progress(title, steps, shown=self.leads) as advance:
             while self.position.step < steps:
@@ -214,6 +215,7 @@ class Run:
                 self.position.step += 1
                 self.position.samples += self.global_batch
                 self.step_times_s.append(time.perf_counter() - began_s)
+                self._require_finite(loss)
                 advance(self.position.step, note(loss))
                 if self.position.step < steps:
                     if reason := self._stopping.asked():
@@ -223,6 +225,16 @@ class Run:
                         save()
                 hvprof.step()
         self._stopping.settle()
+
+    def _require_finite(self, loss: Tensor) -> None:
+        if torch.isfinite(loss).all():
+            return
+        last = self.position.samples
+        raise HvdExtError(
+            f"the loss of step {self.position.step} is {loss.item()}, of samples "
+            f"{last - self.global_batch} to {last - 1}: lower the learning rate, or look for a "
+            "damaged sample; the last checkpoint stays"
+        )
 
     def _leave(self, reason: str) -> NoReturn:
         """End the process as one that is to be started again. A collective."""
@@ -245,7 +257,11 @@ class Run:
     def save(
         self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any
     ) -> None:
-        """Write a checkpoint, on rank 0, that holds `more` too. A collective."""
+        """Write a checkpoint, on rank 0, that holds `more` too. A collective.
+
+        Raises:
+            SystemExit: on every rank, if it cannot be written, or weights are not finite.
+        """
         with (
             region("checkpoint", kind="io"),
             ranks.collective_errors(self.hvd, self.program),
@@ -253,6 +269,11 @@ class Run:
             # On every rank: a sharded optimizer gathers it, and what compression has not sent yet.
             getattr(optimizer, "drain", lambda: None)()
             optimizer_state = optimizer.state_dict()
+            if not all(torch.isfinite(weight).all() for weight in model.parameters()):
+                raise HvdExtError(
+                    f"weights are not finite after step {self.position.step}: lower the learning "
+                    f"rate; {path} is not written, an older one stays"
+                )
             if self.leads:
                 held = {
                     "kind": self.kind,

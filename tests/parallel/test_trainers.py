@@ -142,6 +142,21 @@ def test_a_run_is_not_resumed_with_other_flags(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
 
 
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    flags = ("edsr.train", "--synthetic", *SMALL, "--batch-size", 2, "--output", tmp_path)
+    # A rate at which the weights overflow within some steps.
+    done = launch(2, "-m", *flags, "--steps", 50, "--lr", "1e12", "--checkpoint-every", 1)
+    assert done.returncode != 0
+    told = refusals(done, "edsr.train")
+    assert told
+    assert all("not finite" in line or "is nan" in line or "is inf" in line for line in told)
+    assert "Traceback" not in done.stderr
+    kept = torch.load(tmp_path / "checkpoint.pt")
+    assert 0 < kept["step"] < 50
+    assert all(weight.isfinite().all() for weight in kept["model"].values())
+    assert f"the loss of step {kept['step'] + 1} is" in told[0] or "not finite" in told[0]
+
+
 def test_the_number_of_ranks_does_not_change_what_is_learnt(
     tmp_path: Path, photographs: Path
 ) -> None:
