@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ SYNTHETIC_IMAGES = 16
 Pair = tuple[Pixels, Pixels]
 
 
-class Images(NamedTuple):
+@dataclass(frozen=True)
+class Images:
     """Some images, decoded when they are opened.
 
     Attributes:

@@ -53,7 +53,9 @@ HVPROF: dict[str, set[str]] = {
     "hvprof.recording": _LOADED,
     "hvprof.analysis": {*_LOADED, "scipy"},
     # The formulas of the algorithms stand with them, and import no MPI.
-    "hvprof.analysis.replay": {*_LOADED, "hvprof.analysis", "hvd_ext.allreduce.cost"},
+    "hvprof.analysis.replay": {
+        *(*_LOADED, "hvprof.analysis", "hvd_ext.allreduce.cost", "hvd_ext.allreduce.work"),
+    },
     # Times the layers of a model, and imports torch when it is asked to.
     "hvprof.analysis.layer_timing": {*FACTS, "hvprof.analysis.layers", "torch"},
     "hvprof.importers": _LOADED,
