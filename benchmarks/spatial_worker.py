@@ -94,7 +94,7 @@ def peak_memory(name: str) -> dict[str, Any]:
         # MPI's buffers, too.
         small, block = spatial.convert(small, grid), spatial.scatter(block, grid)
     small(block).sum().backward()
-    # torch compiles nothing, but its optimizers load its compiler: some 70 MB.
+    # The first optimizer loads torch's compiler.
     torch.optim.SGD(small.parameters(), lr=1e-3).step()
     del small, block
     empty = _held_bytes()
