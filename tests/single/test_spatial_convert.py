@@ -168,6 +168,7 @@ def test_gathers_that_nobody_asked_for_are_said_or_refused(
         GridShape(height=2),
         speeds=spatial.Speeds(1e9, 1e9, 0),
         gather_before=(),
+        split_filters=(),
     )
     assert [layer.name for layer in plan.whole_layers] == ["2"]
     assert "from 2 on every rank computes the whole" in str(plan)
