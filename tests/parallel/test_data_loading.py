@@ -6,17 +6,19 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from hvd_ext.cli import progress
 from hvd_ext.data import DataLoader, Order, PackedFile, Tables
 from hvd_ext.data.pack import pack
 from hvd_ext.data.sources import Arrays
 from tests.ranks.asserts import parallel_assert
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 SAMPLES = 24
 
