@@ -247,7 +247,7 @@ MODELS: tuple[Public, ...] = (
         **_SMALL_UNET,
     ),
     # Its 45 million weights are copied for each rank.
-    replace(_monai("VNet", (1, 1, 16, 16, 48), spatial_dims=3), grids=GRIDS[:1]),
+    replace(_monai("VNet", (1, 1, 16, 16, 48), spatial_dims=3), grids=GRIDS[:2]),
     _monai("SegResNet", (1, 1, 24, 40, 8), init_filters=8),
     _monai(
         "AttentionUnet", _ODD_CUBE, spatial_dims=3, in_channels=1, out_channels=2, **_SMALL_UNET
