@@ -149,7 +149,7 @@ class EdsrTrainer(loop.Trainer):
         self.optimizer = self.hvd.DistributedOptimizer(
             torch.optim.Adam(learnt, lr=self.args.lr, betas=(0.9, 0.999)),
             named_parameters=self.model.named_parameters(),
-            compression=ranks.compression(self.args, self.hvd),
+            **ranks.exchange_options(self.args, self.hvd),
         )
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}

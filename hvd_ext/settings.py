@@ -73,6 +73,11 @@ def compression() -> str:
     return os.environ.get("HVD_EXT_COMPRESSION", "none")
 
 
+def sync() -> str:
+    """HVD_EXT_SYNC: when nodes exchange, as `sync=` takes it, for scripts that do not say."""
+    return os.environ.get("HVD_EXT_SYNC", "every_step")
+
+
 def keep_memory(environ: Mapping[str, str]) -> bool:
     """HVD_EXT_KEEP_MEMORY: 0 has freed memory go back to the kernel, as glibc does by itself.
 

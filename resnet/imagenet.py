@@ -23,7 +23,7 @@ from training import ranks
 from training.log import CsvLog
 from training.loop import descend
 from training.packs import is_pack, open_pack
-from training.run import Run
+from training.run import Run, drain
 
 KIND = "resnet"
 COLUMNS = ("epoch", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "img_per_s")
@@ -94,6 +94,7 @@ class ImageNetTrainer:
             images_per_second = self._train_epoch()
             self._gather()
             train_loss, train_accuracy = _means(self.hvd.broadcast(self.sums, 0, name="sums"))
+            drain(self.optimizer)
             val_loss, val_accuracy = self._validate()
             lr = self._learning_rate(position.epoch + 1)
             position.epoch, position.step = position.epoch + 1, 0

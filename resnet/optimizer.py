@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from training.ranks import compression
+from training.ranks import exchange_options
 
 
 def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) -> int:
@@ -31,11 +31,14 @@ def distributed(
     passes: int = 1,
 ) -> Any:
     """The DistributedOptimizer that the flags ask for, with `passes` backward passes a step."""
+    options = exchange_options(args, hvd)
+    if args.fp16_allreduce:
+        options["compression"] = hvd.Compression.fp16
     return hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=hvd.Compression.fp16 if args.fp16_allreduce else compression(args, hvd),
         backward_passes_per_step=passes,
         op=hvd.Adasum if args.use_adasum else hvd.Average,
         gradient_predivide_factor=args.gradient_predivide_factor,
+        **options,
     )

@@ -9,6 +9,7 @@ from typing import NoReturn
 from hvd_ext.cli import at_least
 from hvd_ext.compression.formats import AUTO, FORMATS
 from hvd_ext.errors import UsageError
+from hvd_ext.schedules import FORMS, parse
 
 # Whose module takes Horovod's place; `none` has one of its own.
 EXCHANGES = {"hvd_ext": "hvd_ext.torch", "horovod": "horovod.torch", "none": "training.alone"}
@@ -57,6 +58,12 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         "measured to be fastest",
     )
     parser.add_argument(
+        "--sync",
+        type=_sync,
+        metavar="WHEN",
+        help=f"nodes exchange: {FORMS} (by default HVD_EXT_SYNC says it)",
+    )
+    parser.add_argument(
         "--stop-after",
         type=duration_s,
         metavar="TIME",
@@ -93,6 +100,14 @@ def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> N
     parser.add_argument(
         "--prefetch", type=at_least(0), default=2, help="batches loaded ahead; 0: within the step"
     )
+
+
+def _sync(text: str) -> str:
+    """A schedule, as text."""
+    try:
+        return str(parse(text))
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_precision_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,19 +31,25 @@ def autocast(args: argparse.Namespace, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=args.bf16)
 
 
-def compression(args: argparse.Namespace, hvd: ModuleType) -> Any:
-    """What `compression=` is to be; Horovod's own optimizer has its first two words.
+def exchange_options(args: argparse.Namespace, hvd: ModuleType) -> dict[str, Any]:
+    """What of the command line goes to DistributedOptimizer: `compression`, and `sync`.
 
     Raises:
-        UsageError: the exchange has no such compression.
+        UsageError: the exchange has no such compression, or no `sync`.
     """
-    if args.compression is None:
-        return hvd.Compression.none
-    if not hasattr(hvd.Compression, args.compression):
-        raise UsageError(
-            f"--compression {args.compression}: --exchange {args.exchange} has none and fp16 only"
-        )
-    return getattr(hvd.Compression, args.compression)
+    options: dict[str, Any] = {"compression": hvd.Compression.none}
+    if args.compression is not None:
+        if not hasattr(hvd.Compression, args.compression):
+            raise UsageError(
+                f"--compression {args.compression}: --exchange {args.exchange} has none and fp16 "
+                "only"
+            )
+        options["compression"] = getattr(hvd.Compression, args.compression)
+    if args.sync is not None:
+        if not hasattr(hvd, "LocalSGD"):
+            raise UsageError(f"--sync {args.sync}: --exchange {args.exchange} exchanges every step")
+        options["sync"] = args.sync
+    return options
 
 
 def memory_format(args: argparse.Namespace) -> torch.memory_format:

@@ -266,8 +266,8 @@ class Run:
             region("checkpoint", kind="io"),
             ranks.collective_errors(self.hvd, self.program),
         ):
-            # On every rank: a sharded optimizer gathers it, and what compression has not sent yet.
-            getattr(optimizer, "drain", lambda: None)()
+            drain(optimizer)
+            # On every rank: a sharded optimizer gathers it.
             optimizer_state = optimizer.state_dict()
             if not all(torch.isfinite(weight).all() for weight in model.parameters()):
                 raise HvdExtError(
@@ -287,3 +287,8 @@ class Run:
                     "rng": torch.get_rng_state(),
                 }
                 save_checkpoint(path, held | more)
+
+
+def drain(optimizer: torch.optim.Optimizer) -> None:
+    """Have all nodes hold the same, before the model is evaluated or saved. A collective."""
+    getattr(optimizer, "drain", lambda: None)()  # Horovod's own exchange nothing later

@@ -147,7 +147,7 @@ class VolumeTrainer(loop.Trainer):
         self.optimizer = self.hvd.DistributedOptimizer(
             torch.optim.Adam(self.model.parameters(), lr=args.lr),
             named_parameters=self.model.named_parameters(),
-            compression=ranks.compression(args, self.hvd),
+            **ranks.exchange_options(args, self.hvd),
         )
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}

@@ -26,7 +26,11 @@ _LONG, _MANY = 2 * MIB // 4, 4
 
 
 def measure_bucket(
-    topology: Topology, table: Table, timeout_s: float, format: Format = NONE
+    topology: Topology,
+    table: Table,
+    timeout_s: float,
+    format: Format = NONE,
+    between_nodes: bool = True,
 ) -> BucketCost:
     """Exchange a few buckets as training does; collective, and some ms long.
 
@@ -36,21 +40,27 @@ def measure_bucket(
         WindowError: ranks of a node cannot share memory.
     """
     with tuning():
-        short_s = _exchange_s(topology, table, timeout_s, format, [_SHORT])
+        arguments = (topology, table, timeout_s, format, between_nodes)
+        short_s = _exchange_s(*arguments, [_SHORT])
         # Several, because between nodes their parts overlap, and no cache should hold them.
-        long_s = _exchange_s(topology, table, timeout_s, format, [_LONG] * _MANY)
+        long_s = _exchange_s(*arguments, [_LONG] * _MANY)
     # However noisy the machine is, a long bucket's time is not all latency.
     return BucketCost(short_s, max(long_s / 2, long_s - _MANY * short_s) / (_MANY * _LONG * 4))
 
 
 def _exchange_s(
-    topology: Topology, table: Table, timeout_s: float, format: Format, counts: list[int]
+    topology: Topology,
+    table: Table,
+    timeout_s: float,
+    format: Format,
+    between_nodes: bool,
+    counts: list[int],
 ) -> float:
     specs = [
         ParameterSpec(str(i), (1, count), (count, 1), "float32") for i, count in enumerate(counts)
     ]
     plan = layout_buckets(specs, [[i] for i in range(len(specs))])
-    arena = HostArena(topology, plan, 1.0, table, timeout_s, format)
+    arena = HostArena(topology, plan, 1.0, table, timeout_s, format, between_nodes)
     arena.data.view(np.float32)[:] = 1.0  # a codec is quicker with zeros
     progress = ProgressThread()
     times_s = []  # noise only adds: the least counts

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.arena.inter_node import CHANNELS, Channels
+from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.layout import parts
 from hvd_ext.compression.formats import NONE, Format, wire_bytes
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import StallMonitor
-from hvd_ext.job.watchdog import Watchdog
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import NodeWindow
 from hvd_ext.units import format_bytes
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.allreduce.table import Table
     from hvd_ext.arena.layout import Layout
-    from hvd_ext.job.communicators import Lease
     from hvd_ext.job.topology import Topology
 
 _NO_LIMIT_S = 1e9  # between nodes it is the watchdog's
@@ -57,6 +55,7 @@ class HostArena:
         table: Table,
         timeout_s: float,
         format: Format = NONE,
+        between_nodes: bool = True,
     ) -> None:
         """Make the window; collective over the world.
 
@@ -67,14 +66,15 @@ class HostArena:
             table: names the algorithm between nodes, by the size of a shard.
             timeout_s: how long ranks are waited for.
             format: in which float32 travels between nodes.
+            between_nodes: whether sums are over all nodes, or within each.
 
         Raises:
             WindowError: on every rank, if those of any node cannot share memory.
         """
         self.layout = layout
         # Asked for now: the job's end, and with it MPI's, may come at any time.
-        self._size, self._ranks = topology.world.size, topology.node.size
-        self._nodes = topology.cross.size
+        self._nodes, self._ranks = topology.cross.size if between_nodes else 1, topology.node.size
+        self._size = self._nodes * self._ranks
         self._table, self._format = table, format
         self._window = on_every_rank(
             topology, lambda: NodeWindow(topology.node, self._REGIONS * layout.total_bytes)
@@ -88,18 +88,12 @@ class HostArena:
             self._window.plan(b.offset_bytes, b.count, b.dtype, scale, local=at_once)
             for b in layout.buckets
         ]
-        self._lease: Lease | None = None
         self._channels: Channels | None = None
-        self._watchdog: Watchdog | None = None
         if not self._local:
-            cross = [topology.cross] * CHANNELS
-            self._lease = topology.borrow("arena", *cross, topology.world)
-            *comms, world = self._lease.comms
             shards = [x.shard_bytes for x in self._exchanges]
             self._channels = Channels(
-                topology, comms, layout.buckets, shards, self.data, table, format
+                topology, "arena", layout.buckets, shards, self.data, table, format, timeout_s
             )
-            self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s)
         self._ticket = 0  # of the last exchange that is finished
         # When each bucket of this round was there, and the ticket of the last that is.
         self._ready_s = [0.0] * len(layout.buckets)
@@ -241,14 +235,8 @@ class HostArena:
 
         Ranks of other nodes that are late for it are the watchdog's.
         """
-        with self._watched():
-            if self._channels:
-                self._channels.close()
-        if self._watchdog:
-            self._watchdog.close()
-        if self._lease:
-            self._lease.give_back()
-            self._lease = None
+        if self._channels:
+            self._channels.close()
 
     def hurry(self, within_s: float) -> bool:
         """Have the job ended, and who is late named, where `close` takes longer than this.
@@ -256,9 +244,7 @@ class HostArena:
         Returns:
             Whether MPI must not end before `close` did.
         """
-        if self._watchdog:
-            self._watchdog.hurry(within_s)
-        return self._watchdog is not None
+        return self._channels is not None and self._channels.hurry(within_s)
 
     def _emit(self, longer_s: float = 0.0) -> None:
         if self._event is not None:
@@ -266,4 +252,4 @@ class HostArena:
         self._event = None
 
     def _watched(self) -> AbstractContextManager[None]:
-        return self._watchdog.guard() if self._watchdog else nullcontext()
+        return self._channels.watched() if self._channels else nullcontext()

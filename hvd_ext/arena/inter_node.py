@@ -11,6 +11,7 @@ import functools
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ from hvd_ext.compression.exchange import prepare_coded, prepare_half
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
+from hvd_ext.job.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -45,25 +47,31 @@ class Channels:
     def __init__(
         self,
         topology: Topology,
-        comms: Sequence[MPI.Comm],
+        purpose: str,
         buckets: Sequence[Bucket],
         shards: Sequence[tuple[int, int]],
         data: Array,
         table: Table,
         format: Format,
+        timeout_s: float,
     ) -> None:
-        """Plan every shard's allreduce.
+        """Plan every shard's allreduce; collective over the world.
 
         Args:
             topology: nodes and ranks; homogeneous.
-            comms: CHANNELS private copies of `topology.cross`.
+            purpose: part of its communicators' names.
             buckets: what the shards are of.
             shards: this rank's part [begin, end) of each bucket, in bytes of `data`.
             data: the arena's, as uint8.
             table: names the algorithm for what travels as it is, by the size of a shard.
             format: in which float32 travels.
+            timeout_s: how long an exchange may take before the job ends, and who is late is named.
         """
+        cross = [topology.cross] * CHANNELS
+        self._lease = topology.borrow(purpose, *cross, topology.world)
+        *comms, world = self._lease.comms
         self._comms = comms
+        self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s)
         self.residuals: list[Array | None] = []
         self._threads = [ProgressThread() for _ in comms]
         self._pending: deque[Future[None]] = deque()
@@ -119,12 +127,24 @@ class Channels:
         """Wait for all that was started; raises what the first failing piece raised."""
         wait_for(self._pending)
 
+    def watched(self) -> AbstractContextManager[None]:
+        """While this lasts, ranks of other nodes that are late are the watchdog's."""
+        return self._watchdog.guard()
+
     def close(self) -> None:
-        """End the threads, after what was started."""
-        for thread in self._threads:
-            thread.close()
-        for thread in self._threads:
-            thread.join()
+        """End the threads, after what was started; to be called once."""
+        with self.watched():
+            for thread in self._threads:
+                thread.close()
+            for thread in self._threads:
+                thread.join()
+        self._watchdog.close()
+        self._lease.give_back()
+
+    def hurry(self, within_s: float) -> bool:
+        """As an Arena's."""
+        self._watchdog.hurry(within_s)
+        return True
 
 
 def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[int, int, Format]]:

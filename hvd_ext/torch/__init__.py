@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING, Any
 from horovod.torch import *  # noqa: F403
 from horovod.torch import elastic as elastic
 
+from hvd_ext.schedules import DiLoCo as DiLoCo
+from hvd_ext.schedules import LocalSGD as LocalSGD
+from hvd_ext.torch.broadcast import broadcast_optimizer_state as broadcast_optimizer_state
+from hvd_ext.torch.broadcast import broadcast_parameters as broadcast_parameters
 from hvd_ext.torch.compression import Compression as Compression
 from hvd_ext.torch.lifecycle import init as init
 from hvd_ext.torch.lifecycle import join as join
 from hvd_ext.torch.lifecycle import shutdown as shutdown
 from hvd_ext.torch.optimizer import DistributedOptimizer as DistributedOptimizer
-from hvd_ext.torch.own import broadcast_parameters as broadcast_parameters
 from hvd_ext.torch.planned import plan_allreduce as plan_allreduce
-from hvd_ext.torch.sharded import broadcast_optimizer_state as broadcast_optimizer_state
 
 # What replaces Horovod's own; `python -m hvd_ext` puts it into horovod.torch.
 OVERRIDES = {
     its.__name__: its
     for its in (
         *(init, join, shutdown, DistributedOptimizer, broadcast_optimizer_state),
-        *(broadcast_parameters, Compression),
+        *(Compression, LocalSGD, DiLoCo, broadcast_parameters),
     )
 }
 

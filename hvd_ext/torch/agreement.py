@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,32 +42,33 @@ def agree_on_layout(
     specs: list[ParameterSpec],
     bucket_bytes: int,
     device_type: str,
-    compression: str,
+    asked: Mapping[str, str],
     timeout_s: float,
 ) -> None:
     """Have all ranks lay out the same parameters in the same kind of memory, or none.
 
-    They also compress alike.
+    They are also asked for the same compression, and whatever else `asked` names.
 
     Raises:
         StallError: ranks did not reach this in time; names them.
         MismatchError: ranks differ; names the first.
     """
     world = topology.world
-    mine = (device_type, compression, digest(specs, bucket_bytes))
+    mine = (device_type, tuple(asked.items()), digest(specs, bucket_bytes))
     digests = monitored_allgather(world, mine, timeout_s, "DistributedOptimizer()", topology.hosts)
     if len(set(digests)) == 1:
         return
-    theirs, their_bucket_bytes, their_type, their_compression = world.bcast(
-        (specs, bucket_bytes, device_type, compression)
+    theirs, their_bucket_bytes, their_type, their_asked = world.bcast(
+        (specs, bucket_bytes, device_type, asked)
     )
+    what = next((name for name in asked if asked[name] != their_asked[name]), None)
     difference = first_difference(specs, theirs)
     if difference is not None:
         sentence = f"{difference[0]}, where rank 0 has {difference[1]}"
     elif device_type != their_type:
         sentence = f"parameters on {device_type}, where rank 0 has them on {their_type}"
-    elif compression != their_compression:
-        sentence = f"compression {compression!r}, where rank 0 has {their_compression!r}"
+    elif what is not None:
+        sentence = f"{what} {asked[what]!r}, where rank 0 has {their_asked[what]!r}"
     elif bucket_bytes != their_bucket_bytes:
         sentence = f"HVD_EXT_BUCKET_BYTES={bucket_bytes}, where rank 0 has {their_bucket_bytes}"
     else:

@@ -17,9 +17,12 @@ from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
 from hvd_ext.arena.protocol import Arena
 from hvd_ext.compression.formats import AUTO, CANDIDATES, NONE, Format
+from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import lifecycle
 from hvd_ext.torch.agreement import agree_on_layout, read_table
+from hvd_ext.torch.parameters import NamedParameters
+from hvd_ext.torch.rounds import Rounds
 from hvd_ext.units import MIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class ArenaFactory:
         device: torch.device,
         compression: Format | str = NONE,
         on_host: type[HostArena] = HostArena,
+        sync: Schedule = EVERY_STEP,
     ) -> None:
         """Read what the user set, and wait for all ranks; collective.
 
@@ -48,6 +52,7 @@ class ArenaFactory:
             device: where gradients are.
             compression: between nodes; or AUTO, to choose by measurement.
             on_host: the kind of arena in host memory.
+            sync: when nodes exchange; if after some steps, gradients stay within each.
 
         Raises:
             StallError: ranks did not reach this in time; names them.
@@ -59,8 +64,12 @@ class ArenaFactory:
         self._topology = lifecycle.topology()
         self._table = read_table(self._topology.world)
         self._asked = compression
+        self._sync = EVERY_STEP if self._topology.one_node else sync
+        self._asked_sync = sync
         self._format, self._why = NONE, ""  # as long as ranks have not agreed on what is asked
-        self._scale = 1.0 / self._topology.world.size if op == horovod.Average else 1.0
+        self._between_nodes = isinstance(self._sync, str)
+        summed = self._topology.world if self._between_nodes else self._topology.node
+        self._scale = 1.0 / summed.size if op == horovod.Average else 1.0
 
     @property
     def may_rebuild(self) -> bool:
@@ -68,7 +77,7 @@ class ArenaFactory:
 
         The host does not know when a GPU has a gradient.
         """
-        return self._bucket_bytes is None and self._device.type == "cpu"
+        return self._bucket_bytes is None and self._device.type == "cpu" and not self.is_late
 
     def first(self, specs: list[ParameterSpec]) -> tuple[Arena, str]:
         """An arena with buckets in the parameters' order, and the reason; collective.
@@ -79,7 +88,8 @@ class ArenaFactory:
         """
         on_host = self._device.type == "cpu"
         most = self._bucket_bytes or (_FIRST_BUCKET_BYTES if on_host else BUCKET_BYTES)
-        asked = self._asked if isinstance(self._asked, str) else self._asked.name
+        compression = self._asked if isinstance(self._asked, str) else self._asked.name
+        asked = {"compression": compression, "sync": str(self._asked_sync)}
         agree_on_layout(self._topology, specs, most, self._device.type, asked, self._timeout_s)
         if not self._topology.homogeneous:
             raise WindowError("nodes have different numbers of ranks")
@@ -89,7 +99,7 @@ class ArenaFactory:
         if self._bucket_bytes is not None:
             reason = "as HVD_EXT_BUCKET_BYTES says, last parameter first"
         elif on_host:
-            reason = f"not measured yet: {reason}"
+            reason = reason if self.is_late else f"not measured yet: {reason}"
         self._begun = lifecycle.begun_steps()
         return self._make(layout_by_size(specs, most)), reason
 
@@ -121,27 +131,53 @@ class ArenaFactory:
 
     def explain(self) -> str:
         """Say in which format gradients travel between nodes, and why."""
-        return f"compression: {self._format.name}: {self._why}"
+        said = f"compression: {self._format.name}: {self._why}"
+        if self._sync != self._asked_sync:
+            said += f"\nsync: {EVERY_STEP}: one node"
+        elif self._sync == ONE_STEP_LATE:
+            said += f"\nsync: {ONE_STEP_LATE}: gradients of a step are used in the next one"
+        return said
 
     def _first_format(self) -> tuple[Format, str]:
         if self._topology.one_node:
             return NONE, "one node: nothing is compressed"
+        if not self._between_nodes:
+            return NONE, "gradients stay within a node"
         if isinstance(self._asked, Format):
             return self._asked, self._asked.about
-        if self._bucket_bytes is None:
+        if self.may_rebuild:
             return NONE, "not measured yet"
-        costs = {f: self._measure(f).time_s(self._bucket_bytes) for f in CANDIDATES}
+        most = self._bucket_bytes or _FIRST_BUCKET_BYTES
+        costs = {f: self._measure(f).time_s(most) for f in CANDIDATES}
         number = self._topology.world.bcast(_least_lossy_of(list(costs.values())))
         return CANDIDATES[number], "a bucket takes " + ", ".join(
             f"{format_seconds(s)} with {f.name}" for f, s in costs.items()
         )
 
     def _candidates(self) -> tuple[Format, ...]:
-        chooses = self._asked == AUTO and not self._topology.one_node
+        chooses = self._asked == AUTO and self._between_nodes and not self._topology.one_node
         return CANDIDATES if chooses else (self._format,)
 
     def _measure(self, format: Format) -> BucketCost:
-        return measure_bucket(self._topology, self._table, self._timeout_s, format)
+        return measure_bucket(
+            self._topology, self._table, self._timeout_s, format, self._between_nodes
+        )
+
+    def rounds(self, named_parameters: NamedParameters) -> Rounds | None:
+        """What has nodes exchange weights, if they do not exchange gradients; collective."""
+        if isinstance(self._sync, str):
+            return None
+        topology = self._topology
+        # What travels once in many steps is not worth measuring.
+        format = self._asked if isinstance(self._asked, Format) else NONE
+        return Rounds(
+            *(self._sync, named_parameters, topology, self._table, format, self._timeout_s)
+        )
+
+    @property
+    def is_late(self) -> bool:
+        """Whether gradients are to be used one step late."""
+        return self._sync == ONE_STEP_LATE
 
     @property
     def node(self) -> MPI.Comm:
@@ -174,7 +210,8 @@ class ArenaFactory:
                 lambda: torch.cuda.current_stream(index).cuda_stream,
             )
         return self._on_host(
-            self._topology, layout, self._scale, self._table, self._timeout_s, self._format
+            *(self._topology, layout, self._scale, self._table, self._timeout_s, self._format),
+            between_nodes=self._between_nodes,
         )
 
 

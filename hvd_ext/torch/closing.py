@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hvd_ext.job.progress_thread import ProgressThread
 
-if TYPE_CHECKING:
-    from hvd_ext.arena.protocol import Arena
 
-# What is to be closed still, and its arenas.
-_closing: dict[Future[None], list[Arena]] = {}
+class Closable(Protocol):
+    """An arena, or what else communicates on its own; as of Arena."""
+
+    def close(self) -> None: ...
+    def hurry(self, within_s: float) -> bool: ...
 
 
-def close_later(progress: ProgressThread, arenas: list[Arena]) -> None:
+# What is to be closed still.
+_closing: dict[Future[None], Sequence[Closable]] = {}
+
+
+def close_later(progress: ProgressThread, arenas: Sequence[Closable]) -> None:
     """Close arenas on the thread that reduces them, after whatever was started."""
 
     def close_arenas() -> None:

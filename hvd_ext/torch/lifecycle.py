@@ -20,6 +20,7 @@ from hvd_ext.torch import background
 from hvd_ext.torch.begun_steps import BegunSteps
 from hvd_ext.torch.closing import wait_until_closed
 from hvd_ext.torch.reducer import Reducer
+from hvd_ext.torch.rounds import Rounds
 
 # What shutdown allows for exchanges that were started and never waited for.
 _LATE_AFTER_S = 5.0
@@ -37,6 +38,7 @@ _mpi_outlives_horovod = False
 _begun: BegunSteps | None = None
 # By the order in which they were made, which is the same on every rank.
 _reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
+_rounds: weakref.WeakSet[Rounds] = weakref.WeakSet()
 _made = 0
 _sharded = False  # one of them
 
@@ -84,14 +86,21 @@ def begun_steps() -> BegunSteps | None:
     return _begun
 
 
-def add(reducer: Reducer) -> None:
-    """Have join and shutdown know of an optimizer's gradients."""
+def add(reducer: Reducer, rounds: Rounds | None = None) -> None:
+    """Have join and shutdown know of an optimizer's gradients, and shutdown of its rounds."""
     global _made, _sharded
     if not reducer.can_join:
         _sharded = True
     reducer.number = _made
     _reducers[_made] = reducer
+    if rounds is not None:
+        _rounds.add(rounds)
     _made += 1
+
+
+def rounds() -> list[Rounds]:
+    """Of the optimizers whose nodes exchange weights."""
+    return list(_rounds)
 
 
 def join(device: int = -1) -> int:
@@ -173,7 +182,10 @@ def _close(free: bool = False) -> None:
     global _topology, _begun, _made, _sharded
     for reducer in list(_reducers.values()):
         reducer.close()
+    for its in rounds():
+        its.close()
     _reducers.clear()
+    _rounds.clear()
     wait_until_closed(_LATE_AFTER_S)
     if _topology is not None:
         (_topology.close if free else _topology.end_threads)()

@@ -11,22 +11,26 @@ import torch
 from horovod.torch.optimizer import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_ext import settings
+from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.sharded import ShardedArena
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
+from hvd_ext.schedules import EVERY_STEP, Schedule, parse
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback, lifecycle
 from hvd_ext.torch.arenas import ArenaFactory
 from hvd_ext.torch.background import lower_thread_priority
 from hvd_ext.torch.compression import horovods, wanted
 from hvd_ext.torch.elementwise import state_per_element
+from hvd_ext.torch.late_reducer import LateReducer
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import pair_names, trainable
 from hvd_ext.torch.reducer import Reducer
+from hvd_ext.torch.rounds import Rounds
 from hvd_ext.torch.sharded import sharded_class
 from hvd_ext.torch.sharded_reducer import ShardedReducer
 from hvd_ext.torch.shards import Shards
-from hvd_ext.torch.sparse import SparseExchange
+from hvd_ext.torch.sparse import NoSparse, SparseExchange
 from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
 
 log = logging.getLogger("hvd_ext")
@@ -45,6 +49,7 @@ def DistributedOptimizer(
     process_set: Any = horovod.global_process_set,
     *,
     sharded: bool | None = None,
+    sync: Schedule | None = None,
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that its gradients are reduced over all ranks.
 
@@ -61,6 +66,12 @@ def DistributedOptimizer(
     or auto, as attributes of hvd.Compression or as text; by default HVD_EXT_COMPRESSION says
     it. Within a node nothing is rounded.
 
+    `sync` is when nodes exchange: "every_step"; hvd.LocalSGD(steps) or hvd.DiLoCo(steps), by which
+    gradients are reduced within a node in every step and nodes exchange weights once in so many;
+    "one_step_late", by which gradients travel behind the next step's backward; or the same as
+    text, such as "diloco:steps=100"; by default HVD_EXT_SYNC says it. On one node it is every
+    step.
+
     `groups` has no effect here: gradients are always reduced in buckets. Nor has
     `gradient_predivide_factor`: 16-bit gradients are summed in 32 bits, so there is
     no overflow to guard against.
@@ -71,13 +82,22 @@ def DistributedOptimizer(
         MismatchError: ranks have different parameters; names the first.
         UsageError: `sharded`, and the optimizer looks at parameters as a whole, or the arena
             does not serve what is asked for; or ranks have filters of their own, and what is
-            asked for is no average by the arena.
+            asked for is no average by the arena; `sync` is none, or does not go with the rest.
     """
     sharded = settings.sharded() if sharded is None else sharded
+    schedule = parse(settings.sync() if sync is None else sync)
     # A generator of names must be there for a second reader.
     named = None if named_parameters is None else list(named_parameters)
     reason = fallback.reason_for_horovods(optimizer, compression, op, sparse_as_dense, process_set)
+    if schedule != EVERY_STEP:
+        refuse_own(
+            (p for group in optimizer.param_groups for p in group["params"]),
+            f"sync={str(schedule)!r}",
+            "leave it out",
+        )
+        _check_sync(schedule, sharded, op)
     reducer: Reducer | None = None
+    rounds: Rounds | None = None
     shards: Shards | None = None
     pairs: list[tuple[str, torch.nn.Parameter]] = []
     if reason is None:
@@ -96,9 +116,14 @@ def DistributedOptimizer(
                 node = lifecycle.topology().node
                 shards = Shards(optimizer, type(optimizer), per_element, node)
             format = wanted(compression)
-            reducer, reason = _open(pairs, op, backward_passes_per_step, shards, format)
+            made = _open(pairs, op, backward_passes_per_step, shards, format, schedule)
+            reducer, rounds, reason = made
     if reason is not None and sharded:
         raise UsageError(f"sharded=True (HVD_EXT_SHARDED): not served: {reason}; leave it out")
+    if reason is not None and schedule != EVERY_STEP:
+        raise UsageError(
+            f"sync={str(schedule)!r} (HVD_EXT_SYNC): not served: {reason}; leave it out"
+        )
     if reason is not None:
         every = (p for group in optimizer.param_groups for p in group["params"])
         refuse_own(every, "Horovod's DistributedOptimizer", f"the arena cannot take it: {reason}")
@@ -122,7 +147,7 @@ def DistributedOptimizer(
     # from a checkpoint keeps what it has. `step` is there on the instance only when a
     # learning rate schedule has put its counter around it: that one calls the old step.
     new.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
-    new._attach(reducer, op, backward_passes_per_step, {p: name for name, p in pairs})
+    new._attach(reducer, op, backward_passes_per_step, {p: name for name, p in pairs}, rounds)
     if shards:
         new._attach_shards(shards)
     return new
@@ -131,29 +156,54 @@ def DistributedOptimizer(
 DistributedOptimizer.__module__ = HOROVODS_MODULE
 
 
+def _check_sync(schedule: Schedule, sharded: bool, op: Any) -> None:
+    """Refuse what nodes that do not exchange in every step do not go with.
+
+    Raises:
+        UsageError: says what.
+    """
+    if sharded:
+        raise UsageError(f"sync={str(schedule)!r} with sharded=True: leave one of them out")
+    if op != horovod.Average:
+        raise UsageError(
+            f"sync={str(schedule)!r} with another op than Average: leave one of them out"
+        )
+
+
 def _open(
     pairs: list[tuple[str, torch.nn.Parameter]],
     op: Any,
     passes: int,
     shards: Shards | None,
     format: Format | str,
-) -> tuple[Reducer | None, str | None]:
-    """Make the reducer; the second value is why it could not be made, the same on every rank."""
+    schedule: Schedule,
+) -> tuple[Reducer | None, Rounds | None, str | None]:
+    """Make the reducer, and what exchanges weights, if that is asked for.
+
+    The last value is why it could not be done, the same on every rank.
+    """
     device = pairs[0][1].device if pairs else torch.device("cpu")
     reducer: Reducer
     if device.type != "cpu" and format is not NONE:
-        return None, f"gradient compression of parameters on {device}"
+        return None, None, f"gradient compression of parameters on {device}"
+    if device.type != "cpu" and (shards or schedule != EVERY_STEP):
+        return None, None, f"parameters are on {device}"
+    named, rounds = trainable(pairs), None
+    kind = ShardedArena if shards else HostArena
     try:
-        if shards is None:
-            factory = ArenaFactory(op, device, format)
-            reducer = Reducer(trainable(pairs), passes, factory, SparseExchange(op))
-        elif device.type != "cpu":
-            return None, f"parameters are on {device}"
+        factory = ArenaFactory(op, device, format, kind, schedule)
+        if shards:
+            refused = NoSparse("sharded=True")
+            reducer = ShardedReducer(named, passes, factory, refused, shards)
+        elif schedule == EVERY_STEP:
+            reducer = Reducer(named, passes, factory, SparseExchange(op))
         else:
-            factory = ArenaFactory(op, device, format, ShardedArena)
-            reducer = ShardedReducer(trainable(pairs), passes, factory, SparseExchange(op), shards)
+            refused = NoSparse(f"sync={str(schedule)!r}")
+            make = LateReducer if factory.is_late else Reducer
+            reducer = make(named, passes, factory, refused)
+            rounds = factory.rounds(named)
     except WindowError as error:
-        return None, str(error)
-    lifecycle.add(reducer)
+        return None, None, str(error)
+    lifecycle.add(reducer, rounds)
     lower_thread_priority()
-    return reducer, None
+    return reducer, rounds, None

@@ -65,3 +65,19 @@ def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:
 def grad_strides(parameter: torch.Tensor) -> tuple[int, ...]:
     """As autograd promises: the parameter's strides if it is dense, else contiguous."""
     return torch.empty_like(parameter, device="meta").stride()
+
+
+def in_memory_order(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor of a parameter's shape (1-D), in the order of the parameter's.
+
+    A view where the tensor lies in memory as the parameter's gradient does, else a copy.
+    """
+    strides = grad_strides(parameter)
+    if tensor.stride() != strides:
+        tensor = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def placed_as(parameter: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """What `in_memory_order` gave, in the parameter's shape again."""
+    return flat.as_strided(parameter.shape, grad_strides(parameter))

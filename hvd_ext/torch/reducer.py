@@ -51,6 +51,7 @@ class Reducer:
     Attributes:
         number: among the optimizers of this process.
         in_flight: this rank has a part of the step's gradients.
+        listening: gradients that autograd makes are this reducer's.
         can_join: this rank may take part in a step with zeros, and update nothing.
     """
 
@@ -78,6 +79,7 @@ class Reducer:
         """
         self.number = 0
         self.in_flight = False
+        self.listening = True
         self._factory = factory
         self._passes_per_step = passes_per_step
         self._sparse = sparse
@@ -146,6 +148,19 @@ class Reducer:
 
     def _exchange(self) -> None:
         """Reduce what is not reduced yet, and wait until this rank has what arenas give it."""
+        self._complete()
+        with region("exposed", kind="communication"):
+            for arena in self._arenas:
+                arena.ready(len(arena.layout.buckets) - 1)
+            # What is left is done here: this thread has nothing else to do, and a core.
+            wait_for(self._pending)
+            for bucket in self._buckets[self._next :]:
+                bucket.arena.reduce(bucket.index)
+            self._finish()
+        self._end_step()
+
+    def _complete(self) -> None:
+        """Have the arenas hold all that this rank puts into the exchange."""
         if any(memory.data_ptr() != address for memory, address in self._memory):
             raise UsageError(
                 "the gradients' memory was moved, as model.share_memory() does: call that before "
@@ -158,19 +173,15 @@ class Reducer:
                 self._fill(slot)
             else:
                 slot.check_untouched()
-        with region("exposed", kind="communication"):
-            for arena in self._arenas:
-                arena.ready(len(arena.layout.buckets) - 1)
-            # What is left is done here: this thread has nothing else to do, and a core.
-            wait_for(self._pending)
-            for bucket in self._buckets[self._next :]:
-                bucket.arena.reduce(bucket.index)
-            for arena in self._arenas:
-                arena.finish()
-            if self._step < KNOWN_AFTER:
-                self._sparse.start_what_others_have(
-                    self._slots, self._step, self._factory.named_by_any
-                )
+
+    def _finish(self) -> None:
+        """Wait for what the arenas have been given."""
+        for arena in self._arenas:
+            arena.finish()
+        if self._step < KNOWN_AFTER:
+            self._sparse.start_what_others_have(self._slots, self._step, self._factory.named_by_any)
+
+    def _end_step(self) -> None:
         self._sparse.finish()
         self._reset()
         self._step += 1
@@ -267,7 +278,7 @@ class Reducer:
 
         def on_gradient(_: torch.Tensor) -> None:
             owner = reducer()
-            if owner is not None:
+            if owner is not None and owner.listening:
                 owner._ready(owner._slots[index])
 
         self._slots.append(slot)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hvd_ext.arena.host import HostArena
-from hvd_ext.torch.parameters import grad_strides
+from hvd_ext.torch.parameters import in_memory_order, placed_as
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -57,7 +57,7 @@ def keep(placed: Placed, residuals: Mapping[torch.nn.Parameter, torch.Tensor]) -
     for arena, slots in placed:
         if isinstance(arena, HostArena):
             of_parameters = {
-                index: _in_memory_order(residuals[slot.parameter])
+                index: in_memory_order(slot.parameter, residuals[slot.parameter]).numpy()
                 for index, slot in enumerate(slots)
                 if slot.parameter in residuals
             }
@@ -82,11 +82,5 @@ def _drain(arena: HostArena, slots: Sequence[GradientSlot], node: MPI.Comm) -> R
                 parameter = slots[span.parameter].parameter
                 at = (span.offset_bytes - bucket.offset_bytes) // 4
                 flat = torch.from_numpy(whole[at : at + span.count].copy())
-                found[parameter] = flat.as_strided(parameter.shape, grad_strides(parameter))
+                found[parameter] = placed_as(parameter, flat)
     return found
-
-
-def _in_memory_order(residual: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    strides = torch.empty_like(residual, device="meta").stride()
-    dense = torch.empty_strided(residual.shape, strides).copy_(residual)
-    return dense.as_strided((dense.numel(),), (1,)).numpy()

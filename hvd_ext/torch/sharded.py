@@ -6,15 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-import horovod.torch as horovod
 import torch
 
 from hvd_ext import settings
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.torch import lifecycle
 from hvd_ext.torch.elementwise import state_per_element
-from hvd_ext.torch.own import refuse_own
-from hvd_ext.torch.reducer import Reducer
 from hvd_ext.torch.sharded_reducer import ShardedReducer
 from hvd_ext.torch.shards import Shards
 from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
@@ -94,35 +91,3 @@ def sharded_class(base: Any) -> Any:
 
     Sharded.__name__ = Sharded.__qualname__ = base.__name__
     return Sharded
-
-
-def broadcast_optimizer_state(
-    optimizer: Any, root_rank: int, model: torch.nn.Module | None = None
-) -> None:
-    """As Horovod's, which a sharded optimizer's own state_dict() does not need.
-
-    What `drain` found on the root is broadcast too.
-
-    Raises:
-        UsageError: ranks have filters of their own.
-    """
-    refuse_own(
-        (p for group in optimizer.param_groups for p in group["params"]),
-        "broadcast_optimizer_state",
-        "have each rank load the state that it saved",
-    )
-    if isinstance(getattr(optimizer, "_shards", None), Shards):
-        state = horovod.broadcast_object(optimizer.state_dict(), root_rank)
-        optimizer.load_state_dict(state)
-    else:
-        reducer = getattr(optimizer, "_reducer", None)
-        if not (isinstance(reducer, Reducer) and reducer.has_residuals):
-            _horovods_broadcast(optimizer, root_rank, model)
-            return
-        drained, optimizer.drained = optimizer.drained, {}
-        _horovods_broadcast(optimizer, root_rank, model)
-        # By the type of what it is given, ranks would name it differently, and wait for ever.
-        optimizer.keep_drained(horovod.broadcast_object(drained, root_rank, name="drained"))
-
-
-_horovods_broadcast = horovod.broadcast_optimizer_state

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hvd_ext.arena.sharded import ShardedArena
-from hvd_ext.errors import UsageError
 from hvd_ext.torch.reducer import Reducer
 
 if TYPE_CHECKING:
@@ -79,12 +78,3 @@ class ShardedReducer(Reducer):
 
     def _rebuild_buckets(self) -> None:
         self._shards.place_anew(super()._rebuild_buckets)
-
-    def _fill(self, slot: GradientSlot) -> None:
-        grad = slot.parameter.grad
-        if grad is not None and grad.is_sparse:
-            raise UsageError(
-                f"sharded=True: the gradient of {slot.name!r} is sparse: use sparse=False in the "
-                "embedding, or leave sharded out"
-            )
-        super()._fill(slot)

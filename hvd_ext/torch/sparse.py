@@ -72,6 +72,26 @@ class SparseExchange:
         self._started.clear()
 
 
+class NoSparse(SparseExchange):
+    """Refuses sparse gradients."""
+
+    def __init__(self, asked: str) -> None:
+        """`asked` is what they do not go with, as the user gave it."""
+        super().__init__(None)
+        self._asked = asked
+
+    def start(self, slot: GradientSlot, step: int) -> None:
+        """Refuse it.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            f"{self._asked}: the gradient of {slot.name!r} is sparse: use sparse=False in the "
+            "embedding, or leave it out"
+        )
+
+
 def _without_rows(parameter: torch.nn.Parameter) -> torch.Tensor:
     rows = parameter.new_empty(0, *parameter.shape[1:])
     nowhere = torch.empty(1, 0, dtype=torch.int64, device=rows.device)

@@ -13,14 +13,19 @@ import torch
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback
+from hvd_ext.torch.late_reducer import LateReducer
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import trainable
 from hvd_ext.torch.reducer import Reducer
+from hvd_ext.torch.rounds import Rounds
 
 # Horovod's broadcast_optimizer_state knows a wrapped optimizer by its module, and
 # then fills in missing state by the step of the class it wraps.
 HOROVODS_MODULE = "horovod.torch.optimizer"
 
+
+# What state_dict() holds beside torch's: "residuals" by parameter, and "rounds".
+Drained = dict[str, Any]
 
 log = logging.getLogger("hvd_ext")
 
@@ -37,14 +42,15 @@ def distributed_class(base: Any) -> Any:
             op: Any,
             passes: int,
             names: dict[torch.nn.Parameter, str],
+            rounds: Rounds | None = None,
         ) -> None:
-            self._reducer = reducer
+            self._reducer, self._rounds = reducer, rounds
             self._parameter_names = names  # as Horovod's has it
             self._synchronized = False  # by the user
             self._clipped = False
             self._should_synchronize = True
             # What drain() found, if no step was taken since.
-            self.drained: dict[int, torch.Tensor] | None = None
+            self.drained: Drained | None = None
             self.op = op
             self.backward_passes_per_step = passes
 
@@ -55,7 +61,8 @@ def distributed_class(base: Any) -> Any:
 
         def explain(self) -> str:
             if self._reducer:
-                return self._reducer.explain()
+                rounds = f"\n{self._rounds.explain()}" if self._rounds else ""
+                return self._reducer.explain() + rounds
             return "one rank: nothing is exchanged"
 
         def synchronize(self) -> None:
@@ -83,12 +90,16 @@ def distributed_class(base: Any) -> Any:
                 self._exchange()
             self._synchronized = self._clipped = False
             self.drained = None
+            if self._rounds:
+                self._rounds.begin_step()
             result = self._update(closure)
             if self._reducer and self._reducer.in_flight:
                 raise UsageError(
                     "a closure that calls backward() makes gradients that no rank exchanges: call "
                     "backward() before step(), as Horovod asks for, and pass no closure"
                 )
+            if self._rounds:
+                self._rounds.end_step()
             return result
 
         # Or Optimizer.__setstate__ (by load_state_dict) would wrap it, and the hooks, which
@@ -136,19 +147,35 @@ def distributed_class(base: Any) -> Any:
             super().zero_grad(set_to_none)
 
         def drain(self) -> None:
-            """Have state_dict() hold what compression rounded away and has not sent yet.
+            """Have all nodes go on from the same weights, and state_dict() hold all there is.
 
-            To be called on all ranks, after step(), where state_dict() is to be saved. It costs an
-            exchange without compression. Nothing is lost, and nothing sent: training goes on
-            with it, in this job or in one that loads the state, on any number of nodes.
+            To be called on all ranks, after step(), where the model is evaluated or state_dict() is
+            to be saved. A round ends here, and the mean of the nodes' optimizer states is taken;
+            gradients that are one step late are used. What compression rounded away is
+            neither lost nor sent: it becomes part of the state, which serves any number of nodes.
+            It costs an exchange without compression.
             """
-            of = self._reducer.drain() if self._reducer else {}
-            self.drained = {i: of[p] for i, p in enumerate(self._parameters()) if p in of}
+            if not self._reducer:
+                self.drained = {}
+                return
+            if isinstance(self._reducer, LateReducer) and self._reducer.collect_late():
+                self._update(None)
+                super().zero_grad()
+            drained: Drained = {}
+            if self._rounds:
+                self._rounds.end()
+                self._rounds.average(self.state)
+                drained = {"rounds": self._rounds.state()}
+            of = self._reducer.drain()
+            if residuals := {i: of[p] for i, p in enumerate(self._parameters()) if p in of}:
+                drained["residuals"] = residuals
+            self.drained = drained
 
         def state_dict(self) -> dict[str, Any]:
+            self.require_drained("optimizer.state_dict()")
             state: dict[str, Any] = super().state_dict()
             if self.drained:
-                state["hvd_ext"] = {"residuals": self.drained}
+                state["hvd_ext"] = self.drained
             elif self.drained is None and self._reducer and self._reducer.has_residuals:
                 log.warning(
                     "hvd_ext: state_dict() without what int8 has rounded away and not sent yet: "
@@ -156,21 +183,43 @@ def distributed_class(base: Any) -> Any:
                 )
             return state
 
+        @property
+        def keeps_more(self) -> bool:
+            """Whether there is state that torch does not know of."""
+            late = isinstance(self._reducer, LateReducer)
+            rounded = self._reducer is not None and self._reducer.has_residuals
+            return late or rounded or self._rounds is not None
+
+        def require_drained(self, what: str) -> None:
+            """See that nodes have the same weights, and no gradients are late.
+
+            Raises:
+                UsageError: they do not; names `what`, which would leave something out.
+            """
+            if self._rounds and self._rounds.steps:
+                reason = "nodes have different weights, in the middle of a round"
+            elif isinstance(self._reducer, LateReducer) and self._reducer.is_behind:
+                reason = "the last step's gradients are under way"
+            else:
+                return
+            raise UsageError(f"{what} while {reason}: call optimizer.drain() on all ranks before")
+
         def load_state_dict(self, state_dict: Any) -> None:
             if self._reducer:
                 self._reducer.reset()
             self._synchronized = self._clipped = False
             self._should_synchronize = True
             super().load_state_dict(state_dict)
-            self.keep_drained(state_dict.get("hvd_ext", {}).get("residuals", {}))
+            self.keep_drained(state_dict.get("hvd_ext"))
 
-        def keep_drained(self, residuals: dict[int, torch.Tensor] | None) -> None:
+        def keep_drained(self, drained: Drained | None) -> None:
             """Go on with what another optimizer's drain() found; the same on all ranks."""
-            residuals = residuals or {}
-            self.drained = residuals
+            self.drained = drained = drained or {}
             if self._reducer:
-                parameters = self._parameters()
+                parameters, residuals = self._parameters(), drained.get("residuals", {})
                 self._reducer.keep({parameters[i]: value for i, value in residuals.items()})
+            if self._rounds:
+                self._rounds.keep(drained.get("rounds", {}))
 
         def _parameters(self) -> list[torch.nn.Parameter]:
             return [p for group in self.param_groups for p in group["params"]]
@@ -180,6 +229,11 @@ def distributed_class(base: Any) -> Any:
             group = len(self.param_groups) - 1
             if self._reducer and (reason := fallback.reason_against_memory(self.param_groups)):
                 raise UsageError(f"a group that cannot be exchanged: {reason}")
+            if self._rounds:
+                raise UsageError(
+                    "add_param_group() of an optimizer with sync=: nodes exchange the weights that "
+                    "DistributedOptimizer() was given: give it all groups"
+                )
             pairs = [
                 (f"allreduce.noname.{group}.{i}", p)
                 for i, p in enumerate(self.param_groups[group]["params"])

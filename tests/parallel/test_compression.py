@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import hvd_ext.torch
 from hvd_ext.errors import MismatchError, UsageError
 from hvd_ext.torch import lifecycle
+from tests.learning import Net, batch, flat
 from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
 
@@ -29,19 +30,6 @@ def nodes(comm, monkeypatch):
     return of
 
 
-class Net(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, 9, 3, padding=1)
-        self.norm = torch.nn.BatchNorm2d(9)
-        self.hidden = torch.nn.Linear(9, 301)
-        self.out = torch.nn.Linear(301, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.relu(self.norm(self.conv(x))).mean((2, 3))
-        return self.out(torch.tanh(self.hidden(y)))
-
-
 def build(compression, seed=3, kind=torch.optim.SGD, **options):
     torch.manual_seed(seed)
     model = Net()
@@ -57,19 +45,13 @@ def build(compression, seed=3, kind=torch.optim.SGD, **options):
 def train(model, optimizer, steps, first=0):
     losses = []
     for step in range(first, first + steps):
-        generator = torch.Generator().manual_seed(1000 * step + hvd_ext.torch.rank())
-        x = torch.randn(8, 3, 6, 6, generator=generator)
-        target = x.mean((2, 3)) @ torch.ones(3, 4)
+        x, target = batch(step, hvd_ext.torch.rank())
         optimizer.zero_grad()
         loss = F.mse_loss(model(x), target)
         loss.backward()
         optimizer.step()
         losses.append(hvd_ext.torch.allreduce(loss.detach(), name="loss").item())
     return losses
-
-
-def flat(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
 
 
 @pytest.mark.ranks(2)
@@ -144,13 +126,13 @@ def test_what_is_drained_serves_another_number_of_nodes(comm, hvd, nodes):
     model, optimizer = build("int8")
     train(model, optimizer, 7)
     optimizer.drain()
-    before = optimizer.drained
+    before = optimizer.drained["residuals"]
     nodes(2)
     _, other = build("int8")
     other.load_state_dict(optimizer.state_dict())
     other.drain()
     for index, tensor in before.items():
-        torch.testing.assert_close(other.drained[index], tensor)
+        torch.testing.assert_close(other.drained["residuals"][index], tensor)
 
 
 @pytest.mark.ranks(2)
@@ -159,11 +141,11 @@ def test_laying_the_buckets_anew_loses_nothing(comm, hvd, nodes):
     model, optimizer = build("int8")
     train(model, optimizer, 3)
     optimizer.drain()
-    before = optimizer.drained
+    before = optimizer.drained["residuals"]
     optimizer._reducer._rebuild_buckets()
     optimizer.drain()
     for index, tensor in before.items():
-        assert torch.equal(optimizer.drained[index], tensor)
+        assert torch.equal(optimizer.drained["residuals"][index], tensor)
 
 
 @pytest.mark.ranks(2)

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,12 +180,15 @@ def test_threads_follow_from_the_cores_that_the_nodes_ranks_may_use(
     assert ranks._threads(hvd) == threads
 
 
-def test_compression_that_the_exchange_does_not_have_is_refused() -> None:
-    hvd = SimpleNamespace(Compression=SimpleNamespace(none="as it is", fp16="halves"))
-    args = argparse.Namespace(exchange="horovod", compression=None)
-    assert ranks.compression(args, hvd) == "as it is"  # type: ignore[arg-type]
+def test_what_the_exchange_does_not_have_is_refused() -> None:
+    hvd: Any = SimpleNamespace(Compression=SimpleNamespace(none="as it is", fp16="halves"))
+    args = argparse.Namespace(exchange="horovod", compression=None, sync=None)
+    assert ranks.exchange_options(args, hvd) == {"compression": "as it is"}
     args.compression = "fp16"
-    assert ranks.compression(args, hvd) == "halves"  # type: ignore[arg-type]
+    assert ranks.exchange_options(args, hvd) == {"compression": "halves"}
     args.compression = "int8"
     with pytest.raises(UsageError, match="--compression int8: --exchange horovod has none and"):
-        ranks.compression(args, hvd)  # type: ignore[arg-type]
+        ranks.exchange_options(args, hvd)
+    args = argparse.Namespace(exchange="horovod", compression=None, sync="diloco:steps=8")
+    with pytest.raises(UsageError, match="--sync diloco:steps=8: --exchange horovod exchanges"):
+        ranks.exchange_options(args, hvd)

@@ -1,0 +1,94 @@
+"""This rank's part of each parameter: the ranks of a node have all of it between them.
+
+What goes between nodes once in a while, or is kept for that, is thus a node's once, and
+not once a rank.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hvd_ext.arena.layout import ParameterSpec, layout_by_size
+from hvd_ext.torch.parameters import NamedParameters, in_memory_order, placed_as
+from hvd_ext.units import MIB
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.allreduce.operations import Array
+
+_BUCKET_BYTES = 4 * MIB
+
+
+class Parts:
+    """How parameters are cut, and where a rank's parts lie.
+
+    Attributes:
+        parameters: those that are cut.
+        layout: of this rank's parts, in float64 or float32.
+    """
+
+    def __init__(self, named_parameters: NamedParameters, node: MPI.Comm) -> None:
+        """Cut them.
+
+        Args:
+            named_parameters: of floats; the same on all ranks.
+            node: its ranks; this object's own.
+        """
+        self._node = node
+        self.parameters = [p for _, p in named_parameters]
+        self.layout = layout_by_size(
+            [_specify(name, p, _bounds(p, node)) for name, p in named_parameters], _BUCKET_BYTES
+        )
+
+    def memory(self) -> tuple[Array, list[torch.Tensor]]:
+        """Zeros in the place of the parts: as uint8, and each parameter's part (1-D)."""
+        memory = np.zeros(self.layout.total_bytes, np.uint8)
+        views: dict[int, torch.Tensor] = {}
+        for bucket in self.layout.buckets:
+            for span in bucket.spans:
+                item = np.dtype(bucket.dtype).itemsize
+                part = memory[span.offset_bytes : span.offset_bytes + span.count * item]
+                views[span.parameter] = torch.from_numpy(part.view(bucket.dtype))
+        return memory, [views[index] for index in range(len(views))]
+
+    def own(self, parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part (1-D) of what has a parameter's shape."""
+        begin, end = _bounds(parameter, self._node)
+        return in_memory_order(parameter, whole)[begin:end]
+
+    def gather(self, parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        """What this node's ranks have parts of, in the parameter's shape; collective of the node.
+
+        Args:
+            parameter: which was cut.
+            part: this rank's (1-D), of any dtype.
+        """
+        size, item = self._node.size, part.element_size()
+        counts = [end - begin for begin, end in (_cut(parameter, r, size) for r in range(size))]
+        flat = torch.empty(parameter.numel(), dtype=part.dtype)
+        self._node.Allgatherv(
+            part.view(torch.uint8).numpy(),
+            [flat.view(torch.uint8).numpy(), [count * item for count in counts]],
+        )
+        return placed_as(parameter, flat)
+
+
+def _specify(name: str, parameter: torch.Tensor, bounds: tuple[int, int]) -> ParameterSpec:
+    count = bounds[1] - bounds[0]
+    # A part has a matrix's dimensions if the parameter has: some formats treat vectors otherwise.
+    shape = (1, count) if parameter.dim() > 1 else (count,)
+    dtype = "float64" if parameter.dtype == torch.float64 else "float32"
+    return ParameterSpec(name, shape, (count, 1)[-len(shape) :], dtype)
+
+
+def _bounds(parameter: torch.Tensor, node: MPI.Comm) -> tuple[int, int]:
+    return _cut(parameter, node.rank, node.size)
+
+
+def _cut(parameter: torch.Tensor, rank: int, size: int) -> tuple[int, int]:
+    count = parameter.numel()
+    return count * rank // size, count * (rank + 1) // size
