@@ -188,7 +188,8 @@ def _open(
         return None, None, f"gradient compression of parameters on {device}"
     if device.type != "cpu" and (shards or schedule != EVERY_STEP):
         return None, None, f"parameters are on {device}"
-    named, rounds = trainable(pairs), None
+    named = trainable(pairs)
+    rounds: Rounds | None = None
     kind = ShardedArena if shards else HostArena
     try:
         factory = ArenaFactory(op, device, format, kind, schedule)
