@@ -2,9 +2,9 @@
 
 The hosts are emulated (testbed/emulated_hosts.py). hvd_ext's DistributedOptimizer exchanges
 a model's gradients as they are, by the table's algorithm and directly, and in each format;
-Horovod as it comes and with its fp16, and Gloo by what torch's fp16_compress_hook does,
-take turns with it. Results are checked against the exact mean before anything is timed, and
-the bytes that leave a host are read off its interface.
+Horovod as it comes and with its fp16, and Gloo with torch's powerSGD_hook and by what its
+fp16_compress_hook does, take turns with it. Results are checked against the exact mean before
+anything is timed, and the bytes that leave a host are read off its interface.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ from benchmarks import gloo, gradients, harness, shapes
 from testbed import ranks, timing
 from testbed.emulated_hosts import INTERFACE, emulated_hosts
 
-_FORMATS = ("none", "direct", "bf16", "int8")
-_PEERS = ("horovod", "horovod_fp16", "gloo_fp16")
+_FORMATS = ("none", "direct", "bf16", "int8", "powersgd")
+_PEERS = ("horovod", "horovod_fp16", "gloo_fp16", "gloo_powersgd")
+_RANK = 4  # of powersgd
 # What an exchange may be off by, of the largest gradient of a tensor.
-_BOUNDS = {"bf16": 2**-7, "int8": 2**-5, "horovod_fp16": 2**-9, "gloo_fp16": 2**-9}
+_BOUNDS = {
+    **{"bf16": 2**-7, "int8": 2**-5, "horovod_fp16": 2**-9, "gloo_fp16": 2**-9},
+    # Random gradients are of no low rank: what arrives is a part of them.
+    **{"powersgd": 2.0, "gloo_powersgd": 2.0},
+}
 _GLOO_BUCKET_BYTES = 25 * 2**20  # as DDP cuts them
 _DIRECT = """{"version": 1, "rows": [
   {"nodes": 0, "ranks_per_node": 0, "memory": "host", "choices": [[0, "direct"]]}]}"""
@@ -95,16 +100,18 @@ def _work(options: argparse.Namespace) -> None:
         "none": _hvd_ext(model, "none"),
         "direct": _direct(model),
         **{name: _hvd_ext(model, name) for name in ("bf16", "int8")},
+        "powersgd": _hvd_ext(model, f"powersgd:rank={_RANK}"),
         "horovod": gradients.horovod(model),
         "horovod_fp16": _horovod_fp16(model),
         "gloo_fp16": _gloo_fp16(model),
+        "gloo_powersgd": _gloo_powersgd(model),
     }
     for name, contender in contenders.items():
         _check(name, contender)
     calls = {name: contender.exchange for name, contender in contenders.items()}
     samples = timing.interleave(calls, options.rounds, gradients.timed, warm_up=1)
     sent = {name: _sent_bytes(exchange) for name, exchange in calls.items()}
-    counts = [(math.prod(shape), len(shape) > 1) for shape in model]
+    counts = [(math.prod(shape), math.prod(shape[1:]) if len(shape) > 1 else 0) for shape in model]
     told = [
         {
             "name": name,
@@ -199,6 +206,55 @@ def _gloo_fp16(model: Sequence[shapes.Shape]) -> gradients.Contender:
     return gradients.Contender(tensors, exchange)
 
 
+class _Bucket:
+    """What torch's hooks ask of a bucket of DDP."""
+
+    def __init__(self, index: int, gradients: list[Any], buffer: Any, is_last: bool) -> None:
+        self._index, self._gradients, self._buffer = index, gradients, buffer
+        self._is_last = is_last
+
+    def index(self) -> int:
+        return self._index
+
+    def buffer(self) -> Any:
+        return self._buffer
+
+    def gradients(self) -> list[Any]:
+        return self._gradients
+
+    def is_last(self) -> bool:
+        return self._is_last
+
+
+def _gloo_powersgd(model: Sequence[shapes.Shape]) -> gradients.Contender:
+    import torch
+    from mpi4py import MPI
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    gloo.start(MPI.COMM_WORLD)
+    state = power.PowerSGDState(None, matrix_approximation_rank=_RANK, start_powerSGD_iter=2)
+    groups: list[list[shapes.Shape]] = [[]]
+    for shape in model:
+        if sum(map(math.prod, groups[-1])) + math.prod(shape) > _GLOO_BUCKET_BYTES // 4:
+            groups.append([])
+        groups[-1].append(shape)
+    buckets = []
+    for index, group in enumerate(g for g in groups if g):
+        counts = [math.prod(shape) for shape in group]
+        buffer = torch.zeros(sum(counts))
+        views = [t.view(s) for t, s in zip(buffer.split(counts), group, strict=True)]
+        buckets.append(_Bucket(index, views, buffer, is_last=False))
+    buckets[-1]._is_last = True
+
+    def exchange() -> None:
+        for future in [power.powerSGD_hook(state, bucket) for bucket in buckets]:  # type: ignore[arg-type]
+            future.wait()
+
+    for _ in range(3):  # the first ones do not compress
+        exchange()
+    return gradients.Contender([view for b in buckets for view in b.gradients()], exchange)
+
+
 def _check(name: str, contender: gradients.Contender) -> None:
     """Exchange random gradients; every rank must have the mean, and all the same bits."""
     import torch
@@ -221,12 +277,13 @@ def _check(name: str, contender: gradients.Contender) -> None:
 
 
 def _sent_bytes(exchange: Callable[[], None]) -> int:
-    """What leaves this host in one exchange, headers included."""
+    """What leaves this host in one exchange, headers included; of two, as powersgd takes turns."""
     with _between_barriers():
         before = _left_the_host()
-    exchange()
+    for _ in range(2):
+        exchange()
     with _between_barriers():
-        return _left_the_host() - before
+        return (_left_the_host() - before) // 2
 
 
 @contextmanager
@@ -245,13 +302,14 @@ def _left_the_host() -> int:
     return int(counts[8])  # after eight that were received
 
 
-def _formula(name: str, counts: list[tuple[int, bool]], hosts: int) -> float | None:
+def _formula(name: str, counts: list[tuple[int, int]], hosts: int) -> float | None:
     """What a host has to send: 2 (N-1)/N of the gradients in their format."""
-    from hvd_ext.compression.formats import FORMATS, NONE, wire_bytes
+    from hvd_ext.compression.formats import FORMATS, NONE, powersgd, wire_bytes
 
     if name not in _FORMATS:
         return None
-    return 2 * (hosts - 1) / hosts * wire_bytes(FORMATS.get(name, NONE), counts)
+    format = powersgd(_RANK) if name == "powersgd" else FORMATS.get(name, NONE)
+    return 2 * (hosts - 1) / hosts * wire_bytes(format, counts)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def sharded() -> bool:
 
 
 def compression() -> str:
-    """HVD_EXT_COMPRESSION: a format for scripts that name none: none, bf16, fp16, int8 or auto."""
+    """HVD_EXT_COMPRESSION: a format for scripts that name none: as `compression=` takes it."""
     return os.environ.get("HVD_EXT_COMPRESSION", "none")
 
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from hvd_ext.cli import at_least
 from hvd_ext.compression.formats import AUTO, FORMATS
+from hvd_ext.compression.formats import parse as parse_format
 from hvd_ext.errors import UsageError
 from hvd_ext.schedules import FORMS, parse
 
@@ -53,9 +54,10 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--compression",
-        choices=(*FORMATS, AUTO),
-        help="of gradients between nodes (by default HVD_EXT_COMPRESSION says it); auto: what is "
-        "measured to be fastest",
+        type=_compression,
+        metavar="FORMAT",
+        help=f"of gradients between nodes: {', '.join(FORMATS)}, powersgd:rank=4, or {AUTO}, which "
+        "takes what is measured to be fastest (by default HVD_EXT_COMPRESSION says it)",
     )
     parser.add_argument(
         "--sync",
@@ -100,6 +102,15 @@ def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> N
     parser.add_argument(
         "--prefetch", type=at_least(0), default=2, help="batches loaded ahead; 0: within the step"
     )
+
+
+def _compression(text: str) -> str:
+    """A format's name."""
+    try:
+        parse_format(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _sync(text: str) -> str:

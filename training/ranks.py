@@ -39,12 +39,14 @@ def exchange_options(args: argparse.Namespace, hvd: ModuleType) -> dict[str, Any
     """
     options: dict[str, Any] = {"compression": hvd.Compression.none}
     if args.compression is not None:
-        if not hasattr(hvd.Compression, args.compression):
+        name = args.compression.partition(":")[0]
+        if not hasattr(hvd.Compression, name):
             raise UsageError(
                 f"--compression {args.compression}: --exchange {args.exchange} has none and fp16 "
                 "only"
             )
-        options["compression"] = getattr(hvd.Compression, args.compression)
+        own = hasattr(hvd, "LocalSGD")  # hvd_ext takes text
+        options["compression"] = args.compression if own else getattr(hvd.Compression, name)
     if args.sync is not None:
         if not hasattr(hvd, "LocalSGD"):
             raise UsageError(f"--sync {args.sync}: --exchange {args.exchange} exchanges every step")

@@ -219,16 +219,13 @@ class HostArena:
 
     def _explain_format(self) -> str:
         counts = [
-            (end - begin, span.dimensions > 1)
+            (end - begin, span.columns)
             for bucket, shard in zip(self.layout.buckets, self.shards, strict=True)
             if bucket.dtype == "float32"
             for span, begin, end in parts(bucket, shard)
         ]
-        before, after = wire_bytes(NONE, counts), wire_bytes(self._format, counts)
-        return (
-            f"{self._format.name}, directly: {format_bytes(after)} for {format_bytes(before)} of "
-            "this rank's shards"
-        )
+        before, after = (format_bytes(round(wire_bytes(f, counts))) for f in (NONE, self._format))
+        return f"{self._format.name}: {after} for {before} of this rank's shards"
 
     def close(self) -> None:
         """Stop the threads, after what is on its way; the memory goes with the last reference.

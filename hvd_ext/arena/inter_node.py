@@ -22,6 +22,7 @@ from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.arena.layout import parts
 from hvd_ext.compression.exchange import prepare_coded, prepare_half
 from hvd_ext.compression.formats import NONE, Format
+from hvd_ext.compression.powersgd import LowRank, cut
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
 from hvd_ext.job.watchdog import Watchdog
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.allreduce.table import Table
-    from hvd_ext.arena.layout import Bucket
+    from hvd_ext.arena.layout import Bucket, Span
     from hvd_ext.job.topology import Topology
 
 CHANNELS = 2
@@ -73,6 +74,7 @@ class Channels:
         self._comms = comms
         self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s)
         self.residuals: list[Array | None] = []
+        self._low_ranks: list[LowRank] = []
         self._threads = [ProgressThread() for _ in comms]
         self._pending: deque[Future[None]] = deque()
         self._calls: list[Work] = []
@@ -85,11 +87,49 @@ class Channels:
             elif bucket.dtype == "float32" and format is not NONE:
                 if format.has_residual:
                     residual = np.zeros(len(shard), np.float32)
-                call = prepare_coded(comm, shard, _runs(bucket, (begin, end), format), residual)
+                if format.rank:
+                    assert residual is not None
+                    elements = parts(bucket, (begin, end))
+                    call = self._low_rank(
+                        topology, comm, elements, begin, shard, residual, table, format.rank
+                    )
+                    self._low_ranks.append(call)
+                else:
+                    runs = _runs(bucket, (begin, end), format)
+                    call = prepare_coded(comm, shard, runs, residual)
             else:
                 call = self._prepare(topology, comm, bucket, shard, table)
             self._calls.append(call if len(shard) else _nothing)
             self.residuals.append(residual)
+
+    @staticmethod
+    def _low_rank(
+        topology: Topology,
+        comm: MPI.Comm,
+        elements: Sequence[tuple[Span, int, int]],
+        begin: int,
+        shard: Array,
+        residual: Array,
+        table: Table,
+        rank: int,
+    ) -> LowRank:
+        found = [
+            cut((span.offset_bytes - begin) // 4 + first, first, end - first, span.columns, rank)
+            for span, first, end in elements
+        ]
+        at = [(span.offset_bytes - begin) // 4 for span, _, _ in elements]
+        return LowRank(
+            shard,
+            residual,
+            [(a + first, a + end) for a, (_, first, end) in zip(at, elements, strict=True)],
+            [matrix for matrix in found if matrix],
+            rank,
+            topology.cross.size,
+            lambda message: prepare(
+                table.choose(topology.cross.size, 1, "host", message.nbytes),
+                *(comm, message, OPERATIONS["sum"]),
+            ),
+        )
 
     @staticmethod
     def _prepare(
@@ -104,6 +144,8 @@ class Channels:
     def drain(self) -> list[Array | None]:
         """Sum the residuals over the nodes, and leave each an equal part; collective.
 
+        From here on exchanges depend on nothing else that is kept.
+
         Returns:
             The sums, as `residuals`.
         """
@@ -116,6 +158,8 @@ class Channels:
             direct.allreduce(self._comms[0], total, OPERATIONS["sum"])
             np.divide(total, self._comms[0].size, out=residual)
             totals.append(total)
+        for low_rank in self._low_ranks:
+            low_rank.restart()
         return totals
 
     def take(self, index: int, then: Work) -> None:
@@ -157,7 +201,7 @@ def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[
         (
             (span.offset_bytes - shard[0]) // item + begin,
             end - begin,
-            NONE if format.has_residual and span.dimensions < 2 else format,
+            NONE if format.has_residual and not span.columns else format,
         )
         for span, begin, end in parts(bucket, shard)
     ]

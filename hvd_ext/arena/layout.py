@@ -44,13 +44,13 @@ class Span:
         parameter: index into the parameters that were laid out.
         offset_bytes: from the start of the arena's data.
         count: number of elements.
-        dimensions: of the parameter.
+        columns: elements of a row, which is all behind the first dimension; 0 for a vector.
     """
 
     parameter: int
     offset_bytes: int
     count: int
-    dimensions: int
+    columns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,9 @@ def layout_buckets(parameters: Sequence[ParameterSpec], groups: Sequence[Sequenc
         spans = []
         for index in group:
             parameter = parameters[index]
-            spans.append(Span(index, end, parameter.count, len(parameter.shape)))
+            is_matrix = len(parameter.shape) > 1 and parameter.count > 0
+            columns = parameter.count // parameter.shape[0] if is_matrix else 0
+            spans.append(Span(index, end, parameter.count, columns))
             end += parameter.padded_bytes
         count = (end - start) // DTYPES[dtype].item_bytes
         buckets.append(Bucket(dtype, start, count, tuple(spans)))

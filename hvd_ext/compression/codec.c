@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "../shm/floats.h"
+#include "low_rank.h"
 
 enum { BLOCK = 256 };
 enum format { RAW, BFLOAT16, FLOAT16, INT8 };

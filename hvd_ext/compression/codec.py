@@ -42,7 +42,7 @@ class Message:
             if first < end and first + count > begin
         ]
         self._runs = np.array([(*run, 0) for run in cut], _RUN)
-        self._library = _library()
+        self._library = library()
         self._arguments = (self._runs.ctypes.data, len(self._runs))
         self.bytes = int(self._library.codec_bytes(*self._arguments))
 
@@ -68,19 +68,32 @@ def whole(count: int, format: Format = NONE) -> list[tuple[int, int, Format]]:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """codec.c, compiled."""
     path = Path(__file__).with_name("libcodec.so")
     try:
-        library = ctypes.CDLL(str(path))
+        return declare(ctypes.CDLL(str(path)))
     except OSError as error:
         raise HvdExtError(
             f"{path.name} cannot be loaded ({error}): install hvd-ext again"
         ) from None
+
+
+def declare(found: ctypes.CDLL) -> ctypes.CDLL:
+    """Have ctypes know the functions of codec.c and low_rank.h."""
     address, count = ctypes.c_void_p, ctypes.c_uint64
-    library.codec_bytes.argtypes = [address, count]
-    library.codec_bytes.restype = count
-    library.codec_encode.argtypes = [address, count, address, address, address]
-    library.codec_encode.restype = None
-    library.codec_decode.argtypes = [address, count, address, address, ctypes.c_int]
-    library.codec_decode.restype = None
-    return library
+    matrix = [address, address, count, count, count]
+    declared: dict[str, list[Any]] = {
+        "codec_encode": [address, count, address, address, address],
+        "codec_decode": [address, count, address, address, ctypes.c_int],
+        "low_rank_to_right": [*matrix, address, address],
+        "low_rank_to_left": [*matrix, address, address],
+        "low_rank_apply": [*matrix, ctypes.c_float, address, address],
+        "low_rank_orthonormalise": [address, count, count],
+    }
+    for name, arguments in declared.items():
+        function = getattr(found, name)
+        function.argtypes, function.restype = arguments, None
+    found.codec_bytes.argtypes = [address, count]
+    found.codec_bytes.restype = count
+    return found

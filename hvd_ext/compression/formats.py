@@ -8,6 +8,7 @@ from hvd_ext.errors import UsageError
 
 BLOCK = 256  # elements that share a scale in int8, as in codec.c
 AUTO = "auto"
+_POWERSGD, _MOST_RANK = "powersgd", 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,14 @@ class Format:
         number: in codec.c's enum format.
         has_residual: what is rounded away becomes part of the next step's gradient.
         about: what a user should know.
+        rank: of the two factors that a matrix is sent as, or 0.
     """
 
     name: str
     number: int
     has_residual: bool
     about: str
+    rank: int = 0
 
 
 NONE = Format("none", 0, False, "float32 as it is")
@@ -42,6 +45,21 @@ FORMATS = {f.name: f for f in (NONE, BF16, FP16, INT8)}
 CANDIDATES = (NONE, BF16, INT8)
 
 
+def powersgd(rank: int = 4) -> Format:
+    """Matrices as two factors of that rank, of which one travels in each step.
+
+    Raises:
+        UsageError: a rank out of its range.
+    """
+    if not isinstance(rank, int) or not 1 <= rank <= _MOST_RANK:
+        raise UsageError(f"powersgd: rank={rank!r}: give a whole number from 1 to {_MOST_RANK}")
+    about = (
+        f"matrices as factors of rank {rank}, one of them in each step; what they leave out is "
+        "sent in later steps; parameters of one dimension as they are"
+    )
+    return Format(f"{_POWERSGD}:rank={rank}", 0, True, about, rank)
+
+
 def parse(text: str) -> Format | None:
     """The format of that name; None for "auto", which measures.
 
@@ -50,21 +68,30 @@ def parse(text: str) -> Format | None:
     """
     if text == AUTO:
         return None
+    if text == _POWERSGD:
+        return powersgd()
+    name, _, rank = text.partition(":rank=")
+    if name == _POWERSGD and rank.isdecimal():
+        return powersgd(int(rank))
     if text not in FORMATS:
-        raise UsageError(f"invalid compression {text!r}: use one of {', '.join(FORMATS)}, {AUTO}")
+        names = ", ".join((*FORMATS, f"{_POWERSGD}:rank=4", AUTO))
+        raise UsageError(f"invalid compression {text!r}: use one of {names}")
     return FORMATS[text]
 
 
-def wire_bytes(format: Format, counts: list[tuple[int, bool]]) -> int:
-    """What one copy of these gradients is in a message.
+def wire_bytes(format: Format, counts: list[tuple[int, int]]) -> float:
+    """What one copy of these gradients is in a message, on average over steps.
 
     Args:
         format: of float32.
-        counts: elements of each, and whether it has more than one dimension.
+        counts: elements of each, and of its rows, or 0 if it is a vector.
     """
-    total = 0
-    for count, is_matrix in counts:
-        if format is NONE or (format is INT8 and not is_matrix):
+    total = 0.0
+    for count, columns in counts:
+        rows = count // columns if columns else 0
+        if format.rank and format.rank < min(rows, columns):
+            total += 4 * format.rank * (rows + columns) / 2 + 4 * (count - rows * columns)
+        elif format is NONE or format.rank or (format is INT8 and not columns):
             total += 4 * count
         elif format is INT8:
             total += count + 4 * -(-count // BLOCK)

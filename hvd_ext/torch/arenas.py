@@ -17,6 +17,7 @@ from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
 from hvd_ext.arena.protocol import Arena
 from hvd_ext.compression.formats import AUTO, CANDIDATES, NONE, Format
+from hvd_ext.errors import UsageError
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import lifecycle
@@ -168,6 +169,11 @@ class ArenaFactory:
         if isinstance(self._sync, str):
             return None
         topology = self._topology
+        if isinstance(self._asked, Format) and self._asked.rank:
+            raise UsageError(
+                f"compression={self._asked.name!r} with sync={str(self._sync)!r}: the weights' way "
+                "goes in parts that are no matrices: use int8, bf16 or none"
+            )
         # What travels once in many steps is not worth measuring.
         format = self._asked if isinstance(self._asked, Format) else NONE
         return Rounds(

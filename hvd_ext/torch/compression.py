@@ -7,7 +7,7 @@ from typing import Any
 import horovod.torch as horovod
 
 from hvd_ext import settings
-from hvd_ext.compression.formats import AUTO, BF16, FP16, INT8, NONE, Format, parse
+from hvd_ext.compression.formats import AUTO, BF16, FP16, INT8, NONE, Format, parse, powersgd
 
 
 class Compression(horovod.Compression):
@@ -16,6 +16,7 @@ class Compression(horovod.Compression):
     bf16 = BF16
     int8 = INT8
     auto = AUTO
+    powersgd = staticmethod(powersgd)
 
 
 def wanted(compression: Any) -> Format | str:

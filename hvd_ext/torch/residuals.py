@@ -78,7 +78,7 @@ def _drain(arena: HostArena, slots: Sequence[GradientSlot], node: MPI.Comm) -> R
         ):
             whole[(begin - bucket.offset_bytes) // 4 : (end - bucket.offset_bytes) // 4] = part
         for span in bucket.spans:
-            if span.dimensions > 1:
+            if span.columns:
                 parameter = slots[span.parameter].parameter
                 at = (span.offset_bytes - bucket.offset_bytes) // 4
                 flat = torch.from_numpy(whole[at : at + span.count].copy())

@@ -178,7 +178,7 @@ def distributed_class(base: Any) -> Any:
                 state["hvd_ext"] = self.drained
             elif self.drained is None and self._reducer and self._reducer.has_residuals:
                 log.warning(
-                    "hvd_ext: state_dict() without what int8 has rounded away and not sent yet: "
+                    "hvd_ext: state_dict() without what compression rounded away and not sent yet: "
                     "call optimizer.drain() on all ranks before"
                 )
             return state

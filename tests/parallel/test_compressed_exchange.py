@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvd_ext.allreduce import direct
-from hvd_ext.compression import exchange
+from hvd_ext.compression import codec, exchange
 from hvd_ext.compression.codec import whole
 from hvd_ext.compression.exchange import prepare_coded, prepare_half
 from hvd_ext.compression.formats import BF16, INT8, NONE
@@ -101,10 +101,14 @@ def test_halves_are_added_in_32_bits_and_rounded_once(comm, short_pieces, dtype,
 
 @pytest.mark.ranks(3)
 def test_what_is_not_finite_arrives_everywhere_as_nan(comm, short_pieces):
-    share = np.ones(3000, np.float32)
+    check_not_finite(comm, 3000)
+
+
+def check_not_finite(comm, count):
+    share = np.ones(count, np.float32)
     if comm.rank == 1:
         share[7] = np.inf
-    prepare_coded(comm, share, whole(3000, INT8), np.zeros_like(share))()
+    prepare_coded(comm, share, whole(count, INT8), np.zeros_like(share))()
     parallel_assert(comm, np.isnan(share[:256]).all() and np.isfinite(share[256:]).all())
     assert_same_bits(comm, share)
 
@@ -122,6 +126,29 @@ def without_residual(monkeypatch):
     )
 
 
+def without_the_owners_residual(monkeypatch):
+    """What the owner's rounding of the sum leaves is dropped."""
+    result = exchange._Coded.result
+
+    def forgetful(self, piece):
+        kept = self._residual.copy()
+        out = result(self, piece)
+        self._residual[self._own(piece).elements] = kept[self._own(piece).elements] * 0
+        return out
+
+    monkeypatch.setattr(exchange._Coded, "result", forgetful)
+
+
+def without_infinity(monkeypatch):
+    """What is not finite is taken for 0."""
+    encode = codec.Message.encode
+    monkeypatch.setattr(
+        codec.Message,
+        "encode",
+        lambda self, x, residual, out: encode(self, np.nan_to_num(x, posinf=0), residual, out),
+    )
+
+
 def _unrounded(self, piece):
     own = self._own(piece)
     out = self._slot("results", piece, self._rank)[: own.bytes]
@@ -131,8 +158,12 @@ def _unrounded(self, piece):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("mutant", [without_the_owners_rounding, without_residual])
+@pytest.mark.parametrize(
+    "mutant",
+    [without_the_owners_rounding, without_residual, without_the_owners_residual, without_infinity],
+)
 def test_mutants_are_found(comm, monkeypatch, mutant):
     mutant(monkeypatch)
+    check = check_not_finite if mutant is without_infinity else check_int8
     with pytest.raises(AssertionError):
-        check_int8(comm, 1000)
+        check(comm, 3000)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import hvd_ext.torch
+from hvd_ext.arena import inter_node
+from hvd_ext.compression import codec, powersgd
 from hvd_ext.errors import MismatchError, UsageError
 from hvd_ext.torch import lifecycle
+from hvd_ext.units import MIB
 from tests.learning import Net, batch, flat
+from tests.other_codec import SCALAR, compile_codec
 from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
 
-FORMATS = ("bf16", "fp16", "int8")
+FORMATS = ("bf16", "fp16", "int8", "powersgd:rank=2")
 
 
 @pytest.fixture
@@ -78,7 +84,8 @@ def test_ranks_have_the_same_bits_and_learn_as_without(
         losses = train(model, optimizer, 10, step)
         exact = train(expected, plain, 10, step)
         assert_same_bits(comm, flat(model))
-    assert losses[-1] == pytest.approx(exact[-1], rel=0.1)
+    # So small a model is nearly of that rank.
+    assert losses[-1] == pytest.approx(exact[-1], rel=0.3 if "powersgd" in compression else 0.1)
     parallel_assert(comm, not (flat(model) == flat(expected)).all())
     assert f"compression: {compression}" in optimizer.explain()
 
@@ -97,12 +104,15 @@ def test_two_runs_repeat_to_the_bit(comm, hvd, nodes, compression):
 
 @pytest.mark.ranks(2, 4, env={"HVD_EXT_BUCKET_BYTES": "2 KiB"})
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [(torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}), (torch.optim.Adam, {"lr": 0.01})],
+    ("compression", "kind", "options"),
+    [
+        ("powersgd:rank=2", torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
+        ("int8", torch.optim.Adam, {"lr": 0.01}),
+    ],
 )
-def test_a_drained_run_resumes_to_the_bit(comm, hvd, nodes, kind, options):
+def test_a_drained_run_resumes_to_the_bit(comm, hvd, nodes, compression, kind, options):
     nodes(comm.size // 2)
-    model, optimizer = build("int8", kind=kind, **options)
+    model, optimizer = build(compression, kind=kind, **options)
     train(model, optimizer, 7)
     optimizer.drain()
     state, weights = copy.deepcopy(optimizer.state_dict()), model.state_dict()
@@ -110,7 +120,7 @@ def test_a_drained_run_resumes_to_the_bit(comm, hvd, nodes, kind, options):
     assert all(tensor.shape == list(model.parameters())[i].shape for i, tensor in unsent.items())
     assert any(tensor.any() for tensor in unsent.values())
     # Rank 0 has read the checkpoint, and gives it to the others.
-    resumed, second = build("int8", seed=9, kind=kind, **options)
+    resumed, second = build(compression, seed=9, kind=kind, **options)
     resumed.load_state_dict(weights)
     if comm.rank == 0:
         second.load_state_dict(state)
@@ -121,18 +131,87 @@ def test_a_drained_run_resumes_to_the_bit(comm, hvd, nodes, kind, options):
 
 
 @pytest.mark.ranks(4)
-def test_what_is_drained_serves_another_number_of_nodes(comm, hvd, nodes):
+@pytest.mark.parametrize("compression", ["int8", "powersgd:rank=2"])
+def test_what_is_drained_serves_another_number_of_nodes(comm, hvd, nodes, compression):
     nodes(1)
-    model, optimizer = build("int8")
+    model, optimizer = build(compression)
     train(model, optimizer, 7)
     optimizer.drain()
     before = optimizer.drained["residuals"]
     nodes(2)
-    _, other = build("int8")
+    _, other = build(compression)
     other.load_state_dict(optimizer.state_dict())
     other.drain()
     for index, tensor in before.items():
         torch.testing.assert_close(other.drained["residuals"][index], tensor)
+
+
+def check_parameters_have_blocks_of_their_own(comm):
+    big, small = (torch.nn.Parameter(torch.zeros(10, 10)) for _ in range(2))
+    optimizer = hvd_ext.torch.DistributedOptimizer(
+        torch.optim.SGD([big, small], lr=0.1), compression="int8"
+    )
+    gradient = torch.linspace(-1, 1, 100).view(10, 10)
+    big.grad, small.grad = 1e3 * gradient, 1e-3 * gradient
+    optimizer.synchronize()
+    parallel_assert(comm, (big.grad - 1e3 * gradient).abs().max() <= 1e3 / 120)
+    parallel_assert(comm, (small.grad - 1e-3 * gradient).abs().max() <= 1e-3 / 120)
+
+
+def across_parameters(bucket, shard, format):
+    """Blocks go on from one parameter to the next one."""
+    return [(0, bucket.count, format)]
+
+
+@pytest.mark.ranks(2)
+def test_no_block_crosses_two_parameters(comm, hvd, nodes, monkeypatch):
+    nodes(1)
+    check_parameters_have_blocks_of_their_own(comm)
+    monkeypatch.setattr(inter_node, "_runs", across_parameters)
+    with pytest.raises(AssertionError):
+        check_parameters_have_blocks_of_their_own(comm)
+
+
+@pytest.mark.ranks(2)
+def test_nodes_of_other_cpus_have_the_same_bits(comm, hvd, nodes, monkeypatch, tmp_path):
+    nodes(1)
+    if comm.rank == 1:
+        other = compile_codec(tmp_path, SCALAR)
+        monkeypatch.setattr(codec, "library", lambda: other)
+        monkeypatch.setattr(powersgd, "library", lambda: other)
+    for compression in ("int8", "bf16", "powersgd:rank=2"):
+        model, optimizer = build(compression)
+        train(model, optimizer, 7)
+        assert_same_bits(comm, flat(model), compression)
+
+
+@pytest.mark.ranks(2, env={"HVD_EXT_BUCKET_BYTES": "4 MiB"})
+def test_what_int8_takes_of_memory(comm, hvd, nodes):
+    nodes(1)
+    count = 8 * MIB
+    taken = {}
+    # The first one finds no memory that the other has left.
+    for compression in ("int8", "none"):
+        before = resident_bytes()
+        parameter = torch.nn.Parameter(torch.zeros(8, count // 8))
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([parameter], lr=0.1), compression=compression
+        )
+        for step in range(3):
+            parameter.grad = torch.full_like(parameter, 1.0 + step)
+            optimizer.synchronize()
+        taken[compression] = resident_bytes() - before
+        del parameter, optimizer
+        gc.collect()
+        hvd.barrier()
+    more = taken["int8"] - taken["none"]
+    bound = 4 * count * (1 + 1 / comm.size) + 8 * MIB
+    parallel_assert(comm, more <= bound, f"{more / MIB:.0f} MiB more, of {bound / MIB:.0f}")
+
+
+def resident_bytes():
+    line = next(s for s in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in s)
+    return 1024 * int(line.split()[1])
 
 
 @pytest.mark.ranks(2)

@@ -1,0 +1,156 @@
+"""PowerSGD: a matrix as the product of two thin ones, of which one travels in each step.
+
+After Vogels et al., NeurIPS 2019, in the authors' later form with one allreduce a step: in even
+steps the left factor is kept, made orthonormal, and the right one is summed over the nodes; in
+odd steps the other way round. So each goes on from what the other found (warm start). What
+the product leaves out of a node's share is kept, and is part of its next share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvd_ext.compression.codec import Array, library
+
+Prepare = Callable[[Array], Callable[[], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Whole rows of a parameter in a share.
+
+    Attributes:
+        begin: first element, of the share.
+    """
+
+    begin: int
+    rows: int
+    columns: int
+
+
+def cut(begin: int, first: int, count: int, columns: int, rank: int) -> Matrix | None:
+    """The rows of a part of a parameter that are worth two factors; None if there are none.
+
+    Args:
+        begin: the part's first element, of the share.
+        first: the same, of the parameter.
+        count: elements of the part.
+        columns: elements of a row; 0 for a vector.
+        rank: of the factors.
+    """
+    if not columns:
+        return None
+    skipped = -first % columns
+    rows = max(0, count - skipped) // columns
+    return Matrix(begin + skipped, rows, columns) if rank < min(rows, columns) else None
+
+
+class LowRank:
+    """The sum of a share over the nodes; what lies in no matrix travels as it is."""
+
+    def __init__(
+        self,
+        share: Array,
+        residual: Array,
+        elements: Sequence[tuple[int, int]],
+        matrices: Sequence[Matrix],
+        rank: int,
+        nodes: int,
+        prepare: Prepare,
+    ) -> None:
+        """Plan it.
+
+        Args:
+            share: float32, 1-D; this node's, and the sum after each call.
+            residual: as long; zeros at first.
+            elements: the parts [begin, end) that hold gradients, ascending.
+            matrices: in these; on all nodes alike.
+            rank: of the factors.
+            nodes: how many there are.
+            prepare: plans the sum of a message over all nodes, in place.
+        """
+        self._share, self._residual, self._matrices = share, residual, matrices
+        self._rank, self._nodes = rank, nodes
+        self._raw = _outside(elements, matrices)
+        raw = sum(end - begin for begin, end in self._raw)
+        # A message for even steps, with factors of the columns' length, and one for odd ones.
+        lengths = [[m.columns for m in matrices], [m.rows for m in matrices]]
+        self._messages = [np.zeros(raw + rank * sum(n), np.float32) for n in lengths]
+        self._factors = [
+            _split(message[raw:], [rank * length for length in of])
+            for message, of in zip(self._messages, lengths, strict=True)
+        ]
+        self._sums = [prepare(message) for message in self._messages]
+        self.restart()
+
+    @property
+    def message_bytes(self) -> float:
+        """What one copy of the share is in a message, on average."""
+        return sum(message.nbytes for message in self._messages) / 2
+
+    def restart(self) -> None:
+        """Forget what the factors were: what follows depends on the residual alone."""
+        self._step = 0
+        for message in self._messages:
+            message.fill(0.0)
+
+    def __call__(self) -> None:
+        """Sum the share over the nodes."""
+        odd = self._step % 2
+        self._step += 1
+        sent, kept = self._factors[odd], self._factors[1 - odd]
+        c = library()
+        for matrix, to, of in zip(self._matrices, sent, kept, strict=True):
+            c.low_rank_orthonormalise(of.ctypes.data, len(of) // self._rank, self._rank)
+            project = c.low_rank_to_left if odd else c.low_rank_to_right
+            project(*self._of(matrix), self._rank, of.ctypes.data, to.ctypes.data)
+        message, at = self._messages[odd], 0
+        for begin, end in self._raw:
+            # Nothing is kept of it, but another cut may have left something here.
+            own = message[at : at + end - begin]
+            np.add(self._share[begin:end], self._residual[begin:end], out=own)
+            self._residual[begin:end] = 0.0
+            at += end - begin
+        self._sums[odd]()
+        at = 0
+        for begin, end in self._raw:
+            self._share[begin:end] = message[at : at + end - begin]
+            at += end - begin
+        for matrix, to, of in zip(self._matrices, sent, kept, strict=True):
+            left, right = (to, of) if odd else (of, to)
+            c.low_rank_apply(
+                *(*self._of(matrix), self._rank, 1.0 / self._nodes),
+                *(left.ctypes.data, right.ctypes.data),
+            )
+
+    def _of(self, matrix: Matrix) -> tuple[int, int, int, int]:
+        at = 4 * matrix.begin
+        return (
+            *(self._share.ctypes.data + at, self._residual.ctypes.data + at),
+            *(matrix.rows, matrix.columns),
+        )
+
+
+def _outside(
+    elements: Sequence[tuple[int, int]], matrices: Sequence[Matrix]
+) -> list[tuple[int, int]]:
+    """What of the elements lies in no matrix."""
+    found = []
+    taken = iter(matrices)
+    matrix = next(taken, None)
+    for begin, end in elements:
+        while matrix is not None and matrix.begin < end:
+            if begin < matrix.begin:
+                found.append((begin, matrix.begin))
+            begin = matrix.begin + matrix.rows * matrix.columns
+            matrix = next(taken, None)
+        if begin < end:
+            found.append((begin, end))
+    return found
+
+
+def _split(message: Array, lengths: Sequence[int]) -> list[Array]:
+    return np.split(message, np.cumsum(lengths)[:-1]) if lengths else []
