@@ -247,7 +247,7 @@ def _gloo_powersgd(model: Sequence[shapes.Shape]) -> gradients.Contender:
     buckets[-1]._is_last = True
 
     def exchange() -> None:
-        for future in [power.powerSGD_hook(state, bucket) for bucket in buckets]:  # type: ignore[arg-type]
+        for future in [power.powerSGD_hook(state, bucket) for bucket in buckets]:
             future.wait()
 
     for _ in range(3):  # the first ones do not compress

@@ -225,7 +225,9 @@ class HostArena:
             for span, begin, end in parts(bucket, shard)
         ]
         before, after = (format_bytes(round(wire_bytes(f, counts))) for f in (NONE, self._format))
-        return f"{self._format.name}: {after} for {before} of this rank's shards"
+        assert self._channels is not None
+        said = f"{self._format.name}: {after} for {before} of this rank's shards"
+        return f"{said}\nbetween nodes: {self._channels.explain()}"
 
     def close(self) -> None:
         """Stop the threads, after what is on its way; the memory goes with the last reference.

@@ -8,6 +8,7 @@ bytes; those of 16-bit floats travel as they are.
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -20,12 +21,13 @@ from hvd_ext.allreduce import direct
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.arena.layout import parts
-from hvd_ext.compression.exchange import prepare_coded, prepare_half
+from hvd_ext.compression.exchange import Coded, prepare_coded, prepare_half
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.compression.powersgd import LowRank, cut
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
 from hvd_ext.job.watchdog import Watchdog
+from hvd_ext.units import format_seconds
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -74,7 +76,9 @@ class Channels:
         self._comms = comms
         self._watchdog = Watchdog(topology, world, self._lease.uses, timeout_s)
         self.residuals: list[Array | None] = []
-        self._low_ranks: list[LowRank] = []
+        self._coded: list[Coded | LowRank] = []
+        self._rounds = 0
+        self._shards: list[Array] = []
         self._threads = [ProgressThread() for _ in comms]
         self._pending: deque[Future[None]] = deque()
         self._calls: list[Work] = []
@@ -93,12 +97,14 @@ class Channels:
                     call = self._low_rank(
                         topology, comm, elements, begin, shard, residual, table, format.rank
                     )
-                    self._low_ranks.append(call)
                 else:
                     runs = _runs(bucket, (begin, end), format)
                     call = prepare_coded(comm, shard, runs, residual)
             else:
                 call = self._prepare(topology, comm, bucket, shard, table)
+            if isinstance(call, (Coded, LowRank)):
+                self._coded.append(call)
+            self._shards.append(shard)
             self._calls.append(call if len(shard) else _nothing)
             self.residuals.append(residual)
 
@@ -158,12 +164,29 @@ class Channels:
             direct.allreduce(self._comms[0], total, OPERATIONS["sum"])
             np.divide(total, self._comms[0].size, out=residual)
             totals.append(total)
-        for low_rank in self._low_ranks:
-            low_rank.restart()
+        for call in self._coded:
+            if isinstance(call, LowRank):
+                call.restart()
         return totals
+
+    def explain(self) -> str:
+        """Say what coding took, and how much of the last sums' length is not sent yet."""
+        codec_s = sum(call.codec_s for call in self._coded) / max(1, self._rounds)
+        text = f"coding takes {format_seconds(codec_s)} a step"
+        kept = [(r, s) for r, s in zip(self.residuals, self._shards, strict=True) if r is not None]
+        if not kept:
+            return text
+        # In float64: squares of small gradients are not held in float32.
+        unsent, sums = (
+            math.sqrt(sum(float(np.square(a, dtype=np.float64).sum()) for a in arrays))
+            for arrays in zip(*kept, strict=True)
+        )
+        length = f"{unsent / sums:.2g} of the last sum's length" if sums > 0 else "nothing is there"
+        return f"{text}; not sent yet, on this node: {length}"
 
     def take(self, index: int, then: Work) -> None:
         """Start to reduce the shard of bucket `index` between nodes; `then` runs after it."""
+        self._rounds += index == 0
         work = functools.partial(_in_order, self._calls[index], then)
         self._pending.append(self._threads[index % len(self._threads)].submit(work))
 

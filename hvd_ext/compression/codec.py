@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ class Message:
     Attributes:
         elements: where they lie in the share.
         bytes: how long it is.
+        codec_s: spent in `encode` and `decode` so far.
     """
 
     def __init__(self, begin: int, end: int, runs: Sequence[tuple[int, int, Format]]) -> None:
@@ -44,6 +46,7 @@ class Message:
         self._runs = np.array([(*run, 0) for run in cut], _RUN)
         self._library = library()
         self._arguments = (self._runs.ctypes.data, len(self._runs))
+        self.codec_s = 0.0
         self.bytes = int(self._library.codec_bytes(*self._arguments))
 
     def encode(self, x: Array, residual: Array | None, out: Array) -> None:
@@ -55,11 +58,15 @@ class Message:
             out: `bytes` of uint8.
         """
         address = None if residual is None else residual.ctypes.data
+        start_s = time.perf_counter()
         self._library.codec_encode(*self._arguments, x.ctypes.data, address, out.ctypes.data)
+        self.codec_s += time.perf_counter() - start_s
 
     def decode(self, message: Array, to: Array, *, add: bool) -> None:
         """Write the elements to `to`, or add them; elements of no run are left as they are."""
+        start_s = time.perf_counter()
         self._library.codec_decode(*self._arguments, message.ctypes.data, to.ctypes.data, add)
+        self.codec_s += time.perf_counter() - start_s
 
 
 def whole(count: int, format: Format = NONE) -> list[tuple[int, int, Format]]:

@@ -7,9 +7,8 @@ decodes that: two roundings, whatever the number of nodes.
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,12 +25,28 @@ if TYPE_CHECKING:
 _LINE = 16  # elements of float32: chunks begin at a cache line
 
 
+class Coded:
+    """A planned sum; to be called."""
+
+    def __init__(self, comm: MPI.Comm, wire: _Coded | _Half) -> None:
+        self._comm, self._wire = comm, wire
+
+    def __call__(self) -> None:
+        """Sum over all ranks, in place."""
+        direct.exchange(self._comm, self._wire.pieces, self._wire)
+
+    @property
+    def codec_s(self) -> float:
+        """Spent in coding so far."""
+        return self._wire.codec_s
+
+
 def prepare_coded(
     comm: MPI.Comm,
     share: Array,
     runs: Sequence[tuple[int, int, Format]],
     residual: Array | None,
-) -> Callable[[], None]:
+) -> Coded:
     """Plan the sum of a share of float32 over all ranks, in place.
 
     Args:
@@ -40,11 +55,10 @@ def prepare_coded(
         runs: first element, number of elements and format of each, ascending; on all alike.
         residual: as long; this rank's, kept up to date; None if no format has one.
     """
-    wire = _Coded(comm.rank, _plan(len(share), comm.size, runs), share, residual)
-    return functools.partial(direct.exchange, comm, wire.pieces, wire)
+    return Coded(comm, _Coded(comm.rank, _plan(len(share), comm.size, runs), share, residual))
 
 
-def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Callable[[], None]:
+def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Coded:
     """Plan the sum of a share of 16-bit floats over all ranks, in place.
 
     They travel as they are, are added in float32 and rounded once.
@@ -55,8 +69,7 @@ def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Callable[[], None]
         dtype: "float16" or "bfloat16".
     """
     runs = whole(len(share), BF16 if dtype == "bfloat16" else FP16)
-    wire = _Half(comm.rank, _plan(len(share), comm.size, runs), share)
-    return functools.partial(direct.exchange, comm, wire.pieces, wire)
+    return Coded(comm, _Half(comm.rank, _plan(len(share), comm.size, runs), share))
 
 
 def _plan(count: int, size: int, runs: Sequence[tuple[int, int, Format]]) -> list[list[Message]]:
@@ -77,6 +90,10 @@ class _Wire(ABC):
         self.pieces, self._size = len(messages), len(messages[0])
         self._longest_bytes = max(m.bytes for piece in messages for m in piece)
         self._longest = max(_length(m) for piece in messages for m in piece)
+
+    @property
+    def codec_s(self) -> float:
+        return sum(message.codec_s for piece in self._messages for message in piece)
 
     @abstractmethod
     def outgoing(self, piece: int, rank: int) -> Array:

@@ -8,6 +8,7 @@ the product leaves out of a node's share is kept, and is part of its next share.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -84,6 +85,7 @@ class LowRank:
             for message, of in zip(self._messages, lengths, strict=True)
         ]
         self._sums = [prepare(message) for message in self._messages]
+        self.codec_s = 0.0  # spent in coding so far
         self.restart()
 
     @property
@@ -99,6 +101,7 @@ class LowRank:
 
     def __call__(self) -> None:
         """Sum the share over the nodes."""
+        start_s = time.perf_counter()
         odd = self._step % 2
         self._step += 1
         sent, kept = self._factors[odd], self._factors[1 - odd]
@@ -114,7 +117,9 @@ class LowRank:
             np.add(self._share[begin:end], self._residual[begin:end], out=own)
             self._residual[begin:end] = 0.0
             at += end - begin
+        self.codec_s += time.perf_counter() - start_s
         self._sums[odd]()
+        start_s = time.perf_counter()
         at = 0
         for begin, end in self._raw:
             self._share[begin:end] = message[at : at + end - begin]
@@ -125,6 +130,7 @@ class LowRank:
                 *(*self._of(matrix), self._rank, 1.0 / self._nodes),
                 *(left.ctypes.data, right.ctypes.data),
             )
+        self.codec_s += time.perf_counter() - start_s
 
     def _of(self, matrix: Matrix) -> tuple[int, int, int, int]:
         at = 4 * matrix.begin

@@ -8,6 +8,7 @@ not laid anew by measurement: little depends on them where a whole step hides th
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from hvd_ext.errors import UsageError
@@ -35,9 +36,11 @@ class _Turn(Reducer):
 
     def collect(self) -> None:
         """Wait for what was sent, and leave it in `.grad`."""
+        start_s = time.monotonic()
         with region("exposed", kind="communication"):
             wait_for(self._pending)
             self._finish()
+        self._exposed_s = time.monotonic() - start_s
         self._end_step()
         for slot in self._slots:
             if slot.parameter.requires_grad:

@@ -31,6 +31,7 @@ from hvd_ext.torch.parameters import NamedParameters, specify
 from hvd_ext.torch.residuals import Residuals
 from hvd_ext.torch.slot import BucketState, GradientSlot
 from hvd_ext.torch.sparse import KNOWN_AFTER, SparseExchange
+from hvd_ext.units import format_seconds
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
@@ -83,6 +84,7 @@ class Reducer:
         self._factory = factory
         self._passes_per_step = passes_per_step
         self._sparse = sparse
+        self._exposed_s = 0.0
         self._step = 0  # since parameters were added
         self._backward_since_s: float | None = None
         self._arenas: list[Arena] = []
@@ -112,7 +114,8 @@ class Reducer:
     def explain(self) -> str:
         """Say which buckets there are and why, and how they are reduced."""
         said = (a.explain() for a in self._arenas)
-        return "\n".join([f"buckets: {self._reason}", self._factory.explain(), *said])
+        exposed = f"exposed in the last step: {format_seconds(self._exposed_s)}"
+        return "\n".join([f"buckets: {self._reason}", self._factory.explain(), *said, exposed])
 
     @property
     def has_residuals(self) -> bool:
@@ -149,6 +152,7 @@ class Reducer:
     def _exchange(self) -> None:
         """Reduce what is not reduced yet, and wait until this rank has what arenas give it."""
         self._complete()
+        start_s = time.monotonic()
         with region("exposed", kind="communication"):
             for arena in self._arenas:
                 arena.ready(len(arena.layout.buckets) - 1)
@@ -157,6 +161,7 @@ class Reducer:
             for bucket in self._buckets[self._next :]:
                 bucket.arena.reduce(bucket.index)
             self._finish()
+        self._exposed_s = time.monotonic() - start_s
         self._end_step()
 
     def _complete(self) -> None:
