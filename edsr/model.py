@@ -64,7 +64,7 @@ class _MeanShift(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         # bfloat16 has 8 significant bits: colours above 128 would be rounded to whole steps.
         with torch.autocast(x.device.type, enabled=False):
-            return super().forward(x.float())
+            return super().forward(x.to(self.weight.dtype))
 
 
 class _ResidualBlock(nn.Module):

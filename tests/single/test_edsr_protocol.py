@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_ranks_share_the_images_and_given_ones_equal_those_that_are_made(folder:
     shared = evaluate(2, *flags, *lows, "--save-results", folder / "results")
     assert (alone.returncode, shared.returncode) == (0, 0), alone.stderr + shared.stderr
     made = json.loads(alone.stdout)
-    given = json.loads("\n".join(line.partition(">:")[2] for line in shared.stdout.splitlines()))
+    given = json.loads(re.sub(r"\[1,\d+\]<stdout>:", "", shared.stdout))
     assert given["images"] == made["images"]
     assert len(made["images"]) == 3
     assert given["note"].startswith("small images given")
