@@ -14,8 +14,8 @@ from horovod.torch import elastic as elastic
 
 from hvd_ext.schedules import DiLoCo as DiLoCo
 from hvd_ext.schedules import LocalSGD as LocalSGD
-from hvd_ext.torch.broadcast import broadcast_optimizer_state as broadcast_optimizer_state
-from hvd_ext.torch.broadcast import broadcast_parameters as broadcast_parameters
+from hvd_ext.torch.broadcasts import broadcast_optimizer_state as broadcast_optimizer_state
+from hvd_ext.torch.broadcasts import broadcast_parameters as broadcast_parameters
 from hvd_ext.torch.compression import Compression as Compression
 from hvd_ext.torch.lifecycle import init as init
 from hvd_ext.torch.lifecycle import join as join

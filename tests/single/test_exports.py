@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Iterator
 
 import pytest
@@ -32,3 +33,16 @@ def test_an_exported_name_has_a_docstring(package: str, name: str) -> None:
     for member, function in vars(thing).items() if inspect.isclass(thing) else ():
         if inspect.isfunction(function) and not member.startswith("_"):
             assert function.__doc__, f"{package}.{name}.{member} has no docstring"
+
+
+def test_every_name_of_horovods_is_there_and_no_file_hides_it() -> None:
+    ours, horovods = (importlib.import_module(f"{name}.torch") for name in ("hvd_ext", "horovod"))
+    for module in pkgutil.iter_modules(ours.__path__):
+        importlib.import_module(f"hvd_ext.torch.{module.name}")
+    for name, theirs in vars(horovods).items():
+        if name.startswith("_") or inspect.ismodule(theirs):
+            continue
+        if name in ours.OVERRIDES:
+            assert getattr(ours, name) is ours.OVERRIDES[name]
+        else:
+            assert getattr(ours, name) is theirs, name
