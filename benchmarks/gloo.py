@@ -8,9 +8,11 @@ from typing import Any
 
 
 def start(comm: Any) -> None:
-    """Have torch.distributed's ranks be those of an MPI communicator; collective."""
+    """Have torch.distributed's ranks be those of an MPI communicator; collective, once."""
     import torch
 
+    if torch.distributed.is_initialized():
+        return
     folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.distributed.init_process_group(
