@@ -247,8 +247,10 @@ def _gloo_powersgd(model: Sequence[shapes.Shape]) -> gradients.Contender:
     buckets[-1]._is_last = True
 
     def exchange() -> None:
-        for future in [power.powerSGD_hook(state, bucket) for bucket in buckets]:
-            future.wait()
+        # One after the other: each hook's second allreduce starts when its first has ended, in an
+        # order of the rank's own, and Gloo would pair it with another bucket's.
+        for bucket in buckets:
+            power.powerSGD_hook(state, bucket).wait()
 
     for _ in range(3):  # the first ones do not compress
         exchange()
