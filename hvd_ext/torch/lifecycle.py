@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from typing import Any
 
 import horovod.torch as horovod
+import torch
+from horovod.common.exceptions import HorovodInternalError
 
 from hvd_ext import memory, settings
 from hvd_ext.errors import UsageError
@@ -22,7 +24,8 @@ from hvd_ext.torch.closing import wait_until_closed
 from hvd_ext.torch.reducer import Reducer
 from hvd_ext.torch.rounds import Rounds
 
-# What shutdown allows for exchanges that were started and never waited for.
+# What shutdown allows for exchanges that were started and never waited for, and for ranks that
+# come to it later.
 _LATE_AFTER_S = 5.0
 _POLL_S = 0.0005
 
@@ -188,5 +191,25 @@ def _close(free: bool = False) -> None:
     _rounds.clear()
     wait_until_closed(_LATE_AFTER_S)
     if _topology is not None:
+        _wait_for_others(_LATE_AFTER_S)
         (_topology.close if free else _topology.end_threads)()
     _topology, _begun, _made, _sharded = None, None, 0, False
+
+
+def _wait_for_others(within_s: float) -> None:
+    """Wait until all ranks have come here: MPI, which ends on all at once, may be in use on some.
+
+    Horovod's thread does the waiting, as MPI may end meanwhile. A rank that an exception ends
+    waits for none.
+    """
+    if not horovod.is_initialized() or horovod.size() == 1 or hasattr(sys, "last_value"):
+        return
+    deadline = time.monotonic() + within_s
+    try:
+        arrived = horovod.allreduce_async(torch.zeros(1), name="hvd_ext.shutdown", op=horovod.Sum)
+        while not horovod.poll(arrived) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        if horovod.poll(arrived):
+            horovod.synchronize(arrived)
+    except (HorovodInternalError, ValueError) as error:
+        log.debug("hvd_ext: another rank has ended Horovod: %s", error)

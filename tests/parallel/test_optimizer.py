@@ -15,6 +15,13 @@ def test_an_optimizer_is_not_used_after_shutdown(launch, np_, ranks_per_node):
     assert done.stdout.count("ok ") == np_
 
 
+@pytest.mark.parametrize("how", ["shutdown", "exit"])
+def test_a_rank_that_ends_first_waits_for_those_that_use_mpi(launch, how):
+    done = launch(3, ["tests/programs/ends_first.py", how])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == 3
+
+
 def test_an_exchange_that_never_ends_ends_the_job_at_shutdown(launch):
     done = launch(2, ["tests/programs/left_in_flight.py"])
     assert done.returncode != 0
