@@ -147,6 +147,7 @@ setup(
         ],
         "dev": [
             "einops",  # what models of others call on tensors
+            "h5py",  # universes, for cosmoflow.prepare
             "hypothesis",
             "mypy",
             "psutil",

@@ -7,10 +7,13 @@ amplitude, the tilt n, the cut-off K and the growth.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cosmoflow.model import CHANNELS, PARAMETERS
-from training.fields import Array, Waves, block_of, random_waves
+from hvd_ext.spatial import Source
+from training.fields import Array, Block, Procedure, Waves, random_waves
 
 _WAVES = 96
 
@@ -27,8 +30,8 @@ class Universes:
             seed: names the row of samples.
         """
         self.samples, self.width, self.seed = samples, width, seed
-        self.cubes = _Cubes(self)
-        self.labels = _Labels(self)
+        self.cubes = Procedure((samples, CHANNELS, *(width,) * 3), self._cube)
+        self.labels = Procedure((samples, PARAMETERS), lambda sample, _: self.parameters(sample))
 
     def parameters(self, sample: int) -> Array:
         """The four parameters of a sample, each in -1..1."""
@@ -41,6 +44,10 @@ class Universes:
         magnitudes = np.geomspace(1, self.width / 4, _WAVES)
         power = spectrum(magnitudes, amplitude, tilt, cutoff * np.log(2), self.width)
         return random_waves(rng, (self.width,) * 3, magnitudes, np.sqrt(power))
+
+    def _cube(self, sample: int, block: Block) -> Array:
+        times = growth(self.parameters(sample)[3])
+        return np.multiply.outer(times, self.density(sample).at(block))
 
 
 def spectrum(magnitudes: Array, amplitude: float, tilt: float, cutoff: float, width: int) -> Array:
@@ -59,32 +66,20 @@ def growth(parameter: float) -> Array:
     return np.exp((1 + parameter) * np.arange(CHANNELS) / (CHANNELS - 1))
 
 
-class _Cubes:
-    def __init__(self, universes: Universes) -> None:
-        self._universes = universes
-        self.shape = (universes.samples, CHANNELS, *(universes.width,) * 3)
-        self.dtype = np.dtype(np.float32)
+def same_rows(labels: Array) -> Array:
+    """A number for each row of labels, (samples,): cubes of one universe have the same."""
+    return np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+@dataclass(frozen=True)
+class Log1p:
+    """log(1 + x) of what a source holds: MLPerf HPC's input, for counts, whose tail is heavy."""
+
+    source: Source
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.source.shape
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
-        (first, last), (low, high), *block = block_of(index, self.shape)
-        lengths = [end - begin for begin, end in block]
-        cubes = np.empty((last - first, high - low, *lengths), self.dtype)
-        for sample in range(first, last):
-            times = growth(self._universes.parameters(sample)[3])[low:high]
-            density = self._universes.density(sample).at(block)
-            np.multiply.outer(times, density, out=cubes[sample - first], casting="same_kind")
-        return cubes
-
-
-class _Labels:
-    def __init__(self, universes: Universes) -> None:
-        self._universes = universes
-        self.shape = (universes.samples, PARAMETERS)
-        self.dtype = np.dtype(np.float32)
-
-    def __getitem__(self, index: tuple[slice, ...]) -> Array:
-        (first, last), (low, high) = block_of(index, self.shape)
-        labels = np.empty((last - first, high - low), self.dtype)
-        for sample in range(first, last):
-            labels[sample - first] = self._universes.parameters(sample)[low:high]
-        return labels
+        return np.log1p(np.asarray(self.source[index], np.float32))

@@ -8,15 +8,18 @@ from types import ModuleType
 
 import torch
 
-from cosmoflow.data import Universes
+from cosmoflow.data import Log1p, Universes, same_rows
 from cosmoflow.model import CHANNELS, KIND, PARAMETERS, WIDTHS, CosmoFlow
+from cosmoflow.zeldovich import ParticleUniverses
 from hvd_ext import spatial
 from hvd_ext.cli import at_least, run
 from hvd_ext.errors import UsageError
 from training import loop, ranks, volumes
 from training.arguments import Parser
+from training.measures import ABSOLUTE_ERROR
 
 PROGRAM = "cosmoflow.train"
+WAVES, PARTICLES = "waves", "particles"
 EXAMPLE = (
     "horovodrun -np 2 python -m cosmoflow.train --synthetic --grid 2x1x1 --width 32 "
     "--steps 200 --output runs/cosmoflow"
@@ -25,10 +28,21 @@ EXAMPLE = (
 
 def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
-    volumes.add_arguments(cli, 3, "cubes.npy (N, 4, W, W, W) and labels.npy (N, 4)")
+    files = "cubes.npy (N, 4, W, W, W) and labels.npy (N, 4)"
+    volumes.add_arguments(cli, 3, files, (WAVES, PARTICLES))
     cli.add_argument("--width", type=int, choices=WIDTHS, default=128, help="W of procedural cubes")
     cli.add_argument(
         "--thin", type=at_least(1), default=1, help="divides the features of all layers"
+    )
+    cli.add_argument(
+        "--per-side",
+        type=at_least(1),
+        default=2,
+        metavar="N",
+        help="cubes along a side of a universe of particles",
+    )
+    cli.add_argument(
+        "--log1p", action="store_true", help="learn from log(1 + x): for counts of particles"
     )
     return cli
 
@@ -49,9 +63,17 @@ def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
     """
     cubes: spatial.Source
     labels: spatial.Source
-    if args.synthetic:
-        universes = Universes(args.samples, args.width, args.seed)
-        cubes, labels = universes.cubes, universes.labels
+    if args.log1p and args.synthetic == WAVES:
+        raise UsageError(
+            f"--log1p: the samples of --synthetic {WAVES} are below -1 too: take {PARTICLES}, or "
+            "--data with counts"
+        )
+    if args.synthetic == WAVES:
+        waves = Universes(args.samples, args.width, args.seed)
+        cubes, labels = waves.cubes, waves.labels
+    elif args.synthetic:
+        particles = ParticleUniverses(args.samples, args.width, args.seed, args.per_side)
+        cubes, labels = particles.cubes, particles.labels
     else:
         cubes, labels = volumes.open_arrays(args.data, ("cubes", "labels"), hvd, PROGRAM)
     samples, channels, *space = cubes.shape
@@ -65,7 +87,16 @@ def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
     torch.manual_seed(args.seed)
     model = CosmoFlow(space[0], thin=args.thin)
     architecture = {"width": space[0], "thin": args.thin}
-    return volumes.Task(PROGRAM, KIND, model, architecture, cubes, labels)
+    return volumes.Task(
+        program=PROGRAM,
+        kind=KIND,
+        model=model,
+        architecture=architecture,
+        inputs=Log1p(cubes) if args.log1p else cubes,
+        targets=labels,
+        measure=ABSOLUTE_ERROR,
+        universes=lambda: same_rows(labels[0:samples, 0:PARAMETERS]),
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ def upscale_pixels(
     advance: Callable[[int, str], None] | None = None,
     *,
     ensemble: bool = False,
+    margin: int | None = None,
+    keep: bool = True,
 ) -> Pixels:
     """(H, W, 3) -> (scale H, scale W, 3), clamped and rounded.
 
@@ -30,13 +32,57 @@ def upscale_pixels(
         tile: length of a tile in input pixels.
         advance: told how many tiles are done.
         ensemble: take the mean over the eight orientations (EDSR+).
+        margin: as of `upscale_tiles`.
+        keep: False on ranks that take part, and do not want the result: it is empty then.
     """
-    image = torch.from_numpy(np.ascontiguousarray(low.transpose(2, 0, 1))).float()
-    if ensemble:
-        high = _mean_of_orientations(model, image, tile, advance)
-    else:
-        high = upscale_tiles(model, image, tile, advance)
-    return high.clamp(0, 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    scale = model.architecture.scale
+    result = np.empty((*(length * scale * keep for length in low.shape[:2]), 3), np.uint8)
+    tiles = upscale_tiles(model, low, tile, ensemble=ensemble, margin=margin)
+    for done, (place, high) in enumerate(tiles, start=1):
+        if keep:
+            result[place] = high.clamp(0, 255).round().byte().permute(1, 2, 0).cpu().numpy()
+        if advance:
+            advance(done, "")
+    return result
+
+
+@torch.inference_mode()
+def upscale_tiles(
+    model: EDSR, low: Pixels, tile: int, *, ensemble: bool = False, margin: int | None = None
+) -> Iterator[tuple[tuple[slice, slice], Tensor]]:
+    """(H, W, 3) -> tiles (3, scale h, scale w) of range 0..255, and where they belong.
+
+    Each tile is computed with all the surroundings that the network can see from it,
+    and these are cut off again; only the order of additions may differ from the whole.
+
+    Args:
+        model: the network; its device is used.
+        low: the image.
+        tile: length of a tile in input pixels.
+        ensemble: take the mean over the eight orientations.
+        margin: of surroundings, in input pixels; None: the network's reach. With less, tiles
+            differ from the whole.
+    """
+    scale = model.architecture.scale
+    margin = model.reach if margin is None else margin
+    device = next(model.parameters()).device
+    ways = list(orientations()) if ensemble else [(_as_it_is, _as_it_is)]
+    height, width, _ = low.shape
+    for top, left in tile_corners(height, width, tile):
+        bottom, right = min(top + tile, height), min(left + tile, width)
+        y, x = max(top - margin, 0), max(left - margin, 0)
+        pixels = low[y : bottom + margin, x : right + margin].copy()
+        region = torch.from_numpy(pixels).to(device).permute(2, 0, 1).float()
+        high = torch.zeros(())
+        for there, back in ways:
+            high = high + back(model(there(region).unsqueeze(0))[0])
+        inner = high[
+            :,
+            (top - y) * scale : (bottom - y) * scale,
+            (left - x) * scale : (right - x) * scale,
+        ]
+        place = (slice(top * scale, bottom * scale), slice(left * scale, right * scale))
+        yield place, inner / len(ways)
 
 
 def orientations() -> Iterator[tuple[Orient, Orient]]:
@@ -54,51 +100,8 @@ def orientations() -> Iterator[tuple[Orient, Orient]]:
             yield there, back
 
 
-def _mean_of_orientations(
-    model: EDSR, image: Tensor, tile: int, advance: Callable[[int, str], None] | None
-) -> Tensor:
-    tiles, total = len(tile_corners(image.shape[1], image.shape[2], tile)), None
-    for number, (there, back) in enumerate(orientations()):
-        high = back(upscale_tiles(model, there(image), tile))
-        total = high if total is None else total + high
-        if advance:
-            advance((number + 1) * tiles // 8, "")
-    assert total is not None
-    return total / 8
-
-
-@torch.inference_mode()
-def upscale_tiles(
-    model: EDSR, low: Tensor, tile: int, advance: Callable[[int, str], None] | None = None
-) -> Tensor:
-    """(3, H, W) -> (3, scale H, scale W), a tile of `tile` input pixels at a time.
-
-    Each tile is computed with all the surroundings that the network can see from it,
-    and these are cut off again; only the order of additions may differ from the whole.
-
-    Args:
-        model: the network; its device is used for the tiles, the result is on the CPU.
-        low: the image, of range 0..255.
-        tile: length of a tile in input pixels.
-        advance: told how many tiles are done.
-    """
-    scale, reach = model.architecture.scale, model.reach
-    device = next(model.parameters()).device
-    _, height, width = low.shape
-    high = torch.empty(3, height * scale, width * scale)
-    for done, (top, left) in enumerate(tile_corners(height, width, tile), start=1):
-        bottom, right = min(top + tile, height), min(left + tile, width)
-        y, x = max(top - reach, 0), max(left - reach, 0)
-        region = low[:, y : bottom + reach, x : right + reach]
-        result = model(region.unsqueeze(0).to(device))[0]
-        high[:, top * scale : bottom * scale, left * scale : right * scale] = result[
-            :,
-            (top - y) * scale : (bottom - y) * scale,
-            (left - x) * scale : (right - x) * scale,
-        ]
-        if advance:
-            advance(done, "")
-    return high
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 def tile_corners(height: int, width: int, tile: int) -> list[tuple[int, int]]:

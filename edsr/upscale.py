@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
 from PIL import Image
 
 from edsr.images import check_format, open_image, save_image
+from edsr.model import EDSR
 from edsr.tiles import tile_corners, upscale_pixels
 from edsr.weights import load_model
+from hvd_ext import spatial
 from hvd_ext.cli import at_least, progress, run
 from hvd_ext.errors import UsageError
-from training.arguments import Parser, add_device_arguments
-from training.ranks import torch_device
+from training import ranks
+from training.arguments import Parser, add_device_arguments, grid_of
 
 PROGRAM = "edsr.upscale"
 EXAMPLE = "python -m edsr.upscale photo.png large.png --checkpoint runs/x2/checkpoint.pt"
+ADVICE = "lower --tile, or share the tiles among more ranks (--grid)"
 
 
 def parser() -> Parser:
@@ -29,7 +35,16 @@ def parser() -> Parser:
     )
     cli.add_argument("--checkpoint", type=Path, required=True, help="as of edsr.evaluate")
     cli.add_argument(
-        "--tile", type=at_least(1), default=256, help="length of a tile, in input pixels"
+        "--tile",
+        type=at_least(0),
+        default=256,
+        help="length of a tile, in input pixels; 0: the image as a whole",
+    )
+    cli.add_argument(
+        "--grid",
+        type=grid_of(2),
+        metavar="HxW",
+        help="ranks along height and width that compute each tile together; start as many",
     )
     cli.add_argument(
         "--self-ensemble",
@@ -41,26 +56,60 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = parser().parse_args(arguments)
+    args, hvd = parser().parse_args(arguments), None
+    if args.grid:
+        args, hvd = ranks.start(parser(), arguments, exchange="none")
+    with _errors(hvd):
+        image, model = _open(args, hvd)
+    if hvd:
+        share(model, spatial.ProcessGrid(height=args.grid[0], width=args.grid[1]))
+    leads = hvd is None or hvd.rank() == 0
+    low = np.asarray(image.convert("RGB"))
+    tile = args.tile or max(low.shape)
+    tiles = len(tile_corners(image.height, image.width, tile))
+    with progress("upscaling", tiles, shown=leads) as advance, ranks.enough_memory(ADVICE):
+        pixels = upscale_pixels(model, low, tile, advance, ensemble=args.self_ensemble, keep=leads)
+    with _errors(hvd):
+        if leads:
+            _save(args, image, Image.fromarray(pixels))
+    return 0
+
+
+def share(model: EDSR, grid: spatial.ProcessGrid) -> None:
+    """Have the ranks of a grid compute each image together; all of them get the whole of it."""
+    spatial.convert(model, grid)
+    model.register_forward_hook(lambda module, inputs, output: spatial.gather(output))
+
+
+def _open(args: argparse.Namespace, hvd: ModuleType | None) -> tuple[Image.Image, EDSR]:
     if not args.output.parent.is_dir():
         raise UsageError(f"the folder {args.output.parent} does not exist: make it first")
     image = open_image(args.input)
     check_format(args.output, image.mode)
-    model = load_model(args.checkpoint).to(torch_device(args))
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    low = np.asarray(image.convert("RGB"))
-    tiles = len(tile_corners(image.height, image.width, args.tile))
-    with progress("upscaling", tiles) as advance:
-        result = Image.fromarray(
-            upscale_pixels(model, low, args.tile, advance, ensemble=args.self_ensemble)
+    model = load_model(args.checkpoint)
+    if hvd is None:
+        if args.threads:
+            torch.set_num_threads(args.threads)
+        return image, model.to(ranks.torch_device(args))
+    height, width = args.grid
+    if hvd.size() != height * width:
+        raise UsageError(
+            f"--grid {height}x{width} takes {height * width} ranks, not {hvd.size()}: start as "
+            "many, or change --grid"
         )
+    return image, model.to(ranks.device(args, hvd))
+
+
+def _save(args: argparse.Namespace, image: Image.Image, result: Image.Image) -> None:
     if image.mode == "RGBA":
         alpha = image.getchannel("A").resize(result.size, Image.Resampling.BICUBIC)
         result.putalpha(alpha)
     save_image(result, args.output)
     print(f"{args.output}: {image.width}x{image.height} -> {result.width}x{result.height}")
-    return 0
+
+
+def _errors(hvd: ModuleType | None) -> AbstractContextManager[None]:
+    return ranks.collective_errors(hvd, PROGRAM) if hvd else nullcontext()
 
 
 if __name__ == "__main__":

@@ -12,19 +12,20 @@ from __future__ import annotations
 import numpy as np
 
 from mesh.model import CHANNELS
-from training.fields import Array, Block, Waves, block_of, random_waves
+from training.fields import Array, Block, Procedure, Waves, random_waves
 
 # Below this share of its old area a cell counts as tangled.
 THRESHOLD = 0.5
 _WAVES = 12
 # Periods per box; displacements grow with the wavelength, slopes do not.
 _MAGNITUDES = (1.0, 4.0)
-_SLOPE = 0.5
-_GEOMETRY = 5
 
 
 class Meshes:
     """Inputs (samples, 18, H, W) and masks (samples, 1, H, W), computed as they are sliced."""
+
+    # Standard deviation of the displacement's four slopes.
+    slope = 0.5
 
     def __init__(self, samples: int, size: int, seed: int) -> None:
         """Describe the meshes; nothing is computed yet.
@@ -35,13 +36,13 @@ class Meshes:
             seed: names the row of samples.
         """
         self.samples, self.size, self.seed = samples, size, seed
-        self.inputs = _Inputs(self)
-        self.masks = _Masks(self)
+        self.inputs = Procedure((samples, CHANNELS, size, size), self._inputs)
+        self.masks = Procedure((samples, 1, size, size), self._mask)
 
     def displacement(self, sample: int) -> tuple[Waves, Waves]:
         """The displacements (along y, along x) of a sample, in cells."""
         rng = np.random.default_rng((self.seed, sample, 0))
-        along_y, along_x = (self._waves(rng, _SLOPE) for _ in range(2))
+        along_y, along_x = (self._waves(rng, self.slope) for _ in range(2))
         return along_y, along_x
 
     def state(self, sample: int, channel: int) -> Waves:
@@ -49,58 +50,29 @@ class Meshes:
         rng = np.random.default_rng((self.seed, sample, 1 + channel))
         return self._waves(rng, 2 * np.pi / self.size)
 
-    def _waves(self, rng: np.random.Generator, slope: float) -> Waves:
-        magnitudes = np.linspace(*_MAGNITUDES, _WAVES)
-        amplitudes = slope * self.size / (2 * np.pi * magnitudes) * np.sqrt(4 / _WAVES)
-        return random_waves(rng, (self.size, self.size), magnitudes, amplitudes)
+    def states(self, sample: int, channels: int, block: Block) -> list[Array]:
+        """As many state variables of a sample at a block, (H, W) each."""
+        return [self.state(sample, channel).at(block) for channel in range(channels)]
 
-
-class _Inputs:
-    def __init__(self, meshes: Meshes) -> None:
-        self._meshes = meshes
-        self.shape = (meshes.samples, CHANNELS, meshes.size, meshes.size)
-        self.dtype = np.dtype(np.float32)
-
-    def __getitem__(self, index: tuple[slice, ...]) -> Array:
-        (first, last), (low, high), *block = block_of(index, self.shape)
-        inputs = np.empty((last - first, high - low, *_lengths(block)), self.dtype)
-        for sample in range(first, last):
-            inputs[sample - first] = self._sample(sample, block)[low:high]
-        return inputs
-
-    def _sample(self, sample: int, block: Block) -> Array:
-        v, u = self._meshes.displacement(sample)
+    def _inputs(self, sample: int, block: Block) -> Array:
+        v, u = self.displacement(sample)
         u_y, u_x = (u.slope(dim).at(block) for dim in (0, 1))
         v_y, v_x = (v.slope(dim).at(block) for dim in (0, 1))
         height = np.hypot(u_y, 1 + v_y)
         width = np.hypot(1 + u_x, v_x)
         cosine = (u_y * (1 + u_x) + (1 + v_y) * v_x) / (height * width)
         # In units of the wavelengths that occur, so that all channels are of order 1.
-        unit = self._meshes.size / 20
+        unit = self.size / 20
         geometry = [v.at(block) / unit, u.at(block) / unit, height - 1, width - 1, cosine]
-        state = [self._meshes.state(sample, c).at(block) for c in range(CHANNELS - _GEOMETRY)]
-        return np.stack([*geometry, *state])
-
-
-class _Masks:
-    def __init__(self, meshes: Meshes) -> None:
-        self._meshes = meshes
-        self.shape = (meshes.samples, 1, meshes.size, meshes.size)
-        self.dtype = np.dtype(np.float32)
-
-    def __getitem__(self, index: tuple[slice, ...]) -> Array:
-        (first, last), (low, high), *block = block_of(index, self.shape)
-        masks = np.empty((last - first, high - low, *_lengths(block)), self.dtype)
-        for sample in range(first, last):
-            masks[sample - first] = self._mask(sample, block)
-        return masks
+        return np.stack([*geometry, *self.states(sample, CHANNELS - len(geometry), block)])
 
     def _mask(self, sample: int, block: Block) -> Array:
-        v, u = self._meshes.displacement(sample)
+        v, u = self.displacement(sample)
         u_y, u_x = (u.slope(dim).at(block) for dim in (0, 1))
         v_y, v_x = (v.slope(dim).at(block) for dim in (0, 1))
-        return (1 + u_x) * (1 + v_y) - u_y * v_x < THRESHOLD
+        return ((1 + u_x) * (1 + v_y) - u_y * v_x < THRESHOLD)[None]
 
-
-def _lengths(block: Block) -> list[int]:
-    return [end - begin for begin, end in block]
+    def _waves(self, rng: np.random.Generator, slope: float) -> Waves:
+        magnitudes = np.linspace(*_MAGNITUDES, _WAVES)
+        amplitudes = slope * self.size / (2 * np.pi * magnitudes) * np.sqrt(4 / _WAVES)
+        return random_waves(rng, (self.size, self.size), magnitudes, amplitudes)

@@ -8,17 +8,21 @@ from dataclasses import replace
 from math import prod
 from types import ModuleType
 
+import numpy as np
 import torch
 
 from hvd_ext import spatial
 from hvd_ext.cli import at_least, run
 from hvd_ext.errors import UsageError
 from mesh.data import Meshes
+from mesh.flow import FlowMeshes
 from mesh.model import CHANNELS, KIND, OUTPUTS, PRESETS, MeshModel, write_architecture
 from training import loop, ranks, volumes
 from training.arguments import Parser
+from training.measures import CELLS
 
 PROGRAM = "mesh.train"
+SYNTHETIC = {"displaced": Meshes, "flow": FlowMeshes}
 EXAMPLE = (
     "horovodrun -np 4 python -m mesh.train --synthetic --grid 2x1 --steps 200 --output runs/mesh"
 )
@@ -26,7 +30,9 @@ EXAMPLE = (
 
 def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
-    volumes.add_arguments(cli, 2, "inputs.npy (N, 18, H, W) and masks.npy (N, 1, H, W)")
+    volumes.add_arguments(
+        cli, 2, "inputs.npy (N, 18, H, W) and masks.npy (N, 1, H, W)", tuple(SYNTHETIC)
+    )
     cli.add_argument(
         "--preset", choices=PRESETS, default="small", help="model, and size of procedural samples"
     )
@@ -68,7 +74,7 @@ def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
     inputs: spatial.Source
     targets: spatial.Source
     if args.synthetic:
-        meshes = Meshes(args.samples, args.size or size, args.seed)
+        meshes = SYNTHETIC[args.synthetic](args.samples, args.size or size, args.seed)
         inputs, targets = meshes.inputs, meshes.masks
     else:
         inputs, targets = volumes.open_arrays(args.data, ("inputs", "masks"), hvd, PROGRAM)
@@ -85,7 +91,16 @@ def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
         )
     torch.manual_seed(args.seed)
     model = MeshModel(architecture)
-    return volumes.Task(PROGRAM, KIND, model, write_architecture(architecture), inputs, targets)
+    return volumes.Task(
+        program=PROGRAM,
+        kind=KIND,
+        model=model,
+        architecture=write_architecture(architecture),
+        inputs=inputs,
+        targets=targets,
+        measure=CELLS,
+        universes=lambda: np.arange(samples),
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from typing import NoReturn
 
 from hvd_ext.cli import at_least
@@ -137,3 +138,18 @@ def duration_s(text: str) -> float:
     if not parts or "".join(map("".join, parts)) != text:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 3h50m, 90m or 45s")
     return float(sum(int(number) * _UNITS_S[unit] for number, unit in parts))
+
+
+def grid_of(axes: int) -> Callable[[str], tuple[int, ...]]:
+    """An argparse type: how many ranks share a sample along each axis, such as 2x1."""
+
+    def grid(text: str) -> tuple[int, ...]:
+        parts = text.lower().split("x")
+        if len(parts) != axes or not all(part.isdecimal() and int(part) > 0 for part in parts):
+            raise argparse.ArgumentTypeError(
+                f"invalid grid {text!r}: give {axes} whole numbers, such as "
+                + "x".join("2" + "1" * (axes - 1))
+            )
+        return tuple(map(int, parts))
+
+    return grid

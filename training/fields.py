@@ -1,4 +1,4 @@
-"""Random fields that can be computed at any block of a grid, without the rest of it.
+"""Samples that are computed as they are sliced, and random fields that they are made of.
 
 A field is a sum of plane waves in a periodic box. A wave is a product of one factor per
 dimension, so a block costs one matrix product, and all blocks are of the same field.
@@ -7,7 +7,7 @@ dimension, so a block costs one matrix product, and all blocks are of the same f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,29 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Block = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """What slices like an array of samples, and computes what is sliced.
+
+    Attributes:
+        shape: (samples, channels, *space).
+        compute: of a sample and a block of space, (begin, end) per dimension, the values at it,
+            (channels, *lengths of the block).
+    """
+
+    shape: tuple[int, ...]
+    compute: Callable[[int, Block], Any]
+    dtype = np.dtype(np.float32)
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Array:
+        (first, last), (low, high), *block = block_of(index, self.shape)
+        lengths = (end - begin for begin, end in block)
+        values = np.empty((last - first, high - low, *lengths), self.dtype)
+        for sample in range(first, last):
+            values[sample - first] = self.compute(sample, block)[low:high]
+        return values
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,12 @@ class Waves:
         last = parts[-1].T
         values = rows.real @ last.real - rows.imag @ last.imag
         return values.reshape([end - begin for begin, end in block])
+
+    def at_points(self, points: Array) -> Array:
+        """Values anywhere, (points,); of places (dimensions, points), in cells."""
+        turns = (self.vectors / self.lengths) @ points
+        values: Array = self.amplitudes @ np.cos(2 * math.pi * turns + self.phases[:, None])
+        return values
 
     def slope(self, dim: int) -> Waves:
         """The derivative along one dimension, per cell."""

@@ -15,7 +15,7 @@ from hvd_ext.events import region
 from hvd_ext.files import make_folder, write_json
 from training import ranks
 from training.log import CsvLog
-from training.run import Run
+from training.run import Run, drain
 
 
 def descend(optimizer: torch.optim.Optimizer, *losses: Callable[[], Tensor]) -> Tensor:
@@ -46,6 +46,7 @@ class Trainer(ABC):
         loader: of this rank's batches, once `start` was called.
         columns: of the log, besides the step, the loss, the rate, and the share of the time that
             went into waiting for samples.
+        figures: names of what `results` finds, which the log has too; NaN until it was called.
         layout: for the last line, how the ranks share the work.
     """
 
@@ -57,6 +58,7 @@ class Trainer(ABC):
     unit: str
     loader: DataLoader
     columns: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
     layout: str = ""
 
     @abstractmethod
@@ -71,8 +73,12 @@ class Trainer(ABC):
         """The columns, after a step."""
         return ()
 
+    def validates(self) -> bool:
+        """Whether `results` is called after this step; after the last one it always is."""
+        return False
+
     def results(self) -> dict[str, float]:
-        """Further figures of the trained model. A collective."""
+        """The figures of the model as it is. A collective."""
         return {}
 
 
@@ -85,24 +91,33 @@ def train(trainer: Trainer) -> None:
     with ranks.collective_errors(hvd, run.program):
         if run.leads:
             make_folder(args.output)
-            columns = ("step", "loss", rate, "read_share", *trainer.columns)
+            columns = ("step", "loss", rate, "read_share", *trainer.columns, *trainer.figures)
             log = CsvLog(args.output / "log.csv", columns, resumed_at=run.position.step)
     with ranks.collective_errors(hvd, run.program):
         trainer.start()
 
     loss = float("nan")
+    results = dict.fromkeys(trainer.figures, float("nan"))
 
     def note(local_loss: Tensor) -> str:
-        nonlocal loss
-        if not run.due(args.log_every) and run.position.step < args.steps:
+        nonlocal loss, results
+        last = run.position.step == args.steps
+        validated = last or trainer.validates()
+        if validated:
+            drain(trainer.optimizer)
+            results = trainer.results()
+        if not (validated or run.due(args.log_every)):
             return ""
         loss = hvd.allreduce(local_loss.cpu(), name="loss").item()
         window_s = run.step_times_s[-args.log_every :]
         per_second = run.global_batch * len(window_s) / sum(window_s)
         if log:
             read_share = trainer.loader.statistics().wait_s / sum(run.step_times_s)
-            log.write(run.position.step, loss, per_second, read_share, *trainer.row())
-        return f"loss {loss:.4f}  {per_second:.2f} {trainer.unit}/s"
+            log.write(
+                run.position.step, loss, per_second, read_share, *trainer.row(), *results.values()
+            )
+        shown = _shown({"loss": loss, **(results if validated else {})})
+        return f"{shown}  {per_second:.2f} {trainer.unit}/s"
 
     def save() -> None:
         run.save(run.checkpoint_path, trainer.model, trainer.optimizer, arch=trainer.architecture)
@@ -111,7 +126,6 @@ def train(trainer: Trainer) -> None:
         run.take_steps(run.program, args.steps, trainer.step, note, save)
         if run.step_times_s:
             save()
-        results = trainer.results()
         if run.leads:
             _summarise(trainer, {"loss": loss, **results})
 
@@ -138,8 +152,11 @@ def _summarise(trainer: Trainer, figures: dict[str, float]) -> None:
         **dict(zip(trainer.columns, trainer.row(), strict=True)),
     }
     write_json(args.output / "summary.json", summary)
-    shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items())
     print(
-        f"{run.position.step} steps on {size} ranks{trainer.layout}: {shown}, "
+        f"{run.position.step} steps on {size} ranks{trainer.layout}: {_shown(figures)}, "
         f"{per_second:.2f} {trainer.unit}/s; wrote {run.checkpoint_path}"
     )
+
+
+def _shown(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items())

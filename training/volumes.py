@@ -7,6 +7,9 @@ rank on its block of every sample, and reads no more than that.
 from __future__ import annotations
 
 import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,13 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hvd_ext import spatial
-from hvd_ext.cli import above_zero, at_least
+from hvd_ext.cli import above_zero, at_least, not_negative
 from hvd_ext.data import Order, fingerprint
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from training import loop, ranks
-from training.arguments import Parser, add_exchange_arguments, add_loading_arguments
+from training.arguments import Parser, add_exchange_arguments, add_loading_arguments, grid_of
+from training.held_out import Indices, hold_out
+from training.measures import Measure
 from training.packs import is_pack, open_pack
+from training.rates import SCALINGS, scaled, warmed_up
 from training.run import Run
 
 Block = NDArray[Any]
@@ -42,6 +48,9 @@ class Task:
         architecture: the plain values that tell models apart.
         inputs: (samples, channels, *space), sliced as it is needed.
         targets: (samples, channels, *space), or (samples, values) of the whole sample.
+        measure: what predictions are judged by, besides their loss.
+        universes: of each sample a number, (samples,); those of one number are learnt from
+            together or held out together, since they tell of one another.
     """
 
     program: str
@@ -50,25 +59,34 @@ class Task:
     architecture: dict[str, Any]
     inputs: spatial.Source
     targets: spatial.Source
+    measure: Measure
+    universes: Callable[[], NDArray[Any]]
 
 
-def add_arguments(cli: Parser, axes: int, folder_holds: str) -> None:
+def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequence[str]) -> None:
     """Add the flags that such trainers share.
 
     Args:
         cli: the command line.
         axes: dimensions of space.
         folder_holds: files that --data is to name, for the help.
+        procedural: kinds of samples that can be computed; without a name the first.
     """
     source = cli.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--data", type=Path, metavar="DIR", help=f"folder with {folder_holds}, or FILE.pack"
     )
-    source.add_argument("--synthetic", action="store_true", help="learn from procedural samples")
+    source.add_argument(
+        "--synthetic",
+        nargs="?",
+        const=procedural[0],
+        choices=procedural,
+        help=f"learn from procedural samples, of the kind {procedural[0]} unless another is named",
+    )
     cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="where it writes")
     cli.add_argument(
         "--grid",
-        type=_grid_type(axes),
+        type=grid_of(axes),
         default=(1,) * axes,
         metavar="x".join("DHW"[3 - axes :]),
         help=f"ranks along {', '.join(AXES[3 - axes :])} that share a sample, as in "
@@ -78,10 +96,26 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str) -> None:
     cli.add_argument("--batch-size", type=positive, default=1, help="samples per group of ranks")
     cli.add_argument("--samples", type=positive, default=1024, help="procedural samples")
     cli.add_argument(
-        "--held-out", type=at_least(0), default=8, help="last samples, kept for the end"
+        "--held-out",
+        type=at_least(0),
+        default=8,
+        help="least number of samples kept for validation, after each epoch and at the end: the "
+        "last ones, by whole universes",
     )
     cli.add_argument("--steps", type=positive, default=1000, help="steps in all")
     cli.add_argument("--lr", type=above_zero, default=1e-3, help="Adam's learning rate")
+    cli.add_argument(
+        "--lr-batch",
+        type=positive,
+        metavar="N",
+        help="batch of all ranks that --lr is meant for: another batch has another rate",
+    )
+    cli.add_argument(
+        "--lr-scaling", choices=SCALINGS, default="linear", help="how the rate follows the batch"
+    )
+    cli.add_argument(
+        "--warmup-epochs", type=not_negative, default=0, help="in which the rate grows from 0"
+    )
     cli.add_argument("--seed", type=at_least(0), default=1, help="of weights and samples")
     cli.add_argument("--log-every", type=positive, default=10, help="steps per log row")
     cli.add_argument("--checkpoint-every", type=positive, default=500, help="steps per checkpoint")
@@ -94,7 +128,7 @@ class VolumeTrainer(loop.Trainer):
     """One rank's part of a run."""
 
     advice = "share a sample among more ranks (--grid), or lower --batch-size"
-    unit = "samples"
+    unit, columns = "samples", ("epoch", "lr")
 
     def __init__(self, args: argparse.Namespace, hvd: ModuleType, task: Task) -> None:
         """Check what was asked for, and read the checkpoint; nothing is exchanged yet.
@@ -118,12 +152,7 @@ class VolumeTrainer(loop.Trainer):
                 f"does not divide {hvd.size()}: change --grid or the number of ranks"
             )
         self.groups = hvd.size() // space
-        self.learnt_from = task.inputs.shape[0] - args.held_out
-        if self.learnt_from < 1:
-            raise UsageError(
-                f"--held-out {args.held_out} leaves none of {task.inputs.shape[0]} samples: "
-                "lower it"
-            )
+        self.figures = ("held_out_loss", *task.measure.figures) if args.held_out else ()
         self.run = Run(args, hvd, task.program, task.kind, args.batch_size * self.groups)
         self._resumed = self.run.resumed()
         if self._resumed:
@@ -133,12 +162,24 @@ class VolumeTrainer(loop.Trainer):
                     f"ask for {self.architecture}: resume with the samples it was started with"
                 )
             self.model.load_state_dict(self._resumed["model"])
-        data = fingerprint(tuple(task.inputs.shape), tuple(task.targets.shape))
-        self.run.follow(Order(self.learnt_from, args.seed, data=data))
 
     def start(self) -> None:
-        """Split the model, and give every rank the state of rank 0. A collective."""
-        args = self.args
+        """Split the model, and give every rank the state of rank 0. A collective.
+
+        Raises:
+            UsageError: nothing is left to learn from, or the run that is resumed had other samples.
+        """
+        args, task, run = self.args, self.task, self.run
+        learnt, held_out = self._hold_out()
+        data = fingerprint(tuple(task.inputs.shape), tuple(task.targets.shape))
+        run.follow(Order(len(learnt), args.seed, data=data))
+        self.full_rate = scaled(args.lr, run.global_batch, args.lr_batch, args.lr_scaling)
+        if run.leads:
+            print(
+                f"{run.program}: {len(learnt)} samples to learn from, {len(held_out)} held out; "
+                f"{run.global_batch} a step, learning rate {self.full_rate:g}",
+                file=sys.stderr,
+            )
         self.grid = spatial.ProcessGrid(
             **dict(zip(AXES[-len(args.grid) :], args.grid, strict=True))
         )
@@ -151,9 +192,13 @@ class VolumeTrainer(loop.Trainer):
         )
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
-        self.blocks = _Blocks(self.task, self.grid)
-        self.loader = self.run.loader(
-            self.blocks, self.grid.sample_group, self.groups, None, self._assemble
+        self.held_out = _Blocks(task, self.grid, held_out)
+        self.loader = run.loader(
+            _Blocks(task, self.grid, learnt),
+            self.grid.sample_group,
+            self.groups,
+            None,
+            self._assemble,
         )
 
     def step(self) -> Tensor:
@@ -164,27 +209,57 @@ class VolumeTrainer(loop.Trainer):
         torch.manual_seed(int(seeds.generate_state(1)[0]))
         with region("load", kind="io"):
             inputs, targets = next(self.loader)
+        epoch = self._epoch(position.samples + self.run.global_batch)
+        self.lr = warmed_up(self.full_rate, args.warmup_epochs, epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
         self.model.train()
         return loop.descend(
             self.optimizer, lambda: nn.functional.mse_loss(self.model(inputs), targets)
         )
 
+    def row(self) -> tuple[float, ...]:
+        """Epochs that are done, as a fraction, and the learning rate of the last step."""
+        return (self._epoch(self.run.position.samples), self.lr)
+
+    def validates(self) -> bool:
+        """Whether the step was the last of an epoch."""
+        after = self.run.position.samples
+        before = after - self.run.global_batch
+        return bool(self.figures) and int(self._epoch(after)) > int(self._epoch(before))
+
     @torch.no_grad()
     def results(self) -> dict[str, float]:
-        """Mean loss of the samples that were kept, each counted once. A collective."""
-        if not self.args.held_out:
+        """Figures of the samples that were held out, each counted once. A collective."""
+        if not self.figures:
             return {}
         self.model.eval()
-        # Their losses, and how many they are.
-        sums = torch.zeros(2, dtype=torch.float64)
-        for sample in range(self.grid.sample_group, self.args.held_out, self.groups):
+        # Losses, how many they are, and what the measure counts.
+        sums = torch.zeros(2 + self.task.measure.terms, dtype=torch.float64)
+        for sample in range(self.grid.sample_group, len(self.held_out), self.groups):
             with region("load", kind="io"):
-                inputs, targets = self._assemble([self.blocks[self.learnt_from + sample]])
-            loss = nn.functional.mse_loss(self.model(inputs), targets)
-            sums += torch.tensor([float(loss), 1])
-        total, count = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Average)
-        # Not a number on a rank that keeps to itself and has none.
-        return {"held_out_loss": float(total / count)}
+                inputs, targets = self._assemble([self.held_out[sample]])
+            prediction = self.model(inputs)
+            sums[0] += float(nn.functional.mse_loss(prediction, targets))
+            sums[1] += 1
+            sums[2:] += self.task.measure.sums(prediction, targets)
+        # Those that share a sample have the same sums, which all count as often.
+        loss, count, *rest = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Sum).tolist()
+        # A rank that keeps to itself may have none.
+        values = (loss / count if count else math.nan, *self.task.measure.values(rest))
+        return dict(zip(self.figures, values, strict=True))
+
+    def _hold_out(self) -> tuple[Indices, Indices]:
+        """Samples to learn from, and those held out; rank 0 looks for all. A collective."""
+        run, split = self.run, None
+        with ranks.collective_errors(self.hvd, run.program):
+            if run.leads:
+                split = hold_out(self.task.universes(), self.args.held_out)
+        learnt, held_out = self.hvd.broadcast_object(split, root_rank=0, name="held_out")
+        return learnt, held_out
+
+    def _epoch(self, samples: int) -> float:
+        return samples / self.run.order.samples
 
     def _assemble(self, samples: list[tuple[Block, Block]]) -> tuple[Any, Any]:
         """Inputs and targets; Any: torch's functions take partitioned tensors, untyped."""
@@ -198,12 +273,16 @@ class VolumeTrainer(loop.Trainer):
 
 
 class _Blocks:
-    """This rank's block of each sample: of its inputs, and of its targets."""
+    """This rank's block of each of some samples: of their inputs, and of their targets."""
 
-    def __init__(self, task: Task, grid: spatial.ProcessGrid) -> None:
-        self._sources, self._grid = (task.inputs, task.targets), grid
+    def __init__(self, task: Task, grid: spatial.ProcessGrid, samples: Indices) -> None:
+        self._sources, self._grid, self._samples = (task.inputs, task.targets), grid, samples
 
-    def __getitem__(self, sample: int) -> tuple[Block, Block]:
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, number: int) -> tuple[Block, Block]:
+        sample = int(self._samples[number])
         inputs, targets = (spatial.read_block(s, self._grid, sample) for s in self._sources)
         return inputs, targets
 
@@ -221,16 +300,3 @@ def open_arrays(
         return file.field(names[0]), file.field(names[1])
     first, second = (spatial.open_array(data / f"{name}.npy") for name in names)
     return first, second
-
-
-def _grid_type(axes: int) -> Any:
-    def grid(text: str) -> tuple[int, ...]:
-        parts = text.lower().split("x")
-        if len(parts) != axes or not all(part.isdecimal() and int(part) > 0 for part in parts):
-            raise argparse.ArgumentTypeError(
-                f"invalid grid {text!r}: give {axes} whole numbers, such as "
-                + "x".join("2" + "1" * (axes - 1))
-            )
-        return tuple(map(int, parts))
-
-    return grid

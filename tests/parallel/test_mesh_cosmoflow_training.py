@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -28,9 +29,13 @@ def train(launch: Launch, size: int, *command: object) -> str:
     return str(done.stdout)
 
 
-def losses(folder: Path) -> list[float]:
+def rows(folder: Path) -> list[dict[str, float]]:
     with (folder / "log.csv").open() as stream:
-        return [float(row["loss"]) for row in csv.DictReader(stream)]
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(stream)]
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in rows(folder)]
 
 
 def test_a_grid_learns_what_one_rank_learns_and_resumes_to_the_bit(
@@ -44,8 +49,10 @@ def test_a_grid_learns_what_one_rank_learns_and_resumes_to_the_bit(
     assert len(losses(whole)) == 4
     assert losses(whole) == pytest.approx(losses(one), rel=1e-3)
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (one, whole)]
-    held_out = [summary["held_out_loss"] for summary in summaries]
-    assert held_out[1] == pytest.approx(held_out[0], rel=1e-3)
+    for figure in ("held_out_loss", "accuracy", "precision", "recall", "iou"):
+        figures = [summary[figure] for summary in summaries]
+        assert figures[1] == pytest.approx(figures[0], rel=1e-3)
+        assert 0 < figures[1] < 1, figure
 
     train(launch, 2, *MESH, *grid, "--steps", 2, "--output", broken)
     train(launch, 2, *MESH, *grid, "--steps", 4, "--output", broken, "--resume")
@@ -53,6 +60,27 @@ def test_a_grid_learns_what_one_rank_learns_and_resumes_to_the_bit(
     states = [torch.load(folder / "checkpoint.pt") for folder in (whole, broken)]
     assert states[0]["step"] == states[1]["step"] == 4
     assert all(states[0]["model"][key].equal(states[1]["model"][key]) for key in states[0]["model"])
+
+
+def test_each_epoch_is_validated_and_the_rate_grows_in_the_first(
+    launch: Launch, tmp_path: Path
+) -> None:
+    flags = ("-m", "cosmoflow.train", "--synthetic", "particles", "--log1p", "--thin", 16)
+    flags = (*flags, "--width", 32, "--samples", 24, "--held-out", 3, "--threads", 1)
+    rate = ("--lr", 1e-3, "--lr-batch", 4, "--lr-scaling", "sqrt", "--warmup-epochs", 1)
+    out = train(launch, 2, *flags, *rate, "--steps", 9, "--log-every", 4, "--output", tmp_path)
+    # A universe is 8 cubes: all of the last one are held out.
+    assert "16 samples to learn from, 8 held out; 2 a step, learning rate 0.000707" in out
+    found = rows(tmp_path)
+    assert [row["step"] for row in found] == [4, 8, 9]
+    assert [row["epoch"] for row in found] == [0.5, 1, 1.125]
+    assert [row["lr"] for row in found] == pytest.approx([0.5**1.5 * 1e-3, *[0.5**0.5 * 1e-3] * 2])
+    assert math.isnan(found[0]["mae"])
+    assert 0 < found[1]["mae"] < 1
+    assert found[1]["mae"] != found[2]["mae"]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["mae"] == found[2]["mae"]
+    assert f"held out loss {found[1]['held_out_loss']:.4f}, mae {found[1]['mae']:.4f}" in out
 
 
 def test_hvprof_sees_the_steps_and_what_they_are_made_of(launch: Launch, tmp_path: Path) -> None:

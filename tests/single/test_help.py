@@ -10,6 +10,7 @@ import hvd_launch.cli
 import hvprof.cli
 
 TRAINERS = (
+    "cosmoflow.prepare",
     "cosmoflow.train",
     "edsr.evaluate",
     "edsr.photographs",

@@ -131,7 +131,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training.volumes": {*TRAINED, "hvd_ext.spatial"},
     "mesh": {*TRAINED, "hvd_ext.spatial"},
     "cosmoflow": {*TRAINED, "hvd_ext.spatial"},
+    # Reads HDF5, if its library is there.
+    "cosmoflow.prepare": {*TRAINED, "cosmoflow", "h5py"},
     "edsr": {*TRAINED, "hvprof"},
+    # An image over several ranks.
+    "edsr.upscale": {*TRAINED, "edsr", "hvd_ext.spatial"},
     "resnet": {*TRAINED, "hvprof"},
     # What tests and benchmarks share.
     "testbed": {*FACTS, "numpy"},
@@ -155,6 +159,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(*TRAINED, "benchmarks", "testbed", "hvd_ext.spatial", "mpi4py"),
     },
     "benchmarks.protocol": {*TRAINED, "benchmarks", "edsr", "scipy"},
+    "benchmarks.tiles": {*TRAINED, "benchmarks", "edsr"},
     "benchmarks.training_cases": {"torch", "edsr.model", "resnet.model"},
     "benchmarks.compressed_training": {
         *(*TRAINED, "benchmarks", "testbed", "horovod", "edsr.data", "edsr.model"),

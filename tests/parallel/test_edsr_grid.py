@@ -1,0 +1,47 @@
+"""One image upscaled by ranks that share it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from edsr import upscale
+from edsr.data import synthetic_image
+from edsr.model import edsr, write_architecture
+from tests.conftest import Launch
+from training.checkpoint import save_checkpoint
+
+
+def test_ranks_that_share_an_image_write_what_one_process_writes(
+    launch: Launch, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = edsr(2, blocks=2, features=8)
+    arch = write_architecture(model.architecture)
+    checkpoint = tmp_path / "checkpoint.pt"
+    save_checkpoint(checkpoint, {"kind": "edsr", "arch": arch, "model": model.state_dict()})
+    photo = Image.fromarray(synthetic_image(1, 1, 60)).crop((0, 0, 60, 45))
+    photo.save(tmp_path / "in.png")
+    flags = [str(tmp_path / "in.png"), "--checkpoint", str(checkpoint), "--self-ensemble"]
+    upscale.main([*flags, str(tmp_path / "one.png")])
+
+    command = ["-m", "edsr.upscale", *flags]
+    shape = ["--grid", "1x3", "--tile", 17]
+    done = launch(3, [*command, tmp_path / "three.png", *shape])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("60x45 -> 120x90") == 1
+    one, three = (
+        np.asarray(Image.open(tmp_path / f"{name}.png")).astype(int) for name in ("one", "three")
+    )
+    assert three.shape == (90, 120, 3)
+    # A float that ends in a half may be rounded either way.
+    assert np.abs(one - three).max() <= 1
+    assert np.mean(one != three) < 0.001
+
+    done = launch(2, [*command, tmp_path / "none.png", "--grid", "3x1"])
+    assert done.returncode == 2
+    assert "edsr.upscale: error: --grid 3x1 takes 3 ranks, not 2: start as many" in done.stdout
+    assert not (tmp_path / "none.png").exists()
