@@ -30,6 +30,7 @@ from edsr.model import (
     write_architecture,
 )
 from edsr.weights import load_weights, start_from
+from hvd_ext import spatial
 from hvd_ext.cli import above_zero, at_least, progress, run
 from hvd_ext.data import Order, fingerprint
 from hvd_ext.data.node import Arrays, share_arrays
@@ -40,7 +41,9 @@ from training.arguments import (
     add_exchange_arguments,
     add_loading_arguments,
     add_precision_arguments,
+    grid_of,
 )
+from training.grids import sample_groups
 from training.packs import is_pack, open_pack
 from training.run import Run
 
@@ -67,7 +70,16 @@ def parser() -> Parser:
     cli.add_argument(
         "--kernel", choices=KERNELS, default=MATLAB, help="whose bicubic makes the small images"
     )
-    cli.add_argument("--batch-size", type=at_least(1), default=16, help="samples per rank")
+    cli.add_argument(
+        "--grid",
+        type=grid_of(2),
+        default=(1, 1),
+        metavar="HxW",
+        help="ranks along height and width that share a sample: for patches that do not fit one",
+    )
+    cli.add_argument(
+        "--batch-size", type=at_least(1), default=16, help="samples per rank, or group of --grid"
+    )
     cli.add_argument("--steps", type=at_least(1), default=300_000, help="steps in all")
     cli.add_argument("--lr", type=above_zero, default=1e-4, help="Adam's learning rate")
     cli.add_argument(
@@ -111,7 +123,8 @@ class EdsrTrainer(loop.Trainer):
             UsageError: images, checkpoint or architecture cannot be used.
         """
         self.args, self.hvd = args, hvd
-        self.run = Run(args, hvd, PROGRAM, KIND, args.batch_size * hvd.size())
+        self.groups = sample_groups(args, hvd)
+        self.run = Run(args, hvd, PROGRAM, KIND, args.batch_size * self.groups)
         torch.manual_seed(args.seed)
         self.model = EDSR(_architecture(args))
         self.architecture = write_architecture(self.model.architecture)
@@ -145,6 +158,10 @@ class EdsrTrainer(loop.Trainer):
     def start(self) -> None:
         """Give every rank the state of rank 0, and wrap the optimizer. A collective."""
         self.model.to(self.run.device)
+        height, width = self.args.grid
+        self.grid = spatial.ProcessGrid(height=height, width=width)
+        if height * width > 1:
+            spatial.convert(self.model, self.grid)
         learnt = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = self.hvd.DistributedOptimizer(
             torch.optim.Adam(learnt, lr=self.args.lr, betas=(0.9, 0.999)),
@@ -154,7 +171,7 @@ class EdsrTrainer(loop.Trainer):
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
         self.loader = self.run.loader(
-            self.patches, self.hvd.rank(), self.hvd.size(), self.patches.cut, stack
+            self.patches, self.grid.sample_group, self.groups, self.patches.cut, stack
         )
 
     def step(self) -> Tensor:
@@ -163,6 +180,8 @@ class EdsrTrainer(loop.Trainer):
             low, high = next(self.loader)
             low = low.to(device, memory_format=ranks.memory_format(args))
             high = high.to(device)
+            if self.grid.space.size > 1:
+                high = spatial.scatter(high, self.grid)
         self.lr = args.lr * 0.5 ** (self.run.position.step // args.lr_decay_every)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr

@@ -27,6 +27,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from training import loop, ranks
 from training.arguments import Parser, add_exchange_arguments, add_loading_arguments, grid_of
+from training.grids import sample_groups
 from training.held_out import Indices, hold_out
 from training.measures import Measure
 from training.packs import is_pack, open_pack
@@ -138,20 +139,8 @@ class VolumeTrainer(loop.Trainer):
         """
         self.args, self.hvd, self.task = args, hvd, task
         self.model, self.architecture = task.model, task.architecture
-        grid = "x".join(map(str, args.grid))
-        self.layout = f", {grid} a sample"
-        space = int(np.prod(args.grid))
-        if space > 1 and args.exchange == "none":
-            raise UsageError(
-                f"--exchange none: the ranks that share a sample (--grid {grid}) must add up their "
-                "gradients: leave --grid out, or name another exchange"
-            )
-        if hvd.size() % space:
-            raise UsageError(
-                f"--grid {grid} takes {space} ranks a sample, which "
-                f"does not divide {hvd.size()}: change --grid or the number of ranks"
-            )
-        self.groups = hvd.size() // space
+        self.layout = f", {'x'.join(map(str, args.grid))} a sample"
+        self.groups = sample_groups(args, hvd)
         self.figures = ("held_out_loss", *task.measure.figures) if args.held_out else ()
         self.run = Run(args, hvd, task.program, task.kind, args.batch_size * self.groups)
         self._resumed = self.run.resumed()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -45,3 +47,23 @@ def test_ranks_that_share_an_image_write_what_one_process_writes(
     assert done.returncode == 2
     assert "edsr.upscale: error: --grid 3x1 takes 3 ranks, not 2: start as many" in done.stdout
     assert not (tmp_path / "none.png").exists()
+
+
+def test_ranks_that_share_patches_learn_what_one_rank_learns(
+    launch: Launch, tmp_path: Path
+) -> None:
+    flags = ("-m", "edsr.train", "--synthetic", "--blocks", 2, "--features", 8, "--patch", 17)
+    flags = (*flags, "--batch-size", 2, "--steps", 3, "--log-every", 1, "--threads", 1)
+    logs = []
+    for size, grid in ((1, "1x1"), (2, "1x2")):
+        output = tmp_path / grid
+        done = launch(size, (*flags, "--grid", grid, "--output", output))
+        assert done.returncode == 0, done.stdout
+        with (output / "log.csv").open() as stream:
+            logs.append([float(row["loss"]) for row in csv.DictReader(stream)])
+    assert len(logs[0]) == 3
+    assert logs[1] == pytest.approx(logs[0], rel=1e-5)
+    # The trained weights are the whole model's, for whoever upscales with them.
+    one, two = (torch.load(tmp_path / grid / "checkpoint.pt")["model"] for grid in ("1x1", "1x2"))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-3, atol=1e-4, msg=name)

@@ -133,9 +133,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cosmoflow": {*TRAINED, "hvd_ext.spatial"},
     # Reads HDF5, if its library is there.
     "cosmoflow.prepare": {*TRAINED, "cosmoflow", "h5py"},
-    "edsr": {*TRAINED, "hvprof"},
-    # An image over several ranks.
-    "edsr.upscale": {*TRAINED, "edsr", "hvd_ext.spatial"},
+    "edsr": {*TRAINED, "hvprof", "hvd_ext.spatial"},
     "resnet": {*TRAINED, "hvprof"},
     # What tests and benchmarks share.
     "testbed": {*FACTS, "numpy"},

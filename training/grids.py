@@ -1,0 +1,29 @@
+"""Groups of ranks that share each sample."""
+
+from __future__ import annotations
+
+import argparse
+from math import prod
+from types import ModuleType
+
+from hvd_ext.errors import UsageError
+
+
+def sample_groups(args: argparse.Namespace, hvd: ModuleType) -> int:
+    """How many groups of ranks there are, of as many as --grid says.
+
+    Raises:
+        UsageError: the ranks cannot form such groups, or would have to do without an exchange.
+    """
+    grid, space = "x".join(map(str, args.grid)), prod(args.grid)
+    if space > 1 and args.exchange == "none":
+        raise UsageError(
+            f"--exchange none: the ranks that share a sample (--grid {grid}) must add up their "
+            "gradients: leave --grid out, or name another exchange"
+        )
+    if hvd.size() % space:
+        raise UsageError(
+            f"--grid {grid} takes {space} ranks a sample, which "
+            f"does not divide {hvd.size()}: change --grid or the number of ranks"
+        )
+    return int(hvd.size() // space)
