@@ -135,6 +135,8 @@ setup(
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
         # Arrays of other formats, which `python -m hvd_ext.data pack` reads.
         "arrays": ["h5py>=3.8", "zarr>=3"],
+        # --tensorboard of the trainers.
+        "tensorboard": ["tensorboard"],
         # Pictures of benchmarks.
         "plot": ["matplotlib>=3.8"],
         # Models of others, which tests/public_models.py splits.
@@ -155,7 +157,7 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
-            "scikit-learn",  # handwritten digits, for examples/digits.py
+            "scikit-learn",  # handwritten digits
         ],
     },
     entry_points={

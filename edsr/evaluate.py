@@ -44,6 +44,8 @@ PROGRAM = "edsr.evaluate"
 EXAMPLE = "python -m edsr.evaluate --checkpoint runs/x2/checkpoint.pt --data photographs/test"
 # In pixels of the small image: exact, whatever it is.
 TILE = 512
+# Of RGB, in pixels beyond the scale.
+SHAVE = 6
 
 Figures = dict[str, float]
 
@@ -133,13 +135,13 @@ def judge(
     """
     scale = model.architecture.scale
     height, width = high.shape[:2]
-    if min(height, width) < least_length(scale + 6):
+    if min(height, width) < least_length(scale + SHAVE):
         raise UsageError(f"an image of {width}x{height} is too small to be judged: leave it out")
     made = upscale_pixels(model, low, TILE, ensemble=ensemble)
     results = {"bicubic": resize_bicubic(low, height, width, kernel), "edsr": made}
     figures = {}
     for name, result in results.items():
-        for colours, shave, luma in (("rgb", scale + 6, False), ("y", scale, True)):
+        for colours, shave, luma in (("rgb", scale + SHAVE, False), ("y", scale, True)):
             figures[f"{name}_{colours}_db"] = psnr_db(result, high, shave, luma=luma)
             figures[f"{name}_{colours}_ssim"] = ssim(result, high, shave, luma=luma)
     return figures, made

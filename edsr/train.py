@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import zlib
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from edsr.data import (
     SYNTHETIC_IMAGES,
@@ -21,6 +25,7 @@ from edsr.data import (
     stack,
     synthetic_image,
 )
+from edsr.evaluate import judge
 from edsr.images import KERNELS, MATLAB, shrink
 from edsr.model import (
     EDSR,
@@ -40,6 +45,7 @@ from training.arguments import (
     Parser,
     add_exchange_arguments,
     add_loading_arguments,
+    add_log_arguments,
     add_precision_arguments,
     grid_of,
 )
@@ -80,16 +86,26 @@ def parser() -> Parser:
     cli.add_argument(
         "--batch-size", type=at_least(1), default=16, help="samples per rank, or group of --grid"
     )
+    cli.add_argument(
+        "--batches-per-allreduce", type=at_least(1), default=1, help="batches per rank and step"
+    )
     cli.add_argument("--steps", type=at_least(1), default=300_000, help="steps in all")
     cli.add_argument("--lr", type=above_zero, default=1e-4, help="Adam's learning rate")
     cli.add_argument(
         "--lr-decay-every", type=at_least(1), default=200_000, help="steps that halve it"
     )
-    cli.add_argument("--seed", type=at_least(0), default=1, help="of weights and samples")
-    cli.add_argument("--log-every", type=at_least(1), default=10, help="steps per log row")
+    cli.add_argument("--clip", type=above_zero, metavar="NORM", help="of gradients, at most")
     cli.add_argument(
-        "--checkpoint-every", type=at_least(1), default=1000, help="steps per checkpoint"
+        "--ema",
+        type=_share,
+        metavar="DECAY",
+        help="validate and keep an average of the weights too, which decays so a step, as in 0.999",
     )
+    cli.add_argument("--seed", type=at_least(0), default=1, help="of weights and samples")
+    cli.add_argument(
+        "--validate", type=Path, metavar="DIR", help="folder of images, or FILE.pack of one"
+    )
+    add_log_arguments(cli, checkpoint_every=1000, validate_every="1000")
     begin = cli.add_mutually_exclusive_group()
     begin.add_argument(
         "--resume",
@@ -114,7 +130,7 @@ class EdsrTrainer(loop.Trainer):
 
     model: EDSR
     advice = "lower --batch-size, --patch or --features"
-    unit, columns = "images", ("lr",)
+    unit, columns, higher_is_better = "images", ("lr",), True
 
     def __init__(self, args: argparse.Namespace, hvd: ModuleType) -> None:
         """Read all that this rank needs; nothing is exchanged or written yet.
@@ -124,7 +140,8 @@ class EdsrTrainer(loop.Trainer):
         """
         self.args, self.hvd = args, hvd
         self.groups = sample_groups(args, hvd)
-        self.run = Run(args, hvd, PROGRAM, KIND, args.batch_size * self.groups)
+        group_batch = args.batch_size * args.batches_per_allreduce
+        self.run = Run(args, hvd, PROGRAM, KIND, group_batch * self.groups)
         torch.manual_seed(args.seed)
         self.model = EDSR(_architecture(args))
         self.architecture = write_architecture(self.model.architecture)
@@ -134,6 +151,18 @@ class EdsrTrainer(loop.Trainer):
         elif self.run.leads and args.load:
             start_from(self.model, args.load)
         self._images = self._open_images()
+        if args.validate:
+            self._held_out = self._open(args.validate, 1)
+            self.figures = ("psnr_db", "bicubic_db")
+            # Each rank has images of its own, also where patches are shared.
+            self._judged = deepcopy(self.model)
+        self.average: AveragedModel | None = None
+        if args.ema:
+            self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(args.ema))
+            # Taken over as they are: the average begins with the first weights.
+            self.average.update_parameters(self.model)
+            if self._resumed:
+                self.average.module.load_state_dict(self._resumed["ema"])
 
     def load(self) -> None:
         """Decode the images, each on one rank of a node. A collective.
@@ -166,10 +195,14 @@ class EdsrTrainer(loop.Trainer):
         self.optimizer = self.hvd.DistributedOptimizer(
             torch.optim.Adam(learnt, lr=self.args.lr, betas=(0.9, 0.999)),
             named_parameters=self.model.named_parameters(),
+            backward_passes_per_step=self.args.batches_per_allreduce,
             **ranks.exchange_options(self.args, self.hvd),
         )
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
+        if self.average:
+            self.average.to(self.run.device)
+            self.hvd.broadcast_parameters(self.average.module.state_dict(), root_rank=0)
         self.loader = self.run.loader(
             self.patches, self.grid.sample_group, self.groups, self.patches.cut, stack
         )
@@ -180,30 +213,57 @@ class EdsrTrainer(loop.Trainer):
             low, high = next(self.loader)
             low = low.to(device, memory_format=ranks.memory_format(args))
             high = high.to(device)
-            if self.grid.space.size > 1:
-                high = spatial.scatter(high, self.grid)
         self.lr = args.lr * 0.5 ** (self.run.position.step // args.lr_decay_every)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
 
-        def loss() -> Tensor:
+        def loss(low: Tensor, high: Tensor) -> Tensor:
+            if self.grid.space.size > 1:
+                high = spatial.scatter(high, self.grid)
             with ranks.autocast(args, device):
-                return nn.functional.l1_loss(self.model(low), high)
+                value = nn.functional.l1_loss(self.model(low), high)
+            # Gradients of the parts add up, and are to be the mean over all of them.
+            return value / args.batches_per_allreduce
 
-        return loop.descend(self.optimizer, loss)
+        parts = zip(low.split(args.batch_size), high.split(args.batch_size), strict=True)
+        losses = (partial(loss, *part) for part in parts)
+        value = loop.descend(self.optimizer, *losses, clip=args.clip)
+        if self.average:
+            self.average.update_parameters(self.model)
+        return value
 
     def row(self) -> tuple[float, ...]:
         """The learning rate of the last step."""
         return (self.lr,)
+
+    def validate(self) -> tuple[float, float]:
+        """PSNR in dB on RGB, and bicubic's: means over the images. A collective."""
+        hvd, args = self.hvd, self.args
+        learnt = self.average.module if self.average else self.model
+        self._judged.to(self.run.device).load_state_dict(learnt.state_dict())
+        sums = torch.zeros(3, dtype=torch.float64)
+        for number in range(hvd.rank(), self._held_out.count, hvd.size()):
+            low, high = shrink(self._held_out.open(number), args.scale, args.kernel)
+            figures, _ = judge(self._judged, high, low, args.kernel)
+            sums += torch.tensor([figures["edsr_rgb_db"], figures["bicubic_rgb_db"], 1])
+        mine, bicubic, count = hvd.allreduce(sums, name="validation", op=hvd.Sum)
+        return float(mine / count), float(bicubic / count)
+
+    def state(self) -> dict[str, Any]:
+        """The averaged weights."""
+        return {"ema": self.average.module.state_dict()} if self.average else {}
 
     def _open_images(self) -> Images:
         args = self.args
         least = args.patch * args.scale
         if args.synthetic:
             return Images(SYNTHETIC_IMAGES, lambda i: synthetic_image(args.seed, i, 2 * least))
-        if is_pack(args.data):
-            return packed_images(open_pack(args.data, self.hvd, PROGRAM), least)
-        return folder_images(args.data, least)
+        return self._open(args.data, least)
+
+    def _open(self, path: Path, least: int) -> Images:
+        if is_pack(path):
+            return packed_images(open_pack(path, self.hvd, PROGRAM), least)
+        return folder_images(path, least)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -215,6 +275,14 @@ def main(arguments: Sequence[str]) -> int:
     ranks.require_equal(hvd, PROGRAM, trainer.contents, f"the images in {args.data}")
     loop.train(trainer)
     return 0
+
+
+def _share(text: str) -> float:
+    """An argparse type: a number between 0 and 1."""
+    value = above_zero(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
+    return value
 
 
 def _architecture(args: argparse.Namespace) -> Architecture:

@@ -32,8 +32,8 @@ def read_weights(path: Path) -> tuple[Architecture, Weights]:
     """The architecture and the state_dict in a file.
 
     Args:
-        path: a checkpoint of edsr.train, a bare state_dict (EDSR-PyTorch), or one of BasicSR,
-            whose averaged weights (`params_ema`) come before `params`.
+        path: a checkpoint of edsr.train, a bare state_dict (EDSR-PyTorch), or one of BasicSR;
+            averaged weights come before those that were trained.
 
     Raises:
         UsageError: the file cannot be read, or holds no weights of an EDSR.
@@ -42,7 +42,7 @@ def read_weights(path: Path) -> tuple[Architecture, Weights]:
     if found.get("kind") is not None:
         if found["kind"] != KIND:
             raise UsageError(f"{path} is a checkpoint of {found['kind']!r}, not of {KIND!r}")
-        return read_architecture(found, path), dict(found.get("model", {}))
+        return read_architecture(found, path), dict(found.get("ema", found.get("model", {})))
     weights = {_own_name(name): value for name, value in _state_dict(found).items()}
     architecture = _read_off(weights, path)
     if f"body.{architecture.blocks}.weight" not in weights:

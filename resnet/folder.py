@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO
 
 import numpy as np
@@ -17,6 +19,8 @@ from torch import Tensor
 
 from hvd_ext.data import PackedFile, fingerprint, map_ahead
 from hvd_ext.errors import UsageError
+from training import ranks
+from training.packs import is_pack, open_pack
 
 Opened = tuple[Image.Image, int]
 Sample = tuple[NDArray[np.uint8], int]
@@ -37,10 +41,7 @@ class Images(ABC):
     """
 
     classes: tuple[str, ...]
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str: ...
+    fingerprint: str
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -53,27 +54,22 @@ class Images(ABC):
             UsageError: it cannot be read.
         """
 
-    def validation_sample(self, index: int, side: int) -> Sample:
-        """Image `index`, its short edge resized to side * 256 / 224 and its centre cut out."""
-        image, label = self[index]
-        length = side / 224 * 256 / min(image.width, image.height)
-        half = side / length / 2
-        x, y = image.width / 2, image.height / 2
-        box = (x - half, y - half, x + half, y + half)
-        return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, box=box)), label
-
 
 @dataclass(frozen=True)
 class ClassFolder(Images):
     """A folder of class folders.
 
     Attributes:
+        root: the folder.
         classes: names of the classes; a label is a place in them.
-        samples: (path, label) of each image, in the order of the names.
+        samples: (class/image, label) of each, in the order of the names.
+        fingerprint: the same for the same names and labels.
     """
 
+    root: Path
     classes: tuple[str, ...]
-    samples: tuple[tuple[Path, int], ...]
+    samples: tuple[tuple[str, int], ...]
+    fingerprint: str
 
     @classmethod
     def read(cls, root: Path, classes: tuple[str, ...] = ()) -> ClassFolder:
@@ -91,26 +87,23 @@ class ClassFolder(Images):
         found = tuple(sorted(p.name for p in root.iterdir() if p.is_dir()))
         classes = classes or found
         require_known(root, found, classes)
+        labels = {name: label for label, name in enumerate(classes)}
         samples = tuple(
-            (path, classes.index(name))
+            (f"{name}/{image}", labels[name])
             for name in found
-            for path in sorted((root / name).iterdir())
-            if path.suffix.lower() in SUFFIXES
+            for image in sorted(entry.name for entry in os.scandir(root / name))
+            if image.lower().endswith(SUFFIXES)
         )
         if not samples:
             raise UsageError(f"{root} holds no class/image ({' '.join(SUFFIXES)})")
-        return cls(classes, samples)
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint([(path.name, label) for path, label in self.samples])
+        return cls(root, classes, samples, fingerprint(samples))
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Opened:
-        path, label = self.samples[index]
-        return _decode(path, path), label
+        name, label = self.samples[index]
+        return _decode(self.root / name, self.root / name), label
 
 
 class ClassPack(Images):
@@ -132,10 +125,7 @@ class ClassPack(Images):
         self.classes = classes or found
         require_known(file.path, found, self.classes)
         self._labels = [self.classes.index(name) for name in found]
-
-    @property
-    def fingerprint(self) -> str:
-        return self._file.fingerprint
+        self.fingerprint = file.fingerprint
 
     def __len__(self) -> int:
         return len(self._file)
@@ -152,6 +142,33 @@ def require_known(path: Path, found: Iterable[str], classes: Sequence[str]) -> N
     """Raise UsageError if a class was found that is not among those of the training set."""
     if unknown := sorted(set(found) - set(classes)):
         raise UsageError(f"{path} has class {unknown[0]!r}, which is not in the training set")
+
+
+def read_images(path: Path, hvd: ModuleType, program: str, classes: tuple[str, ...] = ()) -> Images:
+    """The images of a folder or of a packed file, which rank 0 lists for all. A collective.
+
+    Args:
+        path: DIR/class/image, or FILE.pack of such a folder.
+        hvd: the exchange.
+        program: the name that the error begins with.
+        classes: the classes that it may have; empty: those that it has.
+
+    Raises:
+        SystemExit: it cannot be used; rank 0 has said why.
+    """
+    if is_pack(path):
+        return ClassPack(open_pack(path, hvd, program), classes)
+    return ranks.read_on_rank_0(hvd, program, lambda: ClassFolder.read(path, classes))
+
+
+def centred(opened: Opened, side: int) -> Sample:
+    """An image, its short edge resized to side * 256 / 224 and its centre cut out."""
+    image, label = opened
+    length = side / 224 * 256 / min(image.width, image.height)
+    half = side / length / 2
+    x, y = image.width / 2, image.height / 2
+    box = (x - half, y - half, x + half, y + half)
+    return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, box=box)), label
 
 
 def train_sample(opened: Opened, side: int, rng: np.random.Generator) -> Sample:
@@ -174,10 +191,15 @@ def load_batches(
 
 
 def stack(samples: list[Sample]) -> tuple[Tensor, Tensor]:
-    """Images (N, 3, H, W), normalised, and labels (N,)."""
+    """Images (N, 3, H, W), as bytes, and labels (N,)."""
     pixels, labels = zip(*samples, strict=True)
-    images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
-    return (images - _MEAN) / _STD, torch.tensor(labels)
+    return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2), torch.tensor(labels)
+
+
+def normalised(images: Tensor) -> Tensor:
+    """Images of bytes as floats, with ImageNet's mean and deviation taken off."""
+    mean, std = _MEAN.to(images.device), _STD.to(images.device)
+    return (images.contiguous().float() / 255 - mean) / std
 
 
 def _decode(file: Path | BinaryIO, name: object) -> Image.Image:

@@ -1,4 +1,4 @@
-"""The DistributedOptimizer that the flags ask for, and its learning rate."""
+"""The optimizer that the flags ask for, and its learning rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from resnet.schedule import LearningRate
 from training.ranks import exchange_options
+
+# Of which --base-lr is the rate: 0.0125 are 0.1 for 256, as Goyal et al. have it.
+_REFERENCE_BATCH = 32
 
 
 def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) -> int:
@@ -21,6 +25,22 @@ def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) ->
     if not args.use_adasum:
         return int(hvd.size())
     return int(hvd.local_size()) if device.type == "cuda" and hvd.nccl_built() else 1
+
+
+def learning_rate(args: argparse.Namespace, hvd: ModuleType, device: torch.device) -> LearningRate:
+    """From the rate of one batch to that of all batches of a step."""
+    first = args.base_lr * args.batch_size / _REFERENCE_BATCH
+    full = first * lr_scale(args, hvd, device) * args.batches_per_allreduce
+    return LearningRate(first, full, args.epochs, args.warmup_epochs, args.schedule)
+
+
+def sgd(args: argparse.Namespace, model: nn.Module) -> torch.optim.SGD:
+    """SGD as Goyal et al., 2017, section 5.1: Nesterov's, and no decay of batch norms."""
+    norms = [p for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]
+    known = set(map(id, norms))
+    others = [p for p in model.parameters() if id(p) not in known]
+    groups = [{"params": others, "weight_decay": args.wd}, {"params": norms, "weight_decay": 0.0}]
+    return torch.optim.SGD(groups, args.base_lr, momentum=args.momentum, nesterov=args.momentum > 0)
 
 
 def distributed(

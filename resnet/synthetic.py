@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import hvprof
 from hvd_ext.cli import progress
 from hvd_ext.files import write_json
-from resnet.model import resnet50
+from resnet.model import MODELS
 from resnet.optimizer import distributed, lr_scale
 from training import ranks
 from training.loop import descend
@@ -25,7 +25,8 @@ def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
         device = ranks.device(args, hvd)
     torch.manual_seed(args.seed)
     layout = ranks.memory_format(args)
-    model = resnet50().to(device)
+    torch.backends.cudnn.benchmark = True  # as Horovod's
+    model = MODELS[args.model]().to(device)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01 * lr_scale(args, hvd, device))
     optimizer = distributed(args, hvd, sgd, model)
     hvprof.watch_exchange(optimizer)

@@ -1,6 +1,6 @@
-"""Train ResNet-50 on a folder of classes, or time it on random data (--synthetic).
+"""Train ResNet on a folder of classes, judge weights, or time it on random data (--synthetic).
 
-The recipe is that of Goyal et al., "Accurate, Large Minibatch SGD", 2017.
+The recipe is that of Goyal et al., "Accurate, Large Minibatch SGD", 2017: section 5.1.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from pathlib import Path
 from hvd_ext.cli import above_zero, at_least, not_negative, output_file, run
 from hvd_ext.errors import UsageError
 from resnet.imagenet import ImageNetTrainer
+from resnet.model import MODELS
+from resnet.schedule import SCHEDULES
 from resnet.synthetic import benchmark
+from resnet.validation import evaluate, require_weights
 from training import ranks
 from training.arguments import (
     Parser,
     add_exchange_arguments,
     add_loading_arguments,
     add_precision_arguments,
+    add_tensorboard_argument,
 )
 
 PROGRAM = "resnet.train"
@@ -29,9 +33,9 @@ def parser() -> Parser:
     """The command line; flags that Horovod's examples have bear their names."""
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     positive, natural = at_least(1), at_least(0)
-    cli.add_argument("--model", choices=("resnet50",), default="resnet50", help="what is trained")
+    cli.add_argument("--model", choices=MODELS, default="resnet50", help="what is trained")
     cli.add_argument("--batch-size", type=positive, default=32, help="images per rank")
-    cli.add_argument("--image-size", type=at_least(64), default=224, help="length of an image")
+    cli.add_argument("--image-size", type=at_least(32), default=224, help="length of an image")
     cli.add_argument("--seed", type=natural, default=42, help="of weights and samples")
     cli.add_argument("--fp16-allreduce", action="store_true", help="exchange 16-bit gradients")
     cli.add_argument("--use-adasum", action="store_true", help="combine gradients by Adasum")
@@ -43,13 +47,18 @@ def parser() -> Parser:
     cli.add_argument(
         "--no-cuda", action="store_const", dest="device", const="cpu", help="as --device cpu"
     )
+    cli.add_argument(
+        "--json",
+        type=output_file,
+        metavar="FILE",
+        help="gets the result of --synthetic or --evaluate",
+    )
 
     synthetic = cli.add_argument_group("on random data")
     synthetic.add_argument("--synthetic", action="store_true", help="time it on random data")
     synthetic.add_argument("--num-warmup-batches", type=natural, default=10, help="not timed")
     synthetic.add_argument("--num-batches-per-iter", type=positive, default=10, help="timed as one")
     synthetic.add_argument("--num-iters", type=positive, default=10, help="timings taken")
-    synthetic.add_argument("--json", type=output_file, metavar="FILE", help="gets the result")
 
     folder = cli.add_argument_group("on a folder of classes")
     folder.add_argument(
@@ -58,7 +67,19 @@ def parser() -> Parser:
     folder.add_argument(
         "--val-dir", type=Path, metavar="DIR", help="DIR/class/image, or FILE.pack of it"
     )
-    folder.add_argument("--log-dir", type=Path, default=Path("logs"), help="gets log.csv")
+    folder.add_argument(
+        "--load",
+        type=Path,
+        metavar="FILE",
+        help="start from its weights, or torchvision's; of other classes, from all but the last "
+        "layer's",
+    )
+    folder.add_argument(
+        "--evaluate",
+        action="store_true",
+        help="judge the weights of --load, or of the latest checkpoint, on --val-dir, and end",
+    )
+    folder.add_argument("--log-dir", type=Path, default=Path("logs"), help="gets log.csv, best.pt")
     folder.add_argument(
         "--checkpoint-format",
         default="checkpoint-{epoch}.pth.tar",
@@ -68,16 +89,43 @@ def parser() -> Parser:
         "--checkpoint-every", type=natural, default=0, help="steps; 0: after epochs only"
     )
     folder.add_argument(
+        "--keep", type=natural, default=0, metavar="N", help="last checkpoints; 0: all"
+    )
+    folder.add_argument("--log-every", type=positive, default=50, help="steps per line shown")
+    add_tensorboard_argument(folder)
+    folder.add_argument(
         "--batches-per-allreduce", type=positive, default=1, help="batches per rank and step"
     )
     folder.add_argument("--val-batch-size", type=positive, default=32, help="images per rank")
     folder.add_argument("--epochs", type=positive, default=90, help="epochs in all")
     folder.add_argument(
-        "--base-lr", type=above_zero, default=0.0125, help="learning rate of one rank's batch"
+        "--base-lr",
+        type=above_zero,
+        default=0.0125,
+        help="learning rate of 32 images; it grows with the batch of all ranks",
     )
-    folder.add_argument("--warmup-epochs", type=natural, default=5, help="epochs until it is full")
-    folder.add_argument("--momentum", type=not_negative, default=0.9, help="of SGD")
-    folder.add_argument("--wd", type=not_negative, default=5e-5, help="weight decay")
+    folder.add_argument(
+        "--warmup-epochs", type=not_negative, default=5, help="epochs until it is full"
+    )
+    folder.add_argument(
+        "--schedule",
+        choices=SCHEDULES,
+        default="steps",
+        help="of the rate: a tenth after 3/9, 6/9 and 8/9 of --epochs, or half a cosine",
+    )
+    folder.add_argument("--momentum", type=not_negative, default=0.9, help="of SGD (Nesterov)")
+    folder.add_argument(
+        "--wd", type=not_negative, default=1e-4, help="weight decay, of all but batch norms"
+    )
+    folder.add_argument(
+        "--label-smoothing", type=not_negative, default=0.0, metavar="X", help="as in 0.1"
+    )
+    folder.add_argument(
+        "--no-augmentation",
+        action="store_false",
+        dest="augment",
+        help="train on images cut as for validation, not at random and mirrored",
+    )
     add_loading_arguments(folder, workers=4)
     return cli
 
@@ -88,6 +136,12 @@ def main(arguments: Sequence[str]) -> int:
     if args.synthetic:
         with ranks.abort_on_error(hvd, PROGRAM), ranks.enough_memory(advice):
             benchmark(args, hvd, PROGRAM)
+        return 0
+    if args.evaluate:
+        with ranks.collective_errors(hvd, PROGRAM):
+            weights = require_weights(args)
+        with ranks.abort_on_error(hvd, PROGRAM), ranks.enough_memory(advice):
+            evaluate(args, hvd, PROGRAM, weights)
         return 0
     with ranks.collective_errors(hvd, PROGRAM):
         trainer = ImageNetTrainer(_checked(args), hvd, PROGRAM)

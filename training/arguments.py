@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from hvd_ext.cli import at_least
@@ -90,6 +91,45 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_log_arguments(
+    parser: argparse.ArgumentParser, checkpoint_every: int, validate_every: str
+) -> None:
+    """Add the flags that say when `training.loop` logs, validates and saves.
+
+    Args:
+        parser: the command line.
+        checkpoint_every: steps, unless the flag says otherwise.
+        validate_every: steps, or "epoch", likewise.
+    """
+    positive = at_least(1)
+    parser.add_argument("--log-every", type=positive, default=10, help="steps per log row")
+    parser.add_argument(
+        "--checkpoint-every", type=positive, default=checkpoint_every, help="steps per checkpoint"
+    )
+    parser.add_argument(
+        "--keep",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="of the last checkpoints, as checkpoint-STEP.pt",
+    )
+    parser.add_argument(
+        "--validate-every",
+        type=_steps_or_epoch,
+        default=validate_every,
+        metavar="STEPS",
+        help="steps per validation, or epoch; the best checkpoint stays as best.pt",
+    )
+    add_tensorboard_argument(parser)
+
+
+def add_tensorboard_argument(parser: argparse._ActionsContainer) -> None:
+    """Add --tensorboard."""
+    parser.add_argument(
+        "--tensorboard", type=Path, metavar="DIR", help="gets what is logged, for TensorBoard"
+    )
+
+
 def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> None:
     """Add the flags of trainers that read samples while they train.
 
@@ -103,6 +143,11 @@ def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> N
     parser.add_argument(
         "--prefetch", type=at_least(0), default=2, help="batches loaded ahead; 0: within the step"
     )
+
+
+def _steps_or_epoch(text: str) -> int:
+    """Steps; 0 stands for an epoch."""
+    return 0 if text == "epoch" else at_least(1)(text)
 
 
 def _compression(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,15 +17,17 @@ from hvd_ext.errors import UsageError
 from hvd_ext.files import atomic_path
 
 # Flags that say where, on what and for how long, not what is learnt: a resumed run may
-# have others. So may the number of ranks, and --batch-size with it: see `require_same_flags`.
+# have others. So may the number of ranks, and the batch of each with it: see `require_same_flags`.
 MAY_CHANGE = frozenset(
     {
         *("data", "train_dir", "val_dir", "output", "log_dir", "json", "load", "resume"),
-        *("steps", "epochs", "log_every", "checkpoint_every", "checkpoint_format"),
+        *("steps", "log_every", "checkpoint_every", "checkpoint_format", "keep", "evaluate"),
+        *("validate", "validate_every", "tensorboard"),
         *("exchange", "device", "threads", "workers", "prefetch", "grid", "val_batch_size"),
         *("num_warmup_batches", "num_batches_per_iter", "num_iters", "stop_after"),
     }
 )
+_OF_THE_BATCH = ("batch_size", "batches_per_allreduce")
 
 
 def shaping_flags(args: argparse.Namespace) -> dict[str, Any]:
@@ -36,16 +40,16 @@ def require_same_flags(
 ) -> None:
     """Check that a run has the flags of its checkpoint.
 
-    On another number of ranks another --batch-size is accepted if the batch of all ranks
-    is the same.
+    On another number of ranks another batch of each is accepted if that of all ranks is the
+    same.
 
     Raises:
         UsageError: a flag differs; the message has the old and the new value of each.
     """
     old, new = checkpoint["flags"], shaping_flags(args)
     changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-    if checkpoint["global_batch"] == global_batch and "batch_size" in changed:
-        changed.remove("batch_size")
+    if checkpoint["global_batch"] == global_batch:
+        changed = [name for name in changed if name not in _OF_THE_BATCH]
     if changed:
         told = "; ".join(
             f"--{name.replace('_', '-')} was {_given(old.get(name))}, now {_given(new.get(name))}"
@@ -75,6 +79,31 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         except RuntimeError as error:
             # torch's writer hides a full disk behind a RuntimeError.
             raise OSError(str(error).splitlines()[0]) from error
+
+
+def keep_last(path: Path, step: int, keep: int) -> None:
+    """Keep the checkpoint at `path` as NAME-STEP too, and of such ones the last `keep` alone.
+
+    Raises:
+        HvdExtError: it cannot be kept.
+    """
+    if not keep:
+        return
+    name = path.with_name(f"{path.stem}-{step}{path.suffix}")
+    with atomic_path(name) as temporary:
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)  # the next checkpoint replaces the name, not the file
+        except OSError:
+            shutil.copyfile(path, temporary)
+    pattern = re.compile(rf"{re.escape(path.stem)}-(\d+){re.escape(path.suffix)}")
+    steps = {
+        int(found[1]): other
+        for other in path.parent.iterdir()
+        if (found := pattern.fullmatch(other.name))
+    }
+    for old in sorted(steps)[:-keep]:
+        steps[old].unlink(missing_ok=True)
 
 
 def read_file(path: Path, kind: str) -> dict[str, Any]:

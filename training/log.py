@@ -1,19 +1,30 @@
-"""A CSV log that a resumed run goes on with."""
+"""A log that a resumed run goes on with: a CSV file, and TensorBoard where it is asked for."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.files import atomic_path
+from hvd_ext.files import atomic_path, make_folder
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class CsvLog:
     """A CSV file that grows by a row at a time; its first column counts the steps."""
 
-    def __init__(self, path: Path, columns: Sequence[str], *, resumed_at: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        columns: Sequence[str],
+        *,
+        resumed_at: int = 0,
+        board: SummaryWriter | None = None,
+    ) -> None:
         """Start a log, or go on with one.
 
         Args:
@@ -21,6 +32,7 @@ class CsvLog:
             columns: names of the columns; the first is the step.
             resumed_at: rows of the file up to this step are kept; later ones are
                 of steps that will be taken again.
+            board: gets the rows too, as PATH's stem / column.
 
         Raises:
             HvdExtError: the file is something else, or cannot be written.
@@ -38,7 +50,7 @@ class CsvLog:
                 ) from error
         with atomic_path(path) as temporary, temporary.open("w", newline="") as stream:
             csv.writer(stream).writerows([columns, *kept])
-        self._path = path
+        self._path, self._columns, self._board = path, columns, board
 
     def write(self, *values: int | float) -> None:
         """Append one row; floats keep all their bits.
@@ -51,3 +63,29 @@ class CsvLog:
                 csv.writer(stream).writerow([repr(value) for value in values])
         except OSError as error:
             raise HvdExtError(f"cannot write {self._path}: {error.strerror}") from error
+        if self._board:
+            for name, value in zip(self._columns[1:], values[1:], strict=True):
+                self._board.add_scalar(f"{self._path.stem}/{name}", value, int(values[0]))
+            self._board.flush()
+
+
+def tensorboard(folder: Path | None, resumed_at: int) -> SummaryWriter | None:
+    """What --tensorboard asks for.
+
+    Args:
+        folder: gets the events; None: nothing is asked for.
+        resumed_at: TensorBoard forgets what a broken run has written of later steps.
+
+    Raises:
+        UsageError: TensorBoard is not installed, or the folder cannot be made.
+    """
+    if folder is None:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError(
+            "--tensorboard: TensorBoard is not installed: pip install tensorboard"
+        ) from error
+    make_folder(folder)
+    return SummaryWriter(str(folder), purge_step=resumed_at + 1)

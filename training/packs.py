@@ -20,9 +20,7 @@ def open_pack(path: Path, hvd: ModuleType, program: str) -> PackedFile:
     Raises:
         SystemExit: it cannot be used; rank 0 has said why.
     """
-    with ranks.collective_errors(hvd, program):
-        tables = Tables.read(path) if hvd.rank() == 0 else None
-    tables = hvd.broadcast_object(tables, root_rank=0, name="tables")
+    tables = ranks.read_on_rank_0(hvd, program, lambda: Tables.read(path))
     with ranks.collective_errors(hvd, program):
         return PackedFile(path, tables)
     raise AssertionError("unreachable")

@@ -12,16 +12,18 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from hvd_ext.errors import HvdExtError, MismatchError, UsageError
 from hvd_ext.process import allow_singleton_mpi
 from training.arguments import EXCHANGES, Parser
+
+Read = TypeVar("Read")
 
 _NO_MEMORY = "can't allocate memory"
 
@@ -185,6 +187,18 @@ def enough_memory(advice: str) -> Iterator[None]:
             raise
         said = said.rpartition("DefaultCPUAllocator: ")[2]
         raise HvdExtError(f"does not fit in memory: {said}; {advice}") from error
+
+
+def read_on_rank_0(hvd: ModuleType, program: str, read: Callable[[], Read]) -> Read:
+    """What rank 0 reads, for all. A collective.
+
+    Raises:
+        SystemExit: on every rank, if it cannot be read; rank 0 has said why.
+    """
+    with collective_errors(hvd, program):
+        value = read() if hvd.rank() == 0 else None
+    received: Read = hvd.broadcast_object(value, root_rank=0, name="read")
+    return received
 
 
 def require_equal(hvd: ModuleType, program: str, value: object, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from training.checkpoint import (
 )
 from training.stopping import STOPPED, Stopping
 
-_HELD = ("flags", "global_batch", "model", "optimizer", "epoch", "step", "order", "rng")
+_HELD = ("flags", "global_batch", "model", "optimizer", "epoch", "step", "best", "order", "rng")
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Run:
         order: of its samples, once `follow` was called.
         step_times_s: of the steps that this process took.
         resume_hint: what to add to the flags to go on from the checkpoint.
+        best: the figure by which the best checkpoint so far was chosen, or None.
     """
 
     resume_hint = " and --resume"
@@ -82,6 +84,7 @@ class Run:
         self.global_batch = global_batch
         self.position = Position()
         self.step_times_s: list[float] = []
+        self.best: float | None = None
         self._stopping = Stopping(args.stop_after)
         self._resumed_order: dict[str, Any] = {}
 
@@ -96,6 +99,7 @@ class Run:
         order = checkpoint["order"]
         self.position = Position(checkpoint["epoch"], checkpoint["step"], order["position"])
         self._resumed_order = order
+        self.best = checkpoint["best"]
         return checkpoint
 
     def follow(self, order: Order) -> None:
@@ -174,7 +178,8 @@ class Run:
         """
         hvd = self.hvd
         hvprof.watch_exchange(optimizer)
-        self.position, rng = hvd.broadcast_object((self.position, resumed.get("rng")), root_rank=0)
+        mine = (self.position, self.best, resumed.get("rng"))
+        self.position, self.best, rng = hvd.broadcast_object(mine, root_rank=0)
         if rng is not None:
             if self.leads:
                 optimizer.load_state_dict(resumed["optimizer"])
@@ -254,6 +259,25 @@ class Run:
         """Whether this step's number is a multiple; 0: none is."""
         return every > 0 and self.position.step % every == 0
 
+    def epoch_ended(self) -> bool:
+        """Whether this step used an epoch's last sample."""
+        return self.position.samples % self.order.samples < self.global_batch
+
+    def improves(self, figure: float, *, higher_is_better: bool) -> bool:
+        """Whether a figure is the best so far, which is then remembered.
+
+        Args:
+            figure: the same on every rank.
+            higher_is_better: or else a lower one is.
+        """
+        if self.best is None:
+            improved = not math.isnan(figure)
+        else:
+            improved = figure > self.best if higher_is_better else figure < self.best
+        if improved:
+            self.best = figure
+        return improved
+
     def save(
         self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any
     ) -> None:
@@ -283,6 +307,7 @@ class Run:
                     "optimizer": optimizer_state,
                     "epoch": self.position.epoch,
                     "step": self.position.step,
+                    "best": self.best,
                     "order": self.order.state(self.position.samples),
                     "rng": torch.get_rng_state(),
                 }

@@ -26,7 +26,13 @@ from hvd_ext.data import Order, fingerprint
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from training import loop, ranks
-from training.arguments import Parser, add_exchange_arguments, add_loading_arguments, grid_of
+from training.arguments import (
+    Parser,
+    add_exchange_arguments,
+    add_loading_arguments,
+    add_log_arguments,
+    grid_of,
+)
 from training.grids import sample_groups
 from training.held_out import Indices, hold_out
 from training.measures import Measure
@@ -100,8 +106,7 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
         "--held-out",
         type=at_least(0),
         default=8,
-        help="least number of samples kept for validation, after each epoch and at the end: the "
-        "last ones, by whole universes",
+        help="least number of samples kept for validation: the last ones, by whole universes",
     )
     cli.add_argument("--steps", type=positive, default=1000, help="steps in all")
     cli.add_argument("--lr", type=above_zero, default=1e-3, help="Adam's learning rate")
@@ -118,8 +123,7 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
         "--warmup-epochs", type=not_negative, default=0, help="in which the rate grows from 0"
     )
     cli.add_argument("--seed", type=at_least(0), default=1, help="of weights and samples")
-    cli.add_argument("--log-every", type=positive, default=10, help="steps per log row")
-    cli.add_argument("--checkpoint-every", type=positive, default=500, help="steps per checkpoint")
+    add_log_arguments(cli, checkpoint_every=500, validate_every="epoch")
     cli.add_argument("--resume", action="store_true", help="go on from --output, with its flags")
     add_loading_arguments(cli, workers=2)
     add_exchange_arguments(cli)
@@ -211,17 +215,8 @@ class VolumeTrainer(loop.Trainer):
         """Epochs that are done, as a fraction, and the learning rate of the last step."""
         return (self._epoch(self.run.position.samples), self.lr)
 
-    def validates(self) -> bool:
-        """Whether the step was the last of an epoch."""
-        after = self.run.position.samples
-        before = after - self.run.global_batch
-        return bool(self.figures) and int(self._epoch(after)) > int(self._epoch(before))
-
-    @torch.no_grad()
-    def results(self) -> dict[str, float]:
+    def validate(self) -> tuple[float, ...]:
         """Figures of the samples that were held out, each counted once. A collective."""
-        if not self.figures:
-            return {}
         self.model.eval()
         # Losses, how many they are, and what the measure counts.
         sums = torch.zeros(2 + self.task.measure.terms, dtype=torch.float64)
@@ -235,8 +230,7 @@ class VolumeTrainer(loop.Trainer):
         # Those that share a sample have the same sums, which all count as often.
         loss, count, *rest = self.hvd.allreduce(sums, name="held_out", op=self.hvd.Sum).tolist()
         # A rank that keeps to itself may have none.
-        values = (loss / count if count else math.nan, *self.task.measure.values(rest))
-        return dict(zip(self.figures, values, strict=True))
+        return (loss / count if count else math.nan, *self.task.measure.values(rest))
 
     def _hold_out(self) -> tuple[Indices, Indices]:
         """Samples to learn from, and those held out; rank 0 looks for all. A collective."""

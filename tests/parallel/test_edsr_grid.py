@@ -53,15 +53,21 @@ def test_ranks_that_share_patches_learn_what_one_rank_learns(
     launch: Launch, tmp_path: Path
 ) -> None:
     flags = ("-m", "edsr.train", "--synthetic", "--blocks", 2, "--features", 8, "--patch", 17)
-    flags = (*flags, "--batch-size", 2, "--steps", 3, "--log-every", 1, "--threads", 1)
-    logs = []
+    flags = (*flags, "--batch-size", 1, "--steps", 3, "--log-every", 1, "--threads", 1)
+    Image.fromarray(synthetic_image(1, 1, 48)).save(tmp_path / "truth.png")
+    more = ("--batches-per-allreduce", 2, "--clip", 1, "--ema", 0.5)
+    flags = (*flags, *more, "--validate", tmp_path / "truth.png")
+    logs, judged = [], []
     for size, grid in ((1, "1x1"), (2, "1x2")):
         output = tmp_path / grid
         done = launch(size, (*flags, "--grid", grid, "--output", output))
         assert done.returncode == 0, done.stdout
         with (output / "log.csv").open() as stream:
             logs.append([float(row["loss"]) for row in csv.DictReader(stream)])
+        with (output / "validation.csv").open() as stream:
+            judged += [float(row["psnr_db"]) for row in csv.DictReader(stream)]
     assert len(logs[0]) == 3
+    assert judged[1] == pytest.approx(judged[0], abs=0.01)
     assert logs[1] == pytest.approx(logs[0], rel=1e-5)
     # The trained weights are the whole model's, for whoever upscales with them.
     one, two = (torch.load(tmp_path / grid / "checkpoint.pt")["model"] for grid in ("1x1", "1x2"))

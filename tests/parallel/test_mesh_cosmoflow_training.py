@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -29,8 +28,8 @@ def train(launch: Launch, size: int, *command: object) -> str:
     return str(done.stdout)
 
 
-def rows(folder: Path) -> list[dict[str, float]]:
-    with (folder / "log.csv").open() as stream:
+def rows(folder: Path, name: str = "log.csv") -> list[dict[str, float]]:
+    with (folder / name).open() as stream:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(stream)]
 
 
@@ -75,12 +74,15 @@ def test_each_epoch_is_validated_and_the_rate_grows_in_the_first(
     assert [row["step"] for row in found] == [4, 8, 9]
     assert [row["epoch"] for row in found] == [0.5, 1, 1.125]
     assert [row["lr"] for row in found] == pytest.approx([0.5**1.5 * 1e-3, *[0.5**0.5 * 1e-3] * 2])
-    assert math.isnan(found[0]["mae"])
-    assert 0 < found[1]["mae"] < 1
-    assert found[1]["mae"] != found[2]["mae"]
+    judged = rows(tmp_path, "validation.csv")
+    assert [row["step"] for row in judged] == [8, 9]
+    assert 0 < judged[0]["mae"] < 1
+    assert judged[0]["mae"] != judged[1]["mae"]
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["mae"] == found[2]["mae"]
-    assert f"held out loss {found[1]['held_out_loss']:.4f}, mae {found[1]['mae']:.4f}" in out
+    assert summary["mae"] == judged[1]["mae"]
+    assert f"held out loss {judged[0]['held_out_loss']:.4f}, mae {judged[0]['mae']:.4f}" in out
+    best = min(judged, key=lambda row: row["held_out_loss"])
+    assert torch.load(tmp_path / "best.pt")["step"] == best["step"]
 
 
 def test_hvprof_sees_the_steps_and_what_they_are_made_of(launch: Launch, tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_hvprof_sees_the_steps_and_what_they_are_made_of(launch: Launch, tmp_pat
     assert rank.step_count == 3
     assert [calls[name] for name in ("forward", "backward", "update")] == [3, 3, 3]
     assert calls["load"] == 3 + 2  # the samples held out are read too
-    assert calls["checkpoint"] == 1
+    assert calls["checkpoint"] == 2  # the last, and the best
 
 
 def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path) -> None:

@@ -16,9 +16,12 @@ import torch
 from PIL import Image
 
 from edsr.data import synthetic_image
+from edsr.evaluate import judge
+from edsr.images import load_rgb, shrink
+from edsr.weights import load_model
 from hvd_ext.data.__main__ import main as pack
-from resnet.folder import ClassFolder, load_batches
-from resnet.model import load_weights, resnet50
+from resnet.folder import ClassFolder, centred, load_batches, normalised
+from resnet.model import resnet50
 
 ROOT = Path(__file__).parents[2]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
@@ -50,8 +53,8 @@ def train(size: int, *flags: object) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def read_log(folder: Path) -> list[dict[str, str]]:
-    with (folder / "log.csv").open() as stream:
+def read_log(folder: Path, name: str = "log.csv") -> list[dict[str, str]]:
+    with (folder / name).open() as stream:
         return list(csv.DictReader(stream))
 
 
@@ -78,12 +81,27 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_both_exchanges_give_the_same_bits(tmp_path: Path) -> None:
+def test_both_exchanges_give_the_same_bits(tmp_path: Path, photographs: Path) -> None:
     for exchange in EXCHANGES:
         flags = ("--synthetic", *SMALL, "--steps", 8, "--batch-size", 2, "--exchange", exchange)
-        train(2, "edsr.train", *flags, "--output", tmp_path / exchange)
+        # A norm that every gradient exceeds.
+        flags = (*flags, "--batches-per-allreduce", 2, "--clip", 1e-3, "--ema", 0.9)
+        train(2, "edsr.train", *flags, "--validate", photographs, "--output", tmp_path / exchange)
     assert len(losses(tmp_path / "horovod")) == 8
     assert losses(tmp_path / "horovod") == losses(tmp_path / "hvd_ext")
+    states = [torch.load(tmp_path / exchange / "checkpoint.pt") for exchange in EXCHANGES]
+    assert all(same(*(state[held] for state in states)) for held in ("model", "ema", "optimizer"))
+    assert not same(states[0]["model"], states[0]["ema"])
+    # What is evaluated, and was validated, is the average.
+    model = load_model(tmp_path / "horovod" / "checkpoint.pt")
+    figures = []
+    for path in sorted(photographs.iterdir()):
+        low, high = shrink(load_rgb(path), 2, "matlab")
+        figures.append(judge(model, high, low)[0]["edsr_rgb_db"])
+    (row,) = read_log(tmp_path / "hvd_ext", "validation.csv")
+    assert row["step"] == "8"
+    assert float(row["psnr_db"]) == pytest.approx(np.mean(figures), abs=1e-3)
+    assert same(torch.load(tmp_path / "horovod" / "best.pt"), states[0])
     summary = json.loads((tmp_path / "hvd_ext" / "summary.json").read_text())
     assert (summary["exchange"], summary["size"]) == ("hvd_ext", 2)
     assert repr(summary["loss"]) == losses(tmp_path / "hvd_ext")[-1]
@@ -91,19 +109,29 @@ def test_both_exchanges_give_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path, photographs: Path) -> None:
     flags = ("edsr.train", "--data", photographs, *SMALL, "--batch-size", 2)
-    flags = (*flags, "--lr-decay-every", 3)
+    flags = (*flags, "--lr-decay-every", 3, "--ema", 0.9, "--keep", 2, "--checkpoint-every", 3)
+    flags = (*flags, "--validate", photographs, "--validate-every", 5)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(2, *flags, "--steps", 8, "--output", whole)
     # It logs steps 6 and 7, which are taken again from the checkpoint of step 5.
     assert pack(["pack", str(photographs), "-o", str(tmp_path / "a.pack")]) == 0
-    packed = ("--data", tmp_path / "a.pack", "--prefetch", 0)
+    packed = ("--data", tmp_path / "a.pack", "--prefetch", 0, "--validate", tmp_path / "a.pack")
     train(2, *flags, "--steps", 5, "--output", broken, *packed)
     with (broken / "log.csv").open("a") as log:
         log.write("6,0.5,0.1,0.2,1.0\n7,0.5,0.1,0.2,1.0\n")
     train(2, *flags, "--steps", 8, "--output", broken, "--resume")
     assert losses(whole) == losses(broken)
+    validated = [read_log(folder, "validation.csv") for folder in (whole, broken)]
+    assert validated[0] == validated[1]
+    assert [row["step"] for row in validated[0]] == ["5", "8"]
+    kept = ["best.pt", "checkpoint-6.pt", "checkpoint-8.pt", "checkpoint.pt"]
+    for name in kept:
+        assert same(*(torch.load(folder / name) for folder in (whole, broken))), name
+    assert sorted(path.name for path in broken.glob("*.pt")) == kept
     checkpoints = [torch.load(folder / "checkpoint.pt") for folder in (whole, broken)]
-    assert same(*checkpoints)
+    best = max(validated[0], key=lambda row: float(row["psnr_db"]))
+    assert torch.load(whole / "best.pt")["step"] == int(best["step"])
+    assert checkpoints[0]["best"] == float(best["psnr_db"])
     assert checkpoints[0]["optimizer"]["state"][0]["step"] == 8
 
 
@@ -161,10 +189,14 @@ def test_the_number_of_ranks_does_not_change_what_is_learnt(
     tmp_path: Path, photographs: Path
 ) -> None:
     flags = ("edsr.train", "--data", photographs, *SMALL, "--steps", 4, "--exchange", "horovod")
-    train(1, *flags, "--batch-size", 6, "--output", tmp_path / "1")
-    train(3, *flags, "--batch-size", 2, "--output", tmp_path / "3")
-    one, three = ([float(loss) for loss in losses(tmp_path / n)] for n in "13")
-    assert three == pytest.approx(one, rel=1e-5)
+    flags = (*flags, "--clip", 10)
+    train(1, *flags, "--batch-size", 6, "--output", tmp_path / "one")
+    train(3, *flags, "--batch-size", 2, "--output", tmp_path / "three")
+    parts = ("--batch-size", 2, "--batches-per-allreduce", 3)
+    train(1, *flags, *parts, "--output", tmp_path / "parts")
+    found = [[float(loss) for loss in losses(tmp_path / n)] for n in ("one", "three", "parts")]
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+    assert found[2] == pytest.approx(found[0], rel=1e-5)
 
 
 @pytest.mark.skipif(
@@ -296,8 +328,8 @@ def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
         "import sys, resnet.imagenet as r\n"
         "from resnet.train import main\n"
         "save = r.ImageNetTrainer._save\n"
-        "def once(self, epoch):\n"
-        "    save(self, epoch)\n"
+        "def once(self, path):\n"
+        "    save(self, path)\n"
         "    sys.exit(0)\n"
         "r.ImageNetTrainer._save = once\n"
         "main(sys.argv[1:])\n"
@@ -321,15 +353,18 @@ def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
     row = read_log(whole)[0]
     mine = read_log(broken)[0]
     assert {**row, "img_per_s": ""} == {**mine, "img_per_s": ""}
+    # That of its last step, in the middle of the warm-up: from 0.0125 / 32 to 4 times that.
+    epochs = 8 / 9
+    assert float(row["lr"]) == pytest.approx(0.0125 / 32 * (1 + 3 * epochs / 5))
+    assert row["val_top5"] == "1.0"
+    assert same(torch.load(whole / "best.pt"), final)
 
     model = resnet50(2).eval()
-    load_weights(model, final["model"])
+    model.load_state_dict(final["model"])
     held_out = ClassFolder.read(classes / "val")
-    images, labels = next(
-        load_batches([range(5)], lambda i: held_out.validation_sample(i, 64), workers=1)
-    )
+    images, labels = next(load_batches([range(5)], lambda i: centred(held_out[i], 64), workers=1))
     with torch.inference_mode():
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss = torch.nn.functional.cross_entropy(model(normalised(images)), labels)
     assert float(row["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)
 
 
@@ -356,11 +391,11 @@ def test_resnet_without_an_exchange_validates_rank_0s_weights_on_rank_0s_images(
     flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--exchange", "none")
     train(2, "resnet.train", *flags)
     model = resnet50(2).eval()
-    load_weights(model, torch.load(tmp_path / "1.pt")["model"])
+    model.load_state_dict(torch.load(tmp_path / "1.pt")["model"])
     held_out = ClassFolder.read(classes / "val")
     images, labels = next(
-        load_batches([range(0, 5, 2)], lambda i: held_out.validation_sample(i, 64), workers=1)
+        load_batches([range(0, 5, 2)], lambda i: centred(held_out[i], 64), workers=1)
     )
     with torch.inference_mode():
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss = torch.nn.functional.cross_entropy(model(normalised(images)), labels)
     assert float(read_log(tmp_path)[0]["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)

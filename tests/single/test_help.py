@@ -17,6 +17,7 @@ TRAINERS = (
     "edsr.train",
     "edsr.upscale",
     "mesh.train",
+    "resnet.digits",
     "resnet.train",
 )
 COMMANDS = [

@@ -134,7 +134,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Reads HDF5, if its library is there.
     "cosmoflow.prepare": {*TRAINED, "cosmoflow", "h5py"},
     "edsr": {*TRAINED, "hvprof", "hvd_ext.spatial"},
-    "resnet": {*TRAINED, "hvprof"},
+    "resnet": {*TRAINED, "hvprof", "sklearn"},
     # What tests and benchmarks share.
     "testbed": {*FACTS, "numpy"},
     "benchmarks": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +22,15 @@ from resnet.folder import ClassFolder
 from training import ranks
 from training.checkpoint import (
     MAY_CHANGE,
+    keep_last,
     load_checkpoint,
     require_same_flags,
     save_checkpoint,
     shaping_flags,
 )
-from training.log import CsvLog
+from training.log import CsvLog, tensorboard
+from training.loop import descend
+from training.run import Run
 
 torch = pytest.importorskip("torch")
 
@@ -56,7 +60,7 @@ def flags(**changed: object) -> argparse.Namespace:
         "bf16": False,
         "blocks": None,
         "batch_size": 4,
-        "epochs": 2,
+        "steps": 2,
         "device": "cpu",
     }
     return argparse.Namespace(**usual | changed)
@@ -85,7 +89,7 @@ def test_a_run_is_not_resumed_with_other_flags(changed: dict[str, object], messa
 
 
 def test_where_and_how_long_a_run_goes_on_may_change() -> None:
-    require_same_flags(Path("a.pt"), written(8), flags(epochs=9, device="cuda"), 8)
+    require_same_flags(Path("a.pt"), written(8), flags(steps=9, device="cuda"), 8)
     # Half the ranks, the same batch of all.
     require_same_flags(Path("a.pt"), written(8), flags(batch_size=8), 8)
 
@@ -94,6 +98,79 @@ def test_every_flag_that_may_change_is_a_trainers() -> None:
     parsers = [edsr_train.parser(), resnet_train.parser(), mesh_train.parser()]
     known = {action.dest for parser in parsers for action in parser._actions}
     assert known >= MAY_CHANGE
+
+
+def test_the_last_checkpoints_stay_and_no_others(tmp_path: Path) -> None:
+    path, other = tmp_path / "checkpoint.pt", tmp_path / "checkpoint-best.pt"
+    other.touch()
+    # Out of order, as after a resumption from an earlier step.
+    for step in (5, 100, 90, 95):
+        save_checkpoint(path, {"kind": "a", "step": step})
+        keep_last(path, step, keep=2)
+    kept = {p.name: load_checkpoint(p, "a")["step"] for p in tmp_path.glob("checkpoint-[0-9]*")}
+    assert kept == {"checkpoint-95.pt": 95, "checkpoint-100.pt": 100}
+    assert load_checkpoint(path, "a")["step"] == 95
+    assert other.exists()
+    keep_last(path, 96, keep=0)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_checkpoint_is_kept_where_files_have_one_name_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*paths: object) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    save_checkpoint(tmp_path / "checkpoint.pt", {"kind": "a"})
+    keep_last(tmp_path / "checkpoint.pt", 7, keep=1)
+    assert load_checkpoint(tmp_path / "checkpoint-7.pt", "a")
+
+
+@pytest.mark.parametrize(("higher", "best"), [(False, [3, 2]), (True, [3, 4])])
+def test_the_best_figure_is_remembered(higher: bool, best: list[float]) -> None:
+    run = Run.__new__(Run)
+    run.best = None
+    figures = [float("nan"), 3, 3, 2, 4, float("nan")]
+    assert [figure for figure in figures if run.improves(figure, higher_is_better=higher)] == best
+
+
+def test_a_step_is_clipped_as_one_vector() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(n)) for n in (2, 3)]
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    slopes = (torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0, 0.0]))
+
+    def loss() -> torch.Tensor:
+        return sum((p * slope).sum() for p, slope in zip(parameters, slopes, strict=True))
+
+    descend(optimizer, loss, clip=0.5)
+    torch.testing.assert_close(torch.cat(parameters), -torch.cat(slopes) / 10)
+    descend(optimizer, loss, loss)
+    torch.testing.assert_close(torch.cat(parameters), -torch.cat(slopes) * 2.1)
+
+
+def test_rows_go_to_tensorboard_too(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = tmp_path / "board"
+    for resumed_at, steps in ((0, (1, 2, 3)), (2, (3, 4))):
+        board = tensorboard(folder, resumed_at)
+        log = CsvLog(tmp_path / "log.csv", ("step", "loss"), resumed_at=resumed_at, board=board)
+        for step in steps:
+            log.write(step, step / 2 + resumed_at)
+        board.close()
+    read = events.EventAccumulator(str(folder)).Reload()
+    assert [(e.step, e.value) for e in read.Scalars("log/loss")] == [
+        *((1, 0.5), (2, 1), (3, 3.5), (4, 4))
+    ]
+
+
+def test_tensorboard_that_is_not_installed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tensorboard(None, 0) is None
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UsageError, match="pip install tensorboard"):
+        tensorboard(tmp_path / "board", 0)
 
 
 def test_a_save_that_is_killed_leaves_one_file_at_most(tmp_path: Path) -> None:
@@ -155,7 +232,7 @@ def test_sixteen_bits_a_channel_are_refused(tmp_path: Path) -> None:
     folder.mkdir()
     Image.fromarray(np.full((80, 80), 40_000, np.uint16)).save(folder / "deep.png")
     with pytest.raises(UsageError, match="not 8 bits a channel"):
-        ClassFolder.read(tmp_path).validation_sample(0, 64)
+        ClassFolder.read(tmp_path)[0]
 
 
 @pytest.mark.parametrize(
