@@ -48,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
             low, high = shrink(load_rgb(path), scale)
             exact = upscale_pixels(model, low, options.tile)
             for margin in margins:
-                made = upscale_pixels(model, low, options.tile, margin=margin)
+                made = exact
+                if margin < model.reach:
+                    made = upscale_pixels(model, low, options.tile, margin=margin)
                 found[margin].append(_judge(made, exact, high, low, options.tile, margin))
             advance(done, path.name)
     rows = [

@@ -24,6 +24,7 @@ MAY_CHANGE = frozenset(
         *("steps", "log_every", "checkpoint_every", "checkpoint_format", "keep", "evaluate"),
         *("validate", "validate_every", "tensorboard"),
         *("exchange", "device", "threads", "workers", "prefetch", "grid", "val_batch_size"),
+        *("channels", "split_filters", "gather_before"),
         *("num_warmup_batches", "num_batches_per_iter", "num_iters", "stop_after"),
     }
 )

@@ -9,13 +9,20 @@ from types import ModuleType
 from hvd_ext.errors import UsageError
 
 
-def sample_groups(args: argparse.Namespace, hvd: ModuleType) -> int:
+def sample_groups(args: argparse.Namespace, hvd: ModuleType, channels: int = 1) -> int:
     """How many groups of ranks there are, of as many as --grid says.
+
+    Args:
+        args: its `grid` and `exchange` are looked at.
+        hvd: the exchange.
+        channels: ranks that have the same block of a sample.
 
     Raises:
         UsageError: the ranks cannot form such groups, or would have to do without an exchange.
     """
-    grid, space = "x".join(map(str, args.grid)), prod(args.grid)
+    grid, space = "x".join(map(str, args.grid)), prod(args.grid) * channels
+    if channels > 1:
+        grid += f" --channels {channels}"
     if space > 1 and args.exchange == "none":
         raise UsageError(
             f"--exchange none: the ranks that share a sample (--grid {grid}) must add up their "

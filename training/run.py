@@ -181,11 +181,16 @@ class Run:
         mine = (self.position, self.best, resumed.get("rng"))
         self.position, self.best, rng = hvd.broadcast_object(mine, root_rank=0)
         if rng is not None:
-            if self.leads:
-                optimizer.load_state_dict(resumed["optimizer"])
-            # On a fresh optimizer this would take a step with zero gradients to make
-            # its state, and Adam's step count would be off by one from then on.
-            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+            if any(getattr(weight, "hvd_ext_own", False) for weight in model.parameters()):
+                # Each rank takes what is its own.
+                held = hvd.broadcast_object(resumed.get("optimizer"), root_rank=0, name="held")
+                optimizer.load_state_dict(held)
+            else:
+                if self.leads:
+                    optimizer.load_state_dict(resumed["optimizer"])
+                # On a fresh optimizer this would take a step with zero gradients to make
+                # its state, and Adam's step count would be off by one from then on.
+                hvd.broadcast_optimizer_state(optimizer, root_rank=0)
             torch.set_rng_state(rng)
         # After the optimizer's state, whose broadcast may move the parameters.
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -291,8 +296,8 @@ class Run:
             ranks.collective_errors(self.hvd, self.program),
         ):
             drain(optimizer)
-            # On every rank: a sharded optimizer gathers it.
-            optimizer_state = optimizer.state_dict()
+            # On every rank: a sharded optimizer gathers it, and shared filters are gathered.
+            optimizer_state, model_state = optimizer.state_dict(), model.state_dict()
             if not all(torch.isfinite(weight).all() for weight in model.parameters()):
                 raise HvdExtError(
                     f"weights are not finite after step {self.position.step}: lower the learning "
@@ -303,7 +308,7 @@ class Run:
                     "kind": self.kind,
                     "flags": shaping_flags(self.args),
                     "global_batch": self.global_batch,
-                    "model": model.state_dict(),
+                    "model": model_state,
                     "optimizer": optimizer_state,
                     "epoch": self.position.epoch,
                     "step": self.position.step,

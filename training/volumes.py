@@ -100,6 +100,27 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
         + "x".join("2" + "1" * (axes - 1)),
     )
     positive = at_least(1)
+    cli.add_argument(
+        "--split-filters",
+        nargs="+",
+        default=(),
+        metavar="LAYER",
+        help="layers, or modules of them, whose filters the ranks of a sample share",
+    )
+    cli.add_argument(
+        "--channels",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="ranks that have the same block of a sample, and alone share its filters",
+    )
+    cli.add_argument(
+        "--gather-before",
+        nargs="+",
+        default=(),
+        metavar="LAYER",
+        help="layers from which on every rank of a sample works on the whole of it",
+    )
     cli.add_argument("--batch-size", type=positive, default=1, help="samples per group of ranks")
     cli.add_argument("--samples", type=positive, default=1024, help="procedural samples")
     cli.add_argument(
@@ -144,7 +165,7 @@ class VolumeTrainer(loop.Trainer):
         self.args, self.hvd, self.task = args, hvd, task
         self.model, self.architecture = task.model, task.architecture
         self.layout = f", {'x'.join(map(str, args.grid))} a sample"
-        self.groups = sample_groups(args, hvd)
+        self.groups = sample_groups(args, hvd, args.channels)
         self.figures = ("held_out_loss", *task.measure.figures) if args.held_out else ()
         self.run = Run(args, hvd, task.program, task.kind, args.batch_size * self.groups)
         self._resumed = self.run.resumed()
@@ -174,15 +195,21 @@ class VolumeTrainer(loop.Trainer):
                 file=sys.stderr,
             )
         self.grid = spatial.ProcessGrid(
-            **dict(zip(AXES[-len(args.grid) :], args.grid, strict=True))
+            **dict(zip(AXES[-len(args.grid) :], args.grid, strict=True)), channels=args.channels
         )
-        self.model = spatial.convert(self.model, self.grid).to(self.run.device)
+        self.model = spatial.convert(
+            self.model,
+            self.grid,
+            gather_before=args.gather_before,
+            split_filters=args.split_filters,
+        ).to(self.run.device)
         # Average over all ranks: the sum over a sample's blocks, the mean over samples.
         self.optimizer = self.hvd.DistributedOptimizer(
             torch.optim.Adam(self.model.parameters(), lr=args.lr),
             named_parameters=self.model.named_parameters(),
             **ranks.exchange_options(args, self.hvd),
         )
+        spatial.keep_state_whole(self.model, self.optimizer)
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
         self.held_out = _Blocks(task, self.grid, held_out)

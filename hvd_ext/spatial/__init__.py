@@ -5,6 +5,7 @@ from hvd_ext.spatial import layers as layers
 from hvd_ext.spatial.convert import convert
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
 from hvd_ext.spatial.hyperslab import Source, assemble, open_array, read, read_block
+from hvd_ext.spatial.layers.filter_state import keep_state_whole
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.tools.plan import Plan, plan
@@ -24,6 +25,7 @@ __all__ = [
     "assemble",
     "convert",
     "gather",
+    "keep_state_whole",
     "measure_speeds",
     "open_array",
     "plan",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -83,6 +84,30 @@ def test_each_epoch_is_validated_and_the_rate_grows_in_the_first(
     assert f"held out loss {judged[0]['held_out_loss']:.4f}, mae {judged[0]['mae']:.4f}" in out
     best = min(judged, key=lambda row: row["held_out_loss"])
     assert torch.load(tmp_path / "best.pt")["step"] == best["step"]
+
+
+def test_ranks_that_share_filters_go_on_from_what_one_rank_did(
+    launch: Launch, tmp_path: Path
+) -> None:
+    """Adam's state is whole in the checkpoint, and each rank takes its filters' part of it."""
+    flags = ("--synthetic", "--width", 32, "--samples", 5)
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(launch, 1, *COSMOFLOW, *flags, "--steps", 2, "--output", one)
+    shutil.copytree(one, two)
+    train(launch, 1, *COSMOFLOW, *flags, "--steps", 4, "--output", one, "--resume")
+    shared = ("--gather-before", "features.11", "--split-filters", "features.11", "head")
+    shared = (*shared, "--grid", "2x1x1", "--steps", 4, "--resume", "--output", two)
+    train(launch, 2, *COSMOFLOW, *flags, *shared)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-3)
+    states = [torch.load(folder / "checkpoint.pt") for folder in (one, two)]
+    for name, weight in states[0]["model"].items():
+        torch.testing.assert_close(states[1]["model"][name], weight, rtol=1e-3, atol=1e-4)
+    moments = [state["optimizer"]["state"] for state in states]
+    for number, held in moments[0].items():
+        assert moments[1][number]["step"] == held["step"] == 4
+        torch.testing.assert_close(
+            moments[1][number]["exp_avg"], held["exp_avg"], rtol=1e-2, atol=1e-4
+        )
 
 
 def test_hvprof_sees_the_steps_and_what_they_are_made_of(launch: Launch, tmp_path: Path) -> None:

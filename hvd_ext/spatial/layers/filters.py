@@ -189,6 +189,16 @@ def _split_like(x: SpatialTensor, output: Tensor) -> SpatialTensor:
     return SpatialTensor(split.local.movedim(last, places), x.grid, split.extents, x.behind)
 
 
+def filters_of(model: nn.Module) -> dict[nn.Parameter, Filters]:
+    """How each parameter is shared of which ranks have rows of their own."""
+    return {
+        parameter: getattr(module, _ATTRIBUTE)
+        for module in model.modules()
+        for parameter in module._parameters.values()
+        if isinstance(parameter, OwnParameter)
+    }
+
+
 def whole_gradients(module: nn.Module) -> dict[str, Tensor]:
     """Gradients of a module's own parameters, shared ones put together; a collective."""
     filters: Filters | None = getattr(module, _ATTRIBUTE, None)
