@@ -130,8 +130,21 @@ class ClassPack(Images):
     def __len__(self) -> int:
         return len(self._file)
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each record."""
+        return self._file.lengths
+
+    def record(self, index: int) -> NDArray[np.uint8]:
+        """An image as it lies in the file."""
+        return self._file.record(index)
+
     def __getitem__(self, index: int) -> Opened:
-        sample = self._file[index]
+        return self.decode(index, self.record(index))
+
+    def decode(self, index: int, record: NDArray[np.uint8]) -> Opened:
+        """The image that a record holds, and its label."""
+        sample = self._file.decode(index, record)
         image, label = sample["image"], self._labels[int(sample["label"])]
         if isinstance(image, bytes):
             return _decode(io.BytesIO(image), f"{self._file.path}: {self._file.name(index)}"), label
@@ -144,7 +157,13 @@ def require_known(path: Path, found: Iterable[str], classes: Sequence[str]) -> N
         raise UsageError(f"{path} has class {unknown[0]!r}, which is not in the training set")
 
 
-def read_images(path: Path, hvd: ModuleType, program: str, classes: tuple[str, ...] = ()) -> Images:
+def read_images(
+    path: Path,
+    hvd: ModuleType,
+    program: str,
+    classes: tuple[str, ...] = (),
+    stage_to: Path | None = None,
+) -> Images:
     """The images of a folder or of a packed file, which rank 0 lists for all. A collective.
 
     Args:
@@ -152,12 +171,13 @@ def read_images(path: Path, hvd: ModuleType, program: str, classes: tuple[str, .
         hvd: the exchange.
         program: the name that the error begins with.
         classes: the classes that it may have; empty: those that it has.
+        stage_to: as PackedFile's.
 
     Raises:
         SystemExit: it cannot be used; rank 0 has said why.
     """
     if is_pack(path):
-        return ClassPack(open_pack(path, hvd, program), classes)
+        return ClassPack(open_pack(path, hvd, program, stage_to), classes)
     return ranks.read_on_rank_0(hvd, program, lambda: ClassFolder.read(path, classes))
 
 

@@ -43,8 +43,9 @@ class ImageNetTrainer:
             UsageError: images, weights or checkpoint cannot be used.
         """
         self.args, self.hvd = args, hvd
-        self.images = read_images(args.train_dir, hvd, program)
-        self.held_out = read_images(args.val_dir, hvd, program, self.images.classes)
+        self.images = read_images(args.train_dir, hvd, program, (), args.stage_to)
+        classes = self.images.classes
+        self.held_out = read_images(args.val_dir, hvd, program, classes, args.stage_to)
         self.rank_batch = args.batch_size * args.batches_per_allreduce
         self.run = Run(args, hvd, program, KIND, self.rank_batch * hvd.size())
         self.run.resume_hint = ""
@@ -122,6 +123,7 @@ class ImageNetTrainer:
                 )
                 if args.keep:
                     self._checkpoint_path(position.epoch - args.keep).unlink(missing_ok=True)
+        self.loader.close()
 
     def _train_epoch(self) -> float:
         """Take what is left of this epoch's steps; returns images per second, of all ranks."""

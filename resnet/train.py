@@ -23,6 +23,7 @@ from training.arguments import (
     add_loading_arguments,
     add_precision_arguments,
     add_tensorboard_argument,
+    add_store_argument,
 )
 
 PROGRAM = "resnet.train"
@@ -127,6 +128,7 @@ def parser() -> Parser:
         help="train on images cut as for validation, not at random and mirrored",
     )
     add_loading_arguments(folder, workers=4)
+    add_store_argument(folder)
     return cli
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from hvd_ext.cli import at_least
+from hvd_ext.cli import at_least, size_bytes
 from hvd_ext.compression.formats import AUTO, FORMATS
 from hvd_ext.compression.formats import parse as parse_format
 from hvd_ext.errors import UsageError
@@ -143,6 +143,29 @@ def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> N
     parser.add_argument(
         "--prefetch", type=at_least(0), default=2, help="batches loaded ahead; 0: within the step"
     )
+    parser.add_argument(
+        "--stage-to",
+        type=Path,
+        metavar="DIR",
+        help="on each node's own disk: gets a copy of FILE.pack while training runs, which is read "
+        "instead as far as it is there",
+    )
+
+
+def add_store_argument(parser: argparse._ActionsContainer) -> None:
+    """Add the flag of trainers whose samples a store can keep."""
+    parser.add_argument(
+        "--store",
+        type=_store,
+        metavar="memory|SIZE",
+        help="read each sample once, keep it in the memory of a node, and send it to whoever needs "
+        "it: as much as fits, or SIZE a node; the rest is read again",
+    )
+
+
+def _store(text: str) -> str | int:
+    """The word memory, or bytes."""
+    return text if text == "memory" else size_bytes(text)
 
 
 def _steps_or_epoch(text: str) -> int:

@@ -23,9 +23,9 @@ MAY_CHANGE = frozenset(
         *("data", "train_dir", "val_dir", "output", "log_dir", "json", "load", "resume"),
         *("steps", "log_every", "checkpoint_every", "checkpoint_format", "keep", "evaluate"),
         *("validate", "validate_every", "tensorboard"),
-        *("exchange", "device", "threads", "workers", "prefetch", "grid", "val_batch_size"),
-        *("channels", "split_filters", "gather_before"),
-        *("num_warmup_batches", "num_batches_per_iter", "num_iters", "stop_after"),
+        *("exchange", "device", "threads", "workers", "prefetch", "store", "stage_to", "grid"),
+        *("channels", "split_filters", "gather_before", "val_batch_size", "stop_after"),
+        *("num_warmup_batches", "num_batches_per_iter", "num_iters"),
     }
 )
 _OF_THE_BATCH = ("batch_size", "batches_per_allreduce")

@@ -195,6 +195,7 @@ def train(trainer: Trainer) -> None:
         trainer.start()
     with ranks.abort_on_error(run.hvd, run.program), ranks.enough_memory(trainer.advice):
         run.take_steps(run.program, run.args.steps, trainer.step, session.after_step, session.save)
+        trainer.loader.close()
         if run.step_times_s:
             session.save()
         if run.leads:

@@ -14,13 +14,21 @@ def is_pack(path: Path) -> bool:
     return path.suffix == ".pack"
 
 
-def open_pack(path: Path, hvd: ModuleType, program: str) -> PackedFile:
+def open_pack(
+    path: Path, hvd: ModuleType, program: str, stage_to: Path | None = None
+) -> PackedFile:
     """Open a packed file, whose tables rank 0 reads for all. A collective.
+
+    Args:
+        path: the file.
+        hvd: the exchange.
+        program: the name that errors begin with.
+        stage_to: as PackedFile's.
 
     Raises:
         SystemExit: it cannot be used; rank 0 has said why.
     """
     tables = ranks.read_on_rank_0(hvd, program, lambda: Tables.read(path))
     with ranks.collective_errors(hvd, program):
-        return PackedFile(path, tables)
+        return PackedFile(path, tables, stage_to=stage_to)
     raise AssertionError("unreachable")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import hvprof
 from hvd_ext.cli import progress
-from hvd_ext.data import DataLoader, Dataset, Order
+from hvd_ext.data import DataLoader, Dataset, Order, rank_budget
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.events import region
 from training import ranks
@@ -29,6 +29,9 @@ from training.checkpoint import (
     shaping_flags,
 )
 from training.stopping import STOPPED, Stopping
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 _HELD = ("flags", "global_batch", "model", "optimizer", "epoch", "step", "best", "order", "rng")
 
@@ -137,6 +140,7 @@ class Run:
         size: int,
         transform: Callable[[Any, np.random.Generator], Any] | None,
         collate: Callable[[list[Any]], Any],
+        comm: MPI.Comm | None = None,
     ) -> DataLoader:
         """What loads this rank's batches from where the run is; to be called after `share_state`.
 
@@ -146,19 +150,33 @@ class Run:
             size: how many share it.
             transform: as DataLoader's.
             collate: as DataLoader's collate_fn.
+            comm: as DataLoader's.
+
+        Raises:
+            SystemExit: --store cannot be had; rank 0 has said why.
         """
-        loader = DataLoader(
-            dataset,
-            self.global_batch // size,
-            self.order,
-            rank=rank,
-            size=size,
-            transform=transform,
-            collate_fn=collate,
-            num_workers=self.args.workers,
-            prefetch_factor=self.args.prefetch,
-        )
-        loader.load_state_dict(self.order.state(self.position.samples))
+        budget = getattr(self.args, "store", None)
+        if budget is not None:
+            local_size = self.hvd.local_size()
+            budget = rank_budget(local_size) if budget == "memory" else budget // local_size
+        with ranks.collective_errors(self.hvd, self.program):
+            loader = DataLoader(
+                dataset,
+                self.global_batch // size,
+                self.order,
+                rank=rank,
+                size=size,
+                transform=transform,
+                collate_fn=collate,
+                num_workers=self.args.workers,
+                prefetch_factor=self.args.prefetch,
+                store=budget,
+                comm=comm,
+            )
+            loader.load_state_dict(self.order.state(self.position.samples))
+            loader.start()
+        if loader.store and self.leads:
+            print(f"{self.program}: {loader.store.size}", flush=True)
         return loader
 
     @property

@@ -11,9 +11,10 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from training.arguments import (
     add_exchange_arguments,
     add_loading_arguments,
     add_log_arguments,
+    add_store_argument,
     grid_of,
 )
 from training.grids import sample_groups
@@ -39,6 +41,9 @@ from training.measures import Measure
 from training.packs import is_pack, open_pack
 from training.rates import SCALINGS, scaled, warmed_up
 from training.run import Run
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 Block = NDArray[Any]
 AXES = ("depth", "height", "width")
@@ -147,6 +152,7 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
     add_log_arguments(cli, checkpoint_every=500, validate_every="epoch")
     cli.add_argument("--resume", action="store_true", help="go on from --output, with its flags")
     add_loading_arguments(cli, workers=2)
+    add_store_argument(cli)
     add_exchange_arguments(cli)
 
 
@@ -167,6 +173,8 @@ class VolumeTrainer(loop.Trainer):
         self.layout = f", {'x'.join(map(str, args.grid))} a sample"
         self.groups = sample_groups(args, hvd, args.channels)
         self.figures = ("held_out_loss", *task.measure.figures) if args.held_out else ()
+        if args.store is not None and args.synthetic:
+            raise UsageError("--store keeps what was read, and --synthetic reads nothing: leave it")
         self.run = Run(args, hvd, task.program, task.kind, args.batch_size * self.groups)
         self._resumed = self.run.resumed()
         if self._resumed:
@@ -219,6 +227,7 @@ class VolumeTrainer(loop.Trainer):
             self.groups,
             None,
             self._assemble,
+            self._sharing(),
         )
 
     def step(self) -> Tensor:
@@ -271,6 +280,14 @@ class VolumeTrainer(loop.Trainer):
     def _epoch(self, samples: int) -> float:
         return samples / self.run.order.samples
 
+    def _sharing(self) -> MPI.Comm | None:
+        """The ranks that have the same block of other samples, if they are to exchange them."""
+        if self.args.store is None:
+            return None
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD.Split(self.hvd.rank() % self.grid.shape.size, self.hvd.rank())
+
     def _assemble(self, samples: list[tuple[Block, Block]]) -> tuple[Any, Any]:
         """Inputs and targets; Any: torch's functions take partitioned tensors, untyped."""
         sources = (self.task.inputs, self.task.targets)
@@ -283,7 +300,7 @@ class VolumeTrainer(loop.Trainer):
 
 
 class _Blocks:
-    """This rank's block of each of some samples: of their inputs, and of their targets."""
+    """This rank's block of each of some samples: of inputs, and of targets; a data.Records."""
 
     def __init__(self, task: Task, grid: spatial.ProcessGrid, samples: Indices) -> None:
         self._sources, self._grid, self._samples = (task.inputs, task.targets), grid, samples
@@ -296,9 +313,40 @@ class _Blocks:
         inputs, targets = (spatial.read_block(s, self._grid, sample) for s in self._sources)
         return inputs, targets
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of this rank's block of each sample."""
+        return np.full(len(self), sum(self._bytes))
+
+    def record(self, sample: int) -> NDArray[np.uint8]:
+        """This rank's block, inputs before targets, in the types that the file has."""
+        return np.concatenate([block.reshape(-1).view(np.uint8) for block in self[sample]])
+
+    def decode(self, sample: int, record: NDArray[np.uint8]) -> tuple[Block, Block]:
+        """A copy: torch knows no read-only memory."""
+        parts = zip(self._sources, np.split(record, self._bytes[:1]), strict=True)
+        inputs, targets = (
+            part.copy().view(_native(source)).reshape(spatial.block_shape(source, self._grid))
+            for source, part in parts
+        )
+        return inputs, targets
+
+    @property
+    def _bytes(self) -> list[int]:
+        shapes = (spatial.block_shape(source, self._grid) for source in self._sources)
+        return [
+            prod(shape) * _native(source).itemsize
+            for source, shape in zip(self._sources, shapes, strict=True)
+        ]
+
+
+def _native(source: Any) -> np.dtype[Any]:
+    """The type of a source's elements, as `read_block` gives them."""
+    return np.dtype(source.dtype).newbyteorder("=")
+
 
 def open_arrays(
-    data: Path, names: tuple[str, str], hvd: ModuleType, program: str
+    data: Path, names: tuple[str, str], hvd: ModuleType, program: str, stage_to: Path | None = None
 ) -> tuple[spatial.Source, spatial.Source]:
     """Inputs and targets by their names: fields of a packed file, or .npy files of a folder.
 
@@ -306,7 +354,9 @@ def open_arrays(
         UsageError: one is missing, or holds something else.
     """
     if is_pack(data):
-        file = open_pack(data, hvd, program)
+        file = open_pack(data, hvd, program, stage_to)
         return file.field(names[0]), file.field(names[1])
+    if stage_to:
+        raise UsageError(f"--stage-to copies packed files, and {data} is none: pack it first")
     first, second = (spatial.open_array(data / f"{name}.npy") for name in names)
     return first, second

@@ -4,21 +4,27 @@ Importing this package starts no MPI and loads no torch.
 """
 
 from hvd_ext.data.ahead import map_ahead
+from hvd_ext.data.budget import rank_budget
 from hvd_ext.data.loader import DataLoader, Dataset, Statistics
 from hvd_ext.data.order import Order, fingerprint, share
 from hvd_ext.data.packed import PackedField, PackedFile, Tables
 from hvd_ext.data.sources import Source
+from hvd_ext.data.store import MemoryStore, Records, StoreSize
 
 __all__ = [
     "DataLoader",
     "Dataset",
+    "MemoryStore",
     "Order",
     "PackedField",
     "PackedFile",
+    "Records",
     "Source",
     "Statistics",
+    "StoreSize",
     "Tables",
     "fingerprint",
     "map_ahead",
+    "rank_budget",
     "share",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,14 +25,48 @@ def map_ahead(
         workers: number of threads.
         ahead: 0: nothing is worked out before its batch is asked for.
     """
-    waiting: deque[list[Future[R]]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="hvd_ext.data")
+    pool = threads(workers)
     try:
-        for batch in batches:
-            waiting.append([pool.submit(function, item) for item in batch])
-            if len(waiting) > ahead:
-                yield [future.result() for future in waiting.popleft()]
-        while waiting:
-            yield [future.result() for future in waiting.popleft()]
+        started = ([pool.submit(function, item) for item in batch] for batch in batches)
+        yield from in_order(started, ahead)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def in_order(started: Iterable[list[Future[R]]], ahead: int) -> Iterator[list[R]]:
+    """Yield the results of each batch, while at most `ahead` later ones are started."""
+    waiting: deque[list[Future[R]]] = deque()
+    for batch in started:
+        waiting.append(batch)
+        if len(waiting) > ahead:
+            yield [future.result() for future in waiting.popleft()]
+    while waiting:
+        yield [future.result() for future in waiting.popleft()]
+
+
+def then(pool: Executor, before: Future[T], function: Callable[[T], R]) -> Future[R]:
+    """What a function makes, on a thread, of a result that may not be there yet.
+
+    No thread waits for it meanwhile. An error stands for both results.
+    """
+    after: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            after.set_result(function(before.result()))
+        except BaseException as error:  # raised where the result is asked for
+            after.set_exception(error)
+
+    def start(done: Future[T]) -> None:
+        if done.cancelled() or done.exception():
+            run()
+        else:
+            pool.submit(run)
+
+    before.add_done_callback(start)
+    return after
+
+
+def threads(workers: int) -> ThreadPoolExecutor:
+    """Threads that a profiler knows by their name."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="hvd_ext.data")

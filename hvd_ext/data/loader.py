@@ -5,13 +5,22 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hvd_ext.data.ahead import map_ahead
+from hvd_ext.data.ahead import in_order, then, threads
 from hvd_ext.data.order import Order, share
+from hvd_ext.data.store import MemoryStore, Records
+from hvd_ext.errors import UsageError
+from hvd_ext.process import allow_singleton_mpi
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 class Dataset(Protocol):
@@ -29,11 +38,15 @@ class Statistics:
         samples: handed out.
         wait_s: how long the caller waited for them.
         bytes_read: that the dataset took from its file, or None if it does not say.
+        bytes_sent: of samples in the store, to other nodes.
+        bytes_received: of samples in the store, from other nodes.
     """
 
     samples: int
     wait_s: float
     bytes_read: int | None
+    bytes_sent: int = 0
+    bytes_received: int = 0
 
 
 class DataLoader:
@@ -42,6 +55,9 @@ class DataLoader:
     `for batch in loader` ends with the batch that has the epoch's last sample, `next(loader)`
     never does; both go on where the last one was handed out. Batches do not depend on the
     number of threads, nor, put together, on that of the ranks.
+
+    Attributes:
+        store: what keeps the samples, from `start` to `close`, if one was asked for.
     """
 
     def __init__(
@@ -56,6 +72,8 @@ class DataLoader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 4,
         prefetch_factor: int = 2,
+        store: Literal["memory"] | int | None = None,
+        comm: MPI.Comm | None = None,
     ) -> None:
         """Describe the batches; nothing is read before the first is asked for.
 
@@ -69,7 +87,19 @@ class DataLoader:
             collate_fn: makes a batch of samples, on the calling thread; None: `stack`.
             num_workers: threads that read and transform.
             prefetch_factor: batches that are read before they are asked for.
+            store: "memory": each sample is read once, by the rank that needs it first, and kept
+                in the memory of its node, from which it is sent to others; a number: of bytes
+                that this rank may keep, where "memory" is its part of 60 % of what is free.
+                Samples that do not fit are read again. The dataset must be a `Records`.
+            comm: of a store, the ranks that share a step, in the order of `rank`; None: all.
+
+        Raises:
+            UsageError: the dataset cannot be kept in a store.
         """
+        if store is not None and not hasattr(dataset, "record"):
+            raise UsageError(
+                f"store={store!r}: {type(dataset).__name__} has no records: use a packed file"
+            )
         self.sampler, self.batch_size = sampler, batch_size
         self.global_batch = batch_size * size
         self._dataset, self._transform = dataset, transform
@@ -78,6 +108,9 @@ class DataLoader:
         self._position = self._samples = 0
         self._wait_s = 0.0
         self._batches: Iterator[list[Any]] | None = None
+        self._budget, self._comm, self._size = store, comm, size
+        self.store: MemoryStore | None = None
+        self._exchanged = (0, 0)  # bytes sent and received by stores that are closed
 
     def __len__(self) -> int:
         """Batches until the epoch ends."""
@@ -95,17 +128,26 @@ class DataLoader:
             Exception: whatever the dataset or the transform raised for one of its samples.
         """
         began_s = time.perf_counter()
-        if self._batches is None:
-            steps = itertools.count(self._position, self.global_batch)
-            positions = (share(first, self.batch_size, self._rank) for first in steps)
-            self._batches = map_ahead(
-                self._load, positions, workers=self._workers, ahead=self._ahead
-            )
+        self.start()
+        assert self._batches
         samples = next(self._batches)
         self._wait_s += time.perf_counter() - began_s
         self._position += self.global_batch
         self._samples += len(samples)
         return self._collate(samples)
+
+    def start(self) -> None:
+        """Take the memory of a store; with one, a collective. `next` does it otherwise.
+
+        Raises:
+            HvdExtError: the memory cannot be had.
+        """
+        if self._batches is None:
+            if self._budget is not None:
+                self.store = self._make_store(self._budget)
+            self._pool = threads(self._workers)
+            steps = itertools.count(self._position, self.global_batch)
+            self._batches = in_order(map(self._begin, steps), self._ahead)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is: behind the last batch that was handed out."""
@@ -113,6 +155,8 @@ class DataLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on elsewhere, whatever the number of ranks and the batch were there.
+
+        A store is given up, and its samples are read anew.
 
         Raises:
             UsageError: the state is of another seed, or of other samples.
@@ -123,19 +167,65 @@ class DataLoader:
     def statistics(self) -> Statistics:
         """What was done so far."""
         bytes_read = getattr(self._dataset, "bytes_read", None)
-        return Statistics(self._samples, self._wait_s, bytes_read)
+        sent, received = self._exchanged
+        if self.store:
+            sent, received = sent + self.store.bytes_sent, received + self.store.bytes_received
+        return Statistics(self._samples, self._wait_s, bytes_read, sent, received)
 
     def close(self) -> None:
-        """Forget what was read ahead, and end the threads; the next batch starts them anew."""
+        """Forget what was read ahead, and end the threads; the next batch starts them anew.
+
+        With a store, a collective: what was sent ahead is received, and its memory given back.
+        """
+        if self.store:
+            self.store.close()
+            done = self.statistics()
+            self._exchanged = (done.bytes_sent, done.bytes_received)
+            self.store = None
         if self._batches is not None:
-            self._batches.close()  # type: ignore[attr-defined]
+            self._pool.shutdown(cancel_futures=True)
             self._batches = None
 
+    def _begin(self, first: int) -> list[Future[Any]]:
+        """Begin to load this rank's samples of the step at position `first`."""
+        positions = share(first, self.batch_size, self._rank)
+        pool = self._pool
+        if self.store is None:
+            return [pool.submit(self._load, position) for position in positions]
+        records = zip(positions, self.store.start(first, pool), strict=True)
+        return [then(pool, record, partial(self._decode, position)) for position, record in records]
+
     def _load(self, position: int) -> Any:
-        sample = self._dataset[self.sampler.sample(position)]
+        return self._transformed(position, self._dataset[self.sampler.sample(position)])
+
+    def _decode(self, position: int, record: NDArray[np.uint8]) -> Any:
+        sample = cast(Records, self._dataset).decode(self.sampler.sample(position), record)
+        return self._transformed(position, sample)
+
+    def _transformed(self, position: int, sample: Any) -> Any:
         if self._transform is None:
             return sample
         return self._transform(sample, self.sampler.rng(position))
+
+    def _make_store(self, budget: Literal["memory"] | int) -> MemoryStore:
+        allow_singleton_mpi()
+        from mpi4py import MPI
+
+        comm = self._comm or MPI.COMM_WORLD
+        if (comm.rank, comm.size) != (self._rank, self._size):
+            raise UsageError(
+                f"rank {self._rank} of {self._size} that share a step is rank {comm.rank} of the "
+                f"{comm.size} that share a store: give the communicator of those that share a step"
+            )
+        return MemoryStore(
+            cast(Records, self._dataset),
+            self.sampler,
+            self._position,
+            self.batch_size,
+            self._ahead,
+            comm,
+            None if budget == "memory" else budget,
+        )
 
 
 def stack(samples: Sequence[Any]) -> Any:

@@ -45,6 +45,16 @@ class Order:
         epoch, place = divmod(position, self.samples)
         return int(self._epochs(epoch)[place]) if self.shuffle else place
 
+    def between(self, first: int, end: int) -> NDArray[np.int64]:
+        """The samples at positions `first` to `end`."""
+        parts = [
+            (self._epochs(epoch) if self.shuffle else np.arange(self.samples))[
+                max(0, first - epoch * self.samples) : end - epoch * self.samples
+            ]
+            for epoch in range(first // self.samples, -(-end // self.samples))
+        ]
+        return np.concatenate(parts)
+
     def rng(self, position: int) -> np.random.Generator:
         """Random numbers for whatever changes the sample at a position, such as a cut."""
         epoch, place = divmod(position, self.samples)

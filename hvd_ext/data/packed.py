@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 
 from hvd_ext.data import layout
 from hvd_ext.data.layout import BLOCK_BYTES, FOOTER_BYTES, DamagedError, Field, Footer, Header
+from hvd_ext.data.reading import Bytes, FileReader
+from hvd_ext.data.staging import StagedCopy
 from hvd_ext.errors import UsageError
-
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class Tables:
         Raises:
             UsageError: there is no such file, it is no packed file, or is cut off or damaged.
         """
-        with _Reader(path) as reader:
-            return reader.tables()
+        with FileReader(path) as reader:
+            return _read_tables(reader)
 
     @property
     def table_bytes(self) -> int:
@@ -61,22 +60,33 @@ class PackedFile:
 
     An "array" field is an array, "bytes" are bytes, "pixels" an (H, W, C) image of uint8.
     Any thread may read; a copy that was pickled opens the file anew.
+
+    Attributes:
+        path: the file.
+        tables: what it says of its records.
+        copy: on the node's own disk, if one was asked for.
     """
 
-    def __init__(self, path: Path | str, tables: Tables | None = None) -> None:
+    def __init__(
+        self, path: Path | str, tables: Tables | None = None, *, stage_to: Path | str | None = None
+    ) -> None:
         """Open a file.
 
         Args:
             path: the file.
             tables: as another rank has read them; None: they are read.
+            stage_to: a folder on this node's own disk, which gets a copy while the file is used;
+                what is there already is read there. One copy serves all processes of the node,
+                and those that come later.
 
         Raises:
             UsageError: it cannot be read, is no packed file, is cut off or damaged, or is not
                 the file of the tables.
+            HvdExtError: there is no space for the copy.
         """
         self.path = Path(path)
-        self._reader = _Reader(self.path)
-        self.tables = tables or self._reader.tables()
+        self._reader = FileReader(self.path)
+        self.tables = tables or _read_tables(self._reader)
         if self._reader.file_bytes != self.tables.footer.file_bytes:
             raise UsageError(
                 f"{path} has {self._reader.file_bytes} bytes here, and "
@@ -86,6 +96,8 @@ class PackedFile:
         self._offsets = self.tables.header.offsets
         counts = -(-self.tables.places[:, 1].astype(np.int64) // BLOCK_BYTES)
         self._first_check = np.concatenate([[0], np.cumsum(counts)])
+        self._stage_to = stage_to
+        self.copy = StagedCopy(self._reader, self.fingerprint, Path(stage_to)) if stage_to else None
 
     @property
     def header(self) -> Header:
@@ -99,7 +111,7 @@ class PackedFile:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that this object took from the file so far."""
+        """Bytes that this object took from the file so far, for its copy too."""
         return self._reader.bytes_read
 
     def __len__(self) -> int:
@@ -114,7 +126,7 @@ class PackedFile:
         """
         if not 0 <= sample < len(self):
             raise IndexError(sample)
-        return self.decode(self.record(sample))
+        return self.decode(sample, self.record(sample))
 
     def record(self, sample: int, wanted: NDArray[np.bool_] | None = None) -> Bytes:
         """The bytes of a record.
@@ -130,18 +142,27 @@ class PackedFile:
         data = np.empty(length, np.uint8)
         for first, end in _runs(wanted, layout.blocks(length)):
             piece = data[first * BLOCK_BYTES : end * BLOCK_BYTES]
-            self._reader.into(piece, offset + first * BLOCK_BYTES)
+            begin = offset + first * BLOCK_BYTES
+            copied = self.copy and self.copy.has(begin, piece.size)
+            reader = self.copy.reader if self.copy and copied else self._reader
+            reader.into(piece, begin)
             for block in range(first, end):
                 check = zlib.crc32(data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES].data)
                 if check != self.tables.checks[self._first_check[sample] + block]:
                     raise UsageError(
-                        f"{self.path}: sample {sample} ({self.name(sample)}) is damaged: its "
-                        "checksum differs: copy or pack the file again"
+                        f"{reader.path}: sample {sample} ({self.name(sample)}) is damaged: its "
+                        "checksum differs: "
+                        + ("delete this copy" if copied else "copy or pack the file again")
                     )
         return data
 
-    def decode(self, record: Bytes) -> dict[str, Any]:
-        """The fields that a record holds."""
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each record."""
+        return self.tables.places[:, 1].astype(np.int64)
+
+    def decode(self, sample: int, record: Bytes) -> dict[str, Any]:
+        """The fields that the record of a sample holds."""
         values: dict[str, Any] = {}
         for field, begin in zip(self.header.fields, self._offsets, strict=True):
             if field.kind == "array":
@@ -169,12 +190,17 @@ class PackedFile:
     def name(self, sample: int) -> str:
         """What a sample was called where it came from."""
         if self._names is None:
-            section = self._reader.section(self.tables.footer, "names")
+            try:
+                section = _section(self._reader, self.tables.footer, "names")
+            except DamagedError as error:
+                raise _not_whole(self.path, error) from error
             self._names = loads(section) or [f"sample {i}" for i in range(len(self))]
         return self._names[sample]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and end the copying of it."""
+        if self.copy:
+            self.copy.close()
         self._reader.close()
 
     def __enter__(self) -> PackedFile:
@@ -183,9 +209,9 @@ class PackedFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[..., PackedFile], tuple[Path, Tables]]:
+    def __reduce__(self) -> tuple[Callable[[], PackedFile], tuple[()]]:
         """Pickled by name; where it goes it is opened again."""
-        return PackedFile, (self.path, self.tables)
+        return partial(PackedFile, self.path, self.tables, stage_to=self._stage_to), ()
 
 
 @dataclass(frozen=True)
@@ -223,87 +249,36 @@ class PackedField:
         return result
 
 
-class _Reader:
-    """An open file, and how much was read of it."""
+def _read_tables(reader: FileReader) -> Tables:
+    try:
+        if reader.file_bytes < FOOTER_BYTES + layout.HEADER_BYTES:
+            raise DamagedError("the end")
+        end = reader.read(reader.file_bytes - FOOTER_BYTES, FOOTER_BYTES)
+        footer = layout.decode_footer(end, reader.file_bytes)
+        beginning = reader.read(0, footer.records)
+        if layout.header_bytes(beginning) != footer.records:
+            raise DamagedError("the header")
+        header = layout.decode_header(beginning)
+        places = np.frombuffer(_section(reader, footer, "index"), "<u8").reshape(-1, 2)
+        checks = np.frombuffer(_section(reader, footer, "checks"), "<u4")
+    except DamagedError as error:
+        raise _not_whole(reader.path, error) from error
+    return Tables(header, footer, layout.fingerprint(beginning, end), places, checks)
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.bytes_read = path, 0
-        self._lock = threading.Lock()
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.file_bytes = os.fstat(self._descriptor).st_size
-            # Whole samples are asked for, here and there: reading on would read in vain.
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}: name a packed file") from error
 
-    def tables(self) -> Tables:
-        try:
-            if self.file_bytes < FOOTER_BYTES + layout.HEADER_BYTES:
-                raise DamagedError("the end")
-            end = self.read(self.file_bytes - FOOTER_BYTES, FOOTER_BYTES)
-            footer = layout.decode_footer(end, self.file_bytes)
-            beginning = self.read(0, footer.records)
-            if layout.header_bytes(beginning) != footer.records:
-                raise DamagedError("the header")
-            header = layout.decode_header(beginning)
-            places = np.frombuffer(self.section(footer, "index"), "<u8").reshape(-1, 2)
-            checks = np.frombuffer(self.section(footer, "checks"), "<u4")
-        except DamagedError as error:
-            raise self._damaged(str(error)) from error
-        return Tables(header, footer, layout.fingerprint(beginning, end), places, checks)
+def _not_whole(path: Path, part: DamagedError) -> UsageError:
+    return UsageError(
+        f"{path} is not a packed file, or is cut off or damaged ({part}): copy it again, or make "
+        "it with python -m hvd_ext.data pack"
+    )
 
-    def section(self, footer: Footer, name: str) -> bytes:
-        begin, end = footer.sections[name]
-        data = self.read(begin, end - begin)
-        if zlib.crc32(data) != footer.section_checks[list(footer.sections).index(name)]:
-            raise self._damaged(f"the section {name}")
-        return data
 
-    def _damaged(self, part: str) -> UsageError:
-        return UsageError(
-            f"{self.path} is not a packed file, or is cut off or damaged ({part}): copy it again, "
-            "or make it with python -m hvd_ext.data pack"
-        )
-
-    def read(self, offset: int, count: int) -> bytes:
-        data = np.empty(count, np.uint8)
-        self.into(data, offset)
-        return data.tobytes()
-
-    def into(self, data: Bytes, offset: int) -> None:
-        done = 0
-        while done < data.size:
-            try:
-                count = os.preadv(self._descriptor, [data[done:].data], offset + done)
-            except OSError as error:
-                raise UsageError(
-                    f"cannot read {self.path} at byte {offset + done}: {error.strerror}: "
-                    "copy it again"
-                ) from error
-            if count == 0:
-                raise UsageError(
-                    f"{self.path} was cut off while it was read, at byte {offset + done} of "
-                    f"{self.file_bytes}: copy it again"
-                )
-            done += count
-        with self._lock:
-            self.bytes_read += done
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __enter__(self) -> _Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            self.close()
+def _section(reader: FileReader, footer: Footer, name: str) -> bytes:
+    begin, end = footer.sections[name]
+    data = reader.read(begin, end - begin)
+    if zlib.crc32(data) != footer.section_checks[list(footer.sections).index(name)]:
+        raise DamagedError(f"the section {name}")
+    return data
 
 
 def _runs(wanted: NDArray[np.bool_] | None, count: int) -> Sequence[tuple[int, int]]:

@@ -4,7 +4,7 @@
 from hvd_ext.spatial import layers as layers
 from hvd_ext.spatial.convert import convert
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
-from hvd_ext.spatial.hyperslab import Source, assemble, open_array, read, read_block
+from hvd_ext.spatial.hyperslab import Source, assemble, block_shape, open_array, read, read_block
 from hvd_ext.spatial.layers.filter_state import keep_state_whole
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
@@ -23,6 +23,7 @@ __all__ = [
     "UnsupportedError",
     "Verification",
     "assemble",
+    "block_shape",
     "convert",
     "gather",
     "keep_state_whole",

@@ -84,15 +84,23 @@ def read_block(source: Source, grid: ProcessGrid, sample: int) -> NDArray[Any]:
     """
     if not 0 <= sample < source.shape[0]:
         raise UsageError(f"sample {sample} is not in 0..{source.shape[0] - 1}")
-    extents = tuple(source.shape[2:])
-    block: Sequence[tuple[int, int]] = ()
-    if extents:
-        block = shard(extents, grid.shape.parts(len(extents)), grid.coordinates(len(extents)))
-    inside = (slice(begin, end) for begin, end in block)
+    inside = (slice(begin, end) for begin, end in _block(source, grid))
     index = (slice(sample, sample + 1), slice(0, source.shape[1]), *inside)
     one = np.asarray(source[index])[0]
     # torch knows neither read-only memory nor the other byte order.
     return one.astype(one.dtype.newbyteorder("="))
+
+
+def block_shape(source: Source, grid: ProcessGrid) -> tuple[int, ...]:
+    """Shape of this rank's block of each sample, (channels, *lengths of the block)."""
+    return (source.shape[1], *(end - begin for begin, end in _block(source, grid)))
+
+
+def _block(source: Source, grid: ProcessGrid) -> Sequence[tuple[int, int]]:
+    extents = tuple(source.shape[2:])
+    if not extents:
+        return ()
+    return shard(extents, grid.shape.parts(len(extents)), grid.coordinates(len(extents)))
 
 
 def assemble(

@@ -15,12 +15,14 @@ import torch
 import hvprof
 from cosmoflow.data import Universes
 from hvd_ext.data.__main__ import main as pack
+from mesh.data import Meshes
 from tests.conftest import Launch
 
 MESH = ("-m", "mesh.train", "--synthetic", "--size", 32, "--samples", 12, "--held-out", 2)
 MESH = (*MESH, "--batch-size", 2, "--log-every", 1, "--threads", 1)
 COSMOFLOW = ("-m", "cosmoflow.train", "--thin", 8, "--held-out", 1, "--log-every", 1)
-COSMOFLOW = (*COSMOFLOW, "--threads", 1, "--steps", 3)
+# Of the four cubes two epochs and a half.
+COSMOFLOW = (*COSMOFLOW, "--threads", 1, "--steps", 5)
 
 
 def train(launch: Launch, size: int, *command: object) -> str:
@@ -126,17 +128,35 @@ def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path)
     universes = Universes(5, 32, seed=1)
     np.save(tmp_path / "cubes.npy", universes.cubes[(slice(None),) * 5])
     np.save(tmp_path / "labels.npy", universes.labels[:, :])
-    files, made, packed = tmp_path / "files", tmp_path / "made", tmp_path / "packed"
+    files, made, packed, kept = (tmp_path / name for name in ("files", "made", "packed", "kept"))
     train(launch, 4, *COSMOFLOW, "--data", tmp_path, "--grid", "2x1x1", "--output", files)
     assert pack(["pack", str(tmp_path), "-o", str(tmp_path / "cubes.pack")]) == 0
     flags = ("--grid", "2x1x1", "--prefetch", 0, "--output", packed)
     train(launch, 4, *COSMOFLOW, "--data", tmp_path / "cubes.pack", *flags)
-    assert losses(packed) == losses(files)
+    flags = ("--data", tmp_path / "cubes.pack", "--store", "memory", "--output")
+    out = train(launch, 4, *COSMOFLOW, "--grid", "2x1x1", *flags, kept)
+    assert "cosmoflow.train: 100% of " in out
+    assert losses(kept) == losses(packed) == losses(files)
+    train(launch, 2, *COSMOFLOW, *flags, tmp_path / "fewer")
     synthetic = ("--synthetic", "--width", 32, "--samples", 5, "--batch-size", 1)
     train(launch, 2, *COSMOFLOW, *synthetic, "--output", made)
     # Both take the samples in the same order, two at a time.
-    assert len(losses(files)) == 3
+    assert len(losses(files)) == 5
     assert losses(files) == pytest.approx(losses(made), rel=1e-3)
+    assert losses(files) == pytest.approx(losses(tmp_path / "fewer"), rel=1e-3)
+
+
+def test_meshes_from_files_and_from_a_store(launch: Launch, tmp_path: Path) -> None:
+    meshes = Meshes(5, 32, seed=1)
+    np.save(tmp_path / "inputs.npy", meshes.inputs[(slice(None),) * 4])
+    np.save(tmp_path / "masks.npy", meshes.masks[(slice(None),) * 4])
+    command = ("-m", "mesh.train", "--held-out", 1, "--log-every", 1, "--threads", 1, "--steps", 5)
+    train(launch, 2, *command, "--data", tmp_path, "--output", tmp_path / "files")
+    # Half a sample of 76 KB a rank fits: what does not is read again.
+    for size, flags in ((2, ("--store", "80KB")), (4, ("--store", "memory", "--grid", "2x1"))):
+        output = tmp_path / f"{size}"
+        train(launch, size, *command, "--data", tmp_path, *flags, "--output", output)
+        assert losses(output) == pytest.approx(losses(tmp_path / "files"), rel=1e-3)
 
 
 def test_what_does_not_fit_is_said_in_one_line(launch: Launch, tmp_path: Path) -> None:

@@ -359,6 +359,13 @@ def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
     assert row["val_top5"] == "1.0"
     assert same(torch.load(whole / "best.pt"), final)
 
+    # From the ranks' memory it learns the same.
+    assert pack(["pack", str(classes / "train"), "-o", str(tmp_path / "train.pack")]) == 0
+    kept = ("--train-dir", tmp_path / "train.pack", "--store", "memory", "--stage-to", tmp_path)
+    log = tmp_path / "kept"
+    train(2, *flags, *kept, "--log-dir", log, "--checkpoint-format", log / "{epoch}.pt")
+    assert {**row, "img_per_s": ""} == {**read_log(log)[0], "img_per_s": ""}
+
     model = resnet50(2).eval()
     model.load_state_dict(final["model"])
     held_out = ClassFolder.read(classes / "val")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from concurrent.futures import thread
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,16 @@ def test_look_ahead_is_bounded() -> None:
         loader.close()  # waits for those that are being read
         assert len(set(dataset.seen)) == len(dataset.seen)
         assert threading.get_ident() not in dataset.threads
+
+
+def test_a_loader_that_is_forgotten_is_collected_whatever_locks_are_held() -> None:
+    # The collector may run in a thread that another one starts under this lock.
+    next(DataLoader(Squares(10), 4, Order(10, 1)))
+    with thread._global_shutdown_lock:  # type: ignore[attr-defined]
+        collector = threading.Thread(target=gc.collect)
+        collector.start()
+        collector.join(20)
+        assert not collector.is_alive()
 
 
 def test_an_error_is_raised_at_its_batch() -> None:

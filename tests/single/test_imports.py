@@ -107,6 +107,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.data.sources": {*DATA, "hvd_ext.data", "PIL", "h5py", "zarr"},
     # What the ranks of a node keep together.
     "hvd_ext.data.node": {*MPI, "hvd_ext.data", "hvd_ext.shm"},
+    # Who keeps what between nodes is pure; the records travel by MPI.
+    "hvd_ext.data.store": {*MPI, "hvd_ext.data", "hvd_ext.shm"},
+    "hvd_ext.data.loader": {*MPI, "hvd_ext.data"},
+    "hvd_ext.data.exchange": {*MPI, "hvd_ext.data", "hvd_ext.job"},
     "hvd_ext.data.pack": {*DATA, "hvd_ext.data", "PIL"},
     **SPATIAL,
     **HVPROF,
@@ -128,7 +132,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {*TRAINED, "hvprof"},
     "training.alone": {"hvd_ext.memory", "mpi4py", "torch"},
     "training.stopping": {"mpi4py", "numpy"},
-    "training.volumes": {*TRAINED, "hvd_ext.spatial"},
+    "training.run": {*TRAINED, "hvprof", "mpi4py"},
+    "training.volumes": {*TRAINED, "hvd_ext.spatial", "mpi4py"},
     "mesh": {*TRAINED, "hvd_ext.spatial"},
     "cosmoflow": {*TRAINED, "hvd_ext.spatial"},
     # Reads HDF5, if its library is there.

@@ -1,0 +1,292 @@
+"""Samples in the memory of the ranks: read once by one of them, then sent to whoever needs them.
+
+Within a node they are read in place. Who keeps and sends what is worked out in `owners`, some
+steps ahead, by each rank alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvd_ext.data.budget import free_bytes, rank_budget
+from hvd_ext.data.exchange import TAGS, RecordExchange
+from hvd_ext.data.order import Order
+from hvd_ext.data.owners import NO_OWNER, Owners
+from hvd_ext.errors import HvdExtError
+from hvd_ext.shm.regions import WindowError, map_files, map_regions
+from hvd_ext.units import format_bytes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+log = logging.getLogger("hvd_ext")
+
+Bytes = NDArray[np.uint8]
+_HEADER_BYTES = 4096  # map_files writes into it
+
+
+class Records(Protocol):
+    """Samples that a store can keep: bytes, whose number is known before they are read.
+
+    Attributes:
+        lengths: bytes of each sample.
+    """
+
+    @property
+    def lengths(self) -> NDArray[np.int64]: ...
+
+    def record(self, sample: int) -> Bytes:
+        """The bytes of a sample, as they are on file; is called on several threads at once."""
+
+    def decode(self, sample: int, record: Bytes) -> Any:
+        """The sample that they hold; they are shared, and cannot be written to."""
+
+
+@dataclass(frozen=True)
+class StoreSize:
+    """What a store takes.
+
+    Attributes:
+        samples_bytes: of all samples.
+        kept_bytes: of those that are kept, on all nodes.
+        node_bytes: the most that a node keeps.
+        ahead_bytes: the most that this rank has received and not handed out.
+    """
+
+    samples_bytes: int
+    kept_bytes: int
+    node_bytes: int
+    ahead_bytes: int
+
+    def __str__(self) -> str:
+        kept = min(1.0, self.kept_bytes / max(1, self.samples_bytes))
+        rest = "" if kept == 1 else f"; {1 - kept:.0%} are read again whenever they are needed"
+        return (
+            f"{kept:.0%} of {format_bytes(self.samples_bytes)} of samples are kept in memory, at "
+            f"most {format_bytes(self.node_bytes)} on a node{rest}"
+        )
+
+
+class MemoryStore:
+    """The samples of a run, each in the memory of one node.
+
+    Attributes:
+        size: what it takes.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        order: Order,
+        first: int,
+        local_batch: int,
+        ahead: int,
+        comm: MPI.Comm,
+        budget: int | None,
+    ) -> None:
+        """Take the memory; nothing is read yet. A collective.
+
+        Args:
+            records: the samples; the same for all ranks of `comm`.
+            order: of the samples.
+            first: position at which the run begins.
+            local_batch: samples of a rank a step.
+            ahead: steps that are begun before they are asked for.
+            comm: the ranks that share a step.
+            budget: bytes that this rank may keep; None: its part of what the node has free.
+
+        Raises:
+            HvdExtError: on every rank alike: the memory cannot be had.
+        """
+        from mpi4py import MPI
+
+        if comm.size > 1 and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise HvdExtError(
+                "MPI runs without MPI_THREAD_MULTIPLE, which a store needs to exchange samples "
+                "while a model trains: let hvd.init() start MPI, or ask for it in MPI_Init_thread"
+            )
+        self._records, self._first, self._batch = records, first, local_batch
+        self._rank = comm.rank
+        node = sharing_memory(comm)
+        if budget is None:
+            budget = rank_budget(node.size)
+        leader = node.bcast(comm.rank)
+        known = comm.allgather((budget, leader))
+        budgets, leaders = (np.array(column) for column in zip(*known, strict=True))
+        lengths = np.asarray(records.lengths, np.int64)
+        self._owners = Owners(order, first, local_batch, lengths, budgets)
+        self._lengths = lengths
+        self._local = leaders == leader
+        self.size = self._measure(leaders, local_batch * (ahead + 1))
+        regions = _map(comm, node, int(self._owners.rank_bytes[comm.rank]))
+        self._regions = dict(zip(np.flatnonzero(self._local).tolist(), regions, strict=True))
+        node.Free()
+        # Of the samples that this rank keeps, those that are not there yet.
+        self._coming: dict[int, Future[Bytes]] = {}
+        self._exchange = RecordExchange(comm) if comm.size > 1 else None
+
+    @property
+    def bytes_sent(self) -> int:
+        """To other nodes, so far."""
+        return self._exchange.bytes_sent if self._exchange else 0
+
+    @property
+    def bytes_received(self) -> int:
+        """From other nodes, so far."""
+        return self._exchange.bytes_received if self._exchange else 0
+
+    def start(self, first: int, pool: Executor) -> list[Future[Bytes]]:
+        """Begin to read, send and receive the records of a step; every rank begins the same.
+
+        Args:
+            first: position of the step.
+            pool: threads to read on.
+
+        Returns:
+            The record of each of this rank's samples.
+        """
+        step, rank = self._owners.step(first), self._rank
+        # The number of the record among those of its user tells messages apart.
+        before = (first - self._first) // self._owners.ranks
+        mine: list[Future[Bytes]] = []
+        for entry in np.flatnonzero(step.users == rank):
+            sample, owner = int(step.samples[entry]), int(step.owners[entry])
+            if step.read[entry]:
+                mine.append(pool.submit(self._read, sample, owner))
+                if owner == rank:
+                    self._coming[sample] = mine[-1]
+                    mine[-1].add_done_callback(partial(self._arrived, sample))
+            elif owner == rank:
+                mine.append(self._own(sample))
+            else:
+                shared, count = bool(self._local[owner]), int(self._lengths[sample])
+                place = self._place(sample, owner) if shared else np.empty(count, np.uint8)
+                assert self._exchange
+                tag = (before + entry % self._batch) % TAGS
+                mine.append(self._exchange.receive(place, owner, tag, shared=shared))
+        for entry in step.sent(rank):
+            user, tag = int(step.users[entry]), (before + entry % self._batch) % TAGS
+            data = self._own(int(step.samples[entry]))
+            assert self._exchange
+            self._exchange.send(data, user, tag, shared=bool(self._local[user]))
+        return mine
+
+    def close(self) -> None:
+        """Wait for records that are under way, and forget all. A collective."""
+        if self._exchange:
+            self._exchange.close()
+        self._regions.clear()
+
+    def _read(self, sample: int, owner: int) -> Bytes:
+        record = self._records.record(sample)
+        if owner != NO_OWNER:
+            place = self._place(sample, owner)
+            place[:] = record
+            record = place
+        record.flags.writeable = False
+        return record
+
+    def _own(self, sample: int) -> Future[Bytes]:
+        """A sample that this rank keeps, or is about to."""
+        coming = self._coming.get(sample)
+        if coming is None:
+            coming = Future()
+            record = self._place(sample, self._rank)
+            record.flags.writeable = False
+            coming.set_result(record)
+        return coming
+
+    def _arrived(self, sample: int, read: Future[Bytes]) -> None:
+        if not read.cancelled() and not read.exception():
+            del self._coming[sample]
+
+    def _place(self, sample: int, owner: int) -> Bytes:
+        """Where a rank of this node keeps a sample."""
+        begin = int(self._owners.offsets[sample])
+        return self._regions[owner][begin : begin + int(self._lengths[sample])]
+
+    def _measure(self, leaders: NDArray[np.int64], records_ahead: int) -> StoreSize:
+        lengths = self._lengths[: len(self._owners.owner)]
+        return StoreSize(
+            samples_bytes=int(lengths.sum()),
+            kept_bytes=int(lengths[self._owners.owner != NO_OWNER].sum()),
+            node_bytes=max(
+                int(self._owners.rank_bytes[leaders == leader].sum()) for leader in set(leaders)
+            ),
+            ahead_bytes=records_ahead * int(lengths.max()),
+        )
+
+
+def sharing_memory(comm: MPI.Comm) -> MPI.Comm:
+    """The ranks of `comm` that share memory with this one; a collective.
+
+    Where some cannot that are on one node, as between containers, each is by itself, and a log
+    line says so.
+    """
+    from mpi4py import MPI
+
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+    problem = ""
+    try:
+        map_regions(node, _HEADER_BYTES)
+    except WindowError as error:
+        problem = str(error)
+    problems = [text for text in comm.allgather(problem) if text]
+    if not problems:
+        return node
+    node.Free()
+    log.warning("hvd_ext: falling back to a store that ranks do not share: %s", problems[0])
+    return comm.Split(comm.rank)
+
+
+def _map(comm: MPI.Comm, node: MPI.Comm, own_bytes: int) -> list[Bytes]:
+    """The memory of each of the node's ranks; a collective over `comm`.
+
+    Raises:
+        HvdExtError: on every rank alike: it cannot be had.
+    """
+    count = _HEADER_BYTES + own_bytes
+    wanted, free = node.allreduce(count), node.bcast(free_bytes())
+    fd, regions = -1, []
+    with _agreed(comm):
+        if wanted > free:
+            raise HvdExtError(
+                f"a store of {format_bytes(wanted)} on {socket.gethostname()}, which has "
+                f"{format_bytes(free)} free: give a smaller size, or use more nodes"
+            )
+        try:
+            fd = os.memfd_create("hvd_ext.data", os.MFD_CLOEXEC)
+            # Pages are taken now: an error here, not a bus error in the middle of a step.
+            os.posix_fallocate(fd, 0, count)
+        except OSError as error:
+            raise HvdExtError(
+                f"no memory for a store of {format_bytes(wanted)}: {error.strerror}: give a "
+                "smaller size, or use more nodes"
+            ) from error
+    with _agreed(comm):
+        regions = map_files(node, fd, count)
+    return [np.frombuffer(region, np.uint8)[_HEADER_BYTES:] for region in regions]
+
+
+@contextmanager
+def _agreed(comm: MPI.Comm) -> Iterator[None]:
+    """Have all ranks raise what any of them raises."""
+    mine: HvdExtError | None = None
+    try:
+        yield
+    except HvdExtError as error:
+        mine = error
+    errors = [error for error in comm.allgather(mine) if error]
+    if errors:
+        raise errors[0]

@@ -1,0 +1,246 @@
+"""Samples kept in the ranks' memory: who reads, who sends, and that all get what is on file."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hvd_ext.cli import progress
+from hvd_ext.data import DataLoader, Order, PackedFile, store
+from hvd_ext.data.layout import Field
+from hvd_ext.data.pack import pack
+from hvd_ext.errors import HvdExtError
+from tests.parallel.test_node_arrays import proportional_bytes
+from tests.ranks.asserts import parallel_assert
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SAMPLES = 21
+
+
+class Uneven:
+    """Samples of 0 to some 200 KB."""
+
+    fields = (Field("number", "array", "<i8"), Field("image", "bytes"))
+    classes, names = (), ()
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, sample: int) -> dict[str, Any]:
+        rng = np.random.default_rng(sample)
+        return {"number": np.int64(sample), "image": rng.bytes(sample * sample * 500)}
+
+
+@pytest.fixture(scope="module")
+def path() -> Iterator[Path]:
+    """A packed file, made by rank 0."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    name = tempfile.mkdtemp() if comm.rank == 0 else ""
+    path = Path(comm.bcast(name)) / "a.pack"
+    if comm.rank == 0:
+        with progress("packing", shown=False) as advance:
+            pack(Uneven(), path, advance)
+    comm.Barrier()
+    yield path
+    comm.Barrier()
+    if comm.rank == 0:
+        path.unlink()
+        path.parent.rmdir()
+
+
+@pytest.fixture(params=[1, 2], ids=["1 rank a node", "2 ranks a node"])
+def nodes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many ranks are told that they share memory."""
+    each = int(request.param)
+    monkeypatch.setattr(store, "sharing_memory", lambda comm: comm.Split(comm.rank // each))
+    return each
+
+
+def seen(sample: dict[str, Any], rng: np.random.Generator) -> tuple[int, int]:
+    """The number, and a checksum of what was on file and of random numbers."""
+    return int(sample["number"]), zlib.crc32(sample["image"] + rng.bytes(4))
+
+
+def expected(order: Order, position: int) -> tuple[int, int]:
+    return seen(Uneven()[order.sample(position)], order.rng(position))
+
+
+def tuples(batch: list[Any]) -> list[Any]:
+    return batch
+
+
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_each_record_is_read_once_and_what_is_sent_is_what_is_needed_elsewhere(
+    comm: MPI.Comm, path: Path, nodes: int, ahead: int
+) -> None:
+    with PackedFile(path) as file:
+        order = Order(SAMPLES, seed=3)
+        tables = comm.allreduce(file.bytes_read)
+        loader = DataLoader(
+            file, 2, order, rank=comm.rank, size=comm.size, transform=seen, collate_fn=tuples,
+            num_workers=2, prefetch_factor=ahead, store="memory", comm=comm,
+        )  # fmt: skip
+        steps = -(-4 * SAMPLES // loader.global_batch)
+        everyones = comm.allgather([next(loader) for _ in range(steps)])
+        row = [x for step in zip(*everyones, strict=True) for part in step for x in part]
+        right = [expected(order, position) for position in range(len(row))]
+        parallel_assert(comm, row == right, "other samples")
+        loader.close()  # what was sent ahead has arrived
+        did = loader.statistics()
+        read = comm.allreduce(file.bytes_read) - tables
+        parallel_assert(comm, read == int(file.lengths.sum()), f"{read} bytes were read")
+
+        # By hand: a node has a sample once one of its ranks has read it, the others ask for it.
+        first_user: dict[int, int] = {}
+        crossed = [[0, 0] for _ in range(comm.size)]
+        began = len(row) + ahead * loader.global_batch
+        for position in range(began):
+            sample, user = order.sample(position), position % loader.global_batch // 2
+            owner = first_user.setdefault(sample, user)
+            if owner // nodes != user // nodes:
+                crossed[owner][0] += int(file.lengths[sample])
+                crossed[user][1] += int(file.lengths[sample])
+        measured = [did.bytes_sent, did.bytes_received]
+        parallel_assert(comm, measured == crossed[comm.rank], f"{measured} {crossed[comm.rank]}")
+
+
+@pytest.mark.ranks(2, 4)
+def test_what_does_not_fit_is_read_again_and_a_node_has_no_more_than_it_may(
+    comm: MPI.Comm, path: Path, nodes: int
+) -> None:
+    with PackedFile(path) as file:
+        order = Order(SAMPLES, seed=3)
+        before = file.bytes_read
+        loader = DataLoader(
+            file, 1, order, rank=comm.rank, size=comm.size, transform=seen, collate_fn=tuples,
+            prefetch_factor=0, store=300_000, comm=comm,
+        )  # fmt: skip
+        loader.start()
+        assert loader.store
+        size = loader.store.size
+        assert size.node_bytes <= 300_000 * nodes
+        assert size.kept_bytes <= 300_000 * comm.size < size.samples_bytes
+        assert f"{size.kept_bytes / size.samples_bytes:.0%} of" in str(size)
+        assert "are read again whenever they are needed" in str(size)
+        epochs = 4
+        for number in range(epochs * SAMPLES // comm.size):
+            position = number * comm.size + comm.rank
+            assert next(loader) == [expected(order, position)]
+        comm.Barrier()
+        loader.close()
+        # What is kept once, the rest in each epoch.
+        row = [order.sample(p) for p in range(number * comm.size + comm.size)]
+        again = sum(int(file.lengths[s]) for s in row) - epochs * size.kept_bytes
+        if len(row) == epochs * SAMPLES:
+            read = comm.allreduce(file.bytes_read - before)
+            parallel_assert(comm, read == again + size.kept_bytes, f"{read} {again} {size}")
+
+
+@pytest.mark.ranks(4)
+def test_a_run_goes_on_on_other_ranks_from_their_stores(
+    comm: MPI.Comm, path: Path, nodes: int
+) -> None:
+    with PackedFile(path) as file:
+        order = Order(SAMPLES, seed=1, data=file.fingerprint)
+        position, row = 0, []
+        for ranks, local in ((4, 3), (1, 5), (2, 4), (3, 2)):
+            part = comm.Split(comm.rank < ranks)
+            mine: list[Any] = [[], [], []]
+            if comm.rank < ranks:
+                loader = DataLoader(
+                    file, local, order, rank=part.rank, size=ranks, transform=seen,
+                    collate_fn=tuples, store="memory", comm=part,
+                )  # fmt: skip
+                loader.load_state_dict(order.state(position))
+                mine = [next(loader) for _ in range(3)]
+                assert loader.state_dict()["position"] == position + 3 * ranks * local
+                loader.close()
+            part.Free()
+            position += 3 * ranks * local
+            row += [x for step in zip(*comm.allgather(mine), strict=True) for p in step for x in p]
+        parallel_assert(comm, row == [expected(order, p) for p in range(position)], "other samples")
+
+
+@pytest.mark.ranks(4)
+def test_memory_is_that_of_the_set_and_what_was_received(comm: MPI.Comm) -> None:
+    class Records:
+        each, count = 2**20, 64
+        lengths = np.full(count, each)
+
+        def __getitem__(self, sample: int) -> np.ndarray:
+            return self.record(sample)
+
+        def record(self, sample: int) -> np.ndarray:
+            return np.full(self.each, sample, np.uint8)
+
+        def decode(self, sample: int, record: np.ndarray) -> np.ndarray:
+            return record
+
+    def grown(ahead: int) -> tuple[int, int]:
+        loader = DataLoader(
+            Records(), 1, Order(64, 1), rank=comm.rank, size=4, collate_fn=lambda x: int(x[0][0]),
+            num_workers=1, prefetch_factor=ahead, store="memory", comm=comm,
+        )  # fmt: skip
+        gc.collect()
+        before = comm.allreduce(proportional_bytes())
+        total = sum(next(loader) for _ in range(3 * 16))
+        comm.Barrier()
+        after = comm.allreduce(proportional_bytes())
+        comm.Barrier()
+        loader.close()
+        return total, after - before
+
+    grown(1)  # what MPI and Python take once does not count
+    total, count = grown(1)
+    assert comm.allreduce(total) == 3 * sum(range(64))
+    # A record that is being made, and one that was, on each rank.
+    parallel_assert(comm, 0.95 * 64 * 2**20 < count < (1.05 * 64 + 2 * 4) * 2**20, f"{count}")
+
+
+@pytest.mark.ranks(3)
+def test_more_memory_than_there_is_is_refused_by_all_ranks_alike(comm: MPI.Comm) -> None:
+    class Huge:
+        lengths = np.full(10, 2**42)
+
+        def __getitem__(self, sample: int) -> None: ...
+
+        def record(self, sample: int) -> None: ...
+
+    loader = DataLoader(
+        Huge(), 1, Order(10, 1), rank=comm.rank, size=3, store=2**50, comm=comm
+    )  # fmt: skip
+    with pytest.raises(HvdExtError, match=r"has .* free: give a smaller size, or use more nodes"):
+        next(loader)
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_that_does_not_come_is_named(
+    comm: MPI.Comm, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HVD_EXT_STALL_TIMEOUT_S", "0.5")
+    ended: list[Exception] = []
+    monkeypatch.setattr("hvd_ext.data.exchange.end_job", ended.append)
+    with PackedFile(path) as file:
+        loader = DataLoader(
+            file, 3, Order(SAMPLES, 1), rank=comm.rank, size=2, prefetch_factor=0,
+            store="memory", comm=comm, collate_fn=tuples,
+        )  # fmt: skip
+        for _ in range(4):
+            next(loader)
+        if comm.rank == 0:
+            with pytest.raises(HvdExtError, match=r"rank 1 \(.*\) did not reach an exchange of"):
+                list(loader)
+            assert ended
+        comm.Barrier()
