@@ -128,22 +128,20 @@ def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path)
     universes = Universes(5, 32, seed=1)
     np.save(tmp_path / "cubes.npy", universes.cubes[(slice(None),) * 5])
     np.save(tmp_path / "labels.npy", universes.labels[:, :])
-    files, made, packed, kept = (tmp_path / name for name in ("files", "made", "packed", "kept"))
+    files, made, kept, fewer = (tmp_path / name for name in ("files", "made", "kept", "fewer"))
     train(launch, 4, *COSMOFLOW, "--data", tmp_path, "--grid", "2x1x1", "--output", files)
     assert pack(["pack", str(tmp_path), "-o", str(tmp_path / "cubes.pack")]) == 0
-    flags = ("--grid", "2x1x1", "--prefetch", 0, "--output", packed)
-    train(launch, 4, *COSMOFLOW, "--data", tmp_path / "cubes.pack", *flags)
     flags = ("--data", tmp_path / "cubes.pack", "--store", "memory", "--output")
     out = train(launch, 4, *COSMOFLOW, "--grid", "2x1x1", *flags, kept)
     assert "cosmoflow.train: 100% of " in out
-    assert losses(kept) == losses(packed) == losses(files)
-    train(launch, 2, *COSMOFLOW, *flags, tmp_path / "fewer")
+    assert losses(kept) == losses(files)
+    train(launch, 2, *COSMOFLOW, "--prefetch", 0, *flags, fewer)
     synthetic = ("--synthetic", "--width", 32, "--samples", 5, "--batch-size", 1)
     train(launch, 2, *COSMOFLOW, *synthetic, "--output", made)
     # Both take the samples in the same order, two at a time.
     assert len(losses(files)) == 5
     assert losses(files) == pytest.approx(losses(made), rel=1e-3)
-    assert losses(files) == pytest.approx(losses(tmp_path / "fewer"), rel=1e-3)
+    assert losses(files) == pytest.approx(losses(fewer), rel=1e-3)
 
 
 def test_meshes_from_files_and_from_a_store(launch: Launch, tmp_path: Path) -> None:
@@ -156,7 +154,8 @@ def test_meshes_from_files_and_from_a_store(launch: Launch, tmp_path: Path) -> N
     for size, flags in ((2, ("--store", "80KB")), (4, ("--store", "memory", "--grid", "2x1"))):
         output = tmp_path / f"{size}"
         train(launch, size, *command, "--data", tmp_path, *flags, "--output", output)
-        assert losses(output) == pytest.approx(losses(tmp_path / "files"), rel=1e-3)
+        other = 0 if size == 2 else 5e-3  # a grid adds up in another order
+        assert losses(output) == pytest.approx(losses(tmp_path / "files"), rel=other)
 
 
 def test_what_does_not_fit_is_said_in_one_line(launch: Launch, tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""A copy on the node's own disk: made once, gone on with, and found damaged."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hvd_ext.cli import progress
+from hvd_ext.data import PackedFile, staging
+from hvd_ext.data.pack import pack
+from hvd_ext.data.sources import Arrays
+from hvd_ext.errors import HvdExtError, UsageError
+
+SAMPLES, PIECE = 20, 40_000
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(staging, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(staging, "_LOOK_EVERY_S", 0.01)
+    array = np.random.default_rng(0).integers(0, 9, (SAMPLES, 5000), np.int32)
+    with progress("packing", shown=False) as advance:
+        pack(Arrays({"x": array}), tmp_path / "a.pack", advance)
+    return tmp_path / "a.pack"
+
+
+def copied(file: PackedFile) -> Path:
+    assert file.copy
+    assert file.copy.wait(60)
+    return file.copy.path
+
+
+def test_one_of_several_copies_the_file_and_all_read_the_copy(path: Path, tmp_path: Path) -> None:
+    with PackedFile(path) as whole:
+        tables, expected = whole.tables, [whole[i]["x"] for i in range(SAMPLES)]
+    files = [PackedFile(path, tables, stage_to=tmp_path / "node") for _ in range(3)]
+    for file in files:
+        assert copied(file).read_bytes() == path.read_bytes()
+    assert sum(file.bytes_read for file in files) == path.stat().st_size
+    # One that comes later, here from another process, finds it.
+    files.append(pickle.loads(pickle.dumps(files[0])))
+    copied(files[-1])
+    for file in files:
+        assert all(np.array_equal(file[i]["x"], expected[i]) for i in range(SAMPLES))
+        file.close()
+    assert sum(file.bytes_read for file in files) == path.stat().st_size
+
+
+def test_what_was_copied_before_it_ended_is_not_copied_again(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, written = tmp_path / "node", staging._write
+
+    def full_after_three(descriptor: int, data: np.ndarray, offset: int) -> None:
+        if offset >= 3 * PIECE:
+            raise OSError(5, "the disk is gone")
+        written(descriptor, data, offset)
+
+    with PackedFile(path) as whole:
+        tables = whole.tables
+    monkeypatch.setattr(staging, "_write", full_after_three)
+    with PackedFile(path, tables, stage_to=folder) as file:
+        assert file.copy
+        assert not file.copy.wait(60)
+        assert file.bytes_read == 4 * PIECE
+        # Training goes on: some samples come from the copy, the others from the file.
+        assert all(len(file[i]["x"]) == 5000 for i in range(SAMPLES))
+        assert file.copy.reader.bytes_read > 3 * PIECE
+    monkeypatch.setattr(staging, "_write", written)
+    with PackedFile(path, tables, stage_to=folder) as file:
+        assert copied(file).read_bytes() == path.read_bytes()
+        assert file.bytes_read == path.stat().st_size - 3 * PIECE
+
+
+def test_a_damaged_copy_is_named(path: Path, tmp_path: Path) -> None:
+    with PackedFile(path, stage_to=tmp_path / "node") as file:
+        copy = copied(file)
+        with copy.open("r+b") as stream:
+            stream.seek(int(file.tables.places[7, 0]) + 100)
+            stream.write(b"\xff\xff")
+        with pytest.raises(UsageError, match=rf"{copy}: sample 7 .* delete this copy"):
+            file[7]
+        assert len(file[8]["x"]) == 5000
+
+
+def test_a_disk_that_does_not_keep_what_is_written_is_not_read(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = staging._write
+    monkeypatch.setattr(staging, "_write", lambda f, data, at: written(f, data ^ 1, at))
+    with PackedFile(path, stage_to=tmp_path / "node") as file:
+        assert file.copy
+        assert not file.copy.wait(60)
+        assert "does not keep what is written to it" in caplog.text
+        assert file[0]["x"].max() < 9
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_left(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = namedtuple("disk", "f_bavail f_frsize")
+    monkeypatch.setattr(os, "fstatvfs", lambda fd: disk(3, 4096))
+    with pytest.raises(HvdExtError, match=r"has 12 KiB free, and .* are to be copied"):
+        PackedFile(path, stage_to=tmp_path / "node")
+    assert list((tmp_path / "node").iterdir()) == []
