@@ -149,7 +149,7 @@ setup(
         ],
         "dev": [
             "einops",  # what models of others call on tensors
-            "h5py",  # universes, for cosmoflow.prepare
+            "h5py",  # universes, for cosmoflow.prepare; a source of `hvd_ext.data pack`
             "hypothesis",
             "mypy",
             "psutil",
@@ -158,6 +158,7 @@ setup(
             "pytest-xdist",
             "ruff",
             "scikit-learn",  # handwritten digits
+            "zarr>=3; python_version >= '3.11'",  # another source
         ],
     },
     entry_points={

@@ -3,13 +3,14 @@
 Each contender loads the same images in the same random order by the same loader, on as many
 threads. Cold: no page of the files is in this kernel's page cache, which bytes read from the
 disk confirm (a hypervisor may cache below); warm: all are. Look-ahead is timed on a disk that
-is slowed: the reader sleeps as long as such a disk would take.
+is slowed: the reader sleeps as long as such a disk would take. The store's ranks read from one
+node's memory, or are told that they are two nodes and send each other half of all samples.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
-import os
 import tempfile
 import time
 import zlib
@@ -23,13 +24,14 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import harness
+from benchmarks import harness, kept_samples
 from hvd_ext.cli import at_least, progress
 from hvd_ext.data import DataLoader, Order, PackedFile
 from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import ImageFolder
+from hvd_ext.data.sources import Arrays, ImageFolder
 from hvd_ext.units import MIB
 from testbed import timing
+from testbed.ranks import hvd_launch, launch
 
 _HEIGHT, _WIDTH, _QUALITY = 375, 500, 90  # of ImageNet's usual image
 _BATCH, _THREADS = 16, 2
@@ -43,11 +45,24 @@ def main(arguments: Sequence[str]) -> int:
     parser = harness.parser("data_loading", __doc__, "--json F", rounds=7)
     parser.add_argument("--images", type=at_least(_BATCH), default=320, help="(320)")
     parser.add_argument(
+        "--samples", type=at_least(16), default=256, help="of 1 MiB, for the store (256)"
+    )
+    parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to time"
     )
+    parser.add_argument("--kept", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.worker:
+        path, local_size = options.kept
+        kept_samples.epochs(Path(path), options.rounds, int(local_size))
+        return 0
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        result = {**_packed(Path(name), options.images, options.rounds), **_look_ahead()}
+        root = Path(name)
+        result = {
+            **_packed(root, options.images, options.rounds),
+            **_look_ahead(),
+            **_kept(root, options.samples, options.rounds),
+        }
     _print(result)
     if options.json:
         harness.write_result(options.json, result)
@@ -154,26 +169,15 @@ def _decode_after(read: Callable[[int], bytes]) -> Callable[[int], Any]:
 def _cache(state: str, files: Sequence[Path]) -> Iterator[None]:
     """Empty the page cache of the files, or fill it, and see that the block met it so."""
     for path in files:
-        with path.open("rb") as file:
-            if state == "warm":
-                while file.read(2**22):
-                    pass
-            else:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    before = _disk_bytes()
+        kept_samples.set_cache(state, path)
+    before = kept_samples.disk_bytes()
     yield
-    came, expected = _disk_bytes() - before, sum(path.stat().st_size for path in files)
+    came, expected = kept_samples.disk_bytes() - before, sum(path.stat().st_size for path in files)
     if (state == "warm" and came > 0.02 * expected) or (state == "cold" and came < 0.9 * expected):
         raise harness.BenchmarkError(
             f"the page cache was not {state}: {came} of {expected} bytes came from the disk: name "
             "a --folder on a disk, with memory to spare"
         )
-
-
-def _disk_bytes() -> int:
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(fields["read_bytes"])
 
 
 def _look_ahead() -> dict[str, Any]:
@@ -216,6 +220,24 @@ def _steps(read_s: float, pieces: int, ahead: int) -> float:
     return float(np.median(times_s[3:]))
 
 
+def _kept(root: Path, samples: int, rounds: int) -> dict[str, Any]:
+    """Time two ranks whose samples a store keeps: on one node, and as two nodes."""
+    path = root / "kept.pack"
+    array = np.random.default_rng(0).integers(0, 256, (samples, MIB), np.uint8)
+    with progress("packing", shown=False) as advance:
+        pack(Arrays({"x": array}), path, advance)
+    found = {}
+    for title, local_size in (("one_node", 2), ("between_nodes", 1)):
+        words = ["--kept", str(path), str(local_size), "--rounds", str(rounds)]
+        found[title] = launch("benchmarks.data_loading", 2, words, start=hvd_launch(2))
+    ratios = {
+        f"store_vs_{cache}_rereading{suffix}": found[title][f"over_{cache}"]["ratio"]
+        for title, suffix in (("one_node", ""), ("between_nodes", "_between_nodes"))
+        for cache in ("cold", "warm")
+    }
+    return {**ratios, "store": {"samples": samples, **found}}
+
+
 def _print(result: dict[str, Any]) -> None:
     table = Table(title=f"{result['packed']['images']} images, {_THREADS} threads")
     for column in ("packed against folder", "times as fast", "middle half of rounds"):
@@ -231,6 +253,16 @@ def _print(result: dict[str, Any]) -> None:
     for name, case in result["look_ahead"].items():
         row = (f"{case[key]:.2f}" for key in ("step_over_longer_part", "without_over_sum"))
         table.add_row(name, *row)
+    Console(width=100).print(table)
+    title = f"a store of {result['store']['samples']} MiB against reading again, 2 ranks"
+    table = Table(title=title)
+    for column in ("ranks", "file", "times as fast", "middle half of rounds"):
+        table.add_column(column, justify="left" if column in ("ranks", "file") else "right")
+    for name in ("one_node", "between_nodes"):
+        for cache in ("cold", "warm"):
+            value = result["store"][name][f"over_{cache}"]
+            spread = f"{value['rounds']['low']:.2f} .. {value['rounds']['high']:.2f}"
+            table.add_row(name.replace("_", " "), cache, f"{value['ratio']:.2f}", spread)
     Console(width=100).print(table)
 
 

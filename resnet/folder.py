@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from hvd_ext.data import PackedFile, fingerprint, map_ahead
@@ -224,7 +224,8 @@ def normalised(images: Tensor) -> Tensor:
 
 def _decode(file: Path | BinaryIO, name: object) -> Image.Image:
     try:
-        with Image.open(file) as image:
+        with Image.open(file) as opened:
+            image = ImageOps.exif_transpose(opened)
             if image.mode[0] in "IF":  # Pillow would make all above 255 white
                 raise UsageError(
                     f"{name} has mode {image.mode}, not 8 bits a channel: convert it first"

@@ -1,16 +1,19 @@
-"""`python -m hvd_ext.data`: make, describe, check and take apart packed files."""
+"""`python -m hvd_ext.data`: make, describe, check, take apart and plan to read packed files."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.cli import output_file, progress, run
+from hvd_ext.cli import at_least, output_file, progress, run, size_bytes
+from hvd_ext.data.budget import free_bytes
 from hvd_ext.data.pack import pack, unpack, verify
 from hvd_ext.data.packed import PackedFile
+from hvd_ext.data.plan import reading_plan
 from hvd_ext.data.sources import open_samples
 from hvd_ext.units import format_bytes
 
@@ -21,6 +24,7 @@ _EXAMPLES = {
     "info": "info train.pack",
     "verify": "verify train.pack",
     "unpack": "unpack train.pack photographs",
+    "plan": "plan train.pack --nodes 8 --memory 200GiB --disk 1000GB",
 }
 
 
@@ -66,6 +70,15 @@ def parser() -> argparse.ArgumentParser:
     cli = command("unpack", "write images as files, and arrays as .npy files")
     cli.add_argument("file", type=Path, metavar="FILE")
     cli.add_argument("folder", type=Path, metavar="DIR", help="gets them")
+    cli = command("plan", "say what a file needs on some nodes, and how to read it there")
+    cli.add_argument("file", type=Path, metavar="FILE")
+    cli.add_argument("--nodes", type=at_least(1), default=1, metavar="N", help="of the job (1)")
+    cli.add_argument(
+        "--memory", type=size_bytes, metavar="SIZE", help="that a node has free (as this one has)"
+    )
+    cli.add_argument(
+        "--disk", type=size_bytes, default=0, metavar="SIZE", help="that a node's own disk has free"
+    )
     return top
 
 
@@ -85,11 +98,31 @@ def main(arguments: Sequence[str]) -> int:
             with progress("unpacking", len(file)) as advance:
                 unpack(file, options.folder, advance)
         told = describe(file)
+        if options.command == "plan":
+            told = _planned(file, options)
     if options.json:
         print(json.dumps(told))
+    elif options.command == "plan":
+        _show_plan(told, options.nodes)
     else:
         _show(told, "whole: " if options.command == "verify" else "")
     return 0
+
+
+def _planned(file: PackedFile, options: argparse.Namespace) -> dict[str, Any]:
+    memory = free_bytes() if options.memory is None else options.memory
+    set_bytes, file_bytes = int(file.lengths.sum()), file.tables.footer.file_bytes
+    return asdict(reading_plan(set_bytes, file_bytes, options.nodes, memory, options.disk))
+
+
+def _show_plan(told: dict[str, Any], nodes: int) -> None:
+    sizes = {name: format_bytes(value) for name, value in told.items() if name.endswith("_bytes")}
+    print(f"{told['use']}: {told['why']}")
+    print(f"  all samples       {sizes['set_bytes']}")
+    print(f"  in a store        {sizes['store_bytes']} on each of {nodes} nodes")
+    print(f"  sent an epoch     {sizes['sent_bytes']} by each node, with a store")
+    print(f"  read an epoch     {sizes['read_bytes']} from the file, after the first")
+    print(f"  a staged copy     {sizes['disk_bytes']} on each node's disk")
 
 
 def describe(file: PackedFile) -> dict[str, Any]:

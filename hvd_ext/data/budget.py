@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_SHARE_OF_FREE = 0.6  # the rest is for training, and for what the kernel keeps of files
+from hvd_ext.data.plan import SHARE_OF_FREE
+
 _ROOT = Path("/sys/fs/cgroup")
 # Of both versions of control groups: limit, usage, and what of it is file cache that can go.
 _VERSIONS = (
@@ -15,7 +16,7 @@ _VERSIONS = (
 
 def rank_budget(local_size: int) -> int:
     """Bytes that a rank may keep, unless a person says otherwise, of `local_size` on a node."""
-    return int(_SHARE_OF_FREE * free_bytes()) // local_size
+    return int(SHARE_OF_FREE * free_bytes()) // local_size
 
 
 def free_bytes(meminfo: Path = Path("/proc/meminfo"), groups: Path = _ROOT) -> int:

@@ -193,15 +193,16 @@ def open_source(file: str) -> Source:
 
 
 def decode_image(data: bytes, name: object) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The pixels (H, W, 3) of an image file, as they lie in it.
+    """The pixels (H, W, 3) of an image file, upright.
 
     Raises:
         UsageError: it is not a readable image, or has more than 8 bits a channel.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data)) as opened:
+            image = ImageOps.exif_transpose(opened)
             if image.mode[0] in "IF":  # Pillow would make all above 255 white
                 raise UsageError(
                     f"{name} has mode {image.mode}, not 8 bits a channel: convert it first"
