@@ -15,6 +15,7 @@ from hvd_ext.cli import progress
 from hvd_ext.data import DataLoader, Order, PackedFile, Tables
 from hvd_ext.data.pack import pack
 from hvd_ext.data.sources import Arrays
+from tests.conftest import Launch
 from tests.ranks.asserts import parallel_assert
 
 if TYPE_CHECKING:
@@ -87,3 +88,28 @@ def test_a_run_goes_on_on_fewer_ranks_with_the_same_augmented_samples(
             after, _ = run(state, ranks, local, 3)
             whole = before + after
             parallel_assert(comm, whole == expected[: len(whole)] and after, f"{ranks} ranks")
+
+
+@pytest.mark.parametrize("how", ["killed", "damaged"])
+def test_a_rank_that_ends_in_an_exchange_is_named_and_ends_all(
+    launch: Launch, tmp_path: Path, how: str
+) -> None:
+    array = np.random.default_rng(0).integers(0, 9, (8, 10_000), np.int32)
+    path = tmp_path / "a.pack"
+    with progress("packing", shown=False) as advance:
+        pack(Arrays({"x": array}), path, advance)
+    with PackedFile(path) as file:
+        first = Order(8, 1).sample(5)  # of rank 1
+        damaged = int(file.tables.places[first, 0]) + 9
+    if how == "damaged":
+        with path.open("r+b") as stream:
+            stream.seek(damaged)
+            stream.write(b"\xff")
+    done = launch(2, ("tests/programs/store_that_fails.py", path, how), timeout=60)
+    assert "Traceback" not in done.stdout
+    assert done.returncode == (2 if how == "damaged" else 128 + 9), done.stdout
+    if how == "damaged":
+        (line,) = (line for line in done.stdout.splitlines() if "error: rank" in line)
+        assert f"error: rank 1: {path}: sample {first} (sample {first}) is damaged" in line
+    else:
+        assert "rank 1" in done.stdout
