@@ -22,8 +22,8 @@ from training.arguments import (
     add_exchange_arguments,
     add_loading_arguments,
     add_precision_arguments,
-    add_tensorboard_argument,
     add_store_argument,
+    add_tensorboard_argument,
 )
 
 PROGRAM = "resnet.train"
