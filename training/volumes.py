@@ -11,7 +11,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from training.arguments import (
     add_store_argument,
     grid_of,
 )
+from training.blocks import Block, Blocks
 from training.grids import sample_groups
 from training.held_out import Indices, hold_out
 from training.measures import Measure
@@ -45,7 +45,6 @@ from training.run import Run
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Block = NDArray[Any]
 AXES = ("depth", "height", "width")
 
 
@@ -220,9 +219,9 @@ class VolumeTrainer(loop.Trainer):
         spatial.keep_state_whole(self.model, self.optimizer)
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
-        self.held_out = _Blocks(task, self.grid, held_out)
+        self.held_out = Blocks((task.inputs, task.targets), self.grid, held_out)
         self.loader = run.loader(
-            _Blocks(task, self.grid, learnt),
+            Blocks((task.inputs, task.targets), self.grid, learnt),
             self.grid.sample_group,
             self.groups,
             None,
@@ -297,52 +296,6 @@ class VolumeTrainer(loop.Trainer):
             for source, blocks in parts
         )
         return inputs, targets
-
-
-class _Blocks:
-    """This rank's block of each of some samples: of inputs, and of targets; a data.Records."""
-
-    def __init__(self, task: Task, grid: spatial.ProcessGrid, samples: Indices) -> None:
-        self._sources, self._grid, self._samples = (task.inputs, task.targets), grid, samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, number: int) -> tuple[Block, Block]:
-        sample = int(self._samples[number])
-        inputs, targets = (spatial.read_block(s, self._grid, sample) for s in self._sources)
-        return inputs, targets
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Bytes of this rank's block of each sample."""
-        return np.full(len(self), sum(self._bytes))
-
-    def record(self, sample: int) -> NDArray[np.uint8]:
-        """This rank's block, inputs before targets, in the types that the file has."""
-        return np.concatenate([block.reshape(-1).view(np.uint8) for block in self[sample]])
-
-    def decode(self, sample: int, record: NDArray[np.uint8]) -> tuple[Block, Block]:
-        """A copy: torch knows no read-only memory."""
-        parts = zip(self._sources, np.split(record, self._bytes[:1]), strict=True)
-        inputs, targets = (
-            part.copy().view(_native(source)).reshape(spatial.block_shape(source, self._grid))
-            for source, part in parts
-        )
-        return inputs, targets
-
-    @property
-    def _bytes(self) -> list[int]:
-        shapes = (spatial.block_shape(source, self._grid) for source in self._sources)
-        return [
-            prod(shape) * _native(source).itemsize
-            for source, shape in zip(self._sources, shapes, strict=True)
-        ]
-
-
-def _native(source: Any) -> np.dtype[Any]:
-    """The type of a source's elements, as `read_block` gives them."""
-    return np.dtype(source.dtype).newbyteorder("=")
 
 
 def open_arrays(

@@ -133,6 +133,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training.alone": {"hvd_ext.memory", "mpi4py", "torch"},
     "training.stopping": {"mpi4py", "numpy"},
     "training.run": {*TRAINED, "hvprof", "mpi4py"},
+    "training.blocks": {*TRAINED, "hvd_ext.spatial"},
     "training.volumes": {*TRAINED, "hvd_ext.spatial", "mpi4py"},
     "mesh": {*TRAINED, "hvd_ext.spatial"},
     "cosmoflow": {*TRAINED, "hvd_ext.spatial"},
