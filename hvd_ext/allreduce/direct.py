@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _RESULTS = TAG + 1
 # A chunk of a piece: in the second-level cache when it is summed, and what arrives at once is
 # not much memory. Where there is enough, a message has some pieces that overlap.
-_CHUNK_BYTES, _ARRIVING_BYTES = 256 * KIB, 8 * MIB
+_CHUNK_BYTES, _ARRIVING_BYTES = 512 * KIB, 8 * MIB
 _PIECES, _LEAST_CHUNK_BYTES = 4, 128 * KIB
 UNDER_WAY = 2  # pieces at once: memory that holds so many may serve all of them in turn
 

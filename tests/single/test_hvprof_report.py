@@ -279,3 +279,36 @@ def test_a_page_groups_the_cells_once(tmp_path: Path, monkeypatch: pytest.Monkey
     main(["report", str(write_job(tmp_path / "run", 2)), "--html", str(page), "--json"])
     assert page.exists()
     assert sorted(asked) == ["control", "data", "transport", "tuning"]
+
+
+@pytest.mark.parametrize(("sent", "asked"), [(1.0, True), (0.254, False)])
+def test_bytes_between_hosts_and_the_advice_to_compress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sent: float, asked: bool
+) -> None:
+    run = write_job(tmp_path / "run", 8)  # on two hosts
+    reduced = 0
+    for rank in hvprof.load(run).ranks:
+        own = [cell for cell in rank.cells if cell.operation == "allreduce"]
+        ours = [
+            dataclasses.replace(c, algorithm="hierarchical") for c in own if c.traffic == "data"
+        ]
+        reduced = sum(cell.message_bytes for cell in ours)
+        # A quarter of what a rank of four has reduced, over and back.
+        travels = dataclasses.replace(
+            ours[0], operation="isend", traffic="transport", message_bytes=int(sent * reduced / 4)
+        )
+        write_rank(run, dataclasses.replace(rank, cells=(*ours, travels)))
+    found = Analysis(hvprof.load(run))
+    assert found.between_hosts is not None
+    assert found.between_hosts.tensor_bytes == 2 * reduced  # of two hosts
+    assert found.between_hosts.ratio == pytest.approx(sent, rel=1e-3)
+    advice = [one for one in found.advice if "HVD_EXT_COMPRESSION" in one.knob]
+    assert bool(advice) is asked
+    main(["report", str(run), "--html", str(tmp_path / "a.html")])
+    main(["report", str(run)])
+    for text in (capsys.readouterr().out, (tmp_path / "a.html").read_text()):
+        assert f"as they are ({sent:.2f} x)" in text
+
+
+def test_one_host_sends_nothing_between_hosts(tmp_path: Path) -> None:
+    assert Analysis(hvprof.load(write_job(tmp_path / "run", 4))).between_hosts is None

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_ext.units import format_seconds
+from hvd_ext.units import format_bytes, format_seconds
+from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.commands import knob_of, launcher, over_hvd_ext, with_variable
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
@@ -24,6 +25,8 @@ from hvprof.recording.model import Recording
 _WORTH_PERCENT = 2.0
 _SMALL = ("<1 KB", "1-128 KB")
 _SLOW = 0.6
+# Of the bytes of float32: what bf16 takes and more, and what int8 takes.
+_COMPRESSED, _INT8 = 0.75, 0.254
 _TRACE = "100000"
 
 
@@ -55,9 +58,10 @@ def advise(
     shares: Shares,
     split: Split | None,
     parts: StepParts | None,
+    wire: BetweenHosts | None,
 ) -> list[Advice]:
     """All advice that the figures support, the most promising first."""
-    case = _Case(recording, rows, shares, split, parts)
+    case = _Case(recording, rows, shares, split, parts, wire)
     found = [advice for rule in _RULES for advice in rule(case)]
     return sorted(found, key=lambda advice: -(advice.most_s or 0))
 
@@ -72,8 +76,10 @@ class _Case:
         shares: Shares,
         split: Split | None,
         parts: StepParts | None,
+        wire: BetweenHosts | None,
     ) -> None:
         self.recording = recording
+        self.wire = wire
         self.split = split
         self.parts = parts
         self.run_s = shares.run_s
@@ -136,7 +142,8 @@ def _small_messages(case: _Case) -> Iterator[Advice]:
     large = [row for row in case.allreduce if row.message_size not in _SMALL]
     lost_s = sum(row.time_s - case.at_best_s(row) for row in small)
     calls = sum(row.calls for row in small) // len(case.recording.ranks)
-    if not calls or not large or not case.control:
+    # hvd_ext cuts its buckets by what a call was measured to cost.
+    if not calls or not large or not case.control or case.uses_hvd_ext:
         return
     yield from case.advice(
         "Fuse small gradients into larger messages",
@@ -210,6 +217,20 @@ def _unhidden(case: _Case) -> Iterator[Advice]:
         case.again("bucket1", "HVD_EXT_BUCKET_BYTES=1MiB")
         if case.uses_hvd_ext
         else case.again("hvd_ext", change=over_hvd_ext),
+    )
+
+
+def _whole_gradients(case: _Case) -> Iterator[Advice]:
+    if case.wire is None or case.exposed_s is None or case.wire.ratio < _COMPRESSED:
+        return
+    yield from case.advice(
+        "Send gradients in fewer bytes between hosts",
+        f"{format_bytes(round(case.wire.wire_bytes))} left the hosts, of gradients as they are; "
+        f"the training thread was blocked for {case.share_of_steps(case.exposed_s)}.",
+        "HVD_EXT_COMPRESSION, or compression=: auto takes bf16 or int8 where it measures that one "
+        "is faster; they round",
+        (1 - _INT8) * case.exposed_s,
+        case.again("compressed", "HVD_EXT_COMPRESSION=auto"),
     )
 
 
@@ -306,6 +327,7 @@ _RULES = (
     _negotiation,
     _contention,
     _unhidden,
+    _whole_gradients,
     _straggler,
     _slow_rows,
     _registration,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hvprof.analysis.advice import Advice, advise
+from hvprof.analysis.between_hosts import BetweenHosts, between_hosts
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
 from hvprof.analysis.limits.limits import (
@@ -74,6 +75,11 @@ class Analysis:
         return exchanged_bytes(self.rows["data"], self.recording)
 
     @cached_property
+    def between_hosts(self) -> BetweenHosts | None:
+        """What hvd_ext sent between hosts; None on one, or without it."""
+        return between_hosts(self.recording, self.rows)
+
+    @cached_property
     def limits(self) -> Limits | None:
         """Where scaling stops, as far as a recording alone tells; None of one rank or no steps."""
         parts = self.step_parts
@@ -84,4 +90,11 @@ class Analysis:
     @cached_property
     def advice(self) -> list[Advice]:
         """What to try next, the most promising first."""
-        return advise(self.recording, self.rows, self.shares, self.wait_split, self.step_parts)
+        return advise(
+            self.recording,
+            self.rows,
+            self.shares,
+            self.wait_split,
+            self.step_parts,
+            self.between_hosts,
+        )

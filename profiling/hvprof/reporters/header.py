@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from itertools import islice
 
+from hvd_ext.units import format_bytes
+from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.free_communication import FreeSpeedup
 from hvprof.recording.model import Recording, Step
 
@@ -75,6 +77,12 @@ def recorder_cost(recording: Recording) -> str:
         f"recorder: {cost_s * 1e6:.2f} us a call, measured at start; "
         f"{calls} calls, {cost_s * calls * 1e3:.3g} ms a rank"
     )
+
+
+def wire_text(wire: BetweenHosts) -> str:
+    """What hvd_ext sent between hosts, beside what its gradients hold."""
+    sent, held = (format_bytes(round(n)) for n in (wire.wire_bytes, wire.tensor_bytes))
+    return f"{sent} sent, of gradients that take {held} as they are ({wire.ratio:.2f} x)"
 
 
 def registration(recording: Recording) -> str:

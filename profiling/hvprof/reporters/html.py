@@ -8,13 +8,13 @@ import time
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
-from hvprof.recording.model import Recording
 from hvprof.reporters.header import (
     facts,
     kernel_counts,
     recorder_cost,
     registration,
     warnings,
+    wire_text,
 )
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.page import render_page
@@ -51,7 +51,7 @@ def report_page(page: Page) -> str:
         verdict=_verdict(analysis),
         advices=[dataclasses.asdict(advice) for advice in analysis.advice],
         sections=[one for make in SECTIONS if (one := _filled(make(page)))],
-        log=_log(recording),
+        log=_log(analysis),
         log_caption="This is what was recorded, by what, and at what cost.",
     )
 
@@ -152,7 +152,8 @@ def _tiles(analysis: Analysis) -> list[dict[str, str]]:
     return [{"value": value, "what": what} for value, what in tiles]
 
 
-def _log(recording: Recording) -> list[tuple[str, str]]:
+def _log(analysis: Analysis) -> list[tuple[str, str]]:
+    recording, wire = analysis.recording, analysis.between_hosts
     first = recording.ranks[0]
     hosts: dict[str, int] = {}
     for rank in recording.ranks:
@@ -172,6 +173,7 @@ def _log(recording: Recording) -> list[tuple[str, str]]:
         ("ranks", ", ".join(f"{count} {state}" for state, count in states.items())),
         ("recorder", recorder_cost(recording)),
         ("registration cache", registration(recording)),
+        *((("between hosts", wire_text(wire)),) if wire else ()),
         *(("kernel", line) for line in counts),
         ("source", recording.source),
         *((name, version) for name, version in recording.versions.items()),

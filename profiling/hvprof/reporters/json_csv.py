@@ -22,7 +22,7 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
             regions' histograms; the rows have quantiles and blocks either way.
     """
     recording, shown, found = analysis.recording, analysis.exposed, analysis.limits
-    free = analysis.free_speedup
+    free, wire = analysis.free_speedup, analysis.between_hosts
     return {
         "json_version": JSON_VERSION,
         "directory": str(recording.directory),
@@ -39,6 +39,7 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
         "step_parts": dataclasses.asdict(analysis.step_parts) if analysis.step_parts else None,
         "free_speedup": dataclasses.asdict(free) if free else None,
         "limits": limits_as_json(found) if found else None,
+        "between_hosts": dataclasses.asdict(wire) if wire else None,
         **{
             traffic: [dataclasses.asdict(row) for row in of_traffic]
             for traffic, of_traffic in analysis.rows.items()

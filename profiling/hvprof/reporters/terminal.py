@@ -23,6 +23,7 @@ from hvprof.reporters.header import (
     kernel_counts,
     registration,
     warnings,
+    wire_text,
 )
 from hvprof.reporters.limits_text import verdict
 from hvprof.text import printable
@@ -76,6 +77,8 @@ def _header(analysis: Analysis) -> list[str]:
     *first, cost = facts(recording)
     lines = [shlex.join(recording.command) or str(recording.directory), "  ".join(first), cost]
     lines.append(f"registration cache: {registration(recording)}")
+    if wire := analysis.between_hosts:
+        lines.append(f"between hosts: {wire_text(wire)}")
     step, shown = recording.all_steps, analysis.exposed
     if step and step.index:
         lines.append(_step(step, analysis.step_parts))
