@@ -43,6 +43,6 @@ def test_resuming_with_compression_gives_the_same_losses(build, launch_on, tmp_p
     train("cut", "--steps", 4)
     assert train("cut", "--steps", 8, "--checkpoint-every", 4, "--resume") == whole
     assert len(set(whole)) == 8
-    # A byte of four, but for what has one dimension, and for what measures: both travel as they are.
+    # A byte of four; what has one dimension, and what measures, travel as they are.
     wire = hvprof.Analysis(hvprof.load(tmp_path / "recording")).between_hosts
     assert 0.25 < wire.ratio < 0.8
