@@ -134,6 +134,12 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments)
+    with ranks.collective_errors(hvd, PROGRAM):
+        if args.image_size <= 32 and args.batch_size == 1 and not args.evaluate:
+            raise UsageError(
+                f"--batch-size 1 of --image-size {args.image_size}: the last layers see one pixel, "
+                "of which no batch norm can learn: raise one of them"
+            )
     advice = "lower --batch-size or --image-size"
     if args.synthetic:
         with ranks.abort_on_error(hvd, PROGRAM), ranks.enough_memory(advice):

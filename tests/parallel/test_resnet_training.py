@@ -43,6 +43,13 @@ def test_digits_are_learnt_the_same_with_both_exchanges(launch: Launch, tmp_path
     assert f"accuracy {best:.2%}, top-5 " in done.stdout
 
 
+def test_a_batch_of_one_pixel_is_refused_once(launch: Launch) -> None:
+    done = launch(2, ("-m", "resnet.train", "--synthetic", *FLAGS, "--batch-size", 1))
+    (line,) = (line for line in done.stdout.splitlines() if "resnet.train: error: " in line)
+    assert "--batch-size 1 of --image-size 32: the last layers see one pixel" in line
+    assert done.returncode == 2
+
+
 def test_weights_that_do_not_fit_are_refused_once(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "val" / "a").mkdir(parents=True)
     (tmp_path / "val" / "a" / "1.png").touch()

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.demo import _turns
+from benchmarks.demo_quality import read_digits, require_better
 from benchmarks.demo_stages import PHOTOGRAPHS, Stage, Stages, built_beside
 from benchmarks.demo_table import ARMS, Row, draw
 from benchmarks.harness import BenchmarkError
@@ -166,6 +167,23 @@ def test_what_children_use_is_not_others() -> None:
     assert load.cores_of_others(begin, used) == pytest.approx(1.5)
     # Ticks are coarse: less than nothing is nothing.
     assert load.cores_of_others(begin, load.Moment(begin.clock_s + 2, begin.all_s, 9e9)) == 0
+
+
+def test_a_network_that_learnt_too_little_or_something_else_is_refused(tmp_path: Path) -> None:
+    require_better("hvd_ext", {"edsr_rgb_db": 30.1, "bicubic_rgb_db": 30.0})
+    with pytest.raises(BenchmarkError, match=r"by hvd_ext reaches 30.00 dB, bicubic 30.00 dB"):
+        require_better("hvd_ext", {"edsr_rgb_db": 30.0, "bicubic_rgb_db": 30.0})
+    header = "epoch,val_accuracy,img_per_s\n"
+    logs = {exchange: tmp_path / exchange for exchange in ("horovod", "hvd_ext")}
+    for log, rate in zip(logs.values(), (10, 20), strict=True):
+        log.write_text(header + f"1,0.5,{rate}\n2,0.96,{rate}\n")
+    assert read_digits(logs) == 0.96
+    logs["hvd_ext"].write_text(header + "1,0.5,20\n2,0.9600001,20\n")
+    with pytest.raises(BenchmarkError, match="the figures by hvd_ext differ from those by horovod"):
+        read_digits(logs)
+    logs["horovod"].write_text(header + "2,0.94,20\n")
+    with pytest.raises(BenchmarkError, match=r"reads 94\.0% .* less than 95%"):
+        read_digits({"horovod": logs["horovod"]})
 
 
 def test_every_other_round_goes_backwards_so_that_a_drift_disturbs_all_arms_alike() -> None:
