@@ -2,7 +2,12 @@
 
 PYTHON ?= python3
 PY := .venv/bin/python
+PYTEST := $(PY) -m pytest
+# A test that fails beside another one is run again alone, and named; what fails twice fails.
+ALONE := $(PYTEST) --last-failed --last-failed-no-failures none
 BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
+
+RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
 .PHONY: help env mpis mpi-horovod demo test sweep bench check clean
 
@@ -28,8 +33,8 @@ demo: env  ## train with Horovod, with hvd_ext and without any exchange, and sho
 	$(PY) -m benchmarks.demo --output runs/demo
 
 test: env mpis  ## run every test that this machine can run
-	$(PY) -m pytest -q -n 2 --dist loadfile tests/single
-	$(PY) -m pytest -n 2 --dist loadfile --durations=25 $(wildcard tests/parallel tests/cluster tests/gpu)
+	$(PYTEST) -q -n 2 --dist loadfile tests/single || $(ALONE) tests/single
+	$(PYTEST) -n 2 --dist loadfile --durations=25 $(RANKED) || $(ALONE) $(RANKED)
 
 sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py tests/parallel/test_allreduce_long.py -k "int_counts or flat"

@@ -22,6 +22,9 @@ from edsr.model import edsr
 from resnet.model import resnet50
 from testbed.ranks import ROOT, environment
 
+# A page is many launches.
+pytestmark = pytest.mark.timeout(900)
+
 # Of each program, what makes it short; the last of two equal flags holds.
 _STEPS = ("--steps", "2", "--threads", "1")
 SHORT = {
@@ -57,7 +60,7 @@ def run(command: str, folder: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
