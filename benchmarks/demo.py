@@ -48,7 +48,7 @@ JUDGED = ("horovod", "hvd_ext")
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long what takes; the defaults are made for less than 6 minutes on 2 idle cores.
+    """How long what takes; the defaults are made for some 10 minutes on 2 idle cores.
 
     Attributes:
         rounds: of turns, in the trainings.
@@ -62,8 +62,8 @@ class Lengths:
     rounds: int = 3
     edsr_steps: int = 120
     edsr_total: int = 1000
-    resnet_warm_up: int = 3
-    resnet_steps: int = 8
+    resnet_warm_up: int = 5
+    resnet_steps: int = 12
     exchange_rounds: int = 2
     exchanges: int = 4
 
