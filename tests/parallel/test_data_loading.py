@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from hvd_ext.data import DataLoader, Order, PackedFile, Tables
 from hvd_ext.data.pack import pack
 from hvd_ext.data.sources import Arrays
 from tests.conftest import Launch
+from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.ranks.asserts import parallel_assert
 
 if TYPE_CHECKING:
@@ -25,20 +25,11 @@ SAMPLES = 24
 
 
 @pytest.fixture
-def path(comm: MPI.Comm) -> Iterator[Path]:
+def path() -> Iterator[Path]:
     """A packed file of samples of 1.2 MiB, made by rank 0."""
-    name = tempfile.mkdtemp() if comm.rank == 0 else ""
-    path = Path(comm.bcast(name)) / "a.pack"
-    if comm.rank == 0:
-        array = np.random.default_rng(0).integers(0, 9, (SAMPLES, 300_000), np.int32)
-        with progress("packing", shown=False) as advance:
-            pack(Arrays({"x": array}), path, advance)
-    comm.Barrier()
-    yield path
-    comm.Barrier()
-    if comm.rank == 0:
-        path.unlink()
-        path.parent.rmdir()
+    array = np.random.default_rng(0).integers(0, 9, (SAMPLES, 300_000), np.int32)
+    with packed_by_rank_0(Arrays({"x": array})) as path:
+        yield path
 
 
 def shifted(sample: dict[str, Any], rng: np.random.Generator) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hvd_ext.cli import progress
 from hvd_ext.data import DataLoader, Order, PackedFile, store
 from hvd_ext.data.layout import Field
-from hvd_ext.data.pack import pack
 from hvd_ext.errors import HvdExtError
+from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.parallel.test_node_arrays import proportional_bytes
 from tests.ranks.asserts import parallel_assert
 
@@ -43,20 +41,8 @@ class Uneven:
 @pytest.fixture(scope="module")
 def path() -> Iterator[Path]:
     """A packed file, made by rank 0."""
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    name = tempfile.mkdtemp() if comm.rank == 0 else ""
-    path = Path(comm.bcast(name)) / "a.pack"
-    if comm.rank == 0:
-        with progress("packing", shown=False) as advance:
-            pack(Uneven(), path, advance)
-    comm.Barrier()
-    yield path
-    comm.Barrier()
-    if comm.rank == 0:
-        path.unlink()
-        path.parent.rmdir()
+    with packed_by_rank_0(Uneven()) as path:
+        yield path
 
 
 @pytest.fixture(params=[1, 2], ids=["1 rank a node", "2 ranks a node"])

@@ -1,14 +1,29 @@
-"""ResNet learns to read digits, the same with both exchanges, and is judged afterwards."""
+"""ResNet: timed, resumed, judged; it learns to read digits, the same with both exchanges."""
 
 from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from hvd_ext.data.__main__ import main as pack
+from resnet.folder import ClassFolder, centred, load_batches, normalised
+from resnet.model import resnet50
 from tests.conftest import Launch
+from tests.trainer_runs import (
+    EXCHANGES,
+    read_log,
+    refusals,
+    run_ranks,
+    same,
+    train,
+)
 
 FLAGS = ("--model", "resnet18", "--image-size", 32, "--threads", 1)
 RECIPE = ("--batch-size", 16, "--epochs", 2, "--warmup-epochs", 1, "--schedule", "cosine")
@@ -59,3 +74,127 @@ def test_weights_that_do_not_fit_are_refused_once(launch: Launch, tmp_path: Path
     assert "--evaluate: no checkpoint at " in line
     assert line.endswith("name weights with --load")
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("exchange", [*EXCHANGES, "none"])
+def test_resnet_is_timed_on_synthetic_data(tmp_path: Path, exchange: str) -> None:
+    flags = ("--synthetic", "--batch-size", 1, "--image-size", 64, "--num-warmup-batches", 1)
+    flags = (*flags, "--num-batches-per-iter", 1, "--num-iters", 2, "--exchange", exchange)
+    done = train(2, "resnet.train", *flags, "--json", tmp_path / "result.json")
+    assert "Img/sec per CPU: " in done.stdout
+    assert "Total img/sec on 2 CPU(s): " in done.stdout
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["images_per_second"] == pytest.approx(2 * result["images_per_second_per_rank"])
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes; 9 images to learn from, and 5 to validate with."""
+    root = tmp_path_factory.mktemp("classes")
+    rng = np.random.default_rng(0)
+    for part, counts in (("train", (5, 4)), ("val", (3, 2))):
+        for label, count in enumerate(counts):
+            folder = root / part / f"class{label}"
+            folder.mkdir(parents=True)
+            for i in range(count):
+                noise = rng.integers(0, 128, (40, 50, 3)) + 127 * label
+                Image.fromarray(noise.astype(np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
+def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
+    tmp_path: Path, classes: Path
+) -> None:
+    flags: tuple[object, ...] = ("resnet.train", "--train-dir", classes / "train")
+    flags = (*flags, "--val-dir", classes / "val", "--image-size", 64, "--epochs", 1)
+    flags = (*flags, "--batch-size", 1, "--batches-per-allreduce", 2, "--checkpoint-every", 1)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        folder.mkdir()
+    assert pack(["pack", str(classes / "val"), "-o", str(tmp_path / "val.pack")]) == 0
+    packed = ("--val-dir", tmp_path / "val.pack", "--prefetch", 0)
+    train(2, *flags, "--log-dir", whole, "--checkpoint-format", whole / "{epoch}.pt", *packed)
+    # Step 1 of 3, then a death: its checkpoint is kept from the next one.
+    stopped = broken / "1.pt"
+    script = (
+        "import sys, resnet.imagenet as r\n"
+        "from resnet.train import main\n"
+        "save = r.ImageNetTrainer._save\n"
+        "def once(self, path):\n"
+        "    save(self, path)\n"
+        "    sys.exit(0)\n"
+        "r.ImageNetTrainer._save = once\n"
+        "main(sys.argv[1:])\n"
+    )
+    broken_flags = (*flags[1:], "--log-dir", broken, "--checkpoint-format", broken / "{epoch}.pt")
+    done = run_ranks(2, "-c", script, *broken_flags, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    state = torch.load(stopped)
+    assert (state["epoch"], state["step"], state["order"]["position"]) == (0, 1, 4)
+    # On another number of ranks it goes on where it was: 4, 6, 8, and 10 of 9 images.
+    fewer = shutil.copytree(broken, tmp_path / "fewer")
+    paths = ("--log-dir", fewer, "--checkpoint-format", fewer / "{epoch}.pt")
+    train(1, *flags, *paths)
+    alone = torch.load(fewer / "1.pt")
+    assert (alone["epoch"], alone["step"], alone["order"]["position"]) == (1, 0, 10)
+    train(2, "resnet.train", *broken_flags)
+
+    final = torch.load(whole / "1.pt")
+    assert final["order"]["position"] == 12  # the batch that ended the epoch began the next
+    assert same(final, torch.load(stopped))
+    row = read_log(whole)[0]
+    mine = read_log(broken)[0]
+    assert {**row, "img_per_s": ""} == {**mine, "img_per_s": ""}
+    # That of its last step, in the middle of the warm-up: from 0.0125 / 32 to 4 times that.
+    epochs = 8 / 9
+    assert float(row["lr"]) == pytest.approx(0.0125 / 32 * (1 + 3 * epochs / 5))
+    assert row["val_top5"] == "1.0"
+    assert same(torch.load(whole / "best.pt"), final)
+
+    # From the ranks' memory it learns the same.
+    assert pack(["pack", str(classes / "train"), "-o", str(tmp_path / "train.pack")]) == 0
+    kept = ("--train-dir", tmp_path / "train.pack", "--store", "memory", "--stage-to", tmp_path)
+    log = tmp_path / "kept"
+    train(2, *flags, *kept, "--log-dir", log, "--checkpoint-format", log / "{epoch}.pt")
+    assert {**row, "img_per_s": ""} == {**read_log(log)[0], "img_per_s": ""}
+
+    model = resnet50(2).eval()
+    model.load_state_dict(final["model"])
+    held_out = ClassFolder.read(classes / "val")
+    images, labels = next(load_batches([range(5)], lambda i: centred(held_out[i], 64), workers=1))
+    with torch.inference_mode():
+        loss = torch.nn.functional.cross_entropy(model(normalised(images)), labels)
+    assert float(row["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)
+
+
+def test_resnet_names_an_image_that_is_none(tmp_path: Path, classes: Path) -> None:
+    bad = tmp_path / "train"
+    for label in range(2):
+        (bad / f"class{label}").mkdir(parents=True)
+        for i in range(2):
+            (bad / f"class{label}" / f"{i}.png").write_text("no image")
+    flags = ("--train-dir", bad, "--val-dir", classes / "val", "--log-dir", tmp_path / "logs")
+    flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--image-size", 64)
+    done = run_ranks(2, "-m", "resnet.train", *flags, "--batch-size", 2)
+    assert done.returncode == 2
+    assert all("is not a readable image" in line for line in refusals(done, "resnet.train"))
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.pt"))
+
+
+def test_resnet_without_an_exchange_validates_rank_0s_weights_on_rank_0s_images(
+    tmp_path: Path, classes: Path
+) -> None:
+    flags: tuple[object, ...] = ("--train-dir", classes / "train", "--val-dir", classes / "val")
+    flags = (*flags, "--image-size", 64, "--epochs", 1, "--batch-size", 2, "--log-dir", tmp_path)
+    flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--exchange", "none")
+    train(2, "resnet.train", *flags)
+    model = resnet50(2).eval()
+    model.load_state_dict(torch.load(tmp_path / "1.pt")["model"])
+    held_out = ClassFolder.read(classes / "val")
+    images, labels = next(
+        load_batches([range(0, 5, 2)], lambda i: centred(held_out[i], 64), workers=1)
+    )
+    with torch.inference_mode():
+        loss = torch.nn.functional.cross_entropy(model(normalised(images)), labels)
+    assert float(read_log(tmp_path)[0]["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)

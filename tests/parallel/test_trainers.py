@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,57 +18,18 @@ from edsr.evaluate import judge
 from edsr.images import load_rgb, shrink
 from edsr.weights import load_model
 from hvd_ext.data.__main__ import main as pack
-from resnet.folder import ClassFolder, centred, load_batches, normalised
-from resnet.model import resnet50
+from tests.trainer_runs import (
+    EXCHANGES,
+    ROOT,
+    losses,
+    read_log,
+    refusals,
+    run_ranks,
+    same,
+    train,
+)
 
-ROOT = Path(__file__).parents[2]
-HOROVODRUN = Path(sys.executable).with_name("horovodrun")
-EXCHANGES = ("horovod", "hvd_ext")
 SMALL = ("--blocks", 2, "--features", 8, "--patch", 12, "--log-every", 1)
-
-
-def launch(size: int, *command: object) -> subprocess.CompletedProcess[str]:
-    """Run `python COMMAND` on `size` ranks."""
-    return subprocess.run(
-        [HOROVODRUN, "-np", str(size), sys.executable, *map(str, command)],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "OMP_NUM_THREADS": "1",
-            # horovodrun asks the shell for mpirun.
-            "PATH": f"{HOROVODRUN.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def train(size: int, *flags: object) -> subprocess.CompletedProcess[str]:
-    done = launch(size, "-m", *flags, "--threads", 1)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def read_log(folder: Path, name: str = "log.csv") -> list[dict[str, str]]:
-    with (folder / name).open() as stream:
-        return list(csv.DictReader(stream))
-
-
-def losses(folder: Path) -> list[str]:
-    return [row["loss"] for row in read_log(folder)]
-
-
-def same(a: object, b: object) -> bool:
-    """Whether two checkpoints hold the same, tensors to the bit."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.equal(b)
-    return a == b
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +122,7 @@ def test_a_run_is_not_resumed_with_other_flags(tmp_path: Path) -> None:
     flags = ("edsr.train", "--synthetic", *SMALL, "--batch-size", 1, "--output", tmp_path / "run")
     train(1, *flags, "--steps", 1)
     before = (tmp_path / "run" / "checkpoint.pt").read_bytes()
-    done = launch(1, "-m", *flags, "--steps", 2, "--resume", "--lr", "1e-3", "--channels-last")
+    done = run_ranks(1, "-m", *flags, "--steps", 2, "--resume", "--lr", "1e-3", "--channels-last")
     (line,) = refusals(done, "edsr.train")
     assert "--channels-last was not given, now given; --lr was 0.0001, now 0.001" in line
     assert done.returncode == 2
@@ -174,7 +132,7 @@ def test_a_run_is_not_resumed_with_other_flags(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     flags = ("edsr.train", "--synthetic", *SMALL, "--batch-size", 2, "--output", tmp_path)
     # A rate at which the weights overflow within some steps.
-    done = launch(2, "-m", *flags, "--steps", 50, "--lr", "1e12", "--checkpoint-every", 1)
+    done = run_ranks(2, "-m", *flags, "--steps", 50, "--lr", "1e12", "--checkpoint-every", 1)
     assert done.returncode != 0
     told = refusals(done, "edsr.train")
     assert told
@@ -215,14 +173,6 @@ def test_scale_three_starts_from_scale_two(tmp_path: Path, photographs: Path) ->
     assert all(two[key].equal(three[key]) for key in two if not key.startswith("tail"))
 
 
-def refusals(done: subprocess.CompletedProcess[str], program: str) -> list[str]:
-    """Lines with an error, from `program:` on."""
-    # horovodrun writes its tags, [JOB,RANK]<stderr>:, between lines, and at times within one.
-    text = re.sub(r"\[\d+,\d+\]<std(?:err|out)>?:?", "", done.stderr)
-    lines = [line for line in text.splitlines() if f"{program}: error: " in line]
-    return [line[line.index(program) :] for line in lines]
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -243,7 +193,9 @@ def test_bad_input_is_refused_once_by_all(
     paths = {"OTHER": tmp_path / "other.pt", "CUT": cut}
     flags = tuple(paths.get(str(flag), flag) for flag in flags)
     output = tmp_path / "output"
-    done = launch(2, "-m", "edsr.train", "--data", photographs, *SMALL, "--output", output, *flags)
+    done = run_ranks(
+        2, "-m", "edsr.train", "--data", photographs, *SMALL, "--output", output, *flags
+    )
     lines = refusals(done, "edsr.train")
     assert len(lines) == 1, done.stderr
     assert message in lines[0]
@@ -266,7 +218,7 @@ def test_an_error_of_one_rank_alone_ends_all(tmp_path: Path) -> None:
         "        raise UsageError('no such disk')\n"
         "print('went on')\n"
     )
-    done = launch(3, script)
+    done = run_ranks(3, script)
     assert refusals(done, "program") == ["program: error: rank 1: no such disk"]
     assert done.returncode == 2
     assert "went on" not in done.stdout
@@ -285,127 +237,3 @@ def test_a_used_output_folder_is_not_overwritten(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
     assert "add --resume to go on with it" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
-
-
-@pytest.mark.parametrize("exchange", [*EXCHANGES, "none"])
-def test_resnet_is_timed_on_synthetic_data(tmp_path: Path, exchange: str) -> None:
-    flags = ("--synthetic", "--batch-size", 1, "--image-size", 64, "--num-warmup-batches", 1)
-    flags = (*flags, "--num-batches-per-iter", 1, "--num-iters", 2, "--exchange", exchange)
-    done = train(2, "resnet.train", *flags, "--json", tmp_path / "result.json")
-    assert "Img/sec per CPU: " in done.stdout
-    assert "Total img/sec on 2 CPU(s): " in done.stdout
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["images_per_second"] == pytest.approx(2 * result["images_per_second_per_rank"])
-
-
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes; 9 images to learn from, and 5 to validate with."""
-    root = tmp_path_factory.mktemp("classes")
-    rng = np.random.default_rng(0)
-    for part, counts in (("train", (5, 4)), ("val", (3, 2))):
-        for label, count in enumerate(counts):
-            folder = root / part / f"class{label}"
-            folder.mkdir(parents=True)
-            for i in range(count):
-                noise = rng.integers(0, 128, (40, 50, 3)) + 127 * label
-                Image.fromarray(noise.astype(np.uint8)).save(folder / f"{i}.png")
-    return root
-
-
-def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
-    tmp_path: Path, classes: Path
-) -> None:
-    flags: tuple[object, ...] = ("resnet.train", "--train-dir", classes / "train")
-    flags = (*flags, "--val-dir", classes / "val", "--image-size", 64, "--epochs", 1)
-    flags = (*flags, "--batch-size", 1, "--batches-per-allreduce", 2, "--checkpoint-every", 1)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    for folder in (whole, broken):
-        folder.mkdir()
-    assert pack(["pack", str(classes / "val"), "-o", str(tmp_path / "val.pack")]) == 0
-    packed = ("--val-dir", tmp_path / "val.pack", "--prefetch", 0)
-    train(2, *flags, "--log-dir", whole, "--checkpoint-format", whole / "{epoch}.pt", *packed)
-    # Step 1 of 3, then a death: its checkpoint is kept from the next one.
-    stopped = broken / "1.pt"
-    script = (
-        "import sys, resnet.imagenet as r\n"
-        "from resnet.train import main\n"
-        "save = r.ImageNetTrainer._save\n"
-        "def once(self, path):\n"
-        "    save(self, path)\n"
-        "    sys.exit(0)\n"
-        "r.ImageNetTrainer._save = once\n"
-        "main(sys.argv[1:])\n"
-    )
-    broken_flags = (*flags[1:], "--log-dir", broken, "--checkpoint-format", broken / "{epoch}.pt")
-    done = launch(2, "-c", script, *broken_flags, "--threads", 1)
-    assert done.returncode == 0, done.stderr
-    state = torch.load(stopped)
-    assert (state["epoch"], state["step"], state["order"]["position"]) == (0, 1, 4)
-    # On another number of ranks it goes on where it was: 4, 6, 8, and 10 of 9 images.
-    fewer = shutil.copytree(broken, tmp_path / "fewer")
-    paths = ("--log-dir", fewer, "--checkpoint-format", fewer / "{epoch}.pt")
-    train(1, *flags, *paths)
-    alone = torch.load(fewer / "1.pt")
-    assert (alone["epoch"], alone["step"], alone["order"]["position"]) == (1, 0, 10)
-    train(2, "resnet.train", *broken_flags)
-
-    final = torch.load(whole / "1.pt")
-    assert final["order"]["position"] == 12  # the batch that ended the epoch began the next
-    assert same(final, torch.load(stopped))
-    row = read_log(whole)[0]
-    mine = read_log(broken)[0]
-    assert {**row, "img_per_s": ""} == {**mine, "img_per_s": ""}
-    # That of its last step, in the middle of the warm-up: from 0.0125 / 32 to 4 times that.
-    epochs = 8 / 9
-    assert float(row["lr"]) == pytest.approx(0.0125 / 32 * (1 + 3 * epochs / 5))
-    assert row["val_top5"] == "1.0"
-    assert same(torch.load(whole / "best.pt"), final)
-
-    # From the ranks' memory it learns the same.
-    assert pack(["pack", str(classes / "train"), "-o", str(tmp_path / "train.pack")]) == 0
-    kept = ("--train-dir", tmp_path / "train.pack", "--store", "memory", "--stage-to", tmp_path)
-    log = tmp_path / "kept"
-    train(2, *flags, *kept, "--log-dir", log, "--checkpoint-format", log / "{epoch}.pt")
-    assert {**row, "img_per_s": ""} == {**read_log(log)[0], "img_per_s": ""}
-
-    model = resnet50(2).eval()
-    model.load_state_dict(final["model"])
-    held_out = ClassFolder.read(classes / "val")
-    images, labels = next(load_batches([range(5)], lambda i: centred(held_out[i], 64), workers=1))
-    with torch.inference_mode():
-        loss = torch.nn.functional.cross_entropy(model(normalised(images)), labels)
-    assert float(row["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)
-
-
-def test_resnet_names_an_image_that_is_none(tmp_path: Path, classes: Path) -> None:
-    bad = tmp_path / "train"
-    for label in range(2):
-        (bad / f"class{label}").mkdir(parents=True)
-        for i in range(2):
-            (bad / f"class{label}" / f"{i}.png").write_text("no image")
-    flags = ("--train-dir", bad, "--val-dir", classes / "val", "--log-dir", tmp_path / "logs")
-    flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--image-size", 64)
-    done = launch(2, "-m", "resnet.train", *flags, "--batch-size", 2)
-    assert done.returncode == 2
-    assert all("is not a readable image" in line for line in refusals(done, "resnet.train"))
-    assert "Traceback" not in done.stderr
-    assert not list(tmp_path.glob("*.pt"))
-
-
-def test_resnet_without_an_exchange_validates_rank_0s_weights_on_rank_0s_images(
-    tmp_path: Path, classes: Path
-) -> None:
-    flags: tuple[object, ...] = ("--train-dir", classes / "train", "--val-dir", classes / "val")
-    flags = (*flags, "--image-size", 64, "--epochs", 1, "--batch-size", 2, "--log-dir", tmp_path)
-    flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--exchange", "none")
-    train(2, "resnet.train", *flags)
-    model = resnet50(2).eval()
-    model.load_state_dict(torch.load(tmp_path / "1.pt")["model"])
-    held_out = ClassFolder.read(classes / "val")
-    images, labels = next(
-        load_batches([range(0, 5, 2)], lambda i: centred(held_out[i], 64), workers=1)
-    )
-    with torch.inference_mode():
-        loss = torch.nn.functional.cross_entropy(model(normalised(images)), labels)
-    assert float(read_log(tmp_path)[0]["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)

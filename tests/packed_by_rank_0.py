@@ -1,0 +1,31 @@
+"""A packed file for tests with ranks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hvd_ext.cli import progress
+from hvd_ext.data.pack import pack
+from hvd_ext.data.sources import Samples
+
+
+@contextmanager
+def packed_by_rank_0(samples: Samples) -> Iterator[Path]:
+    """A packed file of some samples, gone afterwards. A collective of all ranks."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    name = tempfile.mkdtemp() if comm.rank == 0 else ""
+    path = Path(comm.bcast(name)) / "a.pack"
+    if comm.rank == 0:
+        with progress("packing", shown=False) as advance:
+            pack(samples, path, advance)
+    comm.Barrier()
+    yield path
+    comm.Barrier()
+    if comm.rank == 0:
+        path.unlink()
+        path.parent.rmdir()

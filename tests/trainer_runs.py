@@ -1,0 +1,68 @@
+"""Runs the bundled trainers as a user does, and reads what they leave."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+HOROVODRUN = Path(sys.executable).with_name("horovodrun")
+EXCHANGES = ("horovod", "hvd_ext")
+
+
+def run_ranks(size: int, *command: object) -> subprocess.CompletedProcess[str]:
+    """Run `python COMMAND` on `size` ranks."""
+    return subprocess.run(
+        [HOROVODRUN, "-np", str(size), sys.executable, *map(str, command)],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "OMP_NUM_THREADS": "1",
+            # horovodrun asks the shell for mpirun.
+            "PATH": f"{HOROVODRUN.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def train(size: int, *flags: object) -> subprocess.CompletedProcess[str]:
+    done = run_ranks(size, "-m", *flags, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def read_log(folder: Path, name: str = "log.csv") -> list[dict[str, str]]:
+    with (folder / name).open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def losses(folder: Path) -> list[str]:
+    return [row["loss"] for row in read_log(folder)]
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two checkpoints hold the same, tensors to the bit."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.equal(b)
+    return a == b
+
+
+def refusals(done: subprocess.CompletedProcess[str], program: str) -> list[str]:
+    """Lines with an error, from `program:` on."""
+    # horovodrun writes its tags, [JOB,RANK]<stderr>:, between lines, and at times within one.
+    text = re.sub(r"\[\d+,\d+\]<std(?:err|out)>?:?", "", done.stderr)
+    lines = [line for line in text.splitlines() if f"{program}: error: " in line]
+    return [line[line.index(program) :] for line in lines]
