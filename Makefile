@@ -36,9 +36,10 @@ test: env mpis  ## run every test that this machine can run
 	$(PYTEST) -q -n 2 --dist loadfile tests/single || $(ALONE) tests/single
 	$(PYTEST) -n 2 --dist loadfile --durations=25 $(RANKED) || $(ALONE) $(RANKED)
 
-sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls
+sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py tests/parallel/test_allreduce_long.py -k "int_counts or flat"
-	HVD_EXT_TEST_SWEEP=1 $(PY) -m pytest tests/parallel/test_trainers.py tests/cluster -k "scale or horovods"
+	HVD_EXT_TEST_SWEEP=1 $(PY) -m pytest tests/parallel/test_trainers.py tests/parallel/test_data_store.py \
+		tests/parallel/test_mesh_cosmoflow_training.py tests/cluster -k "scale or horovods or epochs"
 	HVD_EXT_TEST_SWEEP=5 $(PY) -m pytest tests/single/test_spatial_emulator.py tests/parallel/test_spatial.py \
 		tests/single/test_spatial_models.py tests/parallel/test_spatial_models.py
 

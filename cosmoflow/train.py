@@ -75,9 +75,7 @@ def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
         particles = ParticleUniverses(args.samples, args.width, args.seed, args.per_side)
         cubes, labels = particles.cubes, particles.labels
     else:
-        cubes, labels = volumes.open_arrays(
-            args.data, ("cubes", "labels"), hvd, PROGRAM, args.stage_to
-        )
+        cubes, labels = volumes.open_arrays(args, ("cubes", "labels"), hvd, PROGRAM)
     samples, channels, *space = cubes.shape
     if len(space) != 3 or channels != CHANNELS or len(set(space)) != 1:
         raise UsageError(f"cubes of shape {tuple(cubes.shape)} are not (N, {CHANNELS}, W, W, W)")

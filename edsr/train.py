@@ -262,7 +262,7 @@ class EdsrTrainer(loop.Trainer):
 
     def _open(self, path: Path, least: int) -> Images:
         if is_pack(path):
-            return packed_images(open_pack(path, self.hvd, PROGRAM, self.args.stage_to), least)
+            return packed_images(open_pack(path, self.hvd, PROGRAM, self.args), least)
         return folder_images(path, least)
 
 

@@ -77,9 +77,7 @@ def task(args: argparse.Namespace, hvd: ModuleType) -> volumes.Task:
         meshes = SYNTHETIC[args.synthetic](args.samples, args.size or size, args.seed)
         inputs, targets = meshes.inputs, meshes.masks
     else:
-        inputs, targets = volumes.open_arrays(
-            args.data, ("inputs", "masks"), hvd, PROGRAM, args.stage_to
-        )
+        inputs, targets = volumes.open_arrays(args, ("inputs", "masks"), hvd, PROGRAM)
     samples, channels, *space = inputs.shape
     if len(space) != 2 or channels != CHANNELS or any(n % architecture.factor for n in space):
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 from abc import ABC, abstractmethod
@@ -162,7 +163,7 @@ def read_images(
     hvd: ModuleType,
     program: str,
     classes: tuple[str, ...] = (),
-    stage_to: Path | None = None,
+    args: argparse.Namespace | None = None,
 ) -> Images:
     """The images of a folder or of a packed file, which rank 0 lists for all. A collective.
 
@@ -171,13 +172,13 @@ def read_images(
         hvd: the exchange.
         program: the name that the error begins with.
         classes: the classes that it may have; empty: those that it has.
-        stage_to: as PackedFile's.
+        args: as `open_pack`'s.
 
     Raises:
         SystemExit: it cannot be used; rank 0 has said why.
     """
     if is_pack(path):
-        return ClassPack(open_pack(path, hvd, program, stage_to), classes)
+        return ClassPack(open_pack(path, hvd, program, args), classes)
     return ranks.read_on_rank_0(hvd, program, lambda: ClassFolder.read(path, classes))
 
 

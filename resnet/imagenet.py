@@ -43,9 +43,9 @@ class ImageNetTrainer:
             UsageError: images, weights or checkpoint cannot be used.
         """
         self.args, self.hvd = args, hvd
-        self.images = read_images(args.train_dir, hvd, program, (), args.stage_to)
+        self.images = read_images(args.train_dir, hvd, program, (), args)
         classes = self.images.classes
-        self.held_out = read_images(args.val_dir, hvd, program, classes, args.stage_to)
+        self.held_out = read_images(args.val_dir, hvd, program, classes, args)
         self.rank_batch = args.batch_size * args.batches_per_allreduce
         self.run = Run(args, hvd, program, KIND, self.rank_batch * hvd.size())
         self.run.resume_hint = ""

@@ -150,6 +150,12 @@ def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> N
         help="on each node's own disk: gets a copy of FILE.pack while training runs, which is read "
         "instead as far as it is there",
     )
+    parser.add_argument(
+        "--share-staging",
+        action="store_true",
+        help="with --stage-to: FILE.pack is read once for all nodes, which send each other the "
+        "pieces; otherwise each node reads all of it",
+    )
 
 
 def add_store_argument(parser: argparse._ActionsContainer) -> None:

@@ -23,7 +23,8 @@ MAY_CHANGE = frozenset(
         *("data", "train_dir", "val_dir", "output", "log_dir", "json", "load", "resume"),
         *("steps", "log_every", "checkpoint_every", "checkpoint_format", "keep", "evaluate"),
         *("validate", "validate_every", "tensorboard"),
-        *("exchange", "device", "threads", "workers", "prefetch", "store", "stage_to", "grid"),
+        *("exchange", "device", "threads", "workers", "prefetch", "store", "grid"),
+        *("stage_to", "share_staging"),
         *("channels", "split_filters", "gather_before", "val_batch_size", "stop_after"),
         *("num_warmup_batches", "num_batches_per_iter", "num_iters"),
     }

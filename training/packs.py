@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from hvd_ext.data import PackedFile, Tables
+from hvd_ext.errors import UsageError
 from training import ranks
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 def is_pack(path: Path) -> bool:
@@ -15,7 +21,7 @@ def is_pack(path: Path) -> bool:
 
 
 def open_pack(
-    path: Path, hvd: ModuleType, program: str, stage_to: Path | None = None
+    path: Path, hvd: ModuleType, program: str, args: argparse.Namespace | None = None
 ) -> PackedFile:
     """Open a packed file, whose tables rank 0 reads for all. A collective.
 
@@ -23,12 +29,21 @@ def open_pack(
         path: the file.
         hvd: the exchange.
         program: the name that errors begin with.
-        stage_to: as PackedFile's.
+        args: its `stage_to` and `share_staging` are looked at; None: it is not staged.
 
     Raises:
         SystemExit: it cannot be used; rank 0 has said why.
     """
     tables = ranks.read_on_rank_0(hvd, program, lambda: Tables.read(path))
     with ranks.collective_errors(hvd, program):
-        return PackedFile(path, tables, stage_to=stage_to)
+        if args is None:
+            return PackedFile(path, tables)
+        sharing: MPI.Comm | None = None
+        if args.share_staging:
+            if not args.stage_to:
+                raise UsageError("--share-staging is how --stage-to copies: give --stage-to DIR")
+            from mpi4py import MPI  # which the exchange has started
+
+            sharing = MPI.COMM_WORLD
+        return PackedFile(path, tables, stage_to=args.stage_to, share_staging=sharing)
     raise AssertionError("unreachable")

@@ -159,6 +159,8 @@ class Run:
         if budget is not None:
             local_size = self.hvd.local_size()
             budget = rank_budget(local_size) if budget == "memory" else budget // local_size
+            # Ranks that read a sample together must keep the same ones.
+            budget = min(self.hvd.allgather_object(budget, name="budget"))
         with ranks.collective_errors(self.hvd, self.program):
             loader = DataLoader(
                 dataset,

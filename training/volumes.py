@@ -219,9 +219,10 @@ class VolumeTrainer(loop.Trainer):
         spatial.keep_state_whole(self.model, self.optimizer)
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
-        self.held_out = Blocks((task.inputs, task.targets), self.grid, held_out)
+        group = self._group()
+        self.held_out = Blocks((task.inputs, task.targets), self.grid, held_out, group)
         self.loader = run.loader(
-            Blocks((task.inputs, task.targets), self.grid, learnt),
+            Blocks((task.inputs, task.targets), self.grid, learnt, group),
             self.grid.sample_group,
             self.groups,
             None,
@@ -287,6 +288,15 @@ class VolumeTrainer(loop.Trainer):
 
         return MPI.COMM_WORLD.Split(self.hvd.rank() % self.grid.shape.size, self.hvd.rank())
 
+    def _group(self) -> MPI.Comm | None:
+        """The ranks that share each sample, if they are several."""
+        size = self.grid.shape.size
+        if size == 1:
+            return None
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD.Split(self.hvd.rank() // size, self.hvd.rank())
+
     def _assemble(self, samples: list[tuple[Block, Block]]) -> tuple[Any, Any]:
         """Inputs and targets; Any: torch's functions take partitioned tensors, untyped."""
         sources = (self.task.inputs, self.task.targets)
@@ -299,17 +309,24 @@ class VolumeTrainer(loop.Trainer):
 
 
 def open_arrays(
-    data: Path, names: tuple[str, str], hvd: ModuleType, program: str, stage_to: Path | None = None
+    args: argparse.Namespace, names: tuple[str, str], hvd: ModuleType, program: str
 ) -> tuple[spatial.Source, spatial.Source]:
     """Inputs and targets by their names: fields of a packed file, or .npy files of a folder.
+
+    Args:
+        args: its `data`, and those of `open_pack`, are looked at.
+        names: of both.
+        hvd: the exchange.
+        program: the name that errors begin with.
 
     Raises:
         UsageError: one is missing, or holds something else.
     """
+    data: Path = args.data
     if is_pack(data):
-        file = open_pack(data, hvd, program, stage_to)
+        file = open_pack(data, hvd, program, args)
         return file.field(names[0]), file.field(names[1])
-    if stage_to:
+    if args.stage_to:
         raise UsageError(f"--stage-to copies packed files, and {data} is none: pack it first")
     first, second = (spatial.open_array(data / f"{name}.npy") for name in names)
     return first, second

@@ -5,6 +5,7 @@ Importing this package starts no MPI and loads no torch.
 
 from hvd_ext.data.ahead import map_ahead
 from hvd_ext.data.budget import rank_budget
+from hvd_ext.data.group_reading import GroupReader
 from hvd_ext.data.loader import DataLoader, Dataset, Statistics
 from hvd_ext.data.order import Order, fingerprint, share
 from hvd_ext.data.packed import PackedField, PackedFile, Tables
@@ -14,6 +15,7 @@ from hvd_ext.data.store import MemoryStore, Records, StoreSize
 __all__ = [
     "DataLoader",
     "Dataset",
+    "GroupReader",
     "MemoryStore",
     "Order",
     "PackedField",

@@ -61,7 +61,10 @@ def then(pool: Executor, before: Future[T], function: Callable[[T], R]) -> Futur
         if done.cancelled() or done.exception():
             run()
         else:
-            pool.submit(run)
+            try:
+                pool.submit(run)
+            except RuntimeError:  # it is closed: nobody asks for the result
+                after.cancel()
 
     before.add_done_callback(start)
     return after

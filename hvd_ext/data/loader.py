@@ -175,16 +175,17 @@ class DataLoader:
     def close(self) -> None:
         """Forget what was read ahead, and end the threads; the next batch starts them anew.
 
-        With a store, a collective: what was sent ahead is received, and its memory given back.
+        Reads that are begun are ended, since other ranks may have a part in them. With a store,
+        a collective: what was sent ahead is received, and its memory given back.
         """
+        if self._batches is not None:
+            self._pool.shutdown()
+            self._batches = None
         if self.store:
             self.store.close()
             done = self.statistics()
             self._exchanged = (done.bytes_sent, done.bytes_received)
             self.store = None
-        if self._batches is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._batches = None
 
     def _begin(self, first: int) -> list[Future[Any]]:
         """Begin to load this rank's samples of the step at position `first`."""

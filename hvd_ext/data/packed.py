@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from json import loads
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.data import layout
+from hvd_ext.data.agreed import agreed
+from hvd_ext.data.boxes import runs
 from hvd_ext.data.layout import BLOCK_BYTES, FOOTER_BYTES, DamagedError, Field, Footer, Header
 from hvd_ext.data.reading import Bytes, FileReader
 from hvd_ext.data.staging import StagedCopy
 from hvd_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,14 @@ class PackedFile:
     """
 
     def __init__(
-        self, path: Path | str, tables: Tables | None = None, *, stage_to: Path | str | None = None
+        self,
+        path: Path | str,
+        tables: Tables | None = None,
+        *,
+        stage_to: Path | str | None = None,
+        share_staging: MPI.Comm | None = None,
     ) -> None:
-        """Open a file.
+        """Open a file; with `share_staging` a collective.
 
         Args:
             path: the file.
@@ -78,26 +88,33 @@ class PackedFile:
             stage_to: a folder on this node's own disk, which gets a copy while the file is used;
                 what is there already is read there. One copy serves all processes of the node,
                 and those that come later.
+            share_staging: ranks of all nodes, which read the file once together for their
+                copies, and send each other the pieces; None: each node reads all of it.
 
         Raises:
             UsageError: it cannot be read, is no packed file, is cut off or damaged, or is not
                 the file of the tables.
-            HvdExtError: there is no space for the copy.
+            HvdExtError: there is no space for the copy. With `share_staging` any of these is
+                raised on all ranks alike.
         """
         self.path = Path(path)
-        self._reader = FileReader(self.path)
-        self.tables = tables or _read_tables(self._reader)
-        if self._reader.file_bytes != self.tables.footer.file_bytes:
-            raise UsageError(
-                f"{path} has {self._reader.file_bytes} bytes here, and "
-                f"{self.tables.footer.file_bytes} on rank 0: give all ranks the same file"
-            )
+        with agreed(share_staging):
+            self._reader = FileReader(self.path)
+            self.tables = tables or _read_tables(self._reader)
+            if self._reader.file_bytes != self.tables.footer.file_bytes:
+                raise UsageError(
+                    f"{path} has {self._reader.file_bytes} bytes here, and "
+                    f"{self.tables.footer.file_bytes} on rank 0: give all ranks the same file"
+                )
         self._names: list[str] | None = None
         self._offsets = self.tables.header.offsets
         counts = -(-self.tables.places[:, 1].astype(np.int64) // BLOCK_BYTES)
         self._first_check = np.concatenate([[0], np.cumsum(counts)])
         self._stage_to = stage_to
-        self.copy = StagedCopy(self._reader, self.fingerprint, Path(stage_to)) if stage_to else None
+        self.copy: StagedCopy | None = None
+        if stage_to:
+            source, folder = self._reader, Path(stage_to)
+            self.copy = StagedCopy(source, self.fingerprint, folder, share_staging)
 
     @property
     def header(self) -> Header:
@@ -140,7 +157,8 @@ class PackedFile:
         """
         offset, length = map(int, self.tables.places[sample])
         data = np.empty(length, np.uint8)
-        for first, end in _runs(wanted, layout.blocks(length)):
+        count = layout.blocks(length)
+        for first, end in [(0, count)] if wanted is None else runs(wanted):
             piece = data[first * BLOCK_BYTES : end * BLOCK_BYTES]
             begin = offset + first * BLOCK_BYTES
             copied = self.copy and self.copy.has(begin, piece.size)
@@ -210,7 +228,7 @@ class PackedFile:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[[], PackedFile], tuple[()]]:
-        """Pickled by name; where it goes it is opened again."""
+        """Pickled by name; where it goes it is opened again, and shares no staging."""
         return partial(PackedFile, self.path, self.tables, stage_to=self._stage_to), ()
 
 
@@ -232,6 +250,10 @@ class PackedField:
         """Of the elements."""
         return np.dtype(self.field.dtype)
 
+    def of(self, record: Bytes) -> NDArray[Any]:
+        """The array that a record holds, in place."""
+        return _array(record, self.field, self.begin)
+
     def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
         """The block of one slice per dimension, each of step 1.
 
@@ -245,7 +267,7 @@ class PackedField:
         wanted = layout.touched(self.field, self.begin, tuple(box))
         for row, sample in enumerate(range(first, end)):
             record = self.file.record(sample, wanted)
-            result[row] = _array(record, self.field, self.begin)[index[1:]]
+            result[row] = self.of(record)[index[1:]]
         return result
 
 
@@ -279,14 +301,6 @@ def _section(reader: FileReader, footer: Footer, name: str) -> bytes:
     if zlib.crc32(data) != footer.section_checks[list(footer.sections).index(name)]:
         raise DamagedError(f"the section {name}")
     return data
-
-
-def _runs(wanted: NDArray[np.bool_] | None, count: int) -> Sequence[tuple[int, int]]:
-    """First and end of each run of blocks that are wanted."""
-    if wanted is None:
-        return [(0, count)]
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
-    return [(int(first), int(end)) for first, end in edges.reshape(-1, 2)]
 
 
 def _array(record: Bytes, field: Field, begin: int) -> NDArray[Any]:

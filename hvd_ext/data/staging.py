@@ -2,24 +2,32 @@
 
 Which pieces are there is said by a file beside the copy, a byte for each, so processes need not
 talk: one that holds the lock copies what lacks, whichever it is, and goes on where an earlier
-one ended. A piece counts once it was read back from the disk.
+one ended. A piece counts once it was read back from the disk. Where nodes share the reading,
+those that hold the locks of their nodes send each other the pieces.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import logging
 import os
+import socket
 import threading
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.data.reading import FileReader
-from hvd_ext.errors import HvdExtError
-from hvd_ext.files import make_folder
+from hvd_ext.data.agreed import agreed, require_threads
+from hvd_ext.data.reading import Bytes, FileReader
+from hvd_ext.data.sharing import PieceSharing
+from hvd_ext.errors import HvdExtError, StallError
 from hvd_ext.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 log = logging.getLogger("hvd_ext")
 
@@ -32,31 +40,39 @@ class StagedCopy:
 
     Attributes:
         path: the copy.
+        reader: reads it.
     """
 
-    def __init__(self, source: FileReader, fingerprint: str, folder: Path) -> None:
-        """Take the space, and begin to copy.
+    def __init__(
+        self, source: FileReader, fingerprint: str, folder: Path, comm: MPI.Comm | None = None
+    ) -> None:
+        """Take the space, and begin to copy. With `comm` a collective.
 
         Args:
             source: what is copied.
             fingerprint: of what it holds; a later run with it finds its copy.
             folder: on the node's own disk.
+            comm: ranks of all nodes, which read the source once together; None: each node reads
+                all of it.
 
         Raises:
-            HvdExtError: the folder cannot be written, or has too little space.
+            HvdExtError: the folder cannot be written, or has too little space; with `comm` on
+                every rank alike.
         """
         self._source = source
-        make_folder(folder)
         self.path = folder / f"{fingerprint[:32]}.pack"
+        self._marks_path = self.path.with_suffix(".pieces")
         self._pieces = -(-source.file_bytes // PIECE_BYTES)
         self._whole = False
+        self._file = self._marks = -1
         try:
-            self._file = self._take(self.path, source.file_bytes)
-            self._marks = self._take(self.path.with_suffix(".pieces"), self._pieces)
-        except OSError as error:
-            raise HvdExtError(f"cannot stage to {folder}: {error.strerror}") from error
-        self.reader = FileReader(self.path)
+            with agreed(comm):
+                self._take_space(folder, comm)
+        except HvdExtError:
+            self._give_back()
+            raise
         self._closing = threading.Event()
+        self._sharing = self._share_with(comm) if comm else None
         self._thread = threading.Thread(target=self._run, name="hvd_ext staging", daemon=True)
         self._thread.start()
 
@@ -75,38 +91,72 @@ class StagedCopy:
 
     def close(self) -> None:
         """End the thread after the piece that it is at; what is there stays."""
-        self._closing.set()
-        self._thread.join()
+        self._leave()
+        atexit.unregister(self._leave)
         self.reader.close()
         for descriptor in (self._file, self._marks):
             os.close(descriptor)
 
-    def _take(self, path: Path, count: int) -> int:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        lacks = count - 512 * os.fstat(descriptor).st_blocks
-        disk = os.fstatvfs(descriptor)
-        free = disk.f_bavail * disk.f_frsize
-        if lacks > free:
-            os.close(descriptor)
-            if path.stat().st_size == 0:
-                path.unlink()
+    def _leave(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _take_space(self, folder: Path, comm: MPI.Comm | None) -> None:
+        if comm:
+            require_threads(comm, "sharing a staged file")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = _take(self.path, self._source.file_bytes)
+            self._marks = _take(self._marks_path, self._pieces)
+            self.reader = FileReader(self.path)
+        except OSError as error:
             raise HvdExtError(
-                f"cannot stage to {path.parent}: it has {format_bytes(free)} free, and "
-                f"{format_bytes(lacks)} are to be copied: name another folder, or make room"
-            )
-        os.posix_fallocate(descriptor, 0, count)
-        return descriptor
+                f"cannot stage to {_place(folder)}: {error.strerror}: name another folder"
+            ) from error
+
+    def _give_back(self) -> None:
+        """Close the files; if they hold nothing yet, take them away."""
+        known = self._marks >= 0
+        empty = known and b"\1" not in os.pread(self._marks, self._pieces, 0)
+        for descriptor, path in ((self._file, self.path), (self._marks, self._marks_path)):
+            if descriptor >= 0:
+                os.close(descriptor)
+                if empty:
+                    path.unlink(missing_ok=True)
+
+    def _share_with(self, comm: MPI.Comm) -> PieceSharing | None:
+        """Take part for this node, if this process holds its lock. A collective over `comm`."""
+        from mpi4py import MPI
+
+        leads = self._lock()
+        leaders = comm.Split(0 if leads else MPI.UNDEFINED)
+        if not leads:
+            return None
+        # MPI ends at the program's end, and the exchange before.
+        atexit.register(self._leave)
+        marks = np.frombuffer(os.pread(self._marks, self._pieces, 0), np.uint8)
+        return PieceSharing(leaders, marks == 0)
+
+    def _lock(self) -> bool:
+        """Have the lock, unless another process has it; it ends with its process."""
+        try:
+            fcntl.flock(self._marks, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _run(self) -> None:
         try:
+            if self._sharing:
+                try:
+                    self._share(self._sharing)
+                finally:
+                    fcntl.flock(self._marks, fcntl.LOCK_UN)
             while not self._closing.is_set():
                 if os.pread(self._marks, self._pieces, 0) == b"\1" * self._pieces:
                     self._whole = True
                     return
-                try:
-                    # Gone with the process that holds it, however it ends.
-                    fcntl.flock(self._marks, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not self._lock():
                     self._closing.wait(_LOOK_EVERY_S)
                     continue
                 try:
@@ -116,27 +166,87 @@ class StagedCopy:
         except (OSError, HvdExtError) as error:
             log.warning("hvd_ext: falling back to %s without a copy: %s", self._source.path, error)
 
+    def _share(self, sharing: PieceSharing) -> None:
+        """Read this node's part, and get the others'."""
+        failure: Exception | None = None
+        try:
+            for piece, data in sharing.pieces(self._read, self._piece_bytes, self._closing):
+                if failure is None:
+                    try:
+                        self._keep(piece, data)
+                    # The others go on, and need what this node reads.
+                    except (OSError, HvdExtError) as error:
+                        failure = error
+        except StallError as error:
+            log.warning("hvd_ext: falling back to a copy by this node alone: %s", error)
+        if failure:
+            raise failure
+
     def _copy_what_lacks(self) -> None:
         for piece in range(self._pieces):
             if self._closing.is_set():
                 return
-            if os.pread(self._marks, 1, piece) == b"\1":
-                continue
-            begin = piece * PIECE_BYTES
-            data = np.empty(min(PIECE_BYTES, self._source.file_bytes - begin), np.uint8)
-            self._source.into(data, begin)
-            expected = zlib.crc32(data.data)
-            _write(self._file, data, begin)
-            os.fdatasync(self._file)
-            # What is read back is to come from the disk.
-            os.posix_fadvise(self._file, begin, data.size, os.POSIX_FADV_DONTNEED)
-            self.reader.into(data, begin)
-            if zlib.crc32(data.data) != expected:
-                raise HvdExtError(f"{self.path.parent} does not keep what is written to it")
-            os.pwrite(self._marks, b"\1", piece)
+            if os.pread(self._marks, 1, piece) != b"\1":
+                data = np.empty(self._piece_bytes(piece), np.uint8)
+                self._read(piece, data)
+                self._keep(piece, data)
+
+    def _piece_bytes(self, piece: int) -> int:
+        return min(PIECE_BYTES, self._source.file_bytes - piece * PIECE_BYTES)
+
+    def _read(self, piece: int, data: Bytes) -> None:
+        self._source.into(data, piece * PIECE_BYTES)
+
+    def _keep(self, piece: int, data: Bytes) -> None:
+        """Write a piece, and see that the disk has it.
+
+        Raises:
+            OSError: it cannot be written.
+            HvdExtError: something else is read back.
+        """
+        begin, expected = piece * PIECE_BYTES, zlib.crc32(data.data)
+        _write(self._file, data, begin)
+        os.fdatasync(self._file)
+        # What is read back is to come from the disk.
+        os.posix_fadvise(self._file, begin, data.size, os.POSIX_FADV_DONTNEED)
+        found, block = 0, np.empty(MIB, np.uint8)
+        for first in range(0, data.size, MIB):
+            part = block[: data.size - first]
+            self.reader.into(part, begin + first)
+            found = zlib.crc32(part.data, found)
+        if found != expected:
+            raise HvdExtError(f"{self.path.parent} does not keep what is written to it")
+        os.pwrite(self._marks, b"\1", piece)
 
 
-def _write(descriptor: int, data: np.ndarray[tuple[int], np.dtype[np.uint8]], offset: int) -> None:
+def _take(path: Path, count: int) -> int:
+    """Open a file, and take the space that it lacks.
+
+    Raises:
+        HvdExtError: there is too little.
+        OSError: it cannot be written.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lacks = count - 512 * os.fstat(descriptor).st_blocks
+    disk = os.fstatvfs(descriptor)
+    free = disk.f_bavail * disk.f_frsize
+    if lacks > free:
+        os.close(descriptor)
+        if path.stat().st_size == 0:
+            path.unlink()
+        raise HvdExtError(
+            f"cannot stage to {_place(path.parent)}: it has {format_bytes(free)} free, and "
+            f"{format_bytes(lacks)} are to be copied: name another folder, or make room"
+        )
+    os.posix_fallocate(descriptor, 0, count)
+    return descriptor
+
+
+def _place(folder: Path) -> str:
+    return f"{folder} on {socket.gethostname()}"
+
+
+def _write(descriptor: int, data: Bytes, offset: int) -> None:
     done = 0
     while done < data.size:
         done += os.pwrite(descriptor, data[done:].data, offset + done)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hvd_ext.data.agreed import agreed, require_threads
 from hvd_ext.data.budget import free_bytes, rank_budget
 from hvd_ext.data.exchange import TAGS, RecordExchange
 from hvd_ext.data.order import Order
@@ -109,13 +108,7 @@ class MemoryStore:
         Raises:
             HvdExtError: on every rank alike: the memory cannot be had.
         """
-        from mpi4py import MPI
-
-        if comm.size > 1 and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise HvdExtError(
-                "MPI runs without MPI_THREAD_MULTIPLE, which a store needs to exchange samples "
-                "while a model trains: let hvd.init() start MPI, or ask for it in MPI_Init_thread"
-            )
+        require_threads(comm, "a store")
         self._records, self._first, self._batch = records, first, local_batch
         self._rank = comm.rank
         node = sharing_memory(comm)
@@ -259,7 +252,7 @@ def _map(comm: MPI.Comm, node: MPI.Comm, own_bytes: int) -> list[Bytes]:
     count = _HEADER_BYTES + own_bytes
     wanted, free = node.allreduce(count), node.bcast(free_bytes())
     fd, regions = -1, []
-    with _agreed(comm):
+    with agreed(comm):
         if wanted > free:
             raise HvdExtError(
                 f"a store of {format_bytes(wanted)} on {socket.gethostname()}, which has "
@@ -274,19 +267,6 @@ def _map(comm: MPI.Comm, node: MPI.Comm, own_bytes: int) -> list[Bytes]:
                 f"no memory for a store of {format_bytes(wanted)}: {error.strerror}: give a "
                 "smaller size, or use more nodes"
             ) from error
-    with _agreed(comm):
+    with agreed(comm):
         regions = map_files(node, fd, count)
     return [np.frombuffer(region, np.uint8)[_HEADER_BYTES:] for region in regions]
-
-
-@contextmanager
-def _agreed(comm: MPI.Comm) -> Iterator[None]:
-    """Have all ranks raise what any of them raises."""
-    mine: HvdExtError | None = None
-    try:
-        yield
-    except HvdExtError as error:
-        mine = error
-    errors = [error for error in comm.allgather(mine) if error]
-    if errors:
-        raise errors[0]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gc
+import os
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pytest
 
 from hvd_ext.data import DataLoader, Order, PackedFile, store
 from hvd_ext.data.layout import Field
 from hvd_ext.errors import HvdExtError
+from hvd_ext.units import MIB
 from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.parallel.test_node_arrays import proportional_bytes
 from tests.ranks.asserts import parallel_assert
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SAMPLES = 21
+EPOCHS = 1000 if "HVD_EXT_TEST_SWEEP" in os.environ else 40
 
 
 class Uneven:
@@ -159,40 +164,77 @@ def test_a_run_goes_on_on_other_ranks_from_their_stores(
         parallel_assert(comm, row == [expected(order, p) for p in range(position)], "other samples")
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(8)
 def test_memory_is_that_of_the_set_and_what_was_received(comm: MPI.Comm) -> None:
     class Records:
-        each, count = 2**20, 64
+        each, count = 2**18, 512
         lengths = np.full(count, each)
 
         def __getitem__(self, sample: int) -> np.ndarray:
             return self.record(sample)
 
         def record(self, sample: int) -> np.ndarray:
-            return np.full(self.each, sample, np.uint8)
+            return np.full(self.each, sample % 251, np.uint8)
 
         def decode(self, sample: int, record: np.ndarray) -> np.ndarray:
             return record
 
-    def grown(ahead: int) -> tuple[int, int]:
+    def grown(epochs: int) -> tuple[int, int, int]:
         loader = DataLoader(
-            Records(), 1, Order(64, 1), rank=comm.rank, size=4, collate_fn=lambda x: int(x[0][0]),
-            num_workers=1, prefetch_factor=ahead, store="memory", comm=comm,
+            Records(), 1, Order(Records.count, 1), rank=comm.rank, size=8, num_workers=1,
+            collate_fn=lambda x: int(x[0][0]), prefetch_factor=1, store="memory", comm=comm,
         )  # fmt: skip
         gc.collect()
         before = comm.allreduce(proportional_bytes())
-        total = sum(next(loader) for _ in range(3 * 16))
+        total = sum(next(loader) for _ in range(epochs * Records.count // 8))
+        assert loader.store
+        ring = comm.allreduce(loader.store.size.ahead_bytes)
         comm.Barrier()
         after = comm.allreduce(proportional_bytes())
         comm.Barrier()
         loader.close()
-        return total, after - before
+        return total, ring, after - before
 
     grown(1)  # what MPI and Python take once does not count
-    total, count = grown(1)
-    assert comm.allreduce(total) == 3 * sum(range(64))
-    # A record that is being made, and one that was, on each rank.
-    parallel_assert(comm, 0.95 * 64 * 2**20 < count < (1.05 * 64 + 2 * 4) * 2**20, f"{count}")
+    total, ring, count = grown(2)
+    expected = Records.count * Records.each
+    right = 2 * sum(sample % 251 for sample in range(Records.count))
+    parallel_assert(comm, comm.allreduce(total) == right, f"{total}")
+    parallel_assert(comm, ring == 8 * 2 * Records.each, f"{ring}")
+    parallel_assert(comm, 0.95 * expected < count < 1.05 * expected + ring, f"{count}")
+
+
+@pytest.mark.ranks(8)
+def test_many_epochs_take_no_memory_and_waiting_takes_no_core(
+    comm: MPI.Comm, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "sharing_memory", lambda comm: comm.Split(comm.rank // 2))
+    process, rounds = psutil.Process(), 4
+    with PackedFile(path) as file:
+        before = file.bytes_read
+        loader = DataLoader(
+            file, 1, Order(SAMPLES, seed=3), rank=comm.rank, size=8, transform=seen,
+            collate_fn=tuples, num_workers=1, store="memory", comm=comm,
+        )  # fmt: skip
+        held = []
+        for _ in range(rounds):
+            for _ in range(EPOCHS // rounds):
+                list(loader)
+            gc.collect()
+            held.append((process.memory_info().rss, process.num_fds()))
+        resident, descriptors = zip(*held, strict=True)
+        parallel_assert(comm, resident[-1] - resident[0] < 2 * MIB, f"{resident}")
+        parallel_assert(comm, descriptors[-1] == descriptors[0], f"{descriptors}")
+        read = comm.allreduce(file.bytes_read - before)
+        parallel_assert(comm, read == int(file.lengths.sum()), f"{read} bytes were read")
+
+        if comm.rank == 0:
+            time.sleep(2)
+        began_s = time.process_time()
+        list(loader)
+        took_s = comm.allreduce(time.process_time() - began_s)
+        parallel_assert(comm, took_s < 1, f"{took_s} s of computing in 14 s of waiting")
+        loader.close()
 
 
 @pytest.mark.ranks(3)

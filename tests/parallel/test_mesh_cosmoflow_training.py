@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.conftest import Launch
 
 MESH = ("-m", "mesh.train", "--synthetic", "--size", 32, "--samples", 12, "--held-out", 2)
 MESH = (*MESH, "--batch-size", 2, "--log-every", 1, "--threads", 1)
+FROM_FILES = ("-m", "mesh.train", "--held-out", 1, "--log-every", 1, "--threads", 1, "--steps", 5)
 COSMOFLOW = ("-m", "cosmoflow.train", "--thin", 8, "--held-out", 1, "--log-every", 1)
 # Of the four cubes two epochs and a half.
 COSMOFLOW = (*COSMOFLOW, "--threads", 1, "--steps", 5)
@@ -144,18 +146,50 @@ def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path)
     assert losses(files) == pytest.approx(losses(fewer), rel=1e-3)
 
 
-def test_meshes_from_files_and_from_a_store(launch: Launch, tmp_path: Path) -> None:
+def test_meshes_from_files_packs_and_stores(launch: Launch, tmp_path: Path) -> None:
     meshes = Meshes(5, 32, seed=1)
     np.save(tmp_path / "inputs.npy", meshes.inputs[(slice(None),) * 4])
     np.save(tmp_path / "masks.npy", meshes.masks[(slice(None),) * 4])
-    command = ("-m", "mesh.train", "--held-out", 1, "--log-every", 1, "--threads", 1, "--steps", 5)
-    train(launch, 2, *command, "--data", tmp_path, "--output", tmp_path / "files")
-    # Half a sample of 76 KB a rank fits: what does not is read again.
-    for size, flags in ((2, ("--store", "80KB")), (4, ("--store", "memory", "--grid", "2x1"))):
-        output = tmp_path / f"{size}"
-        train(launch, size, *command, "--data", tmp_path, *flags, "--output", output)
+    train(launch, 2, *FROM_FILES, "--data", tmp_path, "--output", tmp_path / "files")
+    packed = tmp_path / "meshes.pack"
+    assert pack(["pack", str(tmp_path), "-o", str(packed)]) == 0
+    staged = ("--stage-to", tmp_path / "disk", "--share-staging")
+    for size, data, flags in (
+        # Half a sample of 76 KB a rank fits: what does not is read again.
+        (2, tmp_path, ("--store", "80KB")),
+        (2, packed, staged),
+        (4, packed, ("--store", "memory", "--grid", "2x1")),
+    ):
+        output = tmp_path / f"{size} {data.name}"
+        train(launch, size, *FROM_FILES, "--data", data, *flags, "--output", output)
         other = 0 if size == 2 else 5e-3  # a grid adds up in another order
         assert losses(output) == pytest.approx(losses(tmp_path / "files"), rel=other)
+    (copy,) = (tmp_path / "disk").glob("*.pack")
+    assert copy.read_bytes() == packed.read_bytes()
+
+
+@pytest.mark.skipif(
+    "HVD_EXT_TEST_SWEEP" not in os.environ, reason="set HVD_EXT_TEST_SWEEP=1, as make sweep does"
+)
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("program", ["cosmoflow", "mesh"])
+def test_files_packs_and_stores_give_the_same_losses_at_any_scale(
+    launch: Launch, tmp_path: Path, program: str, size: int
+) -> None:
+    command = COSMOFLOW if program == "cosmoflow" else FROM_FILES
+    samples = Universes(5, 32, seed=1) if program == "cosmoflow" else Meshes(5, 32, seed=1)
+    for name, source in vars(samples).items():
+        if hasattr(source, "shape"):
+            np.save(tmp_path / f"{name}.npy", source[tuple(slice(None) for _ in source.shape)])
+    packed = tmp_path / "all.pack"
+    assert pack(["pack", str(tmp_path), "-o", str(packed)]) == 0
+    found = []
+    for data, flags in ((tmp_path, ()), (packed, ()), (packed, ("--store", "memory"))):
+        output = tmp_path / f"{len(found)}"
+        train(launch, size, *command, "--data", data, *flags, "--output", output)
+        found.append(losses(output))
+    assert len(found[0]) == 5
+    assert found[1] == found[2] == found[0]
 
 
 def test_what_does_not_fit_is_said_in_one_line(launch: Launch, tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hvd_ext.cli import progress
 from hvd_ext.data import PackedFile, staging
 from hvd_ext.data.pack import pack
+from hvd_ext.data.rounds import NO_PIECE, reading_rounds
 from hvd_ext.data.sources import Arrays
 from hvd_ext.errors import HvdExtError, UsageError
 
@@ -108,3 +111,17 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(
     with pytest.raises(HvdExtError, match=r"has 12 KiB free, and .* are to be copied"):
         PackedFile(path, stage_to=tmp_path / "node")
     assert list((tmp_path / "node").iterdir()) == []
+
+
+@given(nodes=st.integers(1, 6), pieces=st.integers(0, 20), seed=st.integers(0, 99))
+def test_what_any_node_lacks_is_read_once_by_one_that_lacks_it(
+    nodes: int, pieces: int, seed: int
+) -> None:
+    lacks = np.random.default_rng(seed).random((nodes, pieces)) < 0.5
+    rounds = reading_rounds(lacks)
+    assert rounds.shape[1] == nodes
+    read = sorted(rounds[rounds != NO_PIECE])
+    assert read == list(np.flatnonzero(lacks.any(axis=0)))
+    assert all(lacks[node, piece] for row in rounds for node, piece in enumerate(row) if piece >= 0)
+    # A job that begins is done in as few rounds as there can be.
+    assert len(reading_rounds(np.ones((nodes, pieces), bool))) == -(-pieces // nodes)

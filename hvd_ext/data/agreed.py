@@ -1,0 +1,47 @@
+"""What one rank cannot do, no rank does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hvd_ext.errors import HvdExtError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+@contextmanager
+def agreed(comm: MPI.Comm | None) -> Iterator[None]:
+    """Have all ranks raise what any of them raises, in the order of ranks; a collective.
+
+    Args:
+        comm: the ranks; None: this one alone.
+
+    Raises:
+        HvdExtError: on every rank alike, that of the first rank that has raised one.
+    """
+    mine: HvdExtError | None = None
+    try:
+        yield
+    except HvdExtError as error:
+        mine = error
+    errors = [error for error in (comm.allgather(mine) if comm else [mine]) if error]
+    if errors:
+        raise errors[0]
+
+
+def require_threads(comm: MPI.Comm, what: str) -> None:
+    """See that MPI may be called on a thread beside training.
+
+    Raises:
+        HvdExtError: it may not; `what` needs it to exchange samples while a model trains.
+    """
+    from mpi4py import MPI
+
+    if comm.size > 1 and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise HvdExtError(
+            f"MPI runs without MPI_THREAD_MULTIPLE, which {what} needs to exchange samples "
+            "while a model trains: let hvd.init() start MPI, or ask for it in MPI_Init_thread"
+        )

@@ -1,0 +1,62 @@
+"""Which elements of a box lie in which blocks of a record; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvd_ext.data.layout import BLOCK_BYTES, Field
+
+Box = tuple[tuple[int, int], ...]  # (first, end) along each dim
+
+
+def runs(wanted: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and end of each run of what is wanted."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
+    return [(int(first), int(end)) for first, end in edges.reshape(-1, 2)]
+
+
+def run_boxes(shape: Sequence[int], first: int, end: int) -> Iterator[Box]:
+    """The boxes that a run of an array's elements is made of, in row-major order."""
+    if first >= end:
+        return
+    if not shape:
+        yield ()
+        return
+    row = prod(shape[1:])
+    begin, last = -(-first // row), end // row  # rows that are in it whole
+    if begin > last:  # it lies within one
+        inside = run_boxes(shape[1:], first - last * row, end - last * row)
+        yield from (((last, last + 1), *box) for box in inside)
+        return
+    if begin * row > first:
+        inside = run_boxes(shape[1:], first - (begin - 1) * row, row)
+        yield from (((begin - 1, begin), *box) for box in inside)
+    if begin < last:
+        yield ((begin, last), *((0, extent) for extent in shape[1:]))
+    if last * row < end:
+        yield from (((last, last + 1), *box) for box in run_boxes(shape[1:], 0, end - last * row))
+
+
+def boxes_in_blocks(field: Field, begin: int, blocks: NDArray[np.bool_], box: Box) -> list[Box]:
+    """What a box of a field shares with some blocks of the record.
+
+    Args:
+        field: the array; none of its elements lies in two blocks.
+        begin: where it begins in the record.
+        blocks: which ones.
+        box: of the array.
+    """
+    item = np.dtype(field.dtype).itemsize
+    found = []
+    for first, end in runs(blocks):
+        low = max(0, first * BLOCK_BYTES - begin) // item
+        high = min(field.count_bytes, end * BLOCK_BYTES - begin) // item
+        for part in run_boxes(field.shape, low, high):
+            shared = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(part, box, strict=True))
+            if all(a < b for a, b in shared):
+                found.append(shared)
+    return found

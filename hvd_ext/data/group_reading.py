@@ -1,0 +1,144 @@
+"""Samples that a group of ranks shares: each byte is read by one rank, whatever the cut.
+
+A MiB of a record is checked as a whole, and a cut along its width leaves some of each MiB to
+every rank. So each MiB is read by one of the ranks that need some of it, which sends the others
+theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvd_ext.data import layout
+from hvd_ext.data.agreed import require_threads
+from hvd_ext.data.boxes import Box, boxes_in_blocks
+from hvd_ext.data.exchange import Bytes, RecordExchange
+from hvd_ext.data.packed import PackedField
+from hvd_ext.data.rounds import readers
+from hvd_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Of each field, the boxes of it that one rank reads and another needs.
+Parts = list[list[Box]]
+
+
+class GroupReader:
+    """Reads this rank's boxes of samples, together with the others of its group.
+
+    All ranks of the group must read the same samples, begun in the same order; any thread may.
+    """
+
+    def __init__(self, fields: Sequence[PackedField], boxes: Sequence[Box], comm: MPI.Comm) -> None:
+        """Work out who reads and sends what. A collective.
+
+        Args:
+            fields: of one packed file.
+            boxes: of each field, what this rank needs of every sample.
+            comm: the ranks that share each sample.
+
+        Raises:
+            HvdExtError: MPI cannot be used on threads, or cannot tell as many samples apart.
+        """
+        from mpi4py import MPI
+
+        require_threads(comm, "reading samples together")
+        most = int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0)
+        self._file = fields[0].file
+        if len(self._file) > most:
+            raise UsageError(
+                f"{self._file.path} has {len(self._file)} samples, and this MPI's tags end at "
+                f"{most}: give each rank whole samples"
+            )
+        self._fields, self._boxes = fields, boxes
+        everyones: list[Sequence[Box]] = comm.allgather(boxes)
+        ends = [field.begin + field.field.count_bytes for field in fields]
+        needs = np.zeros((comm.size, layout.blocks(max(ends))), bool)
+        for row, own in zip(needs, everyones, strict=True):
+            for field, box in zip(fields, own, strict=True):
+                touched = layout.touched(field.field, field.begin, box)
+                row[: touched.size] |= touched
+        by = readers(needs)
+
+        def parts(reader: int, user: int) -> Parts:
+            return [
+                boxes_in_blocks(field.field, field.begin, by == reader, box)
+                for field, box in zip(fields, everyones[user], strict=True)
+            ]
+
+        me = comm.rank
+        others = [rank for rank in range(comm.size) if rank != me]
+        self._reads = by == me
+        self._own = parts(me, me)
+        self._to = {user: found for user in others if any(found := parts(me, user))}
+        self._from = {reader: found for reader in others if any(found := parts(reader, me))}
+        self._exchange = RecordExchange(comm)
+
+    def read(self, sample: int) -> list[NDArray[Any]]:
+        """This rank's box of each field of a sample.
+
+        Raises:
+            UsageError: what this rank reads of it is damaged, or cannot be read; the others
+                wait for it, so the job must end.
+            StallError: a rank did not send its part.
+        """
+        coming = {
+            peer: self._exchange.receive(
+                np.empty(self._part_bytes(parts), np.uint8), peer, sample, shared=False
+            )
+            for peer, parts in self._from.items()
+        }
+        record = self._file.record(sample, self._reads)
+        whole = [field.of(record) for field in self._fields]
+        for peer, parts in self._to.items():
+            cut = (
+                np.ascontiguousarray(array[_index(box)]).reshape(-1).view(np.uint8)
+                for array, boxes in zip(whole, parts, strict=True)
+                for box in boxes
+            )
+            sent: Future[Bytes] = Future()
+            sent.set_result(np.concatenate(list(cut)))
+            self._exchange.send(sent, peer, sample, shared=False)
+        mine = [
+            np.empty([end - first for first, end in box], field.dtype)
+            for field, box in zip(self._fields, self._boxes, strict=True)
+        ]
+        for array, part, origin, boxes in zip(whole, mine, self._boxes, self._own, strict=True):
+            for box in boxes:
+                part[_index(box, origin)] = array[_index(box)]
+        self._put(mine, {peer: data.result() for peer, data in coming.items()})
+        return mine
+
+    def close(self) -> None:
+        """Wait for what is under way, and end. A collective."""
+        self._exchange.close()
+
+    def _put(self, mine: list[NDArray[Any]], received: Mapping[int, Bytes]) -> None:
+        for peer, data in received.items():
+            at = 0
+            for part, origin, boxes in zip(mine, self._boxes, self._from[peer], strict=True):
+                for box in boxes:
+                    place = part[_index(box, origin)]
+                    values = data[at : at + place.nbytes].view(part.dtype)
+                    place[...] = values.reshape(place.shape)
+                    at += place.nbytes
+
+    def _part_bytes(self, parts: Parts) -> int:
+        return sum(
+            prod(end - first for first, end in box) * field.dtype.itemsize
+            for field, boxes in zip(self._fields, parts, strict=True)
+            for box in boxes
+        )
+
+
+def _index(box: Box, origin: Box | None = None) -> tuple[slice, ...]:
+    """Where a box lies in an array, or in another box."""
+    begins = [first for first, _ in origin] if origin else [0] * len(box)
+    return tuple(slice(a - o, b - o) for (a, b), o in zip(box, begins, strict=True))

@@ -1,0 +1,146 @@
+"""Pieces of a file that the nodes of a job read once together, and send each other.
+
+In each round every node reads one piece, sends it to those that lack it, and receives theirs,
+one after another, each from another node at a time. Rounds begin together, so that all end
+with the same one; who waits sleeps. `rounds` says who reads what.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvd_ext.data.reading import Bytes
+from hvd_ext.data.rounds import NO_PIECE, reading_rounds
+from hvd_ext.errors import HvdExtError
+from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.job.stalls import StallReport
+from hvd_ext.settings import stall_timeout_s
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+log = logging.getLogger("hvd_ext")
+
+_TAG = 1
+_CHECK_BYTES = 4  # a piece travels with its crc32 behind it
+_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 1e-4, 1e-3
+# MPI may still read or write there, after a wait was given up.
+_abandoned: list[object] = []
+
+
+class PieceSharing:
+    """What one node takes part in; made by one rank of each at once."""
+
+    def __init__(self, leaders: MPI.Comm, lacks: NDArray[np.bool_]) -> None:
+        """Tell the others what this node lacks. A collective over `leaders`.
+
+        Args:
+            leaders: a rank of each node; it is kept for this alone.
+            lacks: (pieces,), those that this node lacks.
+        """
+        from mpi4py import MPI
+
+        self._comm = leaders
+        leaders.Set_name("hvd_ext.staging")
+        who = f"{socket.gethostname()}, rank {MPI.COMM_WORLD.rank} of the job"
+        self._hosts = leaders.allgather(who)
+        self._lacks = np.array(leaders.allgather(lacks))
+        self._rounds = reading_rounds(self._lacks)
+        self._timeout_s = stall_timeout_s()
+        # Of this round: to whom, the request, and what it sends.
+        self._sent: list[tuple[int, MPI.Request, Bytes]] = []
+
+    def pieces(
+        self,
+        read: Callable[[int, Bytes], None],
+        piece_bytes: Callable[[int], int],
+        ending: threading.Event,
+    ) -> Iterator[tuple[int, Bytes]]:
+        """Read this node's part, send it, and yield every piece that it lacks and can get.
+
+        What cannot be read, or is damaged on its way, is left out, and a log line says so.
+
+        Args:
+            read: reads a piece from the file, into memory of its length.
+            piece_bytes: how long a piece is.
+            ending: has all nodes end with the round that they are at.
+
+        Raises:
+            StallError: a node did not come; names it.
+        """
+        comm, me = self._comm, self._comm.rank
+        for row in self._rounds:
+            flags = monitored_allgather(
+                comm, ending.is_set(), self._timeout_s, "a round of staging", self._hosts
+            )
+            if any(flags):
+                break
+            own = int(row[me])
+            if own != NO_PIECE:
+                sealed = self._read(read, own, piece_bytes(own))
+                peers = [int(peer) for peer in np.flatnonzero(self._lacks[:, own]) if peer != me]
+                self._sent = [(peer, comm.Isend(sealed, peer, _TAG), sealed) for peer in peers]
+                if sealed.size:
+                    yield own, sealed[:-_CHECK_BYTES]
+            for distance in range(1, comm.size):
+                peer = (me - distance) % comm.size
+                piece = int(row[peer])
+                if piece != NO_PIECE and self._lacks[me, piece]:
+                    yield from self._receive(piece, piece_bytes(piece), peer)
+            while self._sent:
+                peer, request, sealed = self._sent[-1]
+                self._wait(request, peer, sealed)
+                self._sent.pop()
+        comm.Free()
+
+    def _read(self, read: Callable[[int, Bytes], None], piece: int, count: int) -> Bytes:
+        """A piece and its check; empty if it cannot be read."""
+        sealed = np.empty(count + _CHECK_BYTES, np.uint8)
+        data = sealed[:-_CHECK_BYTES]
+        try:
+            read(piece, data)
+        except HvdExtError as error:
+            log.warning("hvd_ext: piece %d is not sent to other nodes: %s", piece, error)
+            return np.empty(0, np.uint8)
+        sealed[-_CHECK_BYTES:] = _check(data)
+        return sealed
+
+    def _receive(self, piece: int, count: int, peer: int) -> Iterator[tuple[int, Bytes]]:
+        from mpi4py import MPI
+
+        sealed = np.empty(count + _CHECK_BYTES, np.uint8)
+        status = MPI.Status()
+        self._wait(self._comm.Irecv(sealed, peer, _TAG), peer, sealed, status)
+        data = sealed[:-_CHECK_BYTES]
+        if status.Get_count() < sealed.size:
+            return  # its reader has said why
+        if np.array_equal(_check(data), sealed[-_CHECK_BYTES:]):
+            yield piece, data
+        else:
+            who = self._hosts[peer]
+            log.warning("hvd_ext: piece %d was damaged on its way from %s", piece, who)
+
+    def _wait(
+        self, request: MPI.Request, peer: int, data: Bytes, status: MPI.Status | None = None
+    ) -> None:
+        sleep_s, until_s = _SHORTEST_SLEEP_S, time.monotonic() + self._timeout_s
+        while not request.Test(status):
+            if time.monotonic() > until_s:
+                _abandoned.append((self, request, data))
+                report = StallReport([peer], "an exchange of pieces", self._timeout_s)
+                raise report.error(self._hosts)
+            time.sleep(sleep_s)
+            sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)
+
+
+def _check(data: Bytes) -> Bytes:
+    return np.array([zlib.crc32(data.data)], "<u4").view(np.uint8)
