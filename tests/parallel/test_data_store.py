@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SAMPLES = 21
-EPOCHS = 1000 if "HVD_EXT_TEST_SWEEP" in os.environ else 40
+EPOCHS = 1000 if "HVD_EXT_TEST_SWEEP" in os.environ else 80
 
 
 class Uneven:
@@ -204,7 +204,7 @@ def test_memory_is_that_of_the_set_and_what_was_received(comm: MPI.Comm) -> None
     parallel_assert(comm, 0.95 * expected < count < 1.05 * expected + ring, f"{count}")
 
 
-@pytest.mark.ranks(8)
+@pytest.mark.ranks(8, timeout_s=120 + EPOCHS)
 def test_many_epochs_take_no_memory_and_waiting_takes_no_core(
     comm: MPI.Comm, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +213,7 @@ def test_many_epochs_take_no_memory_and_waiting_takes_no_core(
     with PackedFile(path) as file:
         before = file.bytes_read
         loader = DataLoader(
-            file, 1, Order(SAMPLES, seed=3), rank=comm.rank, size=8, transform=seen,
+            file, 3, Order(SAMPLES, seed=3), rank=comm.rank, size=8, transform=seen,
             collate_fn=tuples, num_workers=1, store="memory", comm=comm,
         )  # fmt: skip
         held = []
@@ -223,17 +223,22 @@ def test_many_epochs_take_no_memory_and_waiting_takes_no_core(
             gc.collect()
             held.append((process.memory_info().rss, process.num_fds()))
         resident, descriptors = zip(*held, strict=True)
-        parallel_assert(comm, resident[-1] - resident[0] < 2 * MIB, f"{resident}")
+        # The MPI library's pools fill up first.
+        parallel_assert(comm, resident[-1] - resident[1] < 4 * MIB, f"{resident}")
         parallel_assert(comm, descriptors[-1] == descriptors[0], f"{descriptors}")
         read = comm.allreduce(file.bytes_read - before)
         parallel_assert(comm, read == int(file.lengths.sum()), f"{read} bytes were read")
 
+        # What rank 0 has not begun is waited for.
+        waited_s = loader.statistics().wait_s
         if comm.rank == 0:
             time.sleep(2)
         began_s = time.process_time()
-        list(loader)
+        for _ in range(5):
+            list(loader)
         took_s = comm.allreduce(time.process_time() - began_s)
-        parallel_assert(comm, took_s < 1, f"{took_s} s of computing in 14 s of waiting")
+        waited_s = comm.allreduce(loader.statistics().wait_s - waited_s)
+        parallel_assert(comm, took_s < 0.1 * waited_s, f"computed {took_s} s in {waited_s} s")
         loader.close()
 
 
