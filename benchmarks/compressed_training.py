@@ -1,16 +1,24 @@
-"""What does training learn whose gradients are rounded between hosts?
+"""What does training learn whose gradients are compressed between hosts, and how soon?
 
-On emulated hosts EDSR (4 blocks of 32 features, Adam) learns from procedural pictures, from
-the same weights and samples in every format, with several seeds. `int8, forgetful` forgets
-what it rounds away; it shows what keeping that is worth. Compared is the mean loss of the
-last tenth of the steps.
+On emulated hosts a small model (benchmarks/compressed_tasks.py) learns from the same weights
+and samples in every format, with several seeds. The `forgetful` formats forget what they leave
+out; they show what keeping that is worth.
+
+The result, under "formats": `losses`, of each seed, the mean of the last tenth of the steps;
+`mean` of these; `off_none`, by how much that is above the mean of none; `within_spread`, whether
+it is off by no more than none's losses differ from seed to seed (`spread`); `step_ms`, the
+median; `seconds_to_target` until the loss, as the mean of the seeds and of a tenth of the steps,
+is the `target_loss`, which none reaches in half of the steps (null: never); `ratio_vs_none`, how
+many times as soon as none; `curve`, that loss from step to step.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,30 +26,37 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import harness
-from hvd_ext.cli import at_least, progress
+from benchmarks.compressed_tasks import KINDS
+from hvd_ext.cli import at_least, output_file, progress
 from testbed import ranks
 from testbed.emulated_hosts import emulated_hosts
 
-_FORGETFUL = "int8, forgetful"
-_FORMATS = ("none", "bf16", "fp16", "int8", _FORGETFUL)
-_PATCH, _BATCH, _IMAGES = 24, 4, 16
+_FORGETFUL = ", forgetful"
+_KEEPING = ("int8", "powersgd:rank=4")
+_FORMATS = ("none", "bf16", "fp16", *_KEEPING, *(name + _FORGETFUL for name in _KEEPING))
+# Of the steps of a run, in which none reaches the loss that all are timed to.
+_TO_TARGET = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
     """Build the hosts and launch the ranks, or be one."""
-    parser = harness.parser("compressed_training", __doc__, "--hosts 2 --json F")
+    example = "--model resnet --hosts 2 --ranks-per-host 1 --gbit 0.1 --json F"
+    parser = harness.parser("compressed_training", __doc__, example)
     harness.add_hosts(parser)
-    parser.add_argument("--steps", type=at_least(10), default=300, help="of each run (300)")
+    parser.add_argument("--model", choices=KINDS, default="edsr", help="what learns (edsr)")
+    parser.add_argument("--steps", type=at_least(10), default=200, help="of each run (200)")
     parser.add_argument("--seeds", type=at_least(2), default=3, help="runs of each format (3)")
+    parser.add_argument("--plot", type=output_file, metavar="PNG", help="draw the losses there")
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options)
         return 0
     with emulated_hosts(options.hosts, options.gbit) as hosts:
+        kept = [f"--{name}={vars(options)[name]}" for name in ("model", "steps", "seeds", "gbit")]
         result = ranks.launch(
             "benchmarks.compressed_training",
             options.hosts * options.ranks_per_host,
-            [f"--steps={options.steps}", f"--seeds={options.seeds}"],
+            kept,
             timeout_s=3600,
             start=hosts.mpirun(options.ranks_per_host),
             variables=hosts.environment(),
@@ -49,26 +64,57 @@ def main(arguments: Sequence[str]) -> int:
     _print(result)
     if options.json:
         harness.write_result(options.json, result)
+    if options.plot:
+        _plot(result, options.plot)
     return 0
 
 
 def _print(result: dict[str, Any]) -> None:
     table = Table(
-        title=f"loss after {result['steps']} steps, {result['seeds']} seeds, "
-        f"{result['ranks']} ranks on {result['hosts']} hosts"
+        title=f"{result['about']}\nafter {result['steps']} steps, {result['seeds']} seeds, "
+        f"{result['ranks']} ranks on {result['hosts']} hosts, {result['gbit']:g} Gbit/s"
     )
-    table.add_column("")
-    for column in ("mean", "least to most", "off none by, seed for seed"):
+    table.add_column("", no_wrap=True)
+    to_target = f"s to loss {result['target_loss']:.3g}"
+    for column in ("mean loss", "least to most", "off none", "ms a step", to_target, "of none"):
         table.add_column(column, justify="right")
     for row in result["formats"]:
-        losses = row["losses"]
+        losses, seconds = row["losses"], row["seconds_to_target"]
         table.add_row(
             row["name"],
             f"{row['mean']:.4f}",
             f"{min(losses):.4f} to {max(losses):.4f}",
-            f"{row['off_none']:+.4f}",
+            f"{row['off_none']:+.4f}" + ("" if row["within_spread"] else " !"),
+            f"{row['step_ms']:.0f}",
+            "never" if seconds is None else f"{seconds:.1f}",
+            "" if seconds is None else f"{row['ratio_vs_none']:.2f} x",
         )
-    Console().print(table)
+    console = Console(width=max(110, Console().width))
+    console.print(table)
+    console.print(f"! is off by more than none's losses differ: {result['spread']:.4f}")
+
+
+def _plot(result: dict[str, Any], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(ncols=2, figsize=(11, 4.5), layout="constrained", sharey=True)
+    for row in result["formats"]:
+        curve = np.array(row["curve"])
+        step = np.arange(result["steps"] - len(curve), result["steps"]) + 1
+        style = {"ls": ":"} if row["name"].endswith(_FORGETFUL) else {}
+        panels[0].semilogy(step, curve, lw=1.2, label=row["name"], **style)
+        panels[1].semilogy(step * row["step_ms"] / 1e3, curve, lw=1.2, **style)
+    for axes, label in zip(panels, ("steps", f"s, at {result['gbit']:g} Gbit/s"), strict=True):
+        axes.axhline(result["target_loss"], color="0.6", lw=0.8)
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3, which="both")
+    panels[0].set_ylabel(f"loss, mean of {result['seeds']} seeds and of a tenth of the steps")
+    panels[0].legend(fontsize=8)
+    figure.suptitle(result["about"], fontsize=10)
+    figure.savefig(path, dpi=120)
 
 
 def _work(options: argparse.Namespace) -> None:
@@ -77,75 +123,100 @@ def _work(options: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     hvd.init()
-    losses: dict[str, list[float]] = {name: [] for name in _FORMATS}
+    losses: dict[str, list[list[float]]] = {name: [] for name in _FORMATS}
+    times_s: dict[str, list[list[float]]] = {name: [] for name in _FORMATS}
     total = options.seeds * len(_FORMATS)
     with progress("training", total, shown=hvd.rank() == 0) as advance:
         for seed in range(options.seeds):
             for name in _FORMATS:
-                losses[name].append(_train(name, seed, options.steps))
+                learnt, taken_s = _train(options.model, name, seed, options.steps)
+                losses[name].append(learnt)
+                times_s[name].append(taken_s)
                 advance(sum(map(len, losses.values())), name)
     if hvd.rank() == 0:
         ranks.report(
             {
+                "model": options.model,
+                "about": KINDS[options.model].about,
                 "steps": options.steps,
                 "seeds": options.seeds,
                 "hosts": hvd.cross_size(),
                 "ranks": hvd.size(),
-                "formats": [
-                    {
-                        "name": name,
-                        "losses": own,
-                        "mean": statistics.mean(own),
-                        "off_none": statistics.mean(
-                            a - b for a, b in zip(own, losses["none"], strict=True)
-                        ),
-                    }
-                    for name, own in losses.items()
-                ],
+                "gbit": options.gbit,
+                **compare(losses, times_s),
             }
         )
     hvd.shutdown()
 
 
-def _train(name: str, seed: int, steps: int) -> float:
+def _train(model: str, name: str, seed: int, steps: int) -> tuple[list[float], list[float]]:
+    """The loss of each step, over all ranks, and when it was over, in seconds."""
     import torch
 
     import hvd_ext.torch as hvd
-    from edsr.data import synthetic_image
-    from edsr.model import edsr
 
-    torch.manual_seed(seed)
-    model = edsr(2, blocks=4, features=32)
-    learnt = [p for p in model.parameters() if p.requires_grad]
+    task = KINDS[model].make(seed, hvd.rank())
     optimizer: Any = hvd.DistributedOptimizer(
-        torch.optim.Adam(learnt, lr=1e-3),
-        named_parameters=model.named_parameters(),
-        compression="int8" if name == _FORGETFUL else name,
+        task.optimizer,
+        named_parameters=task.model.named_parameters(),
+        compression=name.removesuffix(_FORGETFUL),
     )
-    images = [synthetic_image(0, index, 4 * _PATCH) for index in range(_IMAGES)]
-    rng = np.random.default_rng([seed, hvd.rank()])
-    losses = []
+    losses, over_s = [], []
+    start_s = time.perf_counter()
     for _ in range(steps):
-        high = torch.stack([_cut(images[rng.integers(_IMAGES)], rng) for _ in range(_BATCH)])
-        low = torch.nn.functional.avg_pool2d(high, 2)
         optimizer.zero_grad()
-        loss = torch.nn.functional.l1_loss(model(low), high)
+        loss = task.loss()
         loss.backward()
         optimizer.step()
-        if name == _FORGETFUL:
+        if name.endswith(_FORGETFUL):
             optimizer.keep_drained({})
         losses.append(float(loss.detach()))
-    own = statistics.mean(losses[-(steps // 10) :])
-    return float(hvd.allreduce(torch.tensor(own, dtype=torch.float64), name="loss"))
+        over_s.append(time.perf_counter() - start_s)
+    return hvd.allreduce(torch.tensor(losses, dtype=torch.float64), name="loss").tolist(), over_s
 
 
-def _cut(image: Any, rng: np.random.Generator) -> Any:
-    import torch
+def compare(
+    losses: dict[str, list[list[float]]], times_s: dict[str, list[list[float]]]
+) -> dict[str, Any]:
+    """What this module's docstring says of the result.
 
-    side = 2 * _PATCH
-    top, left = rng.integers(0, np.array(image.shape[:2]) - side + 1)
-    patch = np.ascontiguousarray(image[top : top + side, left : left + side].transpose(2, 0, 1))
-    return torch.from_numpy(patch).float()
+    Args:
+        losses: by format, of each seed, of each step.
+        times_s: when that step was over; alike.
+    """
+    steps = len(losses["none"][0])
+    window = max(1, steps // 10)
+    # Each value is known once its last step is over.
+    curves = {
+        name: np.convolve(np.mean(of, axis=0), np.full(window, 1 / window), "valid")
+        for name, of in losses.items()
+    }
+    ends = {name: [statistics.mean(one[-window:]) for one in of] for name, of in losses.items()}
+    spread = max(ends["none"]) - min(ends["none"])
+    target = float(curves["none"][int(_TO_TARGET * steps) - window])
+    rows = []
+    to_target: dict[str, float | None] = {}
+    for name, curve in curves.items():
+        over_s = np.mean(times_s[name], axis=0)
+        reached = np.flatnonzero(curve <= target)
+        seconds = float(over_s[reached[0] + window - 1]) if len(reached) else None
+        to_target[name] = seconds
+        none_s = to_target["none"]
+        off = statistics.mean(ends[name]) - statistics.mean(ends["none"])
+        rows.append(
+            {
+                "name": name,
+                "losses": ends[name],
+                "mean": statistics.mean(ends[name]),
+                "off_none": off,
+                "within_spread": abs(off) <= spread,
+                "step_ms": 1e3 * float(np.median(np.diff(times_s[name], axis=1))),
+                "seconds_to_target": seconds,
+                "ratio_vs_none": none_s / seconds if none_s and seconds else None,
+                "curve": [float(f"{value:.5g}") for value in curve],
+            }
+        )
+    return {"spread": spread, "target_loss": target, "formats": rows}
 
 
 if __name__ == "__main__":

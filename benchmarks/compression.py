@@ -5,6 +5,11 @@ a model's gradients as they are, by the table's algorithm and directly, and in e
 Horovod as it comes and with its fp16, and Gloo with torch's powerSGD_hook and by what its
 fp16_compress_hook does, take turns with it. Results are checked against the exact mean before
 anything is timed, and the bytes that leave a host are read off its interface.
+
+The result has a row of each under "formats" and "peers": `name`; `time_ms` (median, middle half);
+`ratio_vs_none` and `ratio_vs_horovod`, how many times as fast; `wire_bytes` that left a host in
+an exchange, and `formula_bytes` that had to. `auto_chose` is the format that `auto` took: on one
+host, and wherever nothing is faster, none.
 """
 
 from __future__ import annotations
@@ -22,19 +27,23 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gloo, gradients, harness, shapes
+from hvd_ext.cli import above_zero
 from testbed import ranks, timing
 from testbed.emulated_hosts import INTERFACE, emulated_hosts
 
-_FORMATS = ("none", "direct", "bf16", "int8", "powersgd")
+_FORMATS = ("none", "direct", "bf16", "int8", "powersgd", "auto")
 _PEERS = ("horovod", "horovod_fp16", "gloo_fp16", "gloo_powersgd")
 _RANK = 4  # of powersgd
 # What an exchange may be off by, of the largest gradient of a tensor.
 _BOUNDS = {
-    **{"bf16": 2**-7, "int8": 2**-5, "horovod_fp16": 2**-9, "gloo_fp16": 2**-9},
+    **{"bf16": 2**-7, "int8": 2**-5, "auto": 2**-5, "horovod_fp16": 2**-9, "gloo_fp16": 2**-9},
     # Random gradients are of no low rank: what arrives is a part of them.
     **{"powersgd": 2.0, "gloo_powersgd": 2.0},
 }
 _GLOO_BUCKET_BYTES = 25 * 2**20  # as DDP cuts them
+# How often Horovod's threads wake, which all ranks have: at its default of 1 ms those of four hosts
+# take a third of two cores from whatever is exchanged.
+_CYCLE_MS = 5.0
 _DIRECT = """{"version": 1, "rows": [
   {"nodes": 0, "ranks_per_node": 0, "memory": "host", "choices": [[0, "direct"]]}]}"""
 
@@ -43,8 +52,14 @@ def main(arguments: Sequence[str]) -> int:
     """Build the hosts and launch the ranks, or be one."""
     example = "--hosts 4 --ranks-per-host 1 --gbit 1 --json F"
     parser = harness.parser("compression", __doc__, example, rounds=5)
-    harness.add_hosts(parser)
+    harness.add_hosts(parser, least=1)
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
+    parser.add_argument(
+        "--cycle-ms",
+        type=above_zero,
+        default=_CYCLE_MS,
+        help=f"HOROVOD_CYCLE_TIME of all contenders ({_CYCLE_MS:g})",
+    )
     options = parser.parse_args(arguments)
     if options.worker:
         _work(options)
@@ -55,8 +70,9 @@ def main(arguments: Sequence[str]) -> int:
             options.hosts * options.ranks_per_host,
             [f"--gbit={options.gbit}", f"--model={options.model}", f"--rounds={options.rounds}"],
             start=hosts.mpirun(options.ranks_per_host),
-            variables=hosts.environment(),
+            variables={**hosts.environment(), "HOROVOD_CYCLE_TIME": f"{options.cycle_ms:g}"},
         )
+    result["cycle_ms"] = options.cycle_ms
     _print(result)
     if options.json:
         harness.write_result(options.json, result)
@@ -84,7 +100,9 @@ def _print(result: dict[str, Any]) -> None:
             f"{row['wire_bytes'] / 1e6:.1f}",
             "" if formula is None else f"{formula / 1e6:.1f}",
         )
-    Console(width=100).print(table)
+    console = Console(width=100)
+    console.print(table)
+    console.print(f"auto: {result['auto_chose']}; Horovod's cycle: {result['cycle_ms']:g} ms")
 
 
 def _work(options: argparse.Namespace) -> None:
@@ -96,11 +114,14 @@ def _work(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     hvd.init()
     model = shapes.MODELS[options.model]()
+    auto = _optimizer(model, "auto")
+    auto_chose = auto.explain().partition("compression: ")[2].partition(":")[0]
     contenders = {
-        "none": _hvd_ext(model, "none"),
+        "none": _hvd_ext(_optimizer(model, "none")),
         "direct": _direct(model),
-        **{name: _hvd_ext(model, name) for name in ("bf16", "int8")},
-        "powersgd": _hvd_ext(model, f"powersgd:rank={_RANK}"),
+        **{name: _hvd_ext(_optimizer(model, name)) for name in ("bf16", "int8")},
+        "powersgd": _hvd_ext(_optimizer(model, f"powersgd:rank={_RANK}")),
+        "auto": _hvd_ext(auto),
         "horovod": gradients.horovod(model),
         "horovod_fp16": _horovod_fp16(model),
         "gloo_fp16": _gloo_fp16(model),
@@ -119,7 +140,9 @@ def _work(options: argparse.Namespace) -> None:
             "ratio_vs_none": timing.ratio(samples["none"], times),
             "ratio_vs_horovod": timing.ratio(samples["horovod"], times),
             "wire_bytes": sent[name],
-            "formula_bytes": _formula(name, counts, hvd.cross_size()),
+            "formula_bytes": _formula(
+                auto_chose if name == "auto" else name, counts, hvd.cross_size()
+            ),
         }
         for name, times in samples.items()
     ]
@@ -133,13 +156,14 @@ def _work(options: argparse.Namespace) -> None:
                 "message_bytes": 4 * sum(count for count, _ in counts),
                 "formats": [row for row in told if row["name"] in _FORMATS],
                 "peers": [row for row in told if row["name"] in _PEERS],
+                "auto_chose": auto_chose,
                 "mpi": MPI.Get_library_version().split(",")[0],
             }
         )
     hvd.shutdown()
 
 
-def _hvd_ext(model: Sequence[shapes.Shape], compression: str) -> gradients.Contender:
+def _optimizer(model: Sequence[shapes.Shape], compression: str) -> Any:
     import torch
 
     import hvd_ext.torch as hvd
@@ -150,6 +174,11 @@ def _hvd_ext(model: Sequence[shapes.Shape], compression: str) -> gradients.Conte
     )
     for _ in range(5):  # from here on every .grad lies in the arena, and stays there
         optimizer.synchronize()
+    return optimizer
+
+
+def _hvd_ext(optimizer: Any) -> gradients.Contender:
+    parameters = optimizer.param_groups[0]["params"]
     return gradients.Contender([p.grad for p in parameters], optimizer.synchronize)
 
 
@@ -159,7 +188,7 @@ def _direct(model: Sequence[shapes.Shape]) -> gradients.Contender:
         file.flush()
         os.environ["HVD_EXT_TABLE"] = file.name
         try:
-            return _hvd_ext(model, "none")
+            return _hvd_ext(_optimizer(model, "none"))
         finally:
             del os.environ["HVD_EXT_TABLE"]
 

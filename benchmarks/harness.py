@@ -46,8 +46,9 @@ def parser(
     return made
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", type=at_least(2), default=2, help="emulated hosts (2)")
+def add_hosts(parser: argparse.ArgumentParser, least: int = 2) -> None:
+    """Add --hosts (`least` or more), --ranks-per-host and --gbit."""
+    parser.add_argument("--hosts", type=at_least(least), default=2, help="emulated hosts (2)")
     parser.add_argument("--ranks-per-host", type=at_least(1), default=2, metavar="R", help="(2)")
     parser.add_argument("--gbit", type=above_zero, default=2.0, help="Gbit/s of a host's link (2)")
 

@@ -62,9 +62,9 @@ def DistributedOptimizer(
     part alone, and gives the others the new parameters. Results are the same bits.
     By default HVD_EXT_SHARDED says it.
 
-    `compression` is how gradients travel between nodes: Horovod's none or fp16, or bf16, int8
-    or auto, as attributes of hvd.Compression or as text; by default HVD_EXT_COMPRESSION says
-    it. Within a node nothing is rounded.
+    `compression` is how gradients travel between nodes: Horovod's none or fp16, or bf16, int8,
+    powersgd(rank) or auto, as attributes of hvd.Compression or as text; by default
+    HVD_EXT_COMPRESSION says it. Within a node nothing is rounded.
 
     `sync` is when nodes exchange: "every_step"; hvd.LocalSGD(steps) or hvd.DiLoCo(steps), by which
     gradients are reduced within a node in every step and nodes exchange weights once in so many;

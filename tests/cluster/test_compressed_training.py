@@ -1,48 +1,71 @@
-"""A trainer whose gradients are compressed between hosts, stopped and resumed."""
+"""Training whose gradients are compressed between hosts: its bits, and a trainer's resuming."""
 
 from __future__ import annotations
 
-import csv
+import shutil
+
+import pytest
+import torch
 
 import hvprof
 from hvprof.recording.session import variables
+from tests.other_codec import SCALAR, compile_codec
+from tests.trainer_runs import losses, same
 
 FLAGS = (
-    "-m",
-    "edsr.train",
-    "--synthetic",
-    "--blocks",
-    2,
-    "--features",
-    8,
-    "--patch",
-    12,
-    "--log-every",
-    1,
+    *("--synthetic", "--blocks=2", "--features=8", "--patch=12", "--batch-size=2", "--threads=1"),
+    *("--log-every=1", "--compression=int8", "--steps=7", "--checkpoint-every=4", "--keep=2"),
 )
+SYNCS = ("every_step", "diloco:steps=3", "one_step_late")
 
 
-def test_resuming_with_compression_gives_the_same_losses(build, launch_on, tmp_path):
-    def train(name, *flags):
+@pytest.mark.parametrize(("count", "ranks_per_host"), [(2, 2), (4, 1)])
+def test_hosts_of_other_cpus_have_the_same_bits_and_runs_repeat(
+    build, launch_on, tmp_path, count, ranks_per_host
+):
+    codec = compile_codec(tmp_path, SCALAR)._name
+    with build(count) as hosts:
+        done = launch_on(
+            hosts,
+            ranks_per_host,
+            ["tests/programs/compressed_on_hosts.py", codec],
+            env={"HVD_EXT_BUCKET_BYTES": "2 KiB"},
+        )
+    assert done.returncode == 0, done.stdout
+    assert all(f"ok {rank}" in done.stdout for rank in range(4))
+
+
+def test_trainers_resume_to_the_bit(build, launch_on, tmp_path):
+    (tmp_path / "recording").mkdir()
+    recorded = variables(tmp_path / "recording", trace_events=0)
+
+    def train(syncs, folder, *more, env=None):
+        runs = [(*FLAGS, f"--sync={s}", f"--output={tmp_path / folder / s}", *more) for s in syncs]
+        words = [word for flags in runs for word in ("--then", *flags)][1:]
         with build(2) as hosts:
             done = launch_on(
                 hosts,
                 1,
-                [*FLAGS, "--compression", "int8", "--output", tmp_path / name, *flags],
-                env={"HVD_EXT_BUCKET_BYTES": "8 KiB", **recorded},
+                ["tests/programs/trains_in_turn.py", *words],
+                env={"HVD_EXT_BUCKET_BYTES": "8 KiB", **(env or {})},
                 timeout=120,
             )
         assert done.returncode == 0, done.stdout
-        with (tmp_path / name / "log.csv").open() as stream:
-            return [row["loss"] for row in csv.DictReader(stream)]
 
-    (tmp_path / "recording").mkdir()
-    recorded = variables(tmp_path / "recording", trace_events=0)
-    whole = train("whole", "--steps", 8, "--checkpoint-every", 4)
-    recorded = {}
-    train("cut", "--steps", 4)
-    assert train("cut", "--steps", 8, "--checkpoint-every", 4, "--resume") == whole
-    assert len(set(whole)) == 8
+    train(SYNCS[:1], "whole", env=recorded)
+    train(SYNCS[1:], "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    for sync in SYNCS:
+        folder = tmp_path / "cut" / sync
+        (folder / "checkpoint-4.pt").rename(folder / "checkpoint.pt")
+    train(SYNCS, "cut", "--resume")
+    for sync in SYNCS:
+        whole, cut = (torch.load(tmp_path / f / sync / "checkpoint.pt") for f in ("whole", "cut"))
+        assert same(whole["model"], cut["model"])
+        assert losses(tmp_path / "whole" / sync) == losses(tmp_path / "cut" / sync)
+        assert len(set(losses(tmp_path / "cut" / sync))) == 7
+        state = whole["optimizer"]["hvd_ext"]
+        assert any(kept.any() for kept in (state.get("rounds") or state)["residuals"].values())
     # A byte of four; what has one dimension, and what measures, travel as they are.
     wire = hvprof.Analysis(hvprof.load(tmp_path / "recording")).between_hosts
     assert 0.25 < wire.ratio < 0.8

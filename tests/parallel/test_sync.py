@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,24 +11,8 @@ import torch
 
 import hvd_ext.torch
 from hvd_ext.errors import MismatchError, UsageError
-from hvd_ext.torch import lifecycle
-from testbed.emulated_hosts import EmulationError, emulated_hosts
-from testbed.ranks import ROOT, environment
 from tests.learning import Net, batch, flat
-from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
-
-
-@pytest.fixture
-def nodes(comm, monkeypatch):
-    """`nodes(k)`: from now on each k ranks are a node."""
-
-    def of(ranks_per_node):
-        pretended = pretend(comm, ranks_per_node)
-        monkeypatch.setattr(lifecycle, "topology", lambda: pretended)
-        return pretended
-
-    return of
 
 
 def build(sync, seed=3, kind=torch.optim.SGD, dtype=torch.float32, **options):
@@ -282,42 +264,3 @@ def test_what_does_not_go_together_is_refused(comm, hvd, nodes):
         build("local_sgd:steps=2")[1].add_param_group(
             {"params": [torch.nn.Parameter(torch.ones(2))]}
         )
-
-
-@pytest.mark.parametrize("sync", ["diloco:steps=3", "one_step_late"])
-def test_a_trainer_on_two_hosts_resumes_to_the_bit(tmp_path, sync):
-    flags = [
-        *("-m", "edsr.train", "--synthetic", "--blocks=2", "--features=8", "--patch=12"),
-        *("--log-every=1", "--batch-size=2", "--threads=1", f"--sync={sync}"),
-        *("--compression=int8", "--checkpoint-every=4"),
-    ]
-    try:
-        with emulated_hosts(2, gbit=10) as hosts:
-            for folder, more in (
-                ("whole", ["--steps=7"]),
-                ("broken", ["--steps=4"]),
-                ("broken", ["--steps=7", "--resume"]),
-            ):
-                done = subprocess.run(
-                    [
-                        *hosts.mpirun(1),
-                        *(sys.executable, *flags, *more, f"--output={tmp_path / folder}"),
-                    ],
-                    cwd=ROOT,
-                    env=environment(hosts.environment()),
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                    check=False,
-                )
-                assert done.returncode == 0, done.stderr
-    except EmulationError as error:
-        pytest.skip(str(error))
-    whole, broken = (
-        torch.load(tmp_path / folder / "checkpoint.pt") for folder in ("whole", "broken")
-    )
-    assert (tmp_path / "whole/log.csv").read_text().count("\n") == 8
-    for name, weight in whole["model"].items():
-        assert torch.equal(weight, broken["model"][name]), name
-    state = whole["optimizer"]["hvd_ext"]
-    assert any(tensor.any() for tensor in (state.get("rounds") or state)["residuals"].values())

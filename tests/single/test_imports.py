@@ -172,8 +172,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmarks.protocol": {*TRAINED, "benchmarks", "edsr", "scipy"},
     "benchmarks.tiles": {*TRAINED, "benchmarks", "edsr"},
     "benchmarks.training_cases": {"torch", "edsr.model", "resnet.model"},
+    "benchmarks.compressed_tasks": {
+        *("numpy", "torch", "edsr.data", "edsr.model", "resnet.model", "sklearn"),
+    },
     "benchmarks.compressed_training": {
-        *(*TRAINED, "benchmarks", "testbed", "horovod", "edsr.data", "edsr.model"),
+        *(*TRAINED, "benchmarks", "testbed", "horovod"),
     },
 }
 
