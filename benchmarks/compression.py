@@ -8,7 +8,8 @@ anything is timed, and the bytes that leave a host are read off its interface.
 
 The result has a row of each under "formats" and "peers": `name`; `time_ms` (median, middle half);
 `ratio_vs_none` and `ratio_vs_horovod`, how many times as fast; `wire_bytes` that left a host in
-an exchange, and `formula_bytes` that had to. `auto_chose` is the format that `auto` took: on one
+an exchange, and `formula_bytes` that had to; `share_of_link`, what these bytes take at its speed,
+of the time. `auto_chose` is the format that `auto` took: on one
 host, and wherever nothing is faster, none.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import gloo, gradients, harness, shapes
+from benchmarks import compressed_peers, gradients, harness, shapes
 from hvd_ext.cli import above_zero
 from testbed import ranks, timing
 from testbed.emulated_hosts import INTERFACE, emulated_hosts
@@ -40,7 +42,8 @@ _BOUNDS = {
     # Random gradients are of no low rank: what arrives is a part of them.
     **{"powersgd": 2.0, "gloo_powersgd": 2.0},
 }
-_GLOO_BUCKET_BYTES = 25 * 2**20  # as DDP cuts them
+# What a link lets pass at once after a pause (testbed/emulated_hosts.py).
+_FREE_BYTES = 256 * 2**10
 # How often Horovod's threads wake, which all ranks have: at its default of 1 ms those of four hosts
 # take a third of two cores from whatever is exchanged.
 _CYCLE_MS = 5.0
@@ -69,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
             "benchmarks.compression",
             options.hosts * options.ranks_per_host,
             [f"--gbit={options.gbit}", f"--model={options.model}", f"--rounds={options.rounds}"],
+            timeout_s=3600,
             start=hosts.mpirun(options.ranks_per_host),
             variables={**hosts.environment(), "HOROVOD_CYCLE_TIME": f"{options.cycle_ms:g}"},
         )
@@ -85,7 +89,8 @@ def _print(result: dict[str, Any]) -> None:
         f"x {result['ranks_per_host']} ranks, {result['gbit']:g} Gbit/s"
     )
     table.add_column("")
-    for column in ("ms", "middle half", "of none", "of Horovod", "MB from a host", "formula"):
+    columns = ("ms", "middle half", "of none", "of Horovod", "MB from a host", "formula", "of link")
+    for column in columns:
         table.add_column(column, justify="right")
     for row in (*result["formats"], *result["peers"]):
         if row["name"] == _PEERS[0]:
@@ -99,6 +104,7 @@ def _print(result: dict[str, Any]) -> None:
             f"{row['ratio_vs_horovod']:.2f} x",
             f"{row['wire_bytes'] / 1e6:.1f}",
             "" if formula is None else f"{formula / 1e6:.1f}",
+            f"{row['share_of_link']:.2f}",
         )
     console = Console(width=100)
     console.print(table)
@@ -123,9 +129,9 @@ def _work(options: argparse.Namespace) -> None:
         "powersgd": _hvd_ext(_optimizer(model, f"powersgd:rank={_RANK}")),
         "auto": _hvd_ext(auto),
         "horovod": gradients.horovod(model),
-        "horovod_fp16": _horovod_fp16(model),
-        "gloo_fp16": _gloo_fp16(model),
-        "gloo_powersgd": _gloo_powersgd(model),
+        "horovod_fp16": compressed_peers.horovod_fp16(model),
+        "gloo_fp16": compressed_peers.gloo_fp16(model),
+        "gloo_powersgd": compressed_peers.gloo_powersgd(model, _RANK),
     }
     for name, contender in contenders.items():
         _check(name, contender)
@@ -133,13 +139,14 @@ def _work(options: argparse.Namespace) -> None:
     samples = timing.interleave(calls, options.rounds, gradients.timed, warm_up=1)
     sent = {name: _sent_bytes(exchange) for name, exchange in calls.items()}
     counts = [(math.prod(shape), math.prod(shape[1:]) if len(shape) > 1 else 0) for shape in model]
-    told = [
+    told: list[dict[str, Any]] = [
         {
             "name": name,
             "time_ms": timing.summary([1e3 * s for s in times]),
             "ratio_vs_none": timing.ratio(samples["none"], times),
             "ratio_vs_horovod": timing.ratio(samples["horovod"], times),
             "wire_bytes": sent[name],
+            "share_of_link": _share_of_link(name, sent[name], options.gbit, times),
             "formula_bytes": _formula(
                 auto_chose if name == "auto" else name, counts, hvd.cross_size()
             ),
@@ -193,99 +200,6 @@ def _direct(model: Sequence[shapes.Shape]) -> gradients.Contender:
             del os.environ["HVD_EXT_TABLE"]
 
 
-def _horovod_fp16(model: Sequence[shapes.Shape]) -> gradients.Contender:
-    import horovod.torch as hvd
-    import torch
-
-    tensors = [torch.zeros(shape) for shape in model]
-    compression = hvd.Compression.fp16
-
-    def exchange() -> None:
-        handles = []
-        for index, tensor in enumerate(tensors):
-            half, context = compression.compress(tensor)
-            handle = hvd.allreduce_async_(half, name=f"half{index}", op=hvd.Average)
-            handles.append((tensor, handle, context))
-        for tensor, handle, context in handles:
-            tensor.copy_(compression.decompress(hvd.synchronize(handle), context))
-
-    return gradients.Contender(tensors, exchange)
-
-
-def _gloo_fp16(model: Sequence[shapes.Shape]) -> gradients.Contender:
-    import torch
-    import torch.distributed as dist
-    from mpi4py import MPI
-
-    gloo.start(MPI.COMM_WORLD)
-    counts = [math.prod(shape) for shape in model]
-    buffer = torch.zeros(sum(counts))
-    tensors = [t.view(s) for t, s in zip(buffer.split(counts), model, strict=True)]
-    buckets = buffer.split(_GLOO_BUCKET_BYTES // 4)
-
-    def exchange() -> None:
-        started = []
-        for bucket in buckets:
-            half = bucket.half().div_(MPI.COMM_WORLD.size)
-            started.append((bucket, half, dist.all_reduce(half, async_op=True)))
-        for bucket, half, work in started:
-            work.wait()
-            bucket.copy_(half)
-
-    return gradients.Contender(tensors, exchange)
-
-
-class _Bucket:
-    """What torch's hooks ask of a bucket of DDP."""
-
-    def __init__(self, index: int, gradients: list[Any], buffer: Any, is_last: bool) -> None:
-        self._index, self._gradients, self._buffer = index, gradients, buffer
-        self._is_last = is_last
-
-    def index(self) -> int:
-        return self._index
-
-    def buffer(self) -> Any:
-        return self._buffer
-
-    def gradients(self) -> list[Any]:
-        return self._gradients
-
-    def is_last(self) -> bool:
-        return self._is_last
-
-
-def _gloo_powersgd(model: Sequence[shapes.Shape]) -> gradients.Contender:
-    import torch
-    from mpi4py import MPI
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
-
-    gloo.start(MPI.COMM_WORLD)
-    state = power.PowerSGDState(None, matrix_approximation_rank=_RANK, start_powerSGD_iter=2)
-    groups: list[list[shapes.Shape]] = [[]]
-    for shape in model:
-        if sum(map(math.prod, groups[-1])) + math.prod(shape) > _GLOO_BUCKET_BYTES // 4:
-            groups.append([])
-        groups[-1].append(shape)
-    buckets = []
-    for index, group in enumerate(g for g in groups if g):
-        counts = [math.prod(shape) for shape in group]
-        buffer = torch.zeros(sum(counts))
-        views = [t.view(s) for t, s in zip(buffer.split(counts), group, strict=True)]
-        buckets.append(_Bucket(index, views, buffer, is_last=False))
-    buckets[-1]._is_last = True
-
-    def exchange() -> None:
-        # One after the other: each hook's second allreduce starts when its first has ended, in an
-        # order of the rank's own, and Gloo would pair it with another bucket's.
-        for bucket in buckets:
-            power.powerSGD_hook(state, bucket).wait()
-
-    for _ in range(3):  # the first ones do not compress
-        exchange()
-    return gradients.Contender([view for b in buckets for view in b.gradients()], exchange)
-
-
 def _check(name: str, contender: gradients.Contender) -> None:
     """Exchange random gradients; every rank must have the mean, and all the same bits."""
     import torch
@@ -331,6 +245,16 @@ def _left_the_host() -> int:
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     counts = next(line.split(":")[1].split() for line in lines if INTERFACE in line)
     return int(counts[8])  # after eight that were received
+
+
+def _share_of_link(name: str, sent: int, gbit: float, times_s: Sequence[float]) -> float:
+    link = gbit * 1e9 / 8 * statistics.median(times_s)
+    if sent > link + _FREE_BYTES:
+        raise harness.BenchmarkError(
+            f"{name}: {sent} bytes passed a link of {gbit:g} Gbit/s in the time of {link:.0f}: it is "
+            "not held to its speed"
+        )
+    return sent / link
 
 
 def _formula(name: str, counts: list[tuple[int, int]], hosts: int) -> float | None:
