@@ -251,8 +251,8 @@ def _share_of_link(name: str, sent: int, gbit: float, times_s: Sequence[float]) 
     link = gbit * 1e9 / 8 * statistics.median(times_s)
     if sent > link + _FREE_BYTES:
         raise harness.BenchmarkError(
-            f"{name}: {sent} bytes passed a link of {gbit:g} Gbit/s in the time of {link:.0f}: it is "
-            "not held to its speed"
+            f"{name}: {sent} bytes passed a link of {gbit:g} Gbit/s in the time of {link:.0f}: "
+            "it is not held to its speed"
         )
     return sent / link
 
