@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _FIRST_BUCKET_BYTES = 4 * MIB
 # A format that loses more has to be faster by more than this.
 _NEAR_THE_BEST = 1.05
+_NOT_MEASURED = "not measured yet"
 
 
 class ArenaFactory:
@@ -123,6 +124,8 @@ class ArenaFactory:
         # Rank 0's word counts, so that no rounding can have two ranks cut differently.
         number, choice = world.bcast(_least_lossy(choices))
         self._format = self._candidates()[number]
+        if self._format is self._asked:
+            self._why = self._format.about
         if len(choices) > 1:
             self._why = "the exchange should be over after the last gradient in " + ", ".join(
                 f"{format_seconds(c.exposed_s)} with {f.name}"
@@ -133,6 +136,8 @@ class ArenaFactory:
     def explain(self) -> str:
         """Say in which format gradients travel between nodes, and why."""
         said = f"compression: {self._format.name}: {self._why}"
+        if self._why == _NOT_MEASURED and isinstance(self._asked, Format):
+            said = f"compression: {self._asked.name}, once buckets are measured: {self._asked.about}"
         if self._sync != self._asked_sync:
             said += f"\nsync: {EVERY_STEP}: one node"
         elif self._sync == ONE_STEP_LATE:
@@ -144,10 +149,11 @@ class ArenaFactory:
             return NONE, "one node: nothing is compressed"
         if not self._between_nodes:
             return NONE, "gradients stay within a node"
+        if self.may_rebuild and (not isinstance(self._asked, Format) or self._asked.has_residual):
+            # What is kept would have to move when buckets are laid anew.
+            return NONE, _NOT_MEASURED
         if isinstance(self._asked, Format):
             return self._asked, self._asked.about
-        if self.may_rebuild:
-            return NONE, "not measured yet"
         most = self._bucket_bytes or _FIRST_BUCKET_BYTES
         costs = {f: self._measure(f).time_s(most) for f in CANDIDATES}
         number = self._topology.world.bcast(_least_lossy_of(list(costs.values())))
@@ -156,8 +162,9 @@ class ArenaFactory:
         )
 
     def _candidates(self) -> tuple[Format, ...]:
-        chooses = self._asked == AUTO and self._between_nodes and not self._topology.one_node
-        return CANDIDATES if chooses else (self._format,)
+        if self._topology.one_node or not self._between_nodes:
+            return (NONE,)
+        return (self._asked,) if isinstance(self._asked, Format) else CANDIDATES
 
     def _measure(self, format: Format) -> BucketCost:
         return measure_bucket(

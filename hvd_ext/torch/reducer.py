@@ -120,16 +120,16 @@ class Reducer:
     @property
     def has_residuals(self) -> bool:
         """Whether compression may have rounded something away that is not sent yet."""
-        return self._factory.has_residuals
+        return self._factory.has_residuals or bool(self._unsent)
 
     def drain(self) -> Residuals:
         """As residuals.drain, of all arenas."""
-        return residuals.drain(self._placed, self._factory.node)
+        return residuals.drain(self._placed, self._factory.node) or self._unsent
 
     def keep(self, drained: Residuals) -> None:
         """As residuals.keep, in all arenas; or later, once a format is chosen that has any."""
         residuals.keep(self._placed, drained)
-        self._unsent = {} if self.has_residuals else drained
+        self._unsent = {} if self._factory.has_residuals else drained
 
     def set_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes fill a gradient, between two steps."""
@@ -253,7 +253,7 @@ class Reducer:
         latest_s = max(measured, default=0.0)
         ready_s = [min(slot.ready_s, latest_s) for slot in dense]
         specs = specify([(slot.name, slot.parameter) for slot in dense])
-        unsent = self.drain() or self._unsent
+        unsent = self.drain()
         arena: Arena | None = None
         try:
             if dense:

@@ -73,10 +73,9 @@ def _drain(arena: HostArena, slots: Sequence[GradientSlot], node: MPI.Comm) -> R
             continue
         bucket = arena.layout.buckets[index]
         whole = np.empty(bucket.count, np.float32)
-        for (begin, end), part in zip(
-            (of[index] for of in shards), node.allgather(total), strict=True
-        ):
-            whole[(begin - bucket.offset_bytes) // 4 : (end - bucket.offset_bytes) // 4] = part
+        parts = [of[index] for of in shards]
+        begins = [(begin - bucket.offset_bytes) // 4 for begin, _ in parts]
+        node.Allgatherv(total, [whole, [(end - begin) // 4 for begin, end in parts], begins, None])
         for span in bucket.spans:
             if span.columns:
                 parameter = slots[span.parameter].parameter

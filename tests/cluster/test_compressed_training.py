@@ -29,7 +29,7 @@ def test_hosts_of_other_cpus_have_the_same_bits_and_runs_repeat(
             hosts,
             ranks_per_host,
             ["tests/programs/compressed_on_hosts.py", codec],
-            env={"HVD_EXT_BUCKET_BYTES": "2 KiB"},
+            env={"HVD_EXT_BUCKET_BYTES": "8 KiB"},
         )
     assert done.returncode == 0, done.stdout
     assert all(f"ok {rank}" in done.stdout for rank in range(4))

@@ -17,7 +17,7 @@ import hvd_ext.torch as hvd
 from hvd_ext.compression import codec, powersgd
 from tests.learning import Net, batch, flat
 
-STEPS, ROUND = 6, 3
+STEPS, ROUND = 4, 2
 
 
 def train(compression: str, sync: str) -> list[str]:
