@@ -16,7 +16,7 @@ from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
 from hvd_ext.arena.protocol import Arena
-from hvd_ext.compression.formats import AUTO, CANDIDATES, NONE, Format
+from hvd_ext.compression.formats import CANDIDATES, NONE, Format
 from hvd_ext.errors import UsageError
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
@@ -137,7 +137,9 @@ class ArenaFactory:
         """Say in which format gradients travel between nodes, and why."""
         said = f"compression: {self._format.name}: {self._why}"
         if self._why == _NOT_MEASURED and isinstance(self._asked, Format):
-            said = f"compression: {self._asked.name}, once buckets are measured: {self._asked.about}"
+            said = (
+                f"compression: {self._asked.name}, once buckets are measured: {self._asked.about}"
+            )
         if self._sync != self._asked_sync:
             said += f"\nsync: {EVERY_STEP}: one node"
         elif self._sync == ONE_STEP_LATE:

@@ -30,6 +30,7 @@ def test_hosts_of_other_cpus_have_the_same_bits_and_runs_repeat(
             ranks_per_host,
             ["tests/programs/compressed_on_hosts.py", codec],
             env={"HVD_EXT_BUCKET_BYTES": "8 KiB"},
+            timeout=200,
         )
     assert done.returncode == 0, done.stdout
     assert all(f"ok {rank}" in done.stdout for rank in range(4))
@@ -48,7 +49,7 @@ def test_trainers_resume_to_the_bit(build, launch_on, tmp_path):
                 1,
                 ["tests/programs/trains_in_turn.py", *words],
                 env={"HVD_EXT_BUCKET_BYTES": "8 KiB", **(env or {})},
-                timeout=120,
+                timeout=200,
             )
         assert done.returncode == 0, done.stdout
 
