@@ -9,7 +9,7 @@ BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
-.PHONY: help env mpis mpi-horovod demo test sweep bench check clean
+.PHONY: help env mpis mpi-horovod demo test test-long sweep bench check clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
@@ -32,11 +32,14 @@ mpi-horovod:  ## Horovod built against another MPI: MPI=openmpi5, mpich5, intelm
 demo: env  ## train with Horovod, with hvd_ext and without any exchange, and show what was gained
 	$(PY) -m benchmarks.demo --output runs/demo
 
-test: env mpis  ## run every test that this machine can run
-	$(PYTEST) -q -n 2 --dist loadfile tests/single || $(ALONE) tests/single
-	$(PYTEST) -n 2 --dist loadfile --durations=25 $(RANKED) || $(ALONE) $(RANKED)
+test: env mpis  ## run the tests that this machine can run, but for the long ones
+	$(PYTEST) -q -n 2 --dist loadfile -m "not long" tests/single || $(ALONE) tests/single
+	$(PYTEST) -n 2 --dist loadfile -m "not long" --durations=25 $(RANKED) || $(ALONE) $(RANKED)
 
-sweep: env  ## the long tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
+test-long: env mpis  ## run the long tests: trainings, and the commands of docs
+	$(PYTEST) -n 2 --dist loadfile -m long --durations=25 tests || $(ALONE) tests
+
+sweep: env  ## more of some tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py tests/parallel/test_allreduce_long.py -k "int_counts or flat"
 	HVD_EXT_TEST_SWEEP=1 $(PY) -m pytest tests/parallel/test_trainers.py tests/parallel/test_data_store.py \
 		tests/parallel/test_mesh_cosmoflow_training.py tests/cluster -k "scale or horovods or epochs"

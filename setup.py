@@ -158,6 +158,7 @@ setup(
             "pytest-xdist",
             "ruff",
             "scikit-learn",  # handwritten digits
+            "tensorboard",
             "zarr>=3; python_version >= '3.11'",  # another source
         ],
     },

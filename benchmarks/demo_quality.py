@@ -14,7 +14,7 @@ from benchmarks.harness import BenchmarkError
 LEAST_ACCURACY = 0.95
 # ResNet-18 on digits of 8 x 8 pixels, enlarged.
 DIGITS = ["--model", "resnet18", "--image-size", "32", "--no-augmentation", "--threads", "1"]
-DIGITS += ["--batch-size", "16", "--epochs", "2", "--warmup-epochs", "1", "--keep", "1"]
+DIGITS += ["--batch-size", "8", "--epochs", "1", "--warmup-epochs", "0", "--keep", "1"]
 DIGITS += ["--schedule", "cosine", "--label-smoothing", "0.1"]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-CASES = ("mesh", "cosmoflow", "convolutions")
-# What each rank would compute whole: layers of 2 x 2 x 2 cells, and of none.
+CASES = ("mesh", "cosmoflow", "cosmoflow_filters", "convolutions")
+# In what two cases differ. Filters are shared where each rank would compute the whole:
+# in layers of 2 x 2 x 2 cells, and of none.
 SPLITS: dict[str, dict[str, Any]] = {
-    "cosmoflow": {
+    "cosmoflow_filters": {
         "gather_before": ["features.12"],
         "split_filters": ["features.12", "features.14", "features.16", "head"],
     }
@@ -34,9 +35,11 @@ class Case:
         )
         self.make: Callable[[], Any]
         self.small: Callable[[], Any]
+        cosmoflow = (lambda: CosmoFlow(64), (1, 4, 64, 64, 64), (1, 4), "depth")
         self.make, self.shape, self.target_shape, self.axis = {
             "mesh": (lambda: MeshModel(mesh), (1, 18, 1024, 1024), (1, 1, 1024, 1024), "height"),
-            "cosmoflow": (lambda: CosmoFlow(64), (1, 4, 64, 64, 64), (1, 4), "depth"),
+            "cosmoflow": cosmoflow,
+            "cosmoflow_filters": cosmoflow,
             "convolutions": (
                 lambda: nn.Sequential(
                     nn.Conv2d(16, 32, 3, padding=1),
@@ -48,9 +51,11 @@ class Case:
             ),
         }[name]
         # Something that runs the same kernels on little memory.
+        small_cosmoflow = (lambda: CosmoFlow(32, thin=8), (2, 4, 32, 32, 32))
         self.small, self.small_shape = {
             "mesh": (self.make, (2, 18, 64, 64)),
-            "cosmoflow": (lambda: CosmoFlow(32, thin=8), (2, 4, 32, 32, 32)),
+            "cosmoflow": small_cosmoflow,
+            "cosmoflow_filters": small_cosmoflow,
             "convolutions": (self.make, (2, 16, 32, 32)),
         }[name]
 

@@ -7,8 +7,8 @@ with all ranks working on samples of their own in place of one alone: what it li
 the efficiency is what ranks take from each other as it is (caches, memory, clock speed).
 
 Memory is the peak of a fresh process over what it held with model, gradients and
-optimizer in place, which every rank has whole, but for CosmoFlow's deep layers, whose
-filters ranks share; `..._with_parameters` is over what it held before those.
+optimizer in place, which every rank has whole, but in `cosmoflow_filters`, where ranks
+share those of CosmoFlow's deep layers; `..._with_parameters` is over what it held before.
 
 torch's DTensor splits convolutions along the width, for a stride of 1. It takes part
 where it can do the case and gets it right; where not, the JSON says what it said. The

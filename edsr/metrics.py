@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from skimage.metrics import structural_similarity
 
 from edsr.bicubic import Pixels
 
@@ -32,6 +31,9 @@ def ssim(result: Pixels, truth: Pixels, shave: int, *, luma: bool = False) -> fl
 
     Arguments as of `psnr_db`; of RGB it is the mean over the three.
     """
+    # Slow to import, and training needs none of it.
+    from skimage.metrics import structural_similarity
+
     return float(
         structural_similarity(
             _shaved(result, shave, luma),

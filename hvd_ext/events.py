@@ -48,8 +48,47 @@ class CommEvent:
     ready_s: float | None = None
 
 
+@functools.cache
+def _recorder() -> Any:
+    """The recorder that was preloaded into this process, or None."""
+    text, number, count = ctypes.c_char_p, ctypes.c_double, ctypes.c_uint64
+    try:
+        library = ctypes.CDLL(None)
+        for name, argtypes in (
+            ("exchange", [text, text, count, ctypes.c_int, *[number] * 4]),
+            ("region_begin", [text, ctypes.c_int]),
+            ("region_end", []),
+            ("cache", [text, ctypes.c_int]),
+            ("tuning_begin", []),
+            ("tuning_end", []),
+        ):
+            function = getattr(library, f"hvprof_{name}")
+            function.argtypes, function.restype = argtypes, None
+    except (AttributeError, OSError):
+        return None
+    return library
+
+
 Listener = Callable[[CommEvent], None]
-_listeners: list[Listener] = []
+
+
+def _to_recorder(event: CommEvent) -> None:
+    _recorder().hvprof_exchange(
+        event.operation.encode(),
+        event.algorithm.encode(),
+        event.message_bytes,
+        event.size,
+        event.start_s,
+        event.wait_s,
+        event.transfer_s,
+        event.ready_s or 0.0,
+    )
+
+
+_listeners: list[Listener] = [] if _recorder() is None else [_to_recorder]
+# Whether anyone would hear an event; who makes many short exchanges may ask first. Not a function
+# of Python's, which would take a tenth of the shortest exchange.
+listening: Callable[[], int] = _listeners.__len__
 
 
 def listen(listener: Listener) -> Callable[[], None]:
@@ -61,25 +100,8 @@ def listen(listener: Listener) -> Callable[[], None]:
     return lambda: _listeners.remove(listener)
 
 
-def listening() -> bool:
-    """Whether anyone would hear an event; who makes many short exchanges may ask first."""
-    return bool(_listeners) or _recorder() is not None
-
-
 def emit(event: CommEvent) -> None:
     """Hand an event to the preloaded recorder, if any, and to every listener."""
-    recorder = _recorder()
-    if recorder is not None:
-        recorder.hvprof_exchange(
-            event.operation.encode(),
-            event.algorithm.encode(),
-            event.message_bytes,
-            event.size,
-            event.start_s,
-            event.wait_s,
-            event.transfer_s,
-            event.ready_s or 0.0,
-        )
     for listener in tuple(_listeners):
         listener(event)
 
@@ -144,24 +166,3 @@ class _Region:
 
     def __exit__(self, *_: object) -> None:
         self._recorder.hvprof_region_end()
-
-
-@functools.cache
-def _recorder() -> Any:
-    """The recorder that was preloaded into this process, or None."""
-    text, number, count = ctypes.c_char_p, ctypes.c_double, ctypes.c_uint64
-    try:
-        library = ctypes.CDLL(None)
-        for name, argtypes in (
-            ("exchange", [text, text, count, ctypes.c_int, *[number] * 4]),
-            ("region_begin", [text, ctypes.c_int]),
-            ("region_end", []),
-            ("cache", [text, ctypes.c_int]),
-            ("tuning_begin", []),
-            ("tuning_end", []),
-        ):
-            function = getattr(library, f"hvprof_{name}")
-            function.argtypes, function.restype = argtypes, None
-    except (AttributeError, OSError):
-        return None
-    return library

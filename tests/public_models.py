@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch
@@ -29,7 +29,6 @@ class Public:
         build: makes it, with random weights.
         shape: of the input.
         refused: what a refusal says, where it is refused.
-        grids: over which it is split.
     """
 
     package: str
@@ -37,7 +36,6 @@ class Public:
     build: Callable[[], nn.Module]
     shape: tuple[int, ...] = PHOTO
     refused: str = ""
-    grids: tuple[GridShape, ...] = GRIDS
 
 
 def module(name: str) -> ModuleType:
@@ -246,8 +244,7 @@ MODELS: tuple[Public, ...] = (
         num_res_units=2,
         **_SMALL_UNET,
     ),
-    # Its 45 million weights are copied for each rank.
-    replace(_monai("VNet", (1, 1, 16, 16, 48), spatial_dims=3), grids=GRIDS[:2]),
+    _monai("VNet", (1, 1, 16, 16, 48), spatial_dims=3),
     _monai("SegResNet", (1, 1, 24, 40, 8), init_filters=8),
     _monai(
         "AttentionUnet", _ODD_CUBE, spatial_dims=3, in_channels=1, out_channels=2, **_SMALL_UNET

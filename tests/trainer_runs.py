@@ -16,8 +16,10 @@ HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 EXCHANGES = ("horovod", "hvd_ext")
 
 
-def run_ranks(size: int, *command: object) -> subprocess.CompletedProcess[str]:
-    """Run `python COMMAND` on `size` ranks."""
+def run_ranks(
+    size: int, *command: object, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run `python COMMAND` on `size` ranks, for at most `timeout` s."""
     return subprocess.run(
         [HOROVODRUN, "-np", str(size), sys.executable, *map(str, command)],
         cwd=ROOT,
@@ -29,13 +31,13 @@ def run_ranks(size: int, *command: object) -> subprocess.CompletedProcess[str]:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=False,
     )
 
 
-def train(size: int, *flags: object) -> subprocess.CompletedProcess[str]:
-    done = run_ranks(size, "-m", *flags, "--threads", 1)
+def train(size: int, *flags: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    done = run_ranks(size, "-m", *flags, "--threads", 1, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE, cost
 from hvd_ext.allreduce.work import Work
@@ -104,6 +103,9 @@ def fit_works(
     Raises:
         UsageError: no measurements, or one that took no time.
     """
+    # Slow to import, and training needs none of it.
+    from scipy.optimize import nnls
+
     if not times_s or any(not time_s > 0 for time_s in times_s):
         raise UsageError("a fit needs measurements, all of them of more than 0 s")
     terms = np.array([(w.messages, w.sent_bytes, w.reduced_bytes) for w in works], float)

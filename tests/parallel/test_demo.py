@@ -12,6 +12,7 @@ from benchmarks.demo_table import ARMS
 from benchmarks.harness import BenchmarkError
 
 
+@pytest.mark.long
 def test_all_arms_train_and_those_that_exchange_learn_alike(tmp_path: Path) -> None:
     demo = Demo(tmp_path, Lengths(rounds=1, edsr_steps=2, edsr_total=3))
     speed, allreduce = demo.train_edsr()

@@ -23,7 +23,7 @@ from resnet.model import resnet50
 from testbed.ranks import ROOT, environment
 
 # A page is many launches.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 # Of each program, what makes it short; the last of two equal flags holds.
 _STEPS = ("--steps", "2", "--threads", "1")
@@ -85,7 +85,8 @@ def shown(page: str, *programs: str) -> list[str]:
 
 
 def test_each_command_is_run_below() -> None:
-    assert shown("trainers.md", "edsr", "resnet", "mesh", "cosmoflow") == commands("trainers.md")
+    programs = ("edsr", "resnet", "mesh", "cosmoflow", "benchmarks")
+    assert shown("trainers.md", *programs) == commands("trainers.md")
 
 
 def test_edsrs_commands(tmp_path: Path) -> None:
@@ -95,9 +96,9 @@ def test_edsrs_commands(tmp_path: Path) -> None:
     write_small(tmp_path / "Set5", tmp_path / "Set5_X2")
     shutil.copy(tmp_path / "Set5" / "0001.png", tmp_path / "photo.png")
     torch.save(edsr(2, blocks=1, features=8).state_dict(), tmp_path / "edsr_baseline_x2.pt")
-    for command in shown("trainers.md", "edsr"):
+    for command in shown("trainers.md", "edsr", "benchmarks"):
         run(command, tmp_path)
-    made = ("large.png", "runs/x2/best.pt", "results/0801_x2.png")
+    made = ("large.png", "runs/x2/best.pt", "results/0801_x2.png", "protocol.json")
     assert all((tmp_path / name).is_file() for name in made)
 
 

@@ -126,6 +126,7 @@ def test_hvprof_sees_the_steps_and_what_they_are_made_of(launch: Launch, tmp_pat
     assert calls["checkpoint"] == 2  # the last, and the best
 
 
+@pytest.mark.long
 def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path) -> None:
     universes = Universes(5, 32, seed=1)
     np.save(tmp_path / "cubes.npy", universes.cubes[(slice(None),) * 5])
@@ -146,6 +147,7 @@ def test_cubes_from_files_in_groups_of_two_ranks(launch: Launch, tmp_path: Path)
     assert losses(files) == pytest.approx(losses(fewer), rel=1e-3)
 
 
+@pytest.mark.long
 def test_meshes_from_files_packs_and_stores(launch: Launch, tmp_path: Path) -> None:
     meshes = Meshes(5, 32, seed=1)
     np.save(tmp_path / "inputs.npy", meshes.inputs[(slice(None),) * 4])

@@ -30,6 +30,7 @@ RECIPE = ("--batch-size", 16, "--epochs", 2, "--warmup-epochs", 1, "--schedule",
 RECIPE = (*RECIPE, "--label-smoothing", 0.1, "--no-augmentation", "--keep", 1)
 
 
+@pytest.mark.long
 def test_digits_are_learnt_the_same_with_both_exchanges(launch: Launch, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     digits = tmp_path / "digits"
@@ -102,6 +103,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
     tmp_path: Path, classes: Path
 ) -> None:

@@ -247,6 +247,7 @@ def test_a_batch_script(cluster: Path, tmp_path: Path) -> None:
     assert {"[0] sum 1", "[1] sum 1"} <= set(output.read_text().splitlines())
 
 
+@pytest.mark.long
 def test_a_training_that_is_stopped_is_queued_again_and_goes_on(
     cluster: Path, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ if SWEEP:  # a skipped test would start its ranks
         check("mesh", (1, 2, 2))
 
 
+@pytest.mark.long
 def test_a_sample_that_does_not_fit_one_rank_is_trained_by_several(launch: Launch) -> None:
     """A cube of 128 takes some 320 MiB on one rank, 200 on two; no rank is given more than 256."""
     # What is freed goes back to the system at once, and does not count.

@@ -94,6 +94,7 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path, photograp
     assert checkpoints[0]["optimizer"]["state"][0]["step"] == 8
 
 
+@pytest.mark.long
 def test_without_an_exchange_a_rank_trains_as_if_it_were_alone(
     tmp_path: Path, photographs: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_without_an_exchange_a_rank_trains_as_if_it_were_alone(
     assert not same(one, both)
 
 
+@pytest.mark.long
 def test_without_an_exchange_a_run_resumes_to_the_bit(tmp_path: Path, photographs: Path) -> None:
     flags = ("edsr.train", "--data", photographs, *SMALL, "--batch-size", 2, "--exchange", "none")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -144,6 +146,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tmp_pat
     assert f"the loss of step {kept['step'] + 1} is" in told[0] or "not finite" in told[0]
 
 
+@pytest.mark.long
 def test_the_number_of_ranks_does_not_change_what_is_learnt(
     tmp_path: Path, photographs: Path
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from testbed.ranks import ROOT, environment
 
 FEW = ["--model", "small_2000", "--rounds", "2", "--steps", "2"]
@@ -38,6 +40,7 @@ def left() -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_figures_and_picture(tmp_path: Path) -> None:
     arms = ("alone", "horovod", "hvd_ext")
     words = [word for arm in arms for word in ("--arm", arm)]

@@ -295,3 +295,13 @@ def test_the_profiler_and_the_launcher_do_without_torch_and_mpi() -> None:
         "import hvd_ext, hvprof.cli, hvd_launch.cli"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_training_script_starts_without_scipy() -> None:
+    """Which takes half a second of each rank, and serves reports."""
+    code = (
+        f"import sys; sys.path[:0] = {[str(f.parent) for f in SOURCES.values()]}\n"
+        "sys.modules['scipy'] = None\n"
+        "import hvd_ext.torch, hvd_ext.spatial, hvprof, edsr.train, resnet.train"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 # Standard deviations: beyond it the density of the largest of a billion is nothing.
 _EDGE, _POINTS = 10.0, 8001
@@ -20,6 +19,9 @@ def expected_maximum(ranks: float, ahead: float = 0.0) -> float:
         ranks: how many values.
         ahead: by how much one of them is larger than the others, as a rule; above that.
     """
+    # Slow to import, and training needs none of it.
+    from scipy.special import log_ndtr
+
     if ranks <= 1:
         return 0.0
     x = np.linspace(-_EDGE, _EDGE, _POINTS)

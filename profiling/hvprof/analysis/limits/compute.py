@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from hvprof.analysis.layers import LayerTable
 
@@ -37,6 +36,9 @@ def fit_affine(batches: Sequence[float], times_s: Sequence[float]) -> AffineTime
 
     Of one batch alone all of the time is taken to grow with it.
     """
+    # Slow to import, and training needs none of it.
+    from scipy.optimize import nnls
+
     known = [(batch, time_s) for batch, time_s in zip(batches, times_s, strict=True) if time_s > 0]
     if not known:
         return AffineTime(0.0, 0.0)

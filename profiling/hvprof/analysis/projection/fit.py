@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from hvprof.analysis.bootstrap import BETWEEN_RUNS
 from hvprof.analysis.projection.points import Point
@@ -85,6 +84,9 @@ class Fit:
 
 def fit(points: Sequence[Point], shape: Shape, scale: Scale) -> Fit:
     """The fit of the least squared relative error."""
+    # Slow to import, and training needs none of it.
+    from scipy.optimize import nnls
+
     times_s = np.array([scale.time_s(point) for point in points])
     errors = np.array([expected_error(point) for point in points])
     rows = np.array([_terms(shape, scale, point.ranks) for point in points])
