@@ -44,9 +44,8 @@ _BOUNDS = {
 }
 # What a link lets pass at once after a pause (testbed/emulated_hosts.py).
 _FREE_BYTES = 256 * 2**10
-# How often Horovod's threads wake, which all ranks have: at its default of 1 ms those of four hosts
-# take a third of two cores from whatever is exchanged.
-_CYCLE_MS = 5.0
+# How often Horovod's threads wake, by its default; all ranks have one, and hosts share the cores.
+_CYCLE_MS = 1.0
 _DIRECT = """{"version": 1, "rows": [
   {"nodes": 0, "ranks_per_node": 0, "memory": "host", "choices": [[0, "direct"]]}]}"""
 
