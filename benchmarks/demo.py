@@ -60,12 +60,12 @@ class Lengths:
     """
 
     rounds: int = 2
-    edsr_steps: int = 120
+    edsr_steps: int = 100
     edsr_total: int = 480
     resnet_warm_up: int = 5
-    resnet_steps: int = 10
-    exchange_rounds: int = 2
-    exchanges: int = 3
+    resnet_steps: int = 8
+    exchange_rounds: int = 1
+    exchanges: int = 5
 
 
 def main(arguments: Sequence[str]) -> int:
