@@ -39,11 +39,11 @@ RANKS = 2
 PHOTOGRAPH, CROP = "astronaut.png", (150, 10, 310, 170)
 
 EDSR = ["--scale", "2", "--blocks", "4", "--features", "32", "--patch", "24", "--batch-size", "4"]
-EDSR += ["--lr", "1e-3", "--lr-decay-every", "160", "--seed", "1", "--threads", "1"]
+EDSR += ["--lr", "1e-3", "--lr-decay-every", "120", "--seed", "1", "--threads", "1"]
 RESNET = ["--synthetic", "--batch-size", "4", "--image-size", "64", "--threads", "1"]
 PUBLISHED = "edsr_full"
-# What they have learnt is compared.
-JUDGED = ("horovod", "hvd_ext")
+# What they have learnt is compared; Horovod's losses do not depend on how it is set.
+JUDGED = ("horovod_by_hand", "hvd_ext")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Lengths:
 
     rounds: int = 2
     edsr_steps: int = 100
-    edsr_total: int = 480
+    edsr_total: int = 360
     resnet_warm_up: int = 5
     resnet_steps: int = 8
     exchange_rounds: int = 1
@@ -178,13 +178,15 @@ class Demo:
         for arm in (name for name in ARMS if name != "none"):
             with (self._edsr_folder(arm) / "log.csv").open(newline="") as stream:
                 losses[arm] = [(row["step"], row["loss"]) for row in csv.DictReader(stream)]
-        stock = losses["horovod"]
+        longest, _ = JUDGED
         if differing := [
-            ARMS[arm].title for arm, found in losses.items() if found != stock[: len(found)]
+            ARMS[arm].title
+            for arm, found in losses.items()
+            if found != losses[longest][: len(found)]
         ]:
             raise harness.BenchmarkError(
                 f"the losses of {' and '.join(differing)} differ from those of "
-                f"{ARMS['horovod'].title}: see {self.folder}/edsr_*/log.csv"
+                f"{ARMS[longest].title}: see {self.folder}/edsr_*/log.csv"
             )
 
     def train_resnet(self) -> list[Row]:
