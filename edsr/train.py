@@ -51,6 +51,7 @@ from training.arguments import (
 )
 from training.grids import sample_groups
 from training.packs import is_pack, open_pack
+from training.rates import halved
 from training.run import Run
 
 PROGRAM = "edsr.train"
@@ -213,7 +214,7 @@ class EdsrTrainer(loop.Trainer):
             low, high = next(self.loader)
             low = low.to(device, memory_format=ranks.memory_format(args))
             high = high.to(device)
-        self.lr = args.lr * 0.5 ** (self.run.position.step // args.lr_decay_every)
+        self.lr = halved(args.lr, self.run.position.step, args.lr_decay_every)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
 

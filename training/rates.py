@@ -14,3 +14,8 @@ def scaled(rate: float, global_batch: int, meant_for: int | None, scaling: str) 
 def warmed_up(rate: float, warmup_epochs: float, epoch: float) -> float:
     """A rate that grows from 0 within the first epochs; `epoch` counts parts of one."""
     return rate * min(1.0, epoch / warmup_epochs) if warmup_epochs else rate
+
+
+def halved(rate: float, step: int, every: int) -> float:
+    """A rate that is halved after every so many steps (Lim et al., 2017)."""
+    return rate * 0.5 ** (step // every)

@@ -47,7 +47,11 @@ def ranks_of(job: subprocess.Popen[str]) -> list[psutil.Process]:
 
 @pytest.mark.parametrize(
     ("whom", "number"),
-    [("a rank", signal.SIGTERM), ("the launcher", signal.SIGUSR1)],
+    [
+        ("a rank", signal.SIGTERM),
+        ("all ranks", signal.SIGUSR1),
+        ("the launcher", signal.SIGUSR1),
+    ],
 )
 def test_a_signal_ends_in_a_checkpoint_that_is_gone_on_from(
     tmp_path: Path, whom: str, number: signal.Signals
@@ -55,10 +59,10 @@ def test_a_signal_ends_in_a_checkpoint_that_is_gone_on_from(
     job = start(tmp_path, "--steps", "1000000")
     try:
         wait_for(lambda: len(steps(tmp_path)) > 2)
-        if whom == "a rank":
-            ranks_of(job)[-1].send_signal(number)
-        else:
+        if whom == "the launcher":
             job.send_signal(number)
+        for rank in {"a rank": ranks_of(job)[-1:], "all ranks": ranks_of(job)}.get(whom, []):
+            rank.send_signal(number)
         told, _ = job.communicate(timeout=60)
     finally:
         job.kill()

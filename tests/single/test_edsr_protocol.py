@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from skimage import data
-from skimage.metrics import structural_similarity
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from edsr import bicubic, metrics
 from edsr.data import synthetic_image
@@ -57,6 +57,15 @@ def test_psnr_of_a_known_error() -> None:
     luma = expected - 20 * np.log10(219.859 / 256)
     assert metrics.psnr_db(result, truth, 8, luma=True) == pytest.approx(luma)
     assert metrics.psnr_db(truth, truth, 0) == float("inf")
+
+
+@pytest.mark.parametrize("shave", [2, 8])
+def test_psnr_is_scikit_images(shave: int) -> None:
+    truth = synthetic_image(1, 1, 48)
+    result = resize_bicubic(resize_bicubic(truth, 24, 24), 48, 48)
+    inner = (slice(shave, -shave), slice(shave, -shave))
+    expected = peak_signal_noise_ratio(truth[inner], result[inner], data_range=255)
+    assert metrics.psnr_db(result, truth, shave) == pytest.approx(expected)
 
 
 def test_ssim_is_wang_et_als() -> None:

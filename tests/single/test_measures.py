@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hvd_ext.errors import UsageError
 from training.held_out import hold_out
 from training.measures import ABSOLUTE_ERROR, CELLS, Measure
-from training.rates import scaled, warmed_up
+from training.rates import halved, scaled, warmed_up
 
 
 def figures(measure: Measure, *samples: tuple[torch.Tensor, torch.Tensor]) -> dict[str, float]:
@@ -78,3 +78,8 @@ def test_a_rate_follows_the_batch_and_grows_at_the_start() -> None:
         [1e-3, 2e-3, 8e-3, 8e-3]
     )
     assert warmed_up(8e-3, 0, 0.1) == 8e-3
+
+
+def test_edsrs_rate_is_halved_after_so_many_steps() -> None:
+    steps = (0, 199_999, 200_000, 399_999, 400_000)
+    assert [halved(1e-4, step, 200_000) for step in steps] == [1e-4, 1e-4, 5e-5, 5e-5, 2.5e-5]
