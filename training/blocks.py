@@ -107,7 +107,10 @@ class Blocks:
 
 def _native(source: Any) -> np.dtype[Any]:
     """The type of a source's elements, as `read_block` gives them."""
-    return np.dtype(source.dtype).newbyteorder("=")
+    dtype = getattr(source, "dtype", None)
+    if dtype is None:  # which no source must have
+        dtype = np.asarray(source[(slice(0, 1),) * len(source.shape)]).dtype
+    return np.dtype(dtype).newbyteorder("=")
 
 
 def _box(field: PackedField, grid: spatial.ProcessGrid) -> Box:
