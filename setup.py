@@ -125,6 +125,7 @@ setup(
         "mpi4py>=4.0",  # communicators and ranks
         "numpy>=1.26",  # gradients in memory; the profiler's arithmetic
         "rich>=13",  # tables and progress
+        "zlib-ng>=1",  # zlib's checksum of a packed file, in a tenth of the time
         "scipy>=1.11",  # the profiler's intervals
     ],
     extras_require={

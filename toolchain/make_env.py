@@ -47,7 +47,7 @@ PROJECT_SOURCES = (
 )
 EXTRAS = "torch,images,plot,dev"
 # What hvd_ext, hvprof and hvd_launch need beside MPI, and what the trainers need beside that.
-NEEDS = ("numpy", "rich", "scipy")
+NEEDS = ("numpy", "rich", "scipy", "zlib-ng")
 TRAINERS_NEED = (*NEEDS, "pillow", "matplotlib", "jinja2")
 # The checkout's roots of packages.
 ROOTS = (ROOT, ROOT / "profiling", ROOT / "launch")

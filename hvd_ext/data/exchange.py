@@ -12,10 +12,10 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,18 +35,23 @@ _SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 1e-4, 1e-3
 
 
 @dataclass(eq=False)
-class _Message:
+class _UnderWay:
+    """Something that a peer has a part in.
+
+    Attributes:
+        peer: its rank.
+        look: does what can be done by now, and tells whether it is done with.
+        record: what it brings, if it brings something.
+    """
+
     peer: int
-    tag: int
-    shared: bool
-    data: Future[Bytes]  # of a message that is sent: what it is to hold
-    received: Bytes | None = None
+    look: Callable[[], bool]
+    record: Future[Bytes] | None = None
     since_s: float = field(default_factory=time.monotonic)
-    requests: list[MPI.Request] | None = None
 
 
 class RecordExchange:
-    """Messages between the ranks of a communicator.
+    """Records that the ranks of a communicator send each other, or wait for.
 
     Attributes:
         bytes_sent: so far.
@@ -63,8 +68,8 @@ class RecordExchange:
         self._names = self._comm.allgather((MPI.COMM_WORLD.rank, socket.gethostname()))
         self._timeout_s = stall_timeout_s()
         self.bytes_sent = self.bytes_received = 0
-        self._new: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
-        self._under_way: list[_Message] = []
+        self._new: queue.SimpleQueue[_UnderWay | None] = queue.SimpleQueue()
+        self._under_way: list[_UnderWay] = []
         self._failed = False
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hvd_ext.data", daemon=True)
@@ -72,27 +77,74 @@ class RecordExchange:
         # Before MPI ends, which may be at the program's end.
         atexit.register(self._leave)
 
-    def send(self, data: Future[Bytes], peer: int, tag: int, *, shared: bool) -> None:
+    def send(self, data: Future[Bytes], peer: int, tag: int) -> None:
         """Send what `data` will be, once it is there.
 
         Args:
             data: any number of bytes.
             peer: who receives them.
             tag: that it receives them with.
-            shared: they lie where the peer sees them; an empty message says that they do.
         """
-        self._new.put(_Message(peer, tag, shared, data))
+        requests: list[MPI.Request] = []
 
-    def receive(self, into: Bytes, peer: int, tag: int, *, shared: bool) -> Future[Bytes]:
+        def look() -> bool:
+            if not data.done():
+                return False
+            if data.exception():
+                self._failed = True  # raised where this rank uses it: the job ends there
+                return True
+            record = data.result()
+            requests.extend(() if requests else _post(self._comm.Isend, record, peer, tag))
+            if not _over(requests):
+                return False
+            self.bytes_sent += record.nbytes
+            return True
+
+        self._new.put(_UnderWay(peer, look))
+
+    def receive(self, into: Bytes, peer: int, tag: int) -> Future[Bytes]:
         """Receive what a peer sends with this tag.
 
         Returns:
             `into`, once it is filled, which cannot be written to any more; raises StallError
             if that takes too long.
         """
-        message = _Message(peer, tag, shared, Future(), into)
-        self._new.put(message)
-        return message.data
+        record: Future[Bytes] = Future()
+        requests: list[MPI.Request] = []
+
+        def look() -> bool:
+            requests.extend(() if requests else _post(self._comm.Irecv, into, peer, tag))
+            if not _over(requests):
+                return False
+            self.bytes_received += into.nbytes
+            into.flags.writeable = False
+            record.set_result(into)
+            return True
+
+        self._new.put(_UnderWay(peer, look, record))
+        return record
+
+    def wait_for(self, record: Bytes, there: Callable[[], bool], peer: int) -> Future[Bytes]:
+        """Wait for what a peer writes where this rank sees it.
+
+        Args:
+            record: where.
+            there: whether it is there by now.
+            peer: who writes it.
+
+        Returns:
+            `record`; raises StallError if that takes too long.
+        """
+        coming: Future[Bytes] = Future()
+
+        def look() -> bool:
+            if not there():
+                return False
+            coming.set_result(record)
+            return True
+
+        self._new.put(_UnderWay(peer, look, coming))
+        return coming
 
     def close(self) -> None:
         """Wait for what is under way, and end; a collective, unless something has failed."""
@@ -127,49 +179,38 @@ class RecordExchange:
                 except queue.Empty:
                     pass
                 before = len(self._under_way)
-                self._under_way = [m for m in self._under_way if not self._advance(m)]
+                self._under_way = [entry for entry in self._under_way if not self._over(entry)]
                 moved = len(self._under_way) < before
                 sleep_s = _SHORTEST_SLEEP_S if moved else min(2 * sleep_s, _LONGEST_SLEEP_S)
         except BaseException as error:  # raised where the records are waited for
             self._failed = True
-            for message in self._under_way:
-                if message.received is not None:
-                    message.data.set_exception(error)
+            for entry in self._under_way:
+                if entry.record is not None:
+                    entry.record.set_exception(error)
 
-    def _advance(self, message: _Message) -> bool:
-        """Post a message, or see whether it is there; returns whether it is done with."""
-        from mpi4py import MPI
-
-        if message.requests is None:
-            if message.received is None and not message.data.done():
-                return False
-            if message.received is None and message.data.exception():
-                self._failed = True  # raised where this rank uses it: the job ends there
-                return True
-            message.requests = list(self._post(message))
-        if MPI.Request.Testall(message.requests):
-            if message.received is None:
-                self.bytes_sent += 0 if message.shared else message.data.result().nbytes
-            else:
-                self.bytes_received += 0 if message.shared else message.received.nbytes
-                message.received.flags.writeable = False
-                message.data.set_result(message.received)
+    def _over(self, entry: _UnderWay) -> bool:
+        if entry.look():
             return True
-        if time.monotonic() - message.since_s > self._timeout_s:
-            rank, host = self._names[message.peer]
+        if time.monotonic() - entry.since_s > self._timeout_s:
+            rank, host = self._names[entry.peer]
             report = StallReport([rank], "an exchange of samples", self._timeout_s)
             error = report.error({rank: host})
             end_job(error)
             raise error
         return False
 
-    def _post(self, message: _Message) -> Iterator[MPI.Request]:
-        from mpi4py import MPI
 
-        sent = message.received is None
-        data = message.data.result() if message.received is None else message.received
-        data = data[: 0 if message.shared else None]
-        for begin in range(0, max(1, data.size), _PIECE_BYTES):
-            piece = [data[begin : begin + _PIECE_BYTES], MPI.BYTE]
-            # Pieces have the same tag: MPI keeps their order.
-            yield (self._comm.Isend if sent else self._comm.Irecv)(piece, message.peer, message.tag)
+def _post(
+    operation: Callable[[Any, int, int], MPI.Request], data: Bytes, peer: int, tag: int
+) -> Iterator[MPI.Request]:
+    """Begin to send or receive; pieces have the same tag, since MPI keeps their order."""
+    from mpi4py import MPI
+
+    for begin in range(0, max(1, data.size), _PIECE_BYTES):
+        yield operation([data[begin : begin + _PIECE_BYTES], MPI.BYTE], peer, tag)
+
+
+def _over(requests: list[MPI.Request]) -> bool:
+    from mpi4py import MPI
+
+    return bool(MPI.Request.Testall(requests))

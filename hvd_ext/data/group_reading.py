@@ -90,9 +90,7 @@ class GroupReader:
             StallError: a rank did not send its part.
         """
         coming = {
-            peer: self._exchange.receive(
-                np.empty(self._part_bytes(parts), np.uint8), peer, sample, shared=False
-            )
+            peer: self._exchange.receive(np.empty(self._part_bytes(parts), np.uint8), peer, sample)
             for peer, parts in self._from.items()
         }
         record = self._file.record(sample, self._reads)
@@ -105,7 +103,7 @@ class GroupReader:
             )
             sent: Future[Bytes] = Future()
             sent.set_result(np.concatenate(list(cut)))
-            self._exchange.send(sent, peer, sample, shared=False)
+            self._exchange.send(sent, peer, sample)
         mine = [
             np.empty([end - first for first, end in box], field.dtype)
             for field, box in zip(self._fields, self._boxes, strict=True)

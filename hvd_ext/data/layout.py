@@ -17,13 +17,13 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-import zlib
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.units import KIB, MIB
 
@@ -90,7 +90,7 @@ class Header:
     def encode(self) -> bytes:
         """The bytes of the header, padded."""
         text = json.dumps(asdict(self)).encode()
-        head = _HEAD.pack(MAGIC, len(text), zlib.crc32(text)) + text
+        head = _HEAD.pack(MAGIC, len(text), crc32(text)) + text
         return head.ljust(aligned(len(head), HEADER_BYTES), b"\0")
 
 
@@ -109,7 +109,7 @@ def decode_header(data: bytes) -> Header:
     """
     magic, length, check = _HEAD.unpack_from(data)
     text = data[_HEAD.size : _HEAD.size + length]
-    if magic != MAGIC or zlib.crc32(text) != check:
+    if magic != MAGIC or crc32(text) != check:
         raise DamagedError("the header")
     known = json.loads(text)
     fields = (Field(**{**field, "shape": tuple(field["shape"])}) for field in known["fields"])
@@ -131,7 +131,7 @@ class Footer:
         """The bytes of the footer."""
         places = (self.file_bytes, self.records, self.index, self.checks, self.names)
         data = _FOOTER.pack(MAGIC, *places, *self.section_checks)
-        return data + struct.pack("<I", zlib.crc32(data))
+        return data + struct.pack("<I", crc32(data))
 
     @property
     def sections(self) -> dict[str, tuple[int, int]]:
@@ -147,7 +147,7 @@ def decode_footer(data: bytes, file_bytes: int) -> Footer:
     Raises:
         DamagedError: they are not a footer, have other bits, or the file has another length.
     """
-    if len(data) != FOOTER_BYTES or zlib.crc32(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
+    if len(data) != FOOTER_BYTES or crc32(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
         raise DamagedError("the end")
     magic, *places = _FOOTER.unpack(data[:-4])
     if magic != MAGIC or places[0] != file_bytes:

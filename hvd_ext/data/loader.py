@@ -192,6 +192,9 @@ class DataLoader:
         positions = share(first, self.batch_size, self._rank)
         pool = self._pool
         if self.store is None:
+            if announce := getattr(self._dataset, "announce", None):
+                # The disk has the whole step to do, in the order that suits it.
+                pool.submit(lambda: [announce(self.sampler.sample(p)) for p in positions])
             return [pool.submit(self._load, position) for position in positions]
         records = zip(positions, self.store.start(first, pool), strict=True)
         return [then(pool, record, partial(self._decode, position)) for position, record in records]

@@ -16,6 +16,8 @@ from hvd_ext.data.order import Order
 
 NO_OWNER = -1
 _ALIGNMENT = 64
+# Behind each record lies a flag, which is raised once the record is there.
+_FLAG_BYTES = 1
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Owners:
     Attributes:
         owner: of each sample, or NO_OWNER where the owner's budget was used up before.
         first_use: position at which each sample is needed first.
-        offsets: where it lies in its owner's memory, bytes.
+        offsets: where it lies in its owner's memory, bytes; one more byte follows it.
         rank_bytes: what each rank keeps, bytes.
     """
 
@@ -84,7 +86,7 @@ class Owners:
 
         # In each rank's memory samples lie in the order of their first use.
         placed = np.lexsort((self.first_use, owner))
-        room = -(-lengths[: order.samples][placed] // _ALIGNMENT) * _ALIGNMENT
+        room = -(-(lengths[: order.samples][placed] + _FLAG_BYTES) // _ALIGNMENT) * _ALIGNMENT
         ends = np.cumsum(room)
         begins = np.concatenate([[0], ends])[np.searchsorted(owner[placed], np.arange(self.ranks))]
         end_in_rank = ends - begins[owner[placed]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from itertools import chain
 from json import dumps
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.cli import Advance
 from hvd_ext.data.ahead import map_ahead
@@ -57,7 +57,7 @@ def pack(samples: Samples, path: Path, advance: Advance) -> None:
             places[number] = _pad_to(file, record_begin(file.tell(), len(record))), len(record)
             file.write(record)
             checks += [
-                zlib.crc32(record[k : k + BLOCK_BYTES]) for k in range(0, len(record), BLOCK_BYTES)
+                crc32(record[k : k + BLOCK_BYTES]) for k in range(0, len(record), BLOCK_BYTES)
             ]
             advance(number + 1)
         names = dumps(samples.names).encode()
@@ -67,7 +67,7 @@ def pack(samples: Samples, path: Path, advance: Advance) -> None:
             file.write(section)
             begins.append(file.tell())
         index, check, name, end = begins
-        crcs = tuple(zlib.crc32(section) for section in sections)
+        crcs = tuple(crc32(section) for section in sections)
         footer = Footer(end + FOOTER_BYTES, begin, index, check, name, (crcs[0], crcs[1], crcs[2]))
         file.write(footer.encode())
         file.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.data import layout
 from hvd_ext.data.agreed import agreed
@@ -20,9 +20,12 @@ from hvd_ext.data.layout import BLOCK_BYTES, FOOTER_BYTES, DamagedError, Field, 
 from hvd_ext.data.reading import Bytes, FileReader
 from hvd_ext.data.staging import StagedCopy
 from hvd_ext.errors import UsageError
+from hvd_ext.units import MIB
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+_ANNOUNCED_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True)
@@ -161,18 +164,32 @@ class PackedFile:
         for first, end in [(0, count)] if wanted is None else runs(wanted):
             piece = data[first * BLOCK_BYTES : end * BLOCK_BYTES]
             begin = offset + first * BLOCK_BYTES
-            copied = self.copy and self.copy.has(begin, piece.size)
-            reader = self.copy.reader if self.copy and copied else self._reader
+            reader = self._reader_of(begin, piece.size)
             reader.into(piece, begin)
             for block in range(first, end):
-                check = zlib.crc32(data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES].data)
+                check = crc32(data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES].data)
                 if check != self.tables.checks[self._first_check[sample] + block]:
                     raise UsageError(
                         f"{reader.path}: sample {sample} ({self.name(sample)}) is damaged: its "
                         "checksum differs: "
-                        + ("delete this copy" if copied else "copy or pack the file again")
+                        + (
+                            "copy or pack the file again"
+                            if reader is self._reader
+                            else "delete this copy"
+                        )
                     )
         return data
+
+    def announce(self, sample: int) -> None:
+        """Have the kernel begin to read a record, which will soon be asked for."""
+        offset, length = map(int, self.tables.places[sample])
+        # A longer one keeps the disk busy by itself.
+        if length <= _ANNOUNCED_BYTES:
+            self._reader_of(offset, length).announce(offset, length)
+
+    def _reader_of(self, begin: int, count: int) -> FileReader:
+        """Of the copy, if it has these bytes by now."""
+        return self.copy.reader if self.copy and self.copy.has(begin, count) else self._reader
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -298,7 +315,7 @@ def _not_whole(path: Path, part: DamagedError) -> UsageError:
 def _section(reader: FileReader, footer: Footer, name: str) -> bytes:
     begin, end = footer.sections[name]
     data = reader.read(begin, end - begin)
-    if zlib.crc32(data) != footer.section_checks[list(footer.sections).index(name)]:
+    if crc32(data) != footer.section_checks[list(footer.sections).index(name)]:
         raise DamagedError(f"the section {name}")
     return data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -67,6 +68,12 @@ class FileReader:
             done += count
         with self._lock:
             self.bytes_read += done
+
+    def announce(self, offset: int, count: int) -> None:
+        """Have the kernel begin to read what will soon be asked for."""
+        # An error there is one here too, when it is read.
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the file."""

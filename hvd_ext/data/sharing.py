@@ -11,12 +11,12 @@ import logging
 import socket
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.data.reading import Bytes
 from hvd_ext.data.rounds import NO_PIECE, reading_rounds
@@ -143,4 +143,4 @@ class PieceSharing:
 
 
 def _check(data: Bytes) -> Bytes:
-    return np.array([zlib.crc32(data.data)], "<u4").view(np.uint8)
+    return np.array([crc32(data.data)], "<u4").view(np.uint8)

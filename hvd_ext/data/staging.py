@@ -14,11 +14,11 @@ import logging
 import os
 import socket
 import threading
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.data.agreed import agreed, require_threads
 from hvd_ext.data.reading import Bytes, FileReader
@@ -204,7 +204,7 @@ class StagedCopy:
             OSError: it cannot be written.
             HvdExtError: something else is read back.
         """
-        begin, expected = piece * PIECE_BYTES, zlib.crc32(data.data)
+        begin, expected = piece * PIECE_BYTES, crc32(data.data)
         _write(self._file, data, begin)
         os.fdatasync(self._file)
         # What is read back is to come from the disk.
@@ -213,7 +213,7 @@ class StagedCopy:
         for first in range(0, data.size, MIB):
             part = block[: data.size - first]
             self.reader.into(part, begin + first)
-            found = zlib.crc32(part.data, found)
+            found = crc32(part.data, found)
         if found != expected:
             raise HvdExtError(f"{self.path.parent} does not keep what is written to it")
         os.pwrite(self._marks, b"\1", piece)

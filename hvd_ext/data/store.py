@@ -1,7 +1,7 @@
 """Samples in the memory of the ranks: read once by one of them, then sent to whoever needs them.
 
-Within a node they are read in place. Who keeps and sends what is worked out in `owners`, some
-steps ahead, by each rank alike.
+Within a node they are read in place, once a flag behind them tells that they are there. Who
+keeps and sends what is worked out in `owners`, some steps ahead, by each rank alike.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hvd_ext.data.exchange import TAGS, RecordExchange
 from hvd_ext.data.order import Order
 from hvd_ext.data.owners import NO_OWNER, Owners
 from hvd_ext.errors import HvdExtError
+from hvd_ext.shm.flags import is_raised, load, raise_flag
 from hvd_ext.shm.regions import WindowError, map_files, map_regions
 from hvd_ext.units import format_bytes
 
@@ -124,6 +125,7 @@ class MemoryStore:
         self.size = self._measure(leaders, local_batch * (ahead + 1))
         regions = _map(comm, node, int(self._owners.rank_bytes[comm.rank]))
         self._regions = dict(zip(np.flatnonzero(self._local).tolist(), regions, strict=True))
+        self._addresses = {owner: region.ctypes.data for owner, region in self._regions.items()}
         node.Free()
         # Of the samples that this rank keeps, those that are not there yet.
         self._coming: dict[int, Future[Bytes]] = {}
@@ -162,17 +164,18 @@ class MemoryStore:
                     mine[-1].add_done_callback(partial(self._arrived, sample))
             elif owner == rank:
                 mine.append(self._own(sample))
+            elif self._local[owner]:
+                mine.append(self._peers(sample, owner))
             else:
-                shared, count = bool(self._local[owner]), int(self._lengths[sample])
-                place = self._place(sample, owner) if shared else np.empty(count, np.uint8)
-                assert self._exchange
+                place = np.empty(int(self._lengths[sample]), np.uint8)
                 tag = (before + entry % self._batch) % TAGS
-                mine.append(self._exchange.receive(place, owner, tag, shared=shared))
+                assert self._exchange
+                mine.append(self._exchange.receive(place, owner, tag))
         for entry in step.sent(rank):
             user, tag = int(step.users[entry]), (before + entry % self._batch) % TAGS
-            data = self._own(int(step.samples[entry]))
-            assert self._exchange
-            self._exchange.send(data, user, tag, shared=bool(self._local[user]))
+            if not self._local[user]:
+                assert self._exchange
+                self._exchange.send(self._own(int(step.samples[entry])), user, tag)
         return mine
 
     def close(self) -> None:
@@ -186,19 +189,23 @@ class MemoryStore:
         if owner != NO_OWNER:
             place = self._place(sample, owner)
             place[:] = record
+            raise_flag(self._flag(sample, owner))
             record = place
         record.flags.writeable = False
         return record
 
     def _own(self, sample: int) -> Future[Bytes]:
         """A sample that this rank keeps, or is about to."""
-        coming = self._coming.get(sample)
-        if coming is None:
-            coming = Future()
-            record = self._place(sample, self._rank)
-            record.flags.writeable = False
-            coming.set_result(record)
-        return coming
+        return self._coming.get(sample) or _done(self._place(sample, self._rank))
+
+    def _peers(self, sample: int, owner: int) -> Future[Bytes]:
+        """A sample that another rank of this node keeps, or is about to."""
+        record, there = self._place(sample, owner), partial(is_raised, self._flag(sample, owner))
+        if there():
+            return _done(record)
+        record.flags.writeable = False
+        assert self._exchange
+        return self._exchange.wait_for(record, there, owner)
 
     def _arrived(self, sample: int, read: Future[Bytes]) -> None:
         if not read.cancelled() and not read.exception():
@@ -208,6 +215,10 @@ class MemoryStore:
         """Where a rank of this node keeps a sample."""
         begin = int(self._owners.offsets[sample])
         return self._regions[owner][begin : begin + int(self._lengths[sample])]
+
+    def _flag(self, sample: int, owner: int) -> int:
+        """The address of the byte that tells whether the sample is there."""
+        return self._addresses[owner] + int(self._owners.offsets[sample] + self._lengths[sample])
 
     def _measure(self, leaders: NDArray[np.int64], records_ahead: int) -> StoreSize:
         lengths = self._lengths[: len(self._owners.owner)]
@@ -219,6 +230,13 @@ class MemoryStore:
             ),
             ahead_bytes=records_ahead * int(lengths.max()),
         )
+
+
+def _done(record: Bytes) -> Future[Bytes]:
+    record.flags.writeable = False
+    done: Future[Bytes] = Future()
+    done.set_result(record)
+    return done
 
 
 def sharing_memory(comm: MPI.Comm) -> MPI.Comm:
@@ -233,6 +251,7 @@ def sharing_memory(comm: MPI.Comm) -> MPI.Comm:
     problem = ""
     try:
         map_regions(node, _HEADER_BYTES)
+        load()
     except WindowError as error:
         problem = str(error)
     problems = [text for text in comm.allgather(problem) if text]

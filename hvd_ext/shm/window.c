@@ -256,3 +256,10 @@ int window_call(struct call *c) {
     return c->buffer ? one_shot(c->window, x, c->buffer, ticket, c->timeout_s)
                      : exchange_all(c->window, x, ticket, c->timeout_s);
 }
+
+/* Flags beside data that ranks share: `flags.py`. */
+void flag_raise(_Atomic uint8_t *flag) { atomic_store_explicit(flag, 1, memory_order_release); }
+
+int flag_is_raised(_Atomic uint8_t *flag) {
+    return atomic_load_explicit(flag, memory_order_acquire);
+}

@@ -99,7 +99,7 @@ class NodeWindow:
         Raises:
             WindowError: on every rank of the node alike, with the first reason.
         """
-        self._library = _library()
+        self._library = load_library()
         self._size = node.size
         self._regions = map_regions(node, _HEADER_BYTES + data_bytes)
         addresses = [address(region) for region in self._regions]
@@ -265,7 +265,12 @@ def _half_bytes(message_bytes: int) -> int:
     return align_up(message_bytes) if message_bytes <= SHORT_BYTES else PIECE_BYTES
 
 
-def _library() -> ctypes.CDLL:
+def load_library() -> ctypes.CDLL:
+    """What is compiled of this package.
+
+    Raises:
+        WindowError: it cannot be loaded.
+    """
     path = Path(__file__).with_name("libwindow.so")
     try:
         library = ctypes.CDLL(str(path))
@@ -283,4 +288,6 @@ def _library() -> ctypes.CDLL:
     library.window_done.argtypes = [address, ticket]
     library.window_done.restype = None
     library.window_finish.argtypes = [address, ticket, timeout_s]
+    library.flag_raise.argtypes = library.flag_is_raised.argtypes = [address]
+    library.flag_raise.restype = None
     return library

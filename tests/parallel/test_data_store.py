@@ -261,7 +261,7 @@ def test_more_memory_than_there_is_is_refused_by_all_ranks_alike(comm: MPI.Comm)
 
 @pytest.mark.ranks(2)
 def test_a_rank_that_does_not_come_is_named(
-    comm: MPI.Comm, path: Path, monkeypatch: pytest.MonkeyPatch
+    comm: MPI.Comm, path: Path, nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HVD_EXT_STALL_TIMEOUT_S", "0.5")
     ended: list[Exception] = []
@@ -271,10 +271,30 @@ def test_a_rank_that_does_not_come_is_named(
             file, 3, Order(SAMPLES, 1), rank=comm.rank, size=2, prefetch_factor=0,
             store="memory", comm=comm, collate_fn=tuples,
         )  # fmt: skip
-        for _ in range(4):
-            next(loader)
+        next(loader)
         if comm.rank == 0:
+            list(loader)  # the first epoch, in which each sample is read by whoever needs it
             with pytest.raises(HvdExtError, match=r"rank 1 \(.*\) did not reach an exchange of"):
                 list(loader)
             assert ended
         comm.Barrier()
+
+
+@pytest.mark.ranks(3)
+def test_ranks_of_a_node_need_not_keep_step(comm: MPI.Comm, path: Path) -> None:
+    with PackedFile(path) as file:
+        order = Order(SAMPLES, seed=3)
+        loader = DataLoader(
+            file, 2, order, rank=comm.rank, size=3, transform=seen, collate_fn=tuples,
+            store="memory", comm=comm,
+        )  # fmt: skip
+        steps = 40 * SAMPLES // loader.global_batch
+        mine = [next(loader) for _ in range(4)]  # all are read, but for what is read ahead
+        for rank in range(comm.size):
+            if rank == comm.rank:
+                mine += [next(loader) for _ in range(4, steps)]
+            comm.Barrier()
+        row = [x for step in zip(*comm.allgather(mine), strict=True) for part in step for x in part]
+        right = [expected(order, position) for position in range(len(row))]
+        parallel_assert(comm, row == right, "other samples")
+        loader.close()

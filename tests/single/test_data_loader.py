@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from concurrent.futures import thread
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -77,6 +77,22 @@ def test_look_ahead_is_bounded() -> None:
         loader.close()  # waits for those that are being read
         assert len(set(dataset.seen)) == len(dataset.seen)
         assert threading.get_ident() not in dataset.threads
+
+
+def test_a_step_is_announced_before_its_samples_are_read() -> None:
+    class Announced(Squares):
+        announced: ClassVar[list[int]] = []
+
+        def announce(self, sample: int) -> None:
+            assert self.seen == self.announced[: len(self.announced) // 3 * 3]
+            self.announced.append(sample)
+            if len(self.announced) % 3 == 0:
+                raise OSError("whoever reads it will see")
+
+    dataset = Announced(10)
+    loader = DataLoader(dataset, 3, Order(10, 1), num_workers=1, prefetch_factor=0)
+    numbers = [n for _ in range(3) for n in next(loader)["number"]]
+    assert dataset.announced == dataset.seen == numbers
 
 
 def test_a_loader_that_is_forgotten_is_collected_whatever_locks_are_held() -> None:

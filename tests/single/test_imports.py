@@ -26,7 +26,7 @@ FACTS = {
     "hvd_ext.statistics",
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
-DATA = {*FACTS, "numpy"}
+DATA = {*FACTS, "numpy", "zlib_ng"}
 SHOWN = {"rich", "numpy", "matplotlib"}
 # Geometry is integers: no torch, no MPI.
 _EXCHANGE = {*MPI, "torch", "hvd_ext.job", "hvd_ext.spatial.geometry"}
@@ -112,11 +112,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.data.loader": {*MPI, "hvd_ext.data"},
     "hvd_ext.data.exchange": {*MPI, "hvd_ext.data", "hvd_ext.job"},
     "hvd_ext.data.group_reading": {*MPI, "hvd_ext.data"},
-    "hvd_ext.data.sharing": {*MPI, "hvd_ext.data", "hvd_ext.job"},
+    "hvd_ext.data.sharing": {*MPI, "zlib_ng", "hvd_ext.data", "hvd_ext.job"},
     # Take a communicator, and import MPI where they are given one.
     "hvd_ext.data.agreed": {*MPI, "hvd_ext.data"},
-    "hvd_ext.data.packed": {*MPI, "hvd_ext.data"},
-    "hvd_ext.data.staging": {*MPI, "hvd_ext.data"},
+    "hvd_ext.data.packed": {*MPI, "zlib_ng", "hvd_ext.data"},
+    "hvd_ext.data.staging": {*MPI, "zlib_ng", "hvd_ext.data"},
     "hvd_ext.data.pack": {*DATA, "hvd_ext.data", "PIL"},
     **SPATIAL,
     **HVPROF,
