@@ -69,4 +69,4 @@ check: env  ## ruff, mypy, and which room may import which
 
 clean:  ## remove the environments and what was built in the checkout
 	rm -rf .venv .venv.lock .venvs build *.egg-info
-	rm -f profiling/hvprof/recorder/libhvprof.so hvd_ext/shm/libwindow.so hvd_ext/compression/libcodec.so
+	rm -f profiling/hvprof/recorder/libhvprof.so hvd_ext/*/lib*.so

@@ -15,9 +15,10 @@ from setuptools.command.build import build
 
 # Loaded with ctypes or LD_PRELOAD: plain shared libraries, no Python extensions.
 WINDOW = ("hvd_ext/shm/window.c", "hvd_ext/shm/libwindow.so")
+NATIVE = ("hvd_ext/allreduce/native.c", "hvd_ext/allreduce/libnative.so")
 CODEC = ("hvd_ext/compression/codec.c", "hvd_ext/compression/libcodec.so")
 RECORDER = ("profiling/hvprof/recorder/pmpi.c", "hvprof/recorder/libhvprof.so")
-LIBRARIES = (WINDOW, CODEC, RECORDER)
+LIBRARIES = (WINDOW, NATIVE, CODEC, RECORDER)
 ROOTS = {"hvd_ext": "hvd_ext", "hvprof": "profiling/hvprof", "hvd_launch": "launch/hvd_launch"}
 
 
@@ -43,7 +44,7 @@ def mpi_compiler() -> list[str]:
 class BuildLibraries(Command):
     """Compile the C libraries into the packages that load them."""
 
-    description = "compile the node window, the codec and the recorder"
+    description = "compile the node window, the library's allreduce, the codec and the recorder"
     user_options: ClassVar[list[tuple[str, str, str]]] = []
 
     def initialize_options(self) -> None:
@@ -59,6 +60,7 @@ class BuildLibraries(Command):
         # The recorder is preloaded into programs without MPI too: it must not bring one.
         for (source, library), command in (
             (WINDOW, [*cc, "-O3", "-fwrapv", *shared]),
+            (NATIVE, [*cc, "-O2", *shared]),
             # One rounding for each operation, whatever the CPU can do.
             (CODEC, [*cc, "-O3", "-fwrapv", "-ffp-contract=off", *shared]),
             (RECORDER, [*mpicc, "-O2", *shared, "-Wl,--as-needed"]),

@@ -15,7 +15,6 @@ from pathlib import Path
 from gpu_run import Check, Failure
 from make_env import HOROVOD_BUILD, ROOT, ROOTS
 
-SHM = ROOT / "hvd_ext" / "shm"
 JSON = re.compile(r"\{")
 FACTS = """
 import json, os, mpi4py
@@ -61,7 +60,9 @@ def make_environment(check: Check, wheels: Path | None) -> None:
             file.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
     link_driver(venv)
     flags = ("-O3", "-fwrapv", "-shared", "-fPIC", "-pthread")
-    check.run("window", 60, "cc", *flags, SHM / "window.c", "-o", SHM / "libwindow.so")
+    for folder, name in (("shm", "window"), ("allreduce", "native")):
+        source = ROOT / "hvd_ext" / folder / f"{name}.c"
+        check.run(name, 60, "cc", *flags, source, "-o", source.with_name(f"lib{name}.so"))
     # The first import of both may have to read gigabytes.
     facts = check.run("facts", 240, check.python, "-c", FACTS)
     check.results["machine"] = json.loads(next(filter(JSON.match, facts.splitlines())))

@@ -43,7 +43,7 @@ PROJECT_SOURCES = (
     ROOT / "setup.py",
     ROOT / "pyproject.toml",
     *sorted((ROOT / "profiling" / "hvprof" / "recorder").glob("*.[ch]")),
-    *sorted((ROOT / "hvd_ext" / "shm").glob("*.[ch]")),
+    *sorted((ROOT / "hvd_ext").glob("*/*.[ch]")),
 )
 EXTRAS = "torch,images,plot,dev"
 # What hvd_ext, hvprof and hvd_launch need beside MPI, and what the trainers need beside that.

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hvd_ext.allreduce import native
+from hvd_ext.allreduce.algorithms import NATIVE
 from hvd_ext.allreduce.prepare import prepare
-from hvd_ext.errors import StallError
+from hvd_ext.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.allreduce.operations import Array, Operation
 
-# Anything but 0 or None means that ranks did not arrive.
+# Anything but 0 or None is a code of the exchange's own for what went wrong.
 PlannedCall = Callable[[], "int | None"]
 
 
@@ -27,8 +29,8 @@ class Exchange(Protocol):
     def on(self, comm: MPI.Comm) -> PlannedCall:
         """The same on another communicator of the same ranks, for another thread."""
 
-    def stall(self, code: int) -> StallError:
-        """The error that `run` stands for by what it gave; the job ends soon."""
+    def error(self, code: int) -> Exception:
+        """What `run` stands for by the code that it gave; after a stall the job ends soon."""
 
 
 class MessageExchange:
@@ -44,14 +46,20 @@ class MessageExchange:
         """Plan the exchange; UsageError as `prepare` raises it."""
         self._rest = (buffer, operation, dtype)
         self._algorithm = algorithm
-        self.run: PlannedCall = prepare(algorithm, comm, *self._rest)
+        self.run = self.on(comm)
 
     def on(self, comm: MPI.Comm) -> PlannedCall:
-        return prepare(self._algorithm, comm, *self._rest)
+        buffer, operation, dtype = self._rest
+        call = prepare(self._algorithm, comm, buffer, operation, dtype)
+        as_it_is = operation.name != "average" and DTYPES[dtype].dtype_class != "half"
+        if self._algorithm == NATIVE and as_it_is:
+            return native.plan(comm, buffer, operation)
+        return call
 
-    def stall(self, code: int) -> StallError:
-        """Never called: MPI itself waits."""
-        raise NotImplementedError(code)
+    def error(self, code: int) -> Exception:
+        from mpi4py import MPI
+
+        return MPI.Exception(code)
 
 
 class StagedFromDevice:
@@ -70,8 +78,8 @@ class StagedFromDevice:
         run = self._inner.on(comm)
         return lambda: self._staged(run)
 
-    def stall(self, code: int) -> StallError:
-        return self._inner.stall(code)
+    def error(self, code: int) -> Exception:
+        return self._inner.error(code)
 
     def _staged(self, run: PlannedCall) -> int | None:
         self._device.get(out=self._host)

@@ -149,11 +149,12 @@ class PersistentAllreduce:
 
         Raises:
             StallError: ranks did not arrive in time (`shared_memory` only: MPI waits).
+            MPI.Exception: the library refuses.
             UsageError: it was started, and not waited for.
         """
         if self._started is None and not listening():
             if code := self._run():
-                raise self._exchange.stall(code)
+                raise self._exchange.error(code)
             return
         self._check_idle()
         self._call(self._run)
@@ -183,7 +184,7 @@ class PersistentAllreduce:
     def _call(self, run: PlannedCall) -> None:
         start_s = time.monotonic()
         if code := run():
-            raise self._exchange.stall(code)
+            raise self._exchange.error(code)
         if listening():
             emit(
                 CommEvent(

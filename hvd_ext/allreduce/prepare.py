@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.allreduce import native
 from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE, implementation
 from hvd_ext.allreduce.half import reduce_half
 from hvd_ext.allreduce.operations import Array, Operation
@@ -75,8 +74,6 @@ def prepare(
         through_float32 = _quiet(functools.partial(reduce_half, reduce))
         return functools.partial(through_float32, comm, buffer, operation)
     if operation.name != "average":
-        if algorithm == NATIVE:
-            return native.prepare(comm, buffer, operation)
         return functools.partial(reduce, comm, buffer, operation)
     if dtype_class == "integer":
         raise UsageError(f"average of {name}: use sum, or a float dtype")

@@ -84,5 +84,5 @@ class SharedMemoryExchange:
         """The same: no messages are sent that others could match."""
         return self.run
 
-    def stall(self, code: int) -> StallError:
+    def error(self, code: int) -> StallError:
         return self._monitor.give_up(self._window.late(code))

@@ -159,7 +159,7 @@ BUILT_IN = Table(
 _INTEL = Table(
     (
         Row(
-            1, 2, "host", ((0, SHARED_MEMORY), (4 << 10, NATIVE), (2 << 20, SHARED_MEMORY)), "float"
+            1, 2, "host", ((0, SHARED_MEMORY), (2 << 10, NATIVE), (2 << 20, SHARED_MEMORY)), "float"
         ),
         *BUILT_IN.rows,
     ),

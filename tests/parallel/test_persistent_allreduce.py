@@ -7,6 +7,9 @@ import resource
 import numpy as np
 import pytest
 
+from hvd_ext.allreduce import native
+from hvd_ext.allreduce.exchange import MessageExchange
+from hvd_ext.allreduce.operations import OPERATIONS, Operation
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
 from hvd_ext.shm.regions import WindowError
@@ -50,6 +53,7 @@ def test_every_operation_and_dtype(topology, dtype, name):
             PersistentAllreduce(topology, array, name, algorithm="shared_memory"),
             PersistentAllreduce.in_arena(topology, count, dtype, name),
             PersistentAllreduce(topology, array, name),
+            PersistentAllreduce(topology, array, name, algorithm="native"),
         ):
             check(topology, planned, name)
 
@@ -87,3 +91,14 @@ def test_where_one_rank_has_no_memory_to_share_all_use_the_librarys_own(topology
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert alone.algorithm == "native"
     check(topology, alone, "sum")
+
+
+def test_what_the_library_refuses_is_raised(topology):
+    from mpi4py import MPI
+
+    of_integers = Operation("sum", np.bitwise_and, "BAND")
+    run = native.plan(topology.world, np.zeros(3, np.float32), of_integers)
+    if (code := run()) == 0:  # MPI need not look
+        pytest.skip("this library takes it")
+    exchange = MessageExchange("native", topology.world, np.zeros(3), OPERATIONS["sum"], "float64")
+    assert exchange.error(code).Get_error_class() in (MPI.ERR_OP, MPI.ERR_ARG, MPI.ERR_INTERN)
