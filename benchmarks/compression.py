@@ -53,7 +53,7 @@ _DIRECT = """{"version": 1, "rows": [
 def main(arguments: Sequence[str]) -> int:
     """Build the hosts and launch the ranks, or be one."""
     example = "--hosts 4 --ranks-per-host 1 --gbit 1 --json F"
-    parser = harness.parser("compression", __doc__, example, rounds=5)
+    parser = harness.parser("compression", __doc__, example, rounds=9)
     harness.add_hosts(parser, least=1)
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
     parser.add_argument(

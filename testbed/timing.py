@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -19,11 +20,15 @@ def interleave(
     timed: Callable[[Callable[[], None]], float],
     warm_up: int = 3,
 ) -> dict[str, list[float]]:
-    """Time every contender once a round, so that what disturbs one disturbs all."""
+    """Time every contender once a round, so that what disturbs one disturbs all.
+
+    Each round has another order, the same on all ranks: what went before leaves its marks on
+    caches and queues.
+    """
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(warm_up + rounds):
-        for name, call in contenders.items():
-            time_s = timed(call)
+        for name in random.Random(number).sample(list(contenders), len(contenders)):
+            time_s = timed(contenders[name])
             if number >= warm_up:
                 samples[name].append(time_s)
     return samples

@@ -111,7 +111,9 @@ def test_counts_and_bytes_are_exact_on_every_mpi(built: Built, size: int, tmp_pa
     assert [rank.rank for rank in recording.ranks] == list(range(size))
     known = known_messages(size)
     for rank in recording.ranks:
-        assert (rank.state, rank.dropped_calls, rank.registration_cache) == ("finalized", 0, None)
+        assert (rank.state, rank.dropped_calls) == ("finalized", 0)
+        # One that the library counts, if it was built to, has nothing to keep here.
+        assert rank.registration_cache is None or rank.registration_cache.hits == 0
         cells = [cell for cell in rank.cells if cell.operation != "barrier"]
         assert totals(rank, "control") == {"sendrecv": (1, 4)}
         assert totals(rank, "transport") == {"barrier": (1, 0)}
