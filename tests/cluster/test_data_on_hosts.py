@@ -1,10 +1,11 @@
-"""Samples on two hosts: what is counted as sent is what the links carry, and no more."""
+"""Samples on several hosts: what is counted as sent is what the links carry, and no more."""
 
 from __future__ import annotations
 
 import json
 
 import numpy as np
+import pytest
 
 from hvd_ext.cli import progress
 from hvd_ext.data.pack import pack
@@ -14,13 +15,14 @@ HEADERS = 1.04
 SAMPLES = 32
 
 
-def test_the_links_carry_what_stores_and_staging_say(build, launch_on, tmp_path):
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_the_links_carry_what_stores_and_staging_say(build, launch_on, tmp_path, count):
     path = tmp_path / "a.pack"
     array = np.random.default_rng(0).integers(0, 9, (SAMPLES, 2**16), np.int32)
     with progress("packing", shown=False) as advance:
         pack(Arrays({"x": array}), path, advance)
     file_bytes = path.stat().st_size
-    with build(2) as hosts:
+    with build(count) as hosts:
         done = launch_on(hosts, 1, ["tests/programs/samples_on_hosts.py", path, "/dev/shm/disk"])
     assert done.returncode == 0, done.stdout
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
@@ -28,7 +30,7 @@ def test_the_links_carry_what_stores_and_staging_say(build, launch_on, tmp_path)
     assert kept["sent_bytes"] == kept["expected_bytes"]
     for sent, wire in zip(kept["sent_bytes"], kept["wire_bytes"], strict=True):
         assert sent <= wire <= HEADERS * sent
-    # Of each byte one host reads it, and sends it to the other.
+    # Of each byte one host reads it, and sends it to the others.
     assert sum(staged["read_bytes"]) == file_bytes
     for read, wire in zip(staged["read_bytes"], staged["wire_bytes"], strict=True):
-        assert 0 < read <= wire <= HEADERS * read
+        assert 0 < (count - 1) * read <= wire <= HEADERS * (count - 1) * read
