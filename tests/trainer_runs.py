@@ -57,19 +57,20 @@ def run_in_turn(
     to be that.
 
     Args:
-        size: of ranks.
+        size: of ranks; 0: one process, without a launcher.
         folder: an empty one.
-        commands: by the names of the runs, a trainer's module and its flags.
+        commands: by the names of the runs, a module with a `main`, and its flags.
     """
-    lines = [[*map(str, command), "--threads", "1"] for command in commands.values()]
+    lines = [list(map(str, command)) for command in commands.values()]
     (folder / "commands.json").write_text(json.dumps(lines))
+    launcher = LAUNCHERS["hvd-launch"](size) if size else []
     program = [sys.executable, "-m", "tests.programs.in_turn", str(folder)]
-    job = run_to_end([*LAUNCHERS["hvd-launch"](size), *program], rank_environment({}), 200)
+    job = run_to_end([*launcher, *program], rank_environment({}), 200)
     assert job.returncode == 0, job.stdout
     found = {}
     for number, (name, command) in enumerate(zip(commands, lines, strict=True)):
         ranks = [json.loads(path.read_text()) for path in folder.glob(f"{number}-*.json")]
-        assert len(ranks) == size, job.stdout
+        assert len(ranks) == max(size, 1), job.stdout
         (code,) = {rank["returncode"] for rank in ranks}
         out, err = ("".join(rank[stream] for rank in ranks) for stream in ("stdout", "stderr"))
         found[name] = subprocess.CompletedProcess(command, code, out, err)

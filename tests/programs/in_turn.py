@@ -1,4 +1,4 @@
-"""Run several trainers in one job. Argument: a folder.
+"""Run several programs in one process, and so several trainers in one job. Argument: a folder.
 
 Its commands.json has the command lines. Each rank leaves in N-PID.json what its N-th run
 printed, and the code that a process of its own would have ended with.
