@@ -3,6 +3,7 @@ has the test itself run on them."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,8 @@ from tests.launching import LAUNCHERS, rank_environment, run_to_end
 
 pytest_plugins = ["tests.ranks.plugin"]
 
+# Tests run side by side, on small tensors: more threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # How long an example takes depends on the machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")

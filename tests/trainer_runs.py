@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+
+from tests.launching import LAUNCHERS, rank_environment, run_to_end
 
 ROOT = Path(__file__).parents[1]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
@@ -26,6 +30,8 @@ def run_ranks(
         env=os.environ
         | {
             "OMP_NUM_THREADS": "1",
+            # Tests beside this one may want the cores.
+            "OMPI_MCA_mpi_yield_when_idle": "1",
             # horovodrun asks the shell for mpirun.
             "PATH": f"{HOROVODRUN.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         },
@@ -40,6 +46,35 @@ def train(size: int, *flags: object, timeout: float = 120) -> subprocess.Complet
     done = run_ranks(size, "-m", *flags, "--threads", 1, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done
+
+
+def run_in_turn(
+    size: int, folder: Path, commands: Mapping[str, Sequence[object]]
+) -> dict[str, subprocess.CompletedProcess[str]]:
+    """Run trainers one after another in one job of `size` ranks: starting a job takes longest.
+
+    Returns what each did as if it had been a job of its own. One that kills its process has
+    to be that.
+
+    Args:
+        size: of ranks; 0: one process, without a launcher.
+        folder: an empty one.
+        commands: by the names of the runs, a module with a `main`, and its flags.
+    """
+    lines = [list(map(str, command)) for command in commands.values()]
+    (folder / "commands.json").write_text(json.dumps(lines))
+    launcher = LAUNCHERS["hvd-launch"](size) if size else []
+    program = [sys.executable, "-m", "tests.programs.in_turn", str(folder)]
+    job = run_to_end([*launcher, *program], rank_environment({}), 200)
+    assert job.returncode == 0, job.stdout
+    found = {}
+    for number, (name, command) in enumerate(zip(commands, lines, strict=True)):
+        ranks = [json.loads(path.read_text()) for path in folder.glob(f"{number}-*.json")]
+        assert len(ranks) == max(size, 1), job.stdout
+        (code,) = {rank["returncode"] for rank in ranks}
+        out, err = ("".join(rank[stream] for rank in ranks) for stream in ("stdout", "stderr"))
+        found[name] = subprocess.CompletedProcess(command, code, out, err)
+    return found
 
 
 def read_log(folder: Path, name: str = "log.csv") -> list[dict[str, str]]:

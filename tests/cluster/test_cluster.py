@@ -16,7 +16,13 @@ IN_SWEEP = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("count", "ranks_per_host"), [(2, 1), (2, 2), (4, 1), pytest.param(4, 2, marks=IN_SWEEP)]
+    ("count", "ranks_per_host"),
+    [
+        (2, 2),
+        pytest.param(2, 1, marks=pytest.mark.long),
+        pytest.param(4, 1, marks=pytest.mark.long),
+        pytest.param(4, 2, marks=IN_SWEEP),
+    ],
 )
 def test_parameters_are_horovods_on_several_hosts(build, launch_on, count, ranks_per_host):
     with build(count) as hosts:
@@ -54,7 +60,16 @@ def test_a_sharded_optimizer_gives_the_bits_of_the_unsharded(
     assert done.stdout.count("ok ") == 2 * 2 * ranks_per_host
 
 
-@pytest.mark.parametrize("how", ["construct", "step", "die", "leave"])
+# All on one host: test_failures.
+@pytest.mark.parametrize(
+    "how",
+    [
+        "step",
+        "die",
+        pytest.param("construct", marks=pytest.mark.long),
+        pytest.param("leave", marks=pytest.mark.long),
+    ],
+)
 def test_a_rank_missing_on_the_other_host_ends_the_job_by_name(build, launch_on, how):
     with build(2) as hosts:
         done = launch_on(hosts, 1, [MISSING, how], env={"HVD_EXT_STALL_TIMEOUT_S": "4"})

@@ -37,18 +37,11 @@ def train(
     return run_to_end(command, rank_environment(env), 90)
 
 
-def test_gradients_need_no_dev_shm() -> None:
+def test_containers_need_no_dev_shm_and_may_keep_files_apart() -> None:
     """Docker and Kubernetes give 64 MiB; here it is less than the gradients."""
     small = ["unshare", "--mount", "sh", "-c", SMALL, "sh"]
     needs(*small)
-    done = train(small)
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.count(SHARED) == 2, done.stdout
-
-
-def test_containers_that_keep_only_files_apart_share_gradients() -> None:
-    needs("unshare", "--mount")
-    done = train([], ["unshare", "--mount"])
+    done = train(small, ["unshare", "--mount"])
     assert done.returncode == 0, done.stdout
     assert done.stdout.count(SHARED) == 2, done.stdout
 
@@ -101,6 +94,8 @@ def test_a_container_on_each_host(hosts: Hosts, tmp_path: Path) -> None:
     assert printed.count(SHARED) == 4, printed
 
 
+# How its variables are read: tests/single/test_launch_operator.py.
+@pytest.mark.long
 def test_an_mpi_operators_job(hosts: Hosts, tmp_path: Path) -> None:
     """The launcher's variables tell hosts, slots and the way there; nothing else is said."""
     hostfile = tmp_path / "hostfile"

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 SAMPLES, AHEAD = 5, 2
 GRIDS = {
-    4: [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1)],
-    # Extents that three do not divide.
+    # The last ones do not divide the extents.
+    4: [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (4, 1, 1), (1, 4, 1), (1, 1, 4)],
     3: [(3, 1, 1), (1, 3, 1), (1, 1, 3)],
 }
+KEPT = pytest.mark.parametrize("kept", [None, "memory", 1_000_000])
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +48,7 @@ def digests(batch: list[Any]) -> list[int]:
     return [zlib.crc32(np.ascontiguousarray(block)) for block in batch[0]]
 
 
-@pytest.mark.ranks(*GRIDS)
-@pytest.mark.parametrize("kept", [None, "memory", 1_000_000])
-def test_blocks_are_slices_and_each_byte_is_read_once_a_group(
-    comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept: Any
-) -> None:
+def check_blocks(comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept: Any) -> None:
     order = Order(SAMPLES, seed=1)
     for shape in GRIDS[comm.size]:
         grid = ProcessGrid(*shape, comm=comm)
@@ -97,3 +94,20 @@ def test_blocks_are_slices_and_each_byte_is_read_once_a_group(
                     parallel_assert(comm, read % file.lengths[0] == 0 and read >= once, f"{read}")
         group.Free()
         sharing.Free()
+
+
+@pytest.mark.ranks(4)
+@KEPT
+def test_blocks_are_slices_and_each_byte_is_read_once_a_group(
+    comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept: Any
+) -> None:
+    check_blocks(comm, arrays, path, kept)
+
+
+@pytest.mark.long
+@pytest.mark.ranks(3)
+@KEPT
+def test_an_odd_number_of_ranks_shares_samples(
+    comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept: Any
+) -> None:
+    check_blocks(comm, arrays, path, kept)

@@ -23,7 +23,9 @@ def run(script: Path) -> str:
     done = subprocess.run(
         words,
         cwd=ROOT,
-        env=environment() | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
+        # Tests beside this one may want the cores.
+        env=environment({"OMPI_MCA_mpi_yield_when_idle": "1"})
+        | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -39,15 +41,23 @@ def test_they_are_short() -> None:
     assert all(len(script.read_text().splitlines()) < 60 for script in scripts)
 
 
-def test_digits_are_learnt_the_same_with_horovods_own_exchange(tmp_path: Path) -> None:
+def accuracy(script: Path) -> str:
     pytest.importorskip("sklearn")
+    (told,) = re.findall(r"2 ranks read ([\d.]+)%", run(script))
+    return told
+
+
+def test_digits_are_learnt() -> None:
+    assert float(accuracy(EXAMPLES / "digits.py")) > 95
+
+
+@pytest.mark.long
+def test_digits_are_learnt_the_same_with_horovods_own_exchange(tmp_path: Path) -> None:
     script = (EXAMPLES / "digits.py").read_text()
     stock = tmp_path / "digits.py"
     stock.write_text(script.replace("import hvd_ext.torch as hvd", "import horovod.torch as hvd"))
     assert stock.read_text() != script
-    told = [re.findall(r"2 ranks read ([\d.]+)%", run(s)) for s in (EXAMPLES / "digits.py", stock)]
-    assert told[0] == told[1]
-    assert float(told[0][0]) > 95
+    assert accuracy(EXAMPLES / "digits.py") == accuracy(stock)
 
 
 def test_a_shared_sample_is_learnt_as_a_whole_one() -> None:

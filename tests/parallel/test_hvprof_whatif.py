@@ -1,4 +1,5 @@
-"""A trace of a real training is replayed, and its exchanges tell when gradients were ready."""
+"""Of a real training: what its steps are made of; its trace is replayed, and its exchanges
+tell when gradients were ready."""
 
 from __future__ import annotations
 
@@ -10,20 +11,44 @@ import pytest
 
 import hvprof
 from hvprof.analysis.replay.timeline import steps_of
+from hvprof.cli import main
 from hvprof.format.trace import load_trace
 from tests.recorded import RECORD, run
 
 _TRAINING = ["--synthetic", "--steps", "8", "--blocks", "2", "--features", "8", "--patch", "16"]
 
 
-@pytest.mark.parametrize("exchange", ["hvd_ext", "horovod"])
-def test_a_training_is_replayed(exchange: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edsr.train", *_TRAINING, "--exchange", exchange]
-    command += ["--output", str(tmp_path / "out")]
-    record = [*RECORD, "-o", tmp_path / "run", "--trace", "100000", "--"]
+@pytest.fixture(scope="module", params=["hvd_ext", "horovod"])
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    """An exchange, and the recording of a training with it on two ranks."""
+    folder = tmp_path_factory.mktemp(request.param)
+    command = [sys.executable, "-m", "edsr.train", *_TRAINING, "--exchange", request.param]
+    command += ["--output", str(folder / "out")]
+    record = [*RECORD, "-o", folder / "run", "--trace", "100000", "--"]
     done = run([*record, "horovodrun", "-np", "2", *command])
     assert done.returncode == 0, done.stderr
-    trace = load_trace(hvprof.load(tmp_path / "run"))
+    return request.param, folder / "run"
+
+
+def test_a_trainer_says_where_its_steps_time_goes(recorded: tuple[str, Path]) -> None:
+    for rank in hvprof.load(recorded[1]).ranks:
+        calls = {region.name: region.calls for region in rank.regions}
+        parts = ("load", "forward", "backward", "update", "exposed", "step")
+        assert {name: calls[name] for name in parts} == dict.fromkeys(parts, 8)
+        assert calls["checkpoint"] == 1
+        steps = rank.all_steps
+        assert steps is not None
+        assert steps.exposed_s > 0
+        assert steps.compute_s > 0
+
+
+def test_a_training_is_replayed(
+    recorded: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    exchange, recording = recorded
+    trace = load_trace(hvprof.load(recording))
     assert trace is not None
     steps = steps_of(trace)
     assert len(steps) >= 7
@@ -40,12 +65,10 @@ def test_a_training_is_replayed(exchange: str, tmp_path: Path) -> None:
                 assert one.ready_s <= rank.blocked[-1].end_s
         else:
             assert not told
-    asked = [sys.executable, "-m", "hvprof", "whatif", tmp_path / "run", "--json"]
     found = {}
     for name, arguments in (("slower", ["--bandwidth", "1e-5x"]), ("none", ["--no-exchange"])):
-        done = run([*asked, *arguments])
-        assert done.returncode == 0, done.stderr
-        found[name] = json.loads(done.stdout)
+        assert main(["whatif", str(recording), "--json", *arguments]) == 0
+        found[name] = json.loads(capsys.readouterr().out)
         assert found[name]["replay_error_percent"] < 5
     assert found["none"]["predicted_high_s"] < found["none"]["step_time_s"]
     # So short an exchange may be all latency, which is half the answer; the other is all bytes.

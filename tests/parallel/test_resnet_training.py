@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from tests.trainer_runs import (
     EXCHANGES,
     read_log,
     refusals,
+    run_in_turn,
     run_ranks,
     same,
     train,
@@ -28,6 +31,8 @@ from tests.trainer_runs import (
 FLAGS = ("--model", "resnet18", "--image-size", 32, "--threads", 1)
 RECIPE = ("--batch-size", 16, "--epochs", 2, "--warmup-epochs", 1, "--schedule", "cosine")
 RECIPE = (*RECIPE, "--label-smoothing", 0.1, "--no-augmentation", "--keep", 1)
+TIMED = (*EXCHANGES, "none")
+Runs = Mapping[str, "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.long
@@ -59,35 +64,6 @@ def test_digits_are_learnt_the_same_with_both_exchanges(launch: Launch, tmp_path
     assert f"accuracy {best:.2%}, top-5 " in done.stdout
 
 
-def test_a_batch_of_one_pixel_is_refused_once(launch: Launch) -> None:
-    done = launch(2, ("-m", "resnet.train", "--synthetic", *FLAGS, "--batch-size", 1))
-    (line,) = (line for line in done.stdout.splitlines() if "resnet.train: error: " in line)
-    assert "--batch-size 1 of --image-size 32: the last layers see one pixel" in line
-    assert done.returncode == 2
-
-
-def test_weights_that_do_not_fit_are_refused_once(launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "val" / "a").mkdir(parents=True)
-    (tmp_path / "val" / "a" / "1.png").touch()
-    flags = ("-m", "resnet.train", *FLAGS, "--evaluate", "--val-dir", tmp_path / "val")
-    done = launch(2, (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt"))
-    (line,) = (line for line in done.stdout.splitlines() if "resnet.train: error: " in line)
-    assert "--evaluate: no checkpoint at " in line
-    assert line.endswith("name weights with --load")
-    assert done.returncode == 2
-
-
-@pytest.mark.parametrize("exchange", [*EXCHANGES, "none"])
-def test_resnet_is_timed_on_synthetic_data(tmp_path: Path, exchange: str) -> None:
-    flags = ("--synthetic", "--batch-size", 1, "--image-size", 64, "--num-warmup-batches", 1)
-    flags = (*flags, "--num-batches-per-iter", 1, "--num-iters", 2, "--exchange", exchange)
-    done = train(2, "resnet.train", *flags, "--json", tmp_path / "result.json")
-    assert "Img/sec per CPU: " in done.stdout
-    assert "Total img/sec on 2 CPU(s): " in done.stdout
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["images_per_second"] == pytest.approx(2 * result["images_per_second_per_rank"])
-
-
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes; 9 images to learn from, and 5 to validate with."""
@@ -101,6 +77,58 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 noise = rng.integers(0, 128, (40, 50, 3)) + 127 * label
                 Image.fromarray(noise.astype(np.uint8)).save(folder / f"{i}.png")
     return root
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has the outputs of `runs`."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path, classes: Path) -> Runs:
+    """What the tests look at, in one job of two ranks."""
+    timed = ("resnet.train", "--synthetic", "--model", "resnet18", "--batch-size", 1)
+    timed = (*timed, "--image-size", 64, "--num-warmup-batches", 1, "--num-batches-per-iter", 1)
+    timed = (*timed, "--num-iters", 2)
+    (folder / "val" / "a").mkdir(parents=True)
+    (folder / "val" / "a" / "1.png").touch()
+    weights = ("--checkpoint-format", folder / "no-{epoch}.pt", "--val-dir", folder / "val")
+    trained = ("--train-dir", classes / "train", "--val-dir", classes / "val", "--image-size", 64)
+    trained = (*trained, "--epochs", 1, "--batch-size", 2, "--log-dir", folder)
+    trained = (*trained, "--checkpoint-format", folder / "{epoch}.pt", "--exchange", "none")
+    commands: dict[str, tuple[object, ...]] = {
+        "one pixel": ("resnet.train", "--synthetic", *FLAGS, "--batch-size", 1),
+        "no weights": ("resnet.train", *FLAGS, "--evaluate", *weights),
+        "trained": ("resnet.train", *trained),
+    }
+    for exchange in TIMED:
+        result = ("--json", folder / f"{exchange}.json", "--exchange", exchange)
+        commands[exchange] = (*timed, *result)
+    return run_in_turn(2, folder, commands)
+
+
+def test_a_batch_of_one_pixel_is_refused_once(runs: Runs) -> None:
+    (line,) = refusals(runs["one pixel"], "resnet.train")
+    assert "--batch-size 1 of --image-size 32: the last layers see one pixel" in line
+    assert runs["one pixel"].returncode == 2
+
+
+def test_weights_that_do_not_fit_are_refused_once(runs: Runs) -> None:
+    (line,) = refusals(runs["no weights"], "resnet.train")
+    assert "--evaluate: no checkpoint at " in line
+    assert line.endswith("name weights with --load")
+    assert runs["no weights"].returncode == 2
+
+
+@pytest.mark.parametrize("exchange", TIMED)
+def test_resnet_is_timed_on_synthetic_data(runs: Runs, folder: Path, exchange: str) -> None:
+    done = runs[exchange]
+    assert done.returncode == 0, done.stderr
+    assert "Img/sec per CPU: " in done.stdout
+    assert "Total img/sec on 2 CPU(s): " in done.stdout
+    result = json.loads((folder / f"{exchange}.json").read_text())
+    assert result["images_per_second"] == pytest.approx(2 * result["images_per_second_per_rank"])
 
 
 @pytest.mark.long
@@ -185,18 +213,15 @@ def test_resnet_names_an_image_that_is_none(tmp_path: Path, classes: Path) -> No
 
 
 def test_resnet_without_an_exchange_validates_rank_0s_weights_on_rank_0s_images(
-    tmp_path: Path, classes: Path
+    runs: Runs, folder: Path, classes: Path
 ) -> None:
-    flags: tuple[object, ...] = ("--train-dir", classes / "train", "--val-dir", classes / "val")
-    flags = (*flags, "--image-size", 64, "--epochs", 1, "--batch-size", 2, "--log-dir", tmp_path)
-    flags = (*flags, "--checkpoint-format", tmp_path / "{epoch}.pt", "--exchange", "none")
-    train(2, "resnet.train", *flags)
+    assert runs["trained"].returncode == 0, runs["trained"].stderr
     model = resnet50(2).eval()
-    model.load_state_dict(torch.load(tmp_path / "1.pt")["model"])
+    model.load_state_dict(torch.load(folder / "1.pt")["model"])
     held_out = ClassFolder.read(classes / "val")
     images, labels = next(
         load_batches([range(0, 5, 2)], lambda i: centred(held_out[i], 64), workers=1)
     )
     with torch.inference_mode():
         loss = torch.nn.functional.cross_entropy(model(normalised(images)), labels)
-    assert float(read_log(tmp_path)[0]["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)
+    assert float(read_log(folder)[0]["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)

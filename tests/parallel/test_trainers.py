@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,10 @@ from edsr.weights import load_model
 from hvd_ext.data.__main__ import main as pack
 from tests.trainer_runs import (
     EXCHANGES,
-    ROOT,
     losses,
     read_log,
     refusals,
+    run_in_turn,
     run_ranks,
     same,
     train,
@@ -40,54 +40,98 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_both_exchanges_give_the_same_bits(tmp_path: Path, photographs: Path) -> None:
+Runs = Mapping[str, "subprocess.CompletedProcess[str]"]
+
+EXCHANGED = ("edsr.train", "--synthetic", *SMALL, "--steps", 8, "--batch-size", 2)
+# A norm that every gradient exceeds.
+EXCHANGED = (*EXCHANGED, "--batches-per-allreduce", 2, "--clip", 1e-3, "--ema", 0.9)
+RESUMED = ("edsr.train", *SMALL, "--batch-size", 2, "--lr-decay-every", 3, "--ema", 0.9)
+RESUMED = (*RESUMED, "--keep", 2, "--checkpoint-every", 3, "--validate-every", 5)
+BAD = {
+    ("--scale", 5): "scale 5 is not 2, 3 or 4",
+    ("--patch", "many"): "'many' is not a whole number >= 1",
+    ("--patch", 40): "smaller than the patch of 80x80",
+    ("--load", "OTHER"): "is a checkpoint of 'resnet', not of 'edsr'",
+    ("--data", "CUT"): "is not a readable image",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has the outputs of `runs`."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path, photographs: Path) -> Runs:
+    """What the tests look at, in one job of two ranks."""
+    packed, cut, other = (folder / name for name in ("a.pack", "cut", "other.pt"))
+    assert pack(["pack", str(photographs), "-o", str(packed)]) == 0
+    cut.mkdir()
+    (cut / "a.png").write_bytes((photographs / "0.png").read_bytes()[:2000])
+    torch.save({"kind": "resnet"}, other)
+    commands: dict[str, tuple[object, ...]] = {}
     for exchange in EXCHANGES:
-        flags = ("--synthetic", *SMALL, "--steps", 8, "--batch-size", 2, "--exchange", exchange)
-        # A norm that every gradient exceeds.
-        flags = (*flags, "--batches-per-allreduce", 2, "--clip", 1e-3, "--ema", 0.9)
-        train(2, "edsr.train", *flags, "--validate", photographs, "--output", tmp_path / exchange)
-    assert len(losses(tmp_path / "horovod")) == 8
-    assert losses(tmp_path / "horovod") == losses(tmp_path / "hvd_ext")
-    states = [torch.load(tmp_path / exchange / "checkpoint.pt") for exchange in EXCHANGES]
+        flags = ("--validate", photographs, "--exchange", exchange, "--output", folder / exchange)
+        commands[exchange] = (*EXCHANGED, *flags)
+    commands["other flags"] = (*commands["hvd_ext"], "--resume", "--lr", "1e-3", "--channels-last")
+    flags = ("--data", photographs, "--validate", photographs, "--steps", 8)
+    commands["whole"] = (*RESUMED, *flags, "--output", folder / "whole")
+    flags = ("--data", packed, "--validate", packed, "--steps", 5, "--prefetch", 0)
+    commands["broken"] = (*RESUMED, *flags, "--output", folder / "broken")
+    paths = {"OTHER": other, "CUT": cut}
+    for words in BAD:
+        flags = ("--data", photographs, *SMALL, "--output", folder / "none")
+        flags = (*flags, *(paths.get(str(word), word) for word in words))
+        commands[str(words)] = ("edsr.train", *flags)
+    (folder / "used").mkdir()
+    (folder / "used" / "checkpoint.pt").write_text("precious")
+    commands["used"] = ("edsr.train", "--synthetic", "--output", folder / "used")
+    commands["wrong on rank 1"] = ("tests.programs.wrong_on_rank_1",)
+    return run_in_turn(2, folder, commands)
+
+
+def test_both_exchanges_give_the_same_bits(runs: Runs, folder: Path, photographs: Path) -> None:
+    assert [runs[exchange].returncode for exchange in EXCHANGES] == [0, 0]
+    assert len(losses(folder / "horovod")) == 8
+    assert losses(folder / "horovod") == losses(folder / "hvd_ext")
+    states = [torch.load(folder / exchange / "checkpoint.pt") for exchange in EXCHANGES]
     assert all(same(*(state[held] for state in states)) for held in ("model", "ema", "optimizer"))
     assert not same(states[0]["model"], states[0]["ema"])
     # What is evaluated, and was validated, is the average.
-    model = load_model(tmp_path / "horovod" / "checkpoint.pt")
+    model = load_model(folder / "horovod" / "checkpoint.pt")
     figures = []
     for path in sorted(photographs.iterdir()):
         low, high = shrink(load_rgb(path), 2, "matlab")
         figures.append(judge(model, high, low)[0]["edsr_rgb_db"])
-    (row,) = read_log(tmp_path / "hvd_ext", "validation.csv")
+    (row,) = read_log(folder / "hvd_ext", "validation.csv")
     assert row["step"] == "8"
     assert float(row["psnr_db"]) == pytest.approx(np.mean(figures), abs=1e-3)
-    assert same(torch.load(tmp_path / "horovod" / "best.pt"), states[0])
-    summary = json.loads((tmp_path / "hvd_ext" / "summary.json").read_text())
+    assert same(torch.load(folder / "horovod" / "best.pt"), states[0])
+    summary = json.loads((folder / "hvd_ext" / "summary.json").read_text())
     assert (summary["exchange"], summary["size"]) == ("hvd_ext", 2)
-    assert repr(summary["loss"]) == losses(tmp_path / "hvd_ext")[-1]
+    assert repr(summary["loss"]) == losses(folder / "hvd_ext")[-1]
 
 
-def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path: Path, photographs: Path) -> None:
-    flags = ("edsr.train", "--data", photographs, *SMALL, "--batch-size", 2)
-    flags = (*flags, "--lr-decay-every", 3, "--ema", 0.9, "--keep", 2, "--checkpoint-every", 3)
-    flags = (*flags, "--validate", photographs, "--validate-every", 5)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    train(2, *flags, "--steps", 8, "--output", whole)
-    # It logs steps 6 and 7, which are taken again from the checkpoint of step 5.
-    assert pack(["pack", str(photographs), "-o", str(tmp_path / "a.pack")]) == 0
-    packed = ("--data", tmp_path / "a.pack", "--prefetch", 0, "--validate", tmp_path / "a.pack")
-    train(2, *flags, "--steps", 5, "--output", broken, *packed)
+def test_a_resumed_run_has_the_bits_of_an_unbroken_one(
+    runs: Runs, folder: Path, photographs: Path
+) -> None:
+    assert (runs["whole"].returncode, runs["broken"].returncode) == (0, 0)
+    whole, broken = folder / "whole", folder / "broken"
+    # It logged steps 6 and 7, which are taken again from the checkpoint of step 5.
     with (broken / "log.csv").open("a") as log:
         log.write("6,0.5,0.1,0.2,1.0\n7,0.5,0.1,0.2,1.0\n")
-    train(2, *flags, "--steps", 8, "--output", broken, "--resume")
+    flags = ("--data", photographs, "--validate", photographs, "--steps", 8)
+    train(2, *RESUMED, *flags, "--output", broken, "--resume")
     assert losses(whole) == losses(broken)
-    validated = [read_log(folder, "validation.csv") for folder in (whole, broken)]
+    validated = [read_log(of, "validation.csv") for of in (whole, broken)]
     assert validated[0] == validated[1]
     assert [row["step"] for row in validated[0]] == ["5", "8"]
     kept = ["best.pt", "checkpoint-6.pt", "checkpoint-8.pt", "checkpoint.pt"]
     for name in kept:
-        assert same(*(torch.load(folder / name) for folder in (whole, broken))), name
+        assert same(*(torch.load(of / name) for of in (whole, broken))), name
     assert sorted(path.name for path in broken.glob("*.pt")) == kept
-    checkpoints = [torch.load(folder / "checkpoint.pt") for folder in (whole, broken)]
+    checkpoints = [torch.load(of / "checkpoint.pt") for of in (whole, broken)]
     best = max(validated[0], key=lambda row: float(row["psnr_db"]))
     assert torch.load(whole / "best.pt")["step"] == int(best["step"])
     assert checkpoints[0]["best"] == float(best["psnr_db"])
@@ -120,15 +164,13 @@ def test_without_an_exchange_a_run_resumes_to_the_bit(tmp_path: Path, photograph
     assert same(*(torch.load(folder / "checkpoint.pt") for folder in (whole, broken)))
 
 
-def test_a_run_is_not_resumed_with_other_flags(tmp_path: Path) -> None:
-    flags = ("edsr.train", "--synthetic", *SMALL, "--batch-size", 1, "--output", tmp_path / "run")
-    train(1, *flags, "--steps", 1)
-    before = (tmp_path / "run" / "checkpoint.pt").read_bytes()
-    done = run_ranks(1, "-m", *flags, "--steps", 2, "--resume", "--lr", "1e-3", "--channels-last")
-    (line,) = refusals(done, "edsr.train")
+def test_a_run_is_not_resumed_with_other_flags(runs: Runs, folder: Path) -> None:
+    (line,) = refusals(runs["other flags"], "edsr.train")
     assert "--channels-last was not given, now given; --lr was 0.0001, now 0.001" in line
-    assert done.returncode == 2
-    assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
+    assert runs["other flags"].returncode == 2
+    # As it was written, and once more as the best.
+    kept = (torch.load(folder / "hvd_ext" / name) for name in ("checkpoint.pt", "best.pt"))
+    assert same(*kept)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
@@ -176,67 +218,30 @@ def test_scale_three_starts_from_scale_two(tmp_path: Path, photographs: Path) ->
     assert all(two[key].equal(three[key]) for key in two if not key.startswith("tail"))
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--scale", 5), "scale 5 is not 2, 3 or 4"),
-        (("--patch", "many"), "'many' is not a whole number >= 1"),
-        (("--patch", 40), "smaller than the patch of 80x80"),
-        (("--load", "OTHER"), "is a checkpoint of 'resnet', not of 'edsr'"),
-        (("--data", "CUT"), "is not a readable image"),
-    ],
-)
+@pytest.mark.parametrize("flags", BAD, ids=str)
 def test_bad_input_is_refused_once_by_all(
-    tmp_path: Path, photographs: Path, flags: tuple[object, ...], message: str
+    runs: Runs, folder: Path, flags: tuple[object, ...]
 ) -> None:
-    cut = tmp_path / "cut"
-    cut.mkdir()
-    (cut / "a.png").write_bytes((photographs / "0.png").read_bytes()[:2000])
-    torch.save({"kind": "resnet"}, tmp_path / "other.pt")
-    paths = {"OTHER": tmp_path / "other.pt", "CUT": cut}
-    flags = tuple(paths.get(str(flag), flag) for flag in flags)
-    output = tmp_path / "output"
-    done = run_ranks(
-        2, "-m", "edsr.train", "--data", photographs, *SMALL, "--output", output, *flags
-    )
+    done = runs[str(flags)]
     lines = refusals(done, "edsr.train")
     assert len(lines) == 1, done.stderr
-    assert message in lines[0]
+    assert BAD[flags] in lines[0]
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert not output.exists()
+    assert not (folder / "none").exists()
 
 
-def test_an_error_of_one_rank_alone_ends_all(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "import horovod.torch as hvd\n"
-        "from hvd_ext.errors import UsageError\n"
-        "from training import ranks\n"
-        "hvd.init()\n"
-        "with ranks.collective_errors(hvd, 'program'):\n"
-        "    if hvd.rank() == 1:\n"
-        "        raise UsageError('no such disk')\n"
-        "print('went on')\n"
-    )
-    done = run_ranks(3, script)
+def test_an_error_of_one_rank_alone_ends_all(runs: Runs) -> None:
+    done = runs["wrong on rank 1"]
     assert refusals(done, "program") == ["program: error: rank 1: no such disk"]
     assert done.returncode == 2
     assert "went on" not in done.stdout
 
 
-def test_a_used_output_folder_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.pt").write_text("precious")
-    done = subprocess.run(
-        [sys.executable, "-m", "edsr.train", "--synthetic", "--output", tmp_path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_used_output_folder_is_not_overwritten(runs: Runs, folder: Path) -> None:
+    done = runs["used"]
     assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert "add --resume to go on with it" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+    (line,) = done.stderr.splitlines()
+    assert "add --resume to go on with it" in line
+    assert [path.name for path in (folder / "used").iterdir()] == ["checkpoint.pt"]
+    assert (folder / "used" / "checkpoint.pt").read_text() == "precious"

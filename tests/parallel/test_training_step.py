@@ -20,7 +20,8 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "benchmarks.training_step", *FEW, *words],
         cwd=ROOT,
-        env=environment({MARK: str(os.getpid()), **variables}),
+        # Tests beside this one may want the cores.
+        env=environment({MARK: str(os.getpid()), "OMPI_MCA_mpi_yield_when_idle": "1", **variables}),
         capture_output=True,
         text=True,
         check=False,

@@ -87,7 +87,10 @@ def whole_jobs(path: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)],
+)
 def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: int) -> None:
     library = HERE
     if backend_of(library).name != "openmpi4":
@@ -257,7 +260,10 @@ def test_stock_horovod_on_open_mpi_5_follows_the_rules(tmp_path: Path) -> None:
         assert done.stdout.count("version True True") == (2 if good else 0)
 
 
-@pytest.mark.parametrize(("best", "kept"), [("2", "16 MiB"), ("1", "Horovod's defaults")])
+@pytest.mark.parametrize(
+    ("best", "kept"),
+    [("2", "16 MiB"), pytest.param("1", "Horovod's defaults", marks=pytest.mark.long)],
+)
 def test_fusion_keeps_what_is_faster_and_else_the_defaults(
     tmp_path: Path, best: str, kept: str
 ) -> None:
@@ -301,6 +307,7 @@ def test_a_command_that_tells_nothing_is_named(
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_a_command_without_a_rate_is_judged_by_its_time(tmp_path: Path) -> None:
     code = "import os, time; time.sleep(0.1)"
     arguments = ["fusion", "-np", "1", "-o", tmp_path, "--trials", "6", "--pairs", "2", "--json"]

@@ -4,40 +4,51 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
 from benchmarks import compressed_training, shapes
-from testbed.ranks import ROOT, environment
+from testbed.ranks import ROOT
+from tests.trainer_runs import run_in_turn
 
 PROGRAMS = sorted(
     path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()
 )
 
 
-def run(name: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", *words],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+Runs = Mapping[str, "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str]]:
+    """The flags of each benchmark that name an output."""
+    commands = {name: (f"benchmarks.{name}", "--help") for name in PROGRAMS}
+    helped = run_in_turn(0, tmp_path_factory.mktemp("helped"), commands)
+    found = r"^  (--json|--plot|--output) "
+    return {name: re.findall(found, helped[name].stdout, re.MULTILINE) for name in PROGRAMS}
+
+
+@pytest.fixture(scope="module")
+def refused(outputs: Mapping[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """What benchmarks say to an output in a folder that is none."""
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / "file").touch()
+    commands = {
+        f"{name} {flag}": (f"benchmarks.{name}", flag, folder / "file" / "result")
+        for name in PROGRAMS
+        for flag in outputs[name]
+    }
+    return run_in_turn(0, folder, commands)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_output_that_cannot_be_written_is_refused_at_the_start(
-    name: str, tmp_path: Path
+    outputs: Mapping[str, list[str]], refused: Runs, name: str
 ) -> None:
-    text = run(name, "--help").stdout
-    flags = re.findall(r"^  (--json|--plot|--output) ", text, re.MULTILINE)
-    assert flags
-    (tmp_path / "file").touch()
-    for flag in flags:
-        done = run(name, flag, str(tmp_path / "file" / "result"))
+    assert outputs[name]
+    for flag in outputs[name]:
+        done = refused[f"{name} {flag}"]
         assert done.returncode == 2, done.stderr
         assert "cannot" in done.stderr
         assert "Traceback" not in done.stderr

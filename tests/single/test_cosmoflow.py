@@ -88,6 +88,7 @@ def test_a_block_is_a_piece_of_the_whole() -> None:
         universes.cubes[::2, :, :, :, :]
 
 
+@pytest.mark.long
 def test_it_can_be_learnt() -> None:
     """The growth shows first: it is the ratio of two channels."""
     universes = Universes(samples=300, width=32, seed=1)

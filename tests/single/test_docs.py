@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
+from collections.abc import Mapping
 
 import pytest
 
-from testbed.ranks import ROOT, environment
+from testbed.ranks import ROOT
+from tests.trainer_runs import run_in_turn
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 OURS = ("edsr", "resnet", "mesh", "cosmoflow", "benchmarks")
@@ -39,16 +40,17 @@ def modules() -> dict[str, set[str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def helped(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Mapping[str, subprocess.CompletedProcess[str]]:
+    commands = {module: (module, "--help") for module in modules()}
+    return run_in_turn(0, tmp_path_factory.mktemp("helped"), commands)
+
+
 @pytest.mark.parametrize(("module", "flags"), sorted(modules().items()))
-def test_a_program_has_the_flags_that_are_shown(module: str, flags: set[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--help"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_program_has_the_flags_that_are_shown(helped, module: str, flags: set[str]) -> None:
+    done = helped[module]
     assert done.returncode == 0, done.stderr
     if module != "benchmarks.tuned_cluster":  # passes on what it does not know
         assert flags <= set(re.findall(r"--[a-z0-9-]+", done.stdout))

@@ -20,6 +20,7 @@ from edsr import bicubic, metrics
 from edsr.data import synthetic_image
 from edsr.images import resize_bicubic, shrink
 from edsr.model import edsr, write_architecture
+from tests.trainer_runs import run_in_turn
 from training.checkpoint import save_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -144,20 +145,18 @@ def test_ranks_share_the_images_and_given_ones_equal_those_that_are_made(folder:
         assert row["edsr_y_db"] == metrics.psnr_db(np.asarray(result), truth, 2, luma=True)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--low", "one_low"), "--low names 1 folders for 2 of --data: give as many"),
-        (("--low", "one_low", "one_low"), "holds no small image of 0803.png, such as 0803x2.png"),
-        (("--low", "one", "two"), "is 52x52, its small image 52x52: that is not 1/2 of it"),
-    ],
-)
-def test_small_images_that_do_not_fit_are_refused(
-    folder: Path, flags: tuple[str, ...], message: str
-) -> None:
-    named = [flag if flag.startswith("-") else folder / flag for flag in flags]
-    sets = (folder / "one", folder / "two")
-    done = evaluate(1, "--checkpoint", folder / "a.pt", "--data", *sets, *named)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert message in line
+UNFIT = {
+    ("one_low",): "--low names 1 folders for 2 of --data: give as many",
+    ("one_low", "one_low"): "holds no small image of 0803.png, such as 0803x2.png",
+    ("one", "two"): "is 52x52, its small image 52x52: that is not 1/2 of it",
+}
+
+
+def test_small_images_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    common = ("edsr.evaluate", "--checkpoint", folder / "a.pt", "--data", folder / "one")
+    common = (*common, folder / "two", "--low")
+    commands = {message: (*common, *(folder / n for n in low)) for low, message in UNFIT.items()}
+    for message, done in run_in_turn(0, tmp_path, commands).items():
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert message in line

@@ -117,6 +117,7 @@ print("RESULT", taken_s, int(status.split("VmHWM:")[1].split()[0]) / 1024)
 """
 
 
+@pytest.mark.long
 def test_512_ranks_take_little_memory(tmp_path: Path) -> None:
     write_job(tmp_path / "run", 512)
     done = subprocess.run(

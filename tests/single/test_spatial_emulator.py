@@ -53,14 +53,21 @@ def check_family(family: str, count: int, seed: int) -> None:
             raise AssertionError(case.text) from error
 
 
+PARTS = pytest.mark.parametrize(
+    "part", [pytest.param(4, id="a fourth"), pytest.param(1, id="all", marks=pytest.mark.long)]
+)
+
+
+@PARTS
 @pytest.mark.parametrize("family", COUNTS)
-def test_split_layers_compute_what_whole_ones_do(family: str) -> None:
-    check_family(family, COUNTS[family] * TIMES, seed=2026)
+def test_split_layers_compute_what_whole_ones_do(family: str, part: int) -> None:
+    check_family(family, COUNTS[family] * TIMES // part, seed=2026)
 
 
+@PARTS
 @pytest.mark.parametrize("family", ["conv", "average_pool"])
 def test_small_shards_summed_as_large_ones_are(
-    family: str, monkeypatch: pytest.MonkeyPatch
+    family: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The way of large shards, taken by all that have an interior."""
     taken = []
@@ -68,8 +75,8 @@ def test_small_shards_summed_as_large_ones_are(
     monkeypatch.setattr(windowed, "_WORTH", 0.0)
     monkeypatch.setattr(windowed, "_SUMS_WORTH", 0.0)
     monkeypatch.setattr(windowed, "_by_sums", lambda *given: (taken.append(1), sums(*given))[1])
-    check_family(family, 240 * TIMES, seed=7)
-    assert len(taken) >= 100
+    check_family(family, 240 * TIMES // part, seed=7)
+    assert len(taken) >= 100 // part
 
 
 def test_every_kind_of_layer_is_drawn() -> None:

@@ -1,0 +1,29 @@
+"""Run several programs in one process, and so several trainers in one job. Argument: a folder.
+
+Its commands.json has the command lines. Each rank leaves in N-PID.json what its N-th run
+printed, and the code that a process of its own would have ended with.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from hvd_ext.cli import run
+
+folder = Path(sys.argv[1])
+for number, (program, *flags) in enumerate(json.loads((folder / "commands.json").read_text())):
+    code, out, err = None, io.StringIO(), io.StringIO()
+    sys.argv = [program, *flags]
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            run(importlib.import_module(program).main, program)
+        except SystemExit as left:
+            code = left.code
+    done = {"returncode": code, "stdout": out.getvalue(), "stderr": err.getvalue()}
+    (folder / f"{number}-{os.getpid()}.json").write_text(json.dumps(done))
