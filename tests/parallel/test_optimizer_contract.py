@@ -15,8 +15,9 @@ import hvd_ext.torch as hvd
 from hvd_ext import listen
 from hvd_ext.torch import background, optimizer
 
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (3, 4)]
 pytestmark = [
-    pytest.mark.ranks(1, 2, 3, 4, launcher="horovodrun"),
+    pytest.mark.ranks(1, 2, *IN_LONG, launcher="horovodrun"),
     pytest.mark.usefixtures("hvd"),
     pytest.mark.filterwarnings("error", "ignore:.*lr_scheduler"),
 ]

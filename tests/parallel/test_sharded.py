@@ -102,7 +102,7 @@ def test_on_several_nodes(comm, hvd, monkeypatch, ranks_per_node):
     plain._reducer.close()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(TWO, 3)
 def test_clipping_gives_the_norm_and_the_steps_of_torchs(comm, hvd):
     runs = {}
     for sharded in (True, False):
@@ -127,7 +127,7 @@ def test_clipping_gives_the_norm_and_the_steps_of_torchs(comm, hvd):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(TWO, 3)
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
 def test_the_unsharded_clips_by_the_same_call(comm, hvd, norm_type):
     norms = []
@@ -140,7 +140,7 @@ def test_the_unsharded_clips_by_the_same_call(comm, hvd, norm_type):
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_a_norm_that_is_not_finite(comm, hvd):
     model = build()
     optimizer = wrap(model, True)
@@ -275,7 +275,7 @@ def test_what_programs_do_gives_the_bits_of_the_unsharded(comm, hvd, way):
     assert_equal(comm, *models)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_a_fresh_state_is_broadcast_without_a_step(comm, hvd):
     model = build()
     optimizer = wrap(model, True)
@@ -284,7 +284,7 @@ def test_a_fresh_state_is_broadcast_without_a_step(comm, hvd):
     assert state_bytes(optimizer) == 0
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_hooks_are_called_once_with_the_users_optimizer_and_whole_parameters(comm, hvd):
     model = build()
     optimizer = wrap(model, True, "sgd")
@@ -300,13 +300,13 @@ def test_hooks_are_called_once_with_the_users_optimizer_and_whole_parameters(com
         assert all(all(map(torch.equal, last, held)) for held in same)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_gradients_are_gone_after_the_step(comm, hvd):
     model, _ = train(True, 1)
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_a_checkpoint_of_the_model_holds_the_model_alone(comm, hvd):
     model, _ = train(True, 6)
     plain = Net()
@@ -317,7 +317,7 @@ def test_a_checkpoint_of_the_model_holds_the_model_alone(comm, hvd):
     assert files[0].tell() == files[1].tell()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("late", ["before", "in_a_hook", "in_a_closure"])
 def test_a_late_rank_keeps_its_weights_until_its_own_update(comm, hvd, late):
     model = build()
@@ -339,8 +339,9 @@ def test_a_late_rank_keeps_its_weights_until_its_own_update(comm, hvd, late):
         optimizer.step(look if late == "in_a_closure" else None)
 
 
-@pytest.mark.ranks(2, env={"HVD_EXT_SHARDED": "1"})
-def test_the_variable_shards_what_is_not_told(comm, hvd):
+@pytest.mark.ranks(3)
+def test_the_variable_shards_what_is_not_told(comm, hvd, monkeypatch):
+    monkeypatch.setenv("HVD_EXT_SHARDED", "1")
     model = build()
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()))
     take_step(model, optimizer)
@@ -348,7 +349,7 @@ def test_the_variable_shards_what_is_not_told(comm, hvd):
     assert "sharded: " not in wrap(build(), False).explain()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_state_is_asked_for_on_every_rank(comm, hvd, monkeypatch):
     _, optimizer = train(True, 1)
     monkeypatch.setenv("HVD_EXT_STALL_TIMEOUT_S", "0.5")
@@ -357,7 +358,7 @@ def test_state_is_asked_for_on_every_rank(comm, hvd, monkeypatch):
     monkeypatch.setattr(lifecycle, "topology", lambda: of_its_own)
     if comm.rank == 0:
         with pytest.raises(
-            StallError, match=r"rank 1 .* did not reach state_dict\(\) of a sharded"
+            StallError, match=r"ranks 1 .*, 2 .* did not reach state_dict\(\) of a sharded"
         ):
             optimizer.state_dict()
     comm.Barrier()
@@ -372,7 +373,7 @@ def test_state_that_not_every_rank_asks_for_ends_the_job(launch):
     assert "did not reach state_dict() of a sharded optimizer" in done.stdout
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(TWO, 3, 4)
 @pytest.mark.parametrize("sharded", [True, False])
 def test_a_checkpoint_is_that_of_one_process(comm, hvd, sharded):
     """What ranks save, one process would have saved; and they go on from what it saved."""
