@@ -14,21 +14,27 @@ FLAGS = (
     *("--synthetic", "--blocks=2", "--features=8", "--patch=12", "--batch-size=2", "--threads=1"),
     *("--log-every=1", "--compression=int8", "--steps=7", "--checkpoint-every=4", "--keep=2"),
 )
+FORMATS = ("bf16", "fp16", "int8", "powersgd:rank=2")
 SYNCS = ("every_step", "diloco:steps=3", "one_step_late")
 
 
 @pytest.mark.parametrize(
-    ("count", "ranks_per_host"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)]
+    ("count", "ranks_per_host", "formats"),
+    [
+        (2, 2, FORMATS[-2:]),
+        pytest.param(2, 2, FORMATS, marks=pytest.mark.long),
+        pytest.param(4, 1, FORMATS, marks=pytest.mark.long),
+    ],
 )
 def test_hosts_of_other_cpus_have_the_same_bits_and_runs_repeat(
-    build, launch_on, tmp_path, count, ranks_per_host
+    build, launch_on, tmp_path, count, ranks_per_host, formats
 ):
     codec = compile_codec(tmp_path, SCALAR)._name
     with build(count) as hosts:
         done = launch_on(
             hosts,
             ranks_per_host,
-            ["tests/programs/compressed_on_hosts.py", codec],
+            ["tests/programs/compressed_on_hosts.py", codec, *formats],
             env={"HVD_EXT_BUCKET_BYTES": "8 KiB"},
             timeout=200,
         )

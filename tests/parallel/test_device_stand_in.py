@@ -32,8 +32,14 @@ def _devices_work():
 
 
 @pytest.mark.ranks(2, 3, FOUR)
-@pytest.mark.parametrize("dtype", SERVED)
-@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("dtype", "bucket_bytes"),
+    [
+        *((dtype, 1) for dtype in SERVED),
+        (SERVED[0], 1 << 20),
+        *(pytest.param(dtype, 1 << 20, marks=pytest.mark.long) for dtype in SERVED[1:]),
+    ],
+)
 def test_sums_are_exact_though_gpus_are_late(topology, monkeypatch, dtype, bucket_bytes):
     from tests.device_rounds import late_rounds
 
@@ -160,7 +166,9 @@ def anew_under_way(topology, patch) -> tuple[bool, str]:
 @pytest.mark.parametrize(
     ("how", "says", "env"),
     [
-        ("late", "did not reach a gradient exchange within 2 s", {}),
+        pytest.param(
+            *("late", "did not reach a gradient exchange within 2 s", {}), marks=pytest.mark.long
+        ),
         # Else the launcher is quicker than the ranks to see that one has ended.
         ("ended", "ended before a gradient exchange", {"OMPI_MCA_orte_enable_recovery": "1"}),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from subprocess import CompletedProcess
@@ -11,8 +12,12 @@ import pytest
 
 pytest.importorskip("torch", reason="spatial layers need torch")
 
+import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 
+from hvd_ext.errors import StallError
+from hvd_ext.spatial import ProcessGrid, scatter
 from tests import spatial_adjoint
 from tests.spatial_case import check
 from tests.spatial_cases import FAMILIES, cases
@@ -53,7 +58,23 @@ def test_every_exchange_has_its_adjoint(comm) -> None:
     scenario()
 
 
-def test_an_absent_rank_is_named_by_world_rank_and_host(launch: Launch) -> None:
+@pytest.mark.ranks(3)
+def test_an_absent_rank_is_named_by_world_rank_and_host(comm, monkeypatch) -> None:
+    """On a grid that numbers the ranks the other way round."""
+    monkeypatch.setenv("HVD_EXT_STALL_TIMEOUT_S", "2")
+    grid = ProcessGrid(width=3, comm=comm.Split(key=-comm.rank))
+    x, weight = scatter(torch.ones(1, 1, 12), grid), torch.ones(1, 1, 3)
+    if comm.rank == 1:
+        host = re.escape(socket.gethostname())
+        with pytest.raises(StallError, match=rf"^rank 0 \({host}\) did not reach a halo exchange"):
+            F.conv1d(x, weight)
+    elif comm.rank == 2:
+        F.conv1d(x, weight)
+    comm.Barrier()
+
+
+@pytest.mark.long
+def test_an_absent_rank_may_end_the_job(launch: Launch) -> None:
     done = launch(
         2, ["tests/programs/spatial_absent.py"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}, timeout=45
     )
