@@ -74,3 +74,19 @@ def train(sharded: bool, steps: int = STEPS, name: str = "adam", layout: str = "
 
 def parameters(model) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.parameters()]
+
+
+def build_same():
+    """A model and its optimizer for `take_same_steps`."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(37, 301), torch.nn.Tanh(), torch.nn.Linear(301, 3))
+    return model, torch.optim.Adam(model.parameters(), lr=1e-2, amsgrad=True)
+
+
+def take_same_steps(model, optimizer, count: int) -> None:
+    """The same gradients on every rank: the average is each of them, whatever their number."""
+    for seed in range(count):
+        optimizer.zero_grad()
+        generator = torch.Generator().manual_seed(seed)
+        model(torch.randn(4, 37, generator=generator)).square().mean().backward()
+        optimizer.step()

@@ -4,41 +4,55 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
+from hvd_ext import cli
+from hvd_ext.allreduce import measure
 from hvd_ext.allreduce.table import load
 
 HUGE = os.environ.get("HVD_EXT_TEST_HUGE") == "1"
 
 
-def run(launch, np, program, *arguments, **options):
-    done = launch(np, [f"tests/programs/{program}.py", *arguments], **options)
+@pytest.mark.parametrize("np", [pytest.param(2, marks=pytest.mark.long), 3])
+def test_memory_stays_flat(launch, np):
+    calls = 20_000 if HUGE else 1_000
+    done = launch(np, ["tests/programs/soak.py", calls], timeout=900)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("ok ") == np, done.stdout
 
 
-@pytest.mark.parametrize("np", [2, 3])
-def test_memory_stays_flat(launch, np):
-    run(launch, np, "soak", 20_000 if HUGE else 1_000, timeout=900)
+@pytest.fixture
+def folder(comm, tmp_path):
+    """One for all ranks."""
+    return Path(comm.bcast(str(tmp_path)))
 
 
-def test_a_table_is_measured_and_read(launch, tmp_path):
-    path = tmp_path / "table.json"
-    path.write_text(
-        json.dumps(
-            {
-                "version": 1,
-                "rows": [
-                    {"nodes": 9, "ranks_per_node": 1, "memory": "host", "choices": [[0, "ring"]]},
-                    {"nodes": 1, "ranks_per_node": 2, "memory": "host", "choices": [[0, "ring"]]},
-                ],
-            }
-        )
-    )
-    arguments = ["-m", "hvd_ext.allreduce.measure", "-o", path, "--most", "4KiB", "--rounds", 3]
-    done = launch(2, arguments)
-    assert done.returncode == 0, done.stdout
+@pytest.fixture
+def command(comm, monkeypatch, capsys):
+    """Run the command on all ranks: its exit code, and what they printed."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["measure", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.run(measure.main, "hvd_ext.allreduce.measure")
+        printed = capsys.readouterr()
+        return ended.value.code, "".join(comm.allgather(printed.out + printed.err))
+
+    return run
+
+
+@pytest.mark.ranks(2)
+def test_a_table_is_measured_and_read(comm, folder, command):
+    path = folder / "table.json"
+    if comm.rank == 0:
+        row = {"ranks_per_node": 1, "memory": "host", "choices": [[0, "ring"]]}
+        rows = [{**row, "nodes": 9}, {**row, "nodes": 1, "ranks_per_node": 2}]
+        path.write_text(json.dumps({"version": 1, "rows": rows}))
+    code, printed = command("-o", path, "--most", "4KiB", "--rounds", 3)
+    assert code == 0, printed
     table = load(path)
     # What was measured replaces its row that was there, and leaves the other situation's.
     assert [row.nodes for row in table.rows if row.memory == "host"].count(9) == 1
@@ -49,11 +63,12 @@ def test_a_table_is_measured_and_read(launch, tmp_path):
         assert "the next best" in text
     assert table.choose(9, 1, "host", 4) == "ring"
     assert {row.memory for row in table.rows if row.nodes == 1} == {"host", "arena"}
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(folder.iterdir()) == [path]
     for part in ("1 nodes, 2 ranks per node, host, half dtype", "native takes", "median error"):
-        assert part in done.stdout, done.stdout
+        assert part in printed
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -63,11 +78,13 @@ def test_a_table_is_measured_and_read(launch, tmp_path):
         (["-o", "FOLDER/bad.json"], "not JSON"),
     ],
 )
-def test_a_measurement_that_cannot_be_made_is_refused_at_once(launch, tmp_path, arguments, says):
-    (tmp_path / "bad.json").write_text("{")
-    words = [word.replace("FOLDER", str(tmp_path)) for word in arguments]
-    done = launch(2, ["-m", "hvd_ext.allreduce.measure", *words])
-    assert done.returncode == 2, done.stdout
-    assert done.stdout.count("error: ") == 1, done.stdout
-    assert says in done.stdout
-    assert {path.name for path in tmp_path.iterdir()} == {"bad.json"}
+def test_a_measurement_that_cannot_be_made_is_refused_at_once(
+    comm, folder, command, arguments, says
+):
+    if comm.rank == 0:
+        (folder / "bad.json").write_text("{")
+    code, printed = command(*(word.replace("FOLDER", str(folder)) for word in arguments))
+    assert code == 2, printed
+    assert printed.count("error: ") == 1, printed
+    assert says in printed
+    assert {path.name for path in folder.iterdir()} == {"bad.json"}

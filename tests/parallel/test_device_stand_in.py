@@ -20,6 +20,7 @@ from testbed.cuda_stand_in import memory, streams
 from tests.mutants import mutate
 from tests.ranks.asserts import parallel_assert
 
+FOUR = pytest.param(4, marks=pytest.mark.long)
 MORE_THAN_ARE_KEPT = ipc._MOST_IDLE + 2
 
 
@@ -30,9 +31,15 @@ def _devices_work():
     streams.forget_errors()
 
 
-@pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("dtype", SERVED)
-@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+@pytest.mark.ranks(2, 3, FOUR)
+@pytest.mark.parametrize(
+    ("dtype", "bucket_bytes"),
+    [
+        *((dtype, 1) for dtype in SERVED),
+        (SERVED[0], 1 << 20),
+        *(pytest.param(dtype, 1 << 20, marks=pytest.mark.long) for dtype in SERVED[1:]),
+    ],
+)
 def test_sums_are_exact_though_gpus_are_late(topology, monkeypatch, dtype, bucket_bytes):
     from tests.device_rounds import late_rounds
 
@@ -48,7 +55,7 @@ def late(topology, patch) -> tuple[bool, str]:
     return not wrong, "; ".join(wrong)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, FOUR)
 def test_an_arena_made_anew_lies_where_the_last_one_did(topology):
     from tests.device_rounds import Device, layout_of, one_round
 
@@ -70,7 +77,7 @@ def test_an_arena_made_anew_lies_where_the_last_one_did(topology):
     assert (ipc._opened.misses - misses, ipc._opened.hits - hits) == (peers, 2 * peers)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, FOUR)
 def test_handles_that_are_not_in_use_are_closed(topology, monkeypatch):
     parallel_assert(topology.world, *evicting(topology, monkeypatch))
     assert memory.count_open() <= ipc._MOST_IDLE
@@ -159,7 +166,9 @@ def anew_under_way(topology, patch) -> tuple[bool, str]:
 @pytest.mark.parametrize(
     ("how", "says", "env"),
     [
-        ("late", "did not reach a gradient exchange within 2 s", {}),
+        pytest.param(
+            *("late", "did not reach a gradient exchange within 2 s", {}), marks=pytest.mark.long
+        ),
         # Else the launcher is quicker than the ranks to see that one has ended.
         ("ended", "ended before a gradient exchange", {"OMPI_MCA_orte_enable_recovery": "1"}),
     ],

@@ -42,6 +42,7 @@ def test_stock_horovod_reduces_through_the_library(name: str) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] True 1.5", "[1] True 1.5"], done.stderr
 
 
+@pytest.mark.long
 @OTHERS
 def test_edsr_learns_the_same_by_horovod_and_by_hvd_ext(name: str, tmp_path: Path) -> None:
     folder = horovod_bin_of(name)
@@ -54,6 +55,7 @@ def test_edsr_learns_the_same_by_horovod_and_by_hvd_ext(name: str, tmp_path: Pat
     check_same_losses(tmp_path)
 
 
+@pytest.mark.long
 @OTHERS
 def test_edsr_learns_the_same_on_two_emulated_hosts(name: str, tmp_path: Path) -> None:
     folder = horovod_bin_of(name, "network")

@@ -104,7 +104,7 @@ def known_messages(size: int) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.long), 3])
 def test_counts_and_bytes_are_exact_on_every_mpi(built: Built, size: int, tmp_path: Path) -> None:
     built.record(tmp_path / "run", size, "known_traffic")
     recording = hvprof.load(tmp_path / "run")

@@ -65,9 +65,9 @@ def test_a_library_with_its_own_python(name: str) -> None:
     ("python", "mpirun"),
     [
         ("environment", "openmpi5"),
-        ("openmpi5", "mpich5"),
-        ("mpich5", "openmpi5"),
         ("intelmpi", "mvapich2"),
+        pytest.param("openmpi5", "mpich5", marks=pytest.mark.long),
+        pytest.param("mpich5", "openmpi5", marks=pytest.mark.long),
     ],
 )
 def test_an_mpirun_of_another_library_is_seen(python: str, mpirun: str) -> None:
@@ -100,6 +100,7 @@ def test_what_the_environment_and_a_log_tell(tmp_path: Path) -> None:
     assert told["cores"]["status"] == "wrong"
 
 
+@pytest.mark.long
 def test_the_screen_fits_a_terminal() -> None:
     pytest.importorskip("rich")
     done = subprocess.run(

@@ -65,7 +65,10 @@ def test_lines_of_ranks_that_print_at_once_are_whole_and_in_order(library: Path)
             assert b"".join(line.removeprefix(start) for line in lines) == expected
 
 
-@pytest.mark.parametrize(("how", "code"), [("raise", 42), ("kill", 137), ("abort", 43)])
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [pytest.param("raise", 42, marks=pytest.mark.long), ("kill", 137), ("abort", 43)],
+)
 def test_the_failing_ranks_last_lines_come_first(library: Path, how: str, code: int) -> None:
     done = run(library, "run", "-np", "2", "--", str(library / "python"), "-c", FAIL, how)
     assert done.returncode == code, done.stderr

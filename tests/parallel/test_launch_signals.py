@@ -88,7 +88,12 @@ def test_a_job_that_is_asked_twice_leaves_no_shared_memory(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("how", "code"),
-    [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGUSR1, 138), (signal.SIGKILL, -9)],
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGKILL, -9),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
+        pytest.param(signal.SIGUSR1, 138, marks=pytest.mark.long),
+    ],
 )
 def test_a_recorded_job_hears_every_signal(how: signal.Signals, code: int, tmp_path: Path) -> None:
     ranks, recording = tmp_path / "ranks", str(tmp_path / "recording")

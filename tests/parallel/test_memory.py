@@ -25,7 +25,11 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize(
     ("module", "keep", "kept"),
-    [("hvd_ext.torch", "1", True), ("hvd_ext.torch", "0", False), ("horovod.torch", "1", False)],
+    [
+        ("hvd_ext.torch", "1", True),
+        ("hvd_ext.torch", "0", False),
+        pytest.param("horovod.torch", "1", False, marks=pytest.mark.long),
+    ],
 )
 def test_after_init(module: str, keep: str, kept: bool) -> None:
     done = subprocess.run(
@@ -43,7 +47,7 @@ def test_after_init(module: str, keep: str, kept: bool) -> None:
     assert (10 * int(done.stdout) < HUGE_PAGES) == kept
 
 
-@pytest.mark.parametrize("bare", [[], ["--bare"]])
+@pytest.mark.parametrize("bare", [[], pytest.param(["--bare"], marks=pytest.mark.long)])
 def test_in_a_rank_of_hvd_launch(library: Path, bare: list[str]) -> None:
     job = ("run", *bare, "-np", "1", "--", str(library / "python"), "-c", COUNT, *SIZES_MIB)
     for keep, kept in (("1", True), ("0", False)):

@@ -13,9 +13,11 @@ import torch
 
 import hvd_ext.torch as hvd
 from hvd_ext import listen
+from hvd_ext.torch import background, optimizer
 
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (3, 4)]
 pytestmark = [
-    pytest.mark.ranks(1, 2, 3, 4, launcher="horovodrun"),
+    pytest.mark.ranks(1, 2, *IN_LONG, launcher="horovodrun"),
     pytest.mark.usefixtures("hvd"),
     pytest.mark.filterwarnings("error", "ignore:.*lr_scheduler"),
 ]
@@ -176,7 +178,9 @@ def test_many_optimizers_leave_nothing():
     assert maps.count("memfd:hvd_ext") <= 2 * hvd.size()
 
 
-def test_horovods_thread_steps_aside():
+def test_horovods_thread_steps_aside(monkeypatch):
+    # The fixture has it stay.
+    monkeypatch.setattr(optimizer, "lower_thread_priority", background.lower_thread_priority)
     _ = model_and_optimizer()
     policies = [
         os.sched_getscheduler(int(task))

@@ -302,7 +302,7 @@ def parameters_of(scenario, hvd, comm):
     return parameters
 
 
-@pytest.mark.ranks(2, 3, launcher="horovodrun")
+@pytest.mark.ranks(2, pytest.param(3, marks=pytest.mark.long), launcher="horovodrun")
 @pytest.mark.usefixtures("hvd")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

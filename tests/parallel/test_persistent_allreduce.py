@@ -16,7 +16,8 @@ from hvd_ext.shm.regions import WindowError
 from hvd_ext.shm.window import PIECE_BYTES
 from tests.ranks.asserts import assert_same_bits
 
-pytestmark = pytest.mark.ranks(1, 2, 3, 4)
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (2, 4)]
+pytestmark = pytest.mark.ranks(1, 3, *IN_LONG)
 COMBINE = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
 DTYPES = ["float32", "float64", "float16", "int64", "int32", "int8", "uint8"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 
 import pytest
@@ -10,10 +11,24 @@ import torch
 import torch.nn.functional as F
 
 import hvd_ext.torch
+from hvd_ext.errors import StallError
 from hvd_ext.torch import lifecycle, shards
 from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
-from tests.sharding import OPTIMIZERS, Net, build, parameters, take_step, train, wrap
+from tests.sharding import (
+    OPTIMIZERS,
+    Net,
+    build,
+    build_same,
+    parameters,
+    take_same_steps,
+    take_step,
+    train,
+    wrap,
+)
+
+# Shards of three ranks are the unevenest.
+TWO, FOUR = (pytest.param(number, marks=pytest.mark.long) for number in (2, 4))
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +69,15 @@ def assert_same_state(ours, theirs) -> None:
                 assert mine == value
 
 
-@pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("layout", ["one", "two"])
-@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+IN_TURNS = [
+    pytest.param(name, layout, marks=[pytest.mark.long] * (number % 2 != (layout == "two")))
+    for number, name in enumerate(sorted(OPTIMIZERS))
+    for layout in ("one", "two")
+]
+
+
+@pytest.mark.ranks(TWO, 3, FOUR)
+@pytest.mark.parametrize(("name", "layout"), IN_TURNS)
 def test_bits_and_state_are_those_of_the_unsharded(comm, hvd, name, layout):
     model, optimizer = train(True, name=name, layout=layout)
     expected, plain = train(False, name=name, layout=layout)
@@ -81,7 +102,7 @@ def test_on_several_nodes(comm, hvd, monkeypatch, ranks_per_node):
     plain._reducer.close()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(TWO, 3)
 def test_clipping_gives_the_norm_and_the_steps_of_torchs(comm, hvd):
     runs = {}
     for sharded in (True, False):
@@ -106,7 +127,7 @@ def test_clipping_gives_the_norm_and_the_steps_of_torchs(comm, hvd):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(TWO, 3)
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
 def test_the_unsharded_clips_by_the_same_call(comm, hvd, norm_type):
     norms = []
@@ -119,7 +140,7 @@ def test_the_unsharded_clips_by_the_same_call(comm, hvd, norm_type):
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_a_norm_that_is_not_finite(comm, hvd):
     model = build()
     optimizer = wrap(model, True)
@@ -244,7 +265,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(TWO, 3)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_what_programs_do_gives_the_bits_of_the_unsharded(comm, hvd, way):
     models = []
@@ -254,7 +275,7 @@ def test_what_programs_do_gives_the_bits_of_the_unsharded(comm, hvd, way):
     assert_equal(comm, *models)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_a_fresh_state_is_broadcast_without_a_step(comm, hvd):
     model = build()
     optimizer = wrap(model, True)
@@ -263,7 +284,7 @@ def test_a_fresh_state_is_broadcast_without_a_step(comm, hvd):
     assert state_bytes(optimizer) == 0
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_hooks_are_called_once_with_the_users_optimizer_and_whole_parameters(comm, hvd):
     model = build()
     optimizer = wrap(model, True, "sgd")
@@ -279,13 +300,13 @@ def test_hooks_are_called_once_with_the_users_optimizer_and_whole_parameters(com
         assert all(all(map(torch.equal, last, held)) for held in same)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_gradients_are_gone_after_the_step(comm, hvd):
     model, _ = train(True, 1)
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 def test_a_checkpoint_of_the_model_holds_the_model_alone(comm, hvd):
     model, _ = train(True, 6)
     plain = Net()
@@ -296,7 +317,7 @@ def test_a_checkpoint_of_the_model_holds_the_model_alone(comm, hvd):
     assert files[0].tell() == files[1].tell()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("late", ["before", "in_a_hook", "in_a_closure"])
 def test_a_late_rank_keeps_its_weights_until_its_own_update(comm, hvd, late):
     model = build()
@@ -318,8 +339,9 @@ def test_a_late_rank_keeps_its_weights_until_its_own_update(comm, hvd, late):
         optimizer.step(look if late == "in_a_closure" else None)
 
 
-@pytest.mark.ranks(2, env={"HVD_EXT_SHARDED": "1"})
-def test_the_variable_shards_what_is_not_told(comm, hvd):
+@pytest.mark.ranks(3)
+def test_the_variable_shards_what_is_not_told(comm, hvd, monkeypatch):
+    monkeypatch.setenv("HVD_EXT_SHARDED", "1")
     model = build()
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()))
     take_step(model, optimizer)
@@ -327,7 +349,23 @@ def test_the_variable_shards_what_is_not_told(comm, hvd):
     assert "sharded: " not in wrap(build(), False).explain()
 
 
-def test_state_is_asked_for_on_every_rank(launch):
+@pytest.mark.ranks(3)
+def test_state_is_asked_for_on_every_rank(comm, hvd, monkeypatch):
+    _, optimizer = train(True, 1)
+    monkeypatch.setenv("HVD_EXT_STALL_TIMEOUT_S", "0.5")
+    # What rank 0 waits for in vain must not be there for what comes next.
+    of_its_own = dataclasses.replace(lifecycle.topology(), world=comm)
+    monkeypatch.setattr(lifecycle, "topology", lambda: of_its_own)
+    if comm.rank == 0:
+        with pytest.raises(
+            StallError, match=r"ranks 1 .*, 2 .* did not reach state_dict\(\) of a sharded"
+        ):
+            optimizer.state_dict()
+    comm.Barrier()
+
+
+@pytest.mark.long
+def test_state_that_not_every_rank_asks_for_ends_the_job(launch):
     done = launch(
         2, ["tests/programs/sharded_state.py", "on_rank_0"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}
     )
@@ -335,6 +373,41 @@ def test_state_is_asked_for_on_every_rank(launch):
     assert "did not reach state_dict() of a sharded optimizer" in done.stdout
 
 
+@pytest.mark.ranks(TWO, 3, 4)
+@pytest.mark.parametrize("sharded", [True, False])
+def test_a_checkpoint_is_that_of_one_process(comm, hvd, sharded):
+    """What ranks save, one process would have saved; and they go on from what it saved."""
+    alone, plain = build_same()
+    take_same_steps(alone, plain, 6)
+    saved = reread(alone, plain)
+    model, optimizer = build_same()
+    optimizer = hvd.DistributedOptimizer(optimizer, sharded=sharded)
+    take_same_steps(model, optimizer, 6)
+    ours = reread(model, optimizer)
+    resumed, inner = build_same()
+    resumed_optimizer = hvd.DistributedOptimizer(inner, sharded=sharded)
+    resumed.load_state_dict(saved["model"])
+    resumed_optimizer.load_state_dict(copy.deepcopy(saved["optimizer"]))
+    for a, b in ((alone, plain), (resumed, resumed_optimizer)):
+        take_same_steps(a, b, 6)
+    theirs = saved["model"] | {f"resumed {name}": p for name, p in alone.state_dict().items()}
+    found = ours["model"] | {f"resumed {name}": p for name, p in resumed.state_dict().items()}
+    # Averaging equal gradients is exact on 2 and on 4 ranks.
+    limits = {"rtol": 1e-4, "atol": 1e-6} if comm.size == 3 else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(found, theirs, **limits)
+    if comm.size != 3:
+        assert_same_state(ours["optimizer"], saved["optimizer"])
+
+
+def reread(model, optimizer):
+    """A checkpoint, as a file gives it back."""
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from subprocess import CompletedProcess
@@ -11,19 +12,25 @@ import pytest
 
 pytest.importorskip("torch", reason="spatial layers need torch")
 
+import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 
+from hvd_ext.errors import StallError
+from hvd_ext.spatial import ProcessGrid, scatter
 from tests import spatial_adjoint
 from tests.spatial_case import check
 from tests.spatial_cases import FAMILIES, cases
 
 # How many cases of each kind of layer, by the number of ranks.
 COUNTS = {2: 20, 3: 12, 4: 12, 6: 8, 8: 6}
+# The emulator has the same cases on all of them.
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (2, 6, 8)]
 TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))
 Launch = Callable[..., "CompletedProcess[str]"]
 
 
-@pytest.mark.ranks(*COUNTS, timeout_s=100 * TIMES)
+@pytest.mark.ranks(3, 4, *IN_LONG, timeout_s=100 * TIMES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_split_layers_compute_what_whole_ones_do(comm, family: str) -> None:
     """On random grids of all ranks."""
@@ -32,7 +39,7 @@ def test_split_layers_compute_what_whole_ones_do(comm, family: str) -> None:
         check(case, expected, comm, overlap=number % 2 == 0)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(3, IN_LONG[0])
 def test_every_exchange_has_its_adjoint(comm) -> None:
     # The same cases on every rank; the first that fails ends the test.
     @settings(
@@ -51,7 +58,23 @@ def test_every_exchange_has_its_adjoint(comm) -> None:
     scenario()
 
 
-def test_an_absent_rank_is_named_by_world_rank_and_host(launch: Launch) -> None:
+@pytest.mark.ranks(3)
+def test_an_absent_rank_is_named_by_world_rank_and_host(comm, monkeypatch) -> None:
+    """On a grid that numbers the ranks the other way round."""
+    monkeypatch.setenv("HVD_EXT_STALL_TIMEOUT_S", "2")
+    grid = ProcessGrid(width=3, comm=comm.Split(key=-comm.rank))
+    x, weight = scatter(torch.ones(1, 1, 12), grid), torch.ones(1, 1, 3)
+    if comm.rank == 1:
+        host = re.escape(socket.gethostname())
+        with pytest.raises(StallError, match=rf"^rank 0 \({host}\) did not reach a halo exchange"):
+            F.conv1d(x, weight, padding=1)
+    elif comm.rank == 2:
+        F.conv1d(x, weight, padding=1)
+    comm.Barrier()
+
+
+@pytest.mark.long
+def test_an_absent_rank_may_end_the_job(launch: Launch) -> None:
     done = launch(
         2, ["tests/programs/spatial_absent.py"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}, timeout=45
     )

@@ -25,7 +25,7 @@ def distributed(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.opt
 
 
 @pytest.mark.usefixtures("hvd")
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(pytest.param(2, marks=pytest.mark.long), 4)
 def test_five_steps_by_adam_equal_the_unsplit_models() -> None:
     """On 2 ranks, and on 2 groups of 2, whose weights differ but for rank 0's."""
     groups = hvd.size() // 2
@@ -42,7 +42,7 @@ def test_five_steps_by_adam_equal_the_unsplit_models() -> None:
 
 
 @pytest.mark.usefixtures("hvd")
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(4)
 def test_what_would_mix_ranks_filters_is_refused() -> None:
     grid = spatial.ProcessGrid(channels=2)
     model = spatial.convert(

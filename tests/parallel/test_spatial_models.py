@@ -16,6 +16,7 @@ from tests.split_models import adam, build, cases, split, unsplit, worst
 
 MEMORY = Path(__file__).parents[1] / "programs" / "spatial_memory.py"
 SWEEP = "HVD_EXT_TEST_SWEEP" in os.environ
+TWO, THREE = (pytest.param(size, marks=pytest.mark.long) for size in (2, 3))
 Grid = tuple[int, int, int]
 
 
@@ -37,12 +38,12 @@ def check(name: str, grid: Grid) -> None:
 
 
 @pytest.mark.usefixtures("hvd")
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(TWO, 4)
 @pytest.mark.parametrize(
     ("name", "grid"),
     [("unet", (1, 1, 2)), *([("mesh", (1, 2, 1)), ("edsr", (1, 1, 2))] if SWEEP else [])],
 )
-def test_five_steps_of_two_ranks_equal_the_unsplit_models(name: str, grid: Grid) -> None:
+def test_five_steps_of_pairs_of_ranks_equal_the_unsplit_models(name: str, grid: Grid) -> None:
     check(name, grid)
 
 
@@ -56,7 +57,7 @@ def test_five_steps_of_four_ranks_equal_the_unsplit_models(name: str, grid: Grid
 
 
 @pytest.mark.usefixtures("hvd")
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(TWO, THREE, 4)
 def test_a_unet_learns_by_adam_as_in_one_process() -> None:
     """Whose steps are as large for a small gradient, and so for what is wrong with it."""
     grid = {2: (1, 2, 1), 3: (1, 1, 3), 4: (1, 2, 2)}[hvd.size()]

@@ -49,8 +49,8 @@ def ranks_of(job: subprocess.Popen[str]) -> list[psutil.Process]:
     ("whom", "number"),
     [
         ("a rank", signal.SIGTERM),
-        ("all ranks", signal.SIGUSR1),
-        ("the launcher", signal.SIGUSR1),
+        pytest.param("all ranks", signal.SIGUSR1, marks=pytest.mark.long),
+        pytest.param("the launcher", signal.SIGUSR1, marks=pytest.mark.long),
     ],
 )
 def test_a_signal_ends_in_a_checkpoint_that_is_gone_on_from(
@@ -73,12 +73,16 @@ def test_a_signal_ends_in_a_checkpoint_that_is_gone_on_from(
     assert "Traceback" not in told
 
 
-def test_time_that_is_up_ends_in_a_checkpoint_that_is_gone_on_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone_on_from", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_time_that_is_up_ends_in_a_checkpoint(tmp_path: Path, gone_on_from: bool) -> None:
     job = start(tmp_path, "--steps", "1000000", "--stop-after", "1s")
     told, _ = job.communicate(timeout=120)
     last = steps(tmp_path)[-1]
     assert job.returncode == 99, told
     assert f"stopped after step {last} (its time is up)" in told
+    assert torch.load(tmp_path / "checkpoint.pt")["step"] == last
+    if not gone_on_from:
+        return
     again = start(tmp_path, "--steps", str(last + 3), "--resume")
     told, _ = again.communicate(timeout=120)
     assert again.returncode == 0, told

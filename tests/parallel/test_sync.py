@@ -99,7 +99,7 @@ def test_nodes_train_by_themselves_and_then_exchange(comm, hvd, nodes, ranks_per
     assert "nodes exchange weights after 3 steps" in optimizer.explain()
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(4)
 def test_what_batch_norms_have_seen_is_averaged_over_all_ranks(comm, hvd, nodes):
     nodes(1)
     model, optimizer = build("local_sgd:steps=2")
@@ -111,12 +111,13 @@ def test_what_batch_norms_have_seen_is_averaged_over_all_ranks(comm, hvd, nodes)
     assert_same_bits(comm, buffers(model))
 
 
-@pytest.mark.ranks(4, env={"HVD_EXT_BUCKET_BYTES": "2 KiB"})
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize(
     ("sync", "compression"),
     [("local_sgd:steps=3", "none"), ("diloco:steps=3", "int8"), ("one_step_late", "int8")],
 )
 def test_a_drained_run_resumes_to_the_bit(comm, hvd, nodes, sync, compression, monkeypatch):
+    monkeypatch.setenv("HVD_EXT_BUCKET_BYTES", "2 KiB")
     monkeypatch.setenv("HVD_EXT_COMPRESSION", compression)
     nodes(2)
     options = {"kind": torch.optim.Adam, "lr": 0.01}
@@ -140,7 +141,7 @@ def test_a_drained_run_resumes_to_the_bit(comm, hvd, nodes, sync, compression, m
         parallel_assert(comm, (buffers(model) == buffers(resumed)).all())
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(4)
 def test_differing_weights_are_not_evaluated_saved_or_broadcast(comm, hvd, nodes):
     nodes(1)
     model, optimizer = build("local_sgd:steps=3")
@@ -173,7 +174,7 @@ def test_differing_weights_are_not_evaluated_saved_or_broadcast(comm, hvd, nodes
     hvd.broadcast_parameters(model.state_dict(), 0)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(4)
 def test_bfloat16_weights_are_the_same_after_a_round(comm, hvd, nodes):
     nodes(1)
     model, optimizer = build("diloco:steps=2", dtype=torch.bfloat16)
@@ -218,7 +219,7 @@ def test_gradients_are_used_one_step_late_and_each_once(comm, hvd, nodes, ranks_
     assert_same_bits(comm, flat(model))
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("sync", ["local_sgd:steps=3", "diloco:steps=3", "one_step_late"])
 def test_on_one_node_every_step_is_exchanged(comm, hvd, sync):
     model, optimizer = build(sync)
@@ -229,14 +230,15 @@ def test_on_one_node_every_step_is_exchanged(comm, hvd, sync):
     assert "sync: every_step: one node" in optimizer.explain()
 
 
-@pytest.mark.ranks(2, env={"HVD_EXT_SYNC": "local_sgd:steps=5"})
-def test_the_variable_counts_where_the_script_does_not_say(comm, hvd, nodes):
+@pytest.mark.ranks(4)
+def test_the_variable_counts_where_the_script_does_not_say(comm, hvd, nodes, monkeypatch):
+    monkeypatch.setenv("HVD_EXT_SYNC", "local_sgd:steps=5")
     nodes(1)
     assert "after 5 steps" in build(None)[1].explain()
     assert "after 7 steps" in build(hvd.LocalSGD(7))[1].explain()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(4)
 def test_what_does_not_go_together_is_refused(comm, hvd, nodes):
     nodes(1)
     model = Net()

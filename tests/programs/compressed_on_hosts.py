@@ -1,7 +1,7 @@
 """Weights have the same bits on all ranks after every step, and in a second run.
 
-`compressed_on_hosts.py CODEC`: every second host codes as another kind of CPU would, by that
-library.
+`compressed_on_hosts.py CODEC FORMATS...`: every second host codes as another kind of CPU would,
+by that library.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if hvd.cross_rank() % 2:
     other = codec.declare(ctypes.CDLL(sys.argv[1]))
     codec.library = powersgd.library = lambda: other
 for compression, sync in [
-    *((name, "every_step") for name in ("bf16", "fp16", "int8", "powersgd:rank=2")),
+    *((name, "every_step") for name in sys.argv[2:]),
     ("int8", f"diloco:steps={ROUND}"),
 ]:
     runs = [train(compression, sync) for _ in range(2)]

@@ -1,20 +1,33 @@
-"""Rank 0 ends while the others still use MPI. Argument: how all end, shutdown or exit."""
+"""Rank 0 ends while the others still use MPI.
+
+Arguments: how all end, exit or shutdown, after which the optimizer is refused; and the ranks of a
+(pretended) node, if not all.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 
+import pytest
 import torch
 
 import hvd_ext.torch as hvd
+from hvd_ext.errors import UsageError
+
+how, *ranks_per_node = sys.argv[1:]
+if ranks_per_node:
+    from hvd_ext.torch import lifecycle
+    from tests.pretended_nodes import pretend
+
+    lifecycle.discover = lambda comm, timeout_s: pretend(comm, int(ranks_per_node[0]))
 
 hvd.init()
 torch.set_num_threads(1)
-model = torch.nn.Linear(6, 5)
+model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 2))
 inner = torch.optim.SGD(model.parameters(), lr=0.01)
 optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
-model(torch.ones(3, 6)).sum().backward()
+model(torch.full((3, 6), 1.0 + hvd.rank())).sum().backward()
 optimizer.step()
 rank = hvd.rank()
 if rank:
@@ -23,6 +36,9 @@ if rank:
     for _ in range(50):
         time.sleep(0.02)
         MPI.COMM_SELF.allgather(rank)
-print(f"ok {rank}", flush=True)
-if sys.argv[1] == "shutdown":
+if how == "shutdown":
     hvd.shutdown()
+    optimizer.zero_grad()
+    with pytest.raises(UsageError, match=r"after hvd.shutdown\(\)"):
+        model(torch.ones(3, 6)).sum().backward()
+print(f"ok {rank}", flush=True)

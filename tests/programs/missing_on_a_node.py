@@ -10,7 +10,7 @@ from mpi4py import MPI
 from tests.pretended_nodes import make_arena, pretend, reduce_and_check
 
 topology = pretend(MPI.COMM_WORLD, int(sys.argv[1]))
-arena = make_arena(topology, "native", timeout_s=4)
+arena = make_arena(topology, "native", timeout_s=3)
 if topology.world.rank == topology.world.size - 1:
     time.sleep(300)
 reduce_and_check(arena, topology, seed=0)

@@ -15,6 +15,12 @@ import time
 import torch
 
 import hvd_ext.torch as hvd
+from hvd_ext.job import stalls
+from hvd_ext.torch import lifecycle
+
+# How long ranks wait, once one is known to be missing, for what does not come.
+stalls.end_job.__defaults__ = (2.0,)
+lifecycle._LATE_AFTER_S = 1.0
 
 how = sys.argv[1]
 hvd.init()
@@ -32,7 +38,7 @@ for step in range(5):
         if how == "leave":
             os._exit(0)
         if how == "late":
-            time.sleep(6)
+            time.sleep(3)
     optimizer.zero_grad()
     model(torch.ones(1, 100)).sum().backward()
     if how == "late" and step == 2 and hvd.rank() == 0:

@@ -14,45 +14,31 @@ from pathlib import Path
 import torch
 
 import hvd_ext.torch as hvd
+from tests.sharding import build_same, take_same_steps
 
 hvd.init()
 torch.set_num_threads(1)
 
 
-def build():
-    torch.manual_seed(5)
-    model = torch.nn.Sequential(torch.nn.Linear(37, 301), torch.nn.Tanh(), torch.nn.Linear(301, 3))
-    return model, torch.optim.Adam(model.parameters(), lr=1e-2, amsgrad=True)
-
-
-def take_steps(model, optimizer, count):
-    """The same gradients on every rank: the average is each of them, whatever their number."""
-    for seed in range(count):
-        optimizer.zero_grad()
-        generator = torch.Generator().manual_seed(seed)
-        model(torch.randn(4, 37, generator=generator)).square().mean().backward()
-        optimizer.step()
-
-
 def main(kind, path):
-    model, inner = build()
+    model, inner = build_same()
     optimizer = hvd.DistributedOptimizer(inner, sharded=kind == "sharded")
     if path.exists():
         saved = torch.load(path, weights_only=True)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        take_steps(model, optimizer, 6)
-        alone, expected = build()
+        take_same_steps(model, optimizer, 6)
+        alone, expected = build_same()
         alone.load_state_dict(saved["model"])
         expected.load_state_dict(torch.load(path, weights_only=True)["optimizer"])
-        take_steps(alone, expected, 6)
+        take_same_steps(alone, expected, 6)
         for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
             if hvd.size() in (2, 4):
                 assert torch.equal(ours, theirs)
             else:
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     else:
-        take_steps(model, optimizer, 6)
+        take_same_steps(model, optimizer, 6)
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         hvd.barrier()
         if hvd.rank() == 0:
@@ -62,9 +48,9 @@ def main(kind, path):
 
 
 if sys.argv[1] == "on_rank_0":
-    model, inner = build()
+    model, inner = build_same()
     optimizer = hvd.DistributedOptimizer(inner, sharded=True)
-    take_steps(model, optimizer, 1)
+    take_same_steps(model, optimizer, 1)
     if hvd.rank() == 0:
         optimizer.state_dict()
     else:

@@ -4,12 +4,13 @@
     def test_sum(comm):
         parallel_assert(comm, comm.allreduce(1) == comm.size)
 
-Each is a test of its own for each number of ranks. All ranks run the same one at a time; it
-has failed if it fails on any, and the failure names the ranks. A rank that dies or hangs ends
-its job within `timeout_s` (120), or soon after the test has failed on another rank; the tests
-that are left get a new one. Tests of a module with the same number of ranks share a job.
-Further arguments of the marker: `env`, the ranks' variables; `launcher`, "hvd-launch" or
-"horovodrun". The module itself is imported outside the ranks too: it must not start MPI.
+Each is a test of its own for each number of ranks, which may be a `pytest.param`. All ranks
+run the same one at a time; it has failed if it fails on any, and the failure names the ranks.
+A rank that dies or hangs ends its job within `timeout_s` (120), or soon after the test has
+failed on another rank; the tests that are left get a new one. Tests of a module with the same
+number of ranks share a job. Further arguments of the marker: `env`, the ranks' variables;
+`launcher`, "hvd-launch" or "horovodrun". The module itself is imported outside the ranks too:
+it must not start MPI.
 """
 
 from __future__ import annotations
@@ -65,12 +66,16 @@ def hvd() -> Iterator[ModuleType]:
     from mpi4py import MPI
 
     import hvd_ext.torch as hvd
+    from hvd_ext.torch import optimizer
 
     torch.set_num_threads(1)
-    hvd.init()
-    yield hvd
-    MPI.COMM_WORLD.Barrier()  # who ends first ends Horovod for all
-    hvd.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        # Beside other tests, an idle thread of Horovod's would hardly ever run.
+        patch.setattr(optimizer, "lower_thread_priority", lambda: None)
+        hvd.init()
+        yield hvd
+        MPI.COMM_WORLD.Barrier()  # who ends first ends Horovod for all
+        hvd.shutdown()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,8 +89,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker := metafunc.definition.get_closest_marker("ranks"):
         if "ranks" not in metafunc.fixturenames:
             metafunc.fixturenames.append("ranks")
-        ids = [f"{number}ranks" for number in marker.args]
-        metafunc.parametrize("ranks", marker.args, ids=ids, indirect=True)
+        metafunc.parametrize("ranks", marker.args, ids="{}ranks".format, indirect=True)
 
 
 def spec_of(item: pytest.Item | None) -> JobSpec | None:
