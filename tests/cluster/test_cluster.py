@@ -37,21 +37,21 @@ def test_parameters_are_horovods_on_several_hosts(build, launch_on, count, ranks
 
 
 ON_HOSTS = [
-    pytest.param(name, ranks, 50, marks=pytest.mark.long if name == "adam" else IN_SWEEP)
+    pytest.param(name, ranks, marks=pytest.mark.long if name == "adam" else IN_SWEEP)
     for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam")
     for ranks in (1, 2)
 ]
 
 
-@pytest.mark.parametrize(("name", "ranks_per_host", "steps"), [("adam", 1, 10), *ON_HOSTS])
+@pytest.mark.parametrize(("name", "ranks_per_host"), ON_HOSTS)
 def test_a_sharded_optimizer_gives_the_bits_of_the_unsharded(
-    build, launch_on, name, ranks_per_host, steps
+    build, launch_on, name, ranks_per_host
 ):
     with build(2) as hosts:
         done = launch_on(
             hosts,
             ranks_per_host,
-            ["tests/programs/sharded_on_hosts.py", name, str(steps)],
+            ["tests/programs/sharded_on_hosts.py", name],
             env={"HVD_EXT_BUCKET_BYTES": "2 KiB"},
             timeout=180,
         )

@@ -21,7 +21,7 @@ SYNCS = ("every_step", "diloco:steps=3", "one_step_late")
 @pytest.mark.parametrize(
     ("count", "ranks_per_host", "formats"),
     [
-        (2, 2, FORMATS[-2:]),
+        (2, 1, FORMATS[-2:]),
         pytest.param(2, 2, FORMATS, marks=pytest.mark.long),
         pytest.param(4, 1, FORMATS, marks=pytest.mark.long),
     ],
@@ -39,7 +39,7 @@ def test_hosts_of_other_cpus_have_the_same_bits_and_runs_repeat(
             timeout=200,
         )
     assert done.returncode == 0, done.stdout
-    assert all(f"ok {rank}" in done.stdout for rank in range(4))
+    assert all(f"ok {rank}" in done.stdout for rank in range(count * ranks_per_host))
 
 
 @pytest.mark.parametrize("jobs", ["one", pytest.param("several", marks=pytest.mark.long)])

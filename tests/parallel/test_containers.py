@@ -46,6 +46,7 @@ def test_containers_need_no_dev_shm_and_may_keep_files_apart() -> None:
     assert done.stdout.count(SHARED) == 2, done.stdout
 
 
+@pytest.mark.long
 def test_a_container_for_each_rank_is_told_and_works() -> None:
     needs(*APART)
     done = train([], APART, **NO_CMA)

@@ -47,6 +47,7 @@ def accuracy(script: Path) -> str:
     return told
 
 
+@pytest.mark.long
 def test_digits_are_learnt() -> None:
     assert float(accuracy(EXAMPLES / "digits.py")) > 95
 

@@ -13,7 +13,7 @@ import torch
     ("np_", "arguments"),
     [
         (2, ["exit"]),
-        (2, ["shutdown", "1"]),
+        pytest.param(2, ["shutdown", "1"], marks=pytest.mark.long),
         pytest.param(2, ["shutdown"], marks=pytest.mark.long),
         pytest.param(3, ["shutdown"], marks=pytest.mark.long),
         pytest.param(3, ["exit"], marks=pytest.mark.long),

@@ -78,6 +78,7 @@ def test_figures_and_picture(tmp_path: Path) -> None:
     assert left() == []
 
 
+@pytest.mark.long
 def test_an_arm_that_fails_ends_the_others() -> None:
     done = run("--arm", "alone", "--arm", "ddp", GLOO_SOCKET_IFNAME="absent0")
     assert done.returncode == 1

@@ -89,7 +89,11 @@ def whole_jobs(path: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     "how",
-    [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)],
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGKILL, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+    ],
 )
 def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, how: int) -> None:
     library = HERE
