@@ -78,7 +78,8 @@ class DataLoader:
         """Describe the batches; nothing is read before the first is asked for.
 
         Args:
-            dataset: `dataset[i]` of each sample; what it raises is raised at its batch.
+            dataset: `dataset[i]` of each sample; what it raises is raised at its batch. If it has
+                `announce(i)`, that is called for all samples of a step before they are read.
             batch_size: samples of this rank a step.
             sampler: which sample comes when.
             rank: of those that share a step.
@@ -193,7 +194,8 @@ class DataLoader:
         pool = self._pool
         if self.store is None:
             if announce := getattr(self._dataset, "announce", None):
-                # The disk has the whole step to do, in the order that suits it.
+                # The disk has the whole step to do, in the order that suits it. What this raises
+                # is not looked at: whoever reads the sample meets it.
                 pool.submit(lambda: [announce(self.sampler.sample(p)) for p in positions])
             return [pool.submit(self._load, position) for position in positions]
         records = zip(positions, self.store.start(first, pool), strict=True)

@@ -48,7 +48,11 @@ def digests(batch: list[Any]) -> list[int]:
     return [zlib.crc32(np.ascontiguousarray(block)) for block in batch[0]]
 
 
-def check_blocks(comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept: Any) -> None:
+@pytest.mark.ranks(pytest.param(3, marks=pytest.mark.long), 4)
+@KEPT
+def test_blocks_are_slices_and_each_byte_is_read_once_a_group(
+    comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept: Any
+) -> None:
     order = Order(SAMPLES, seed=1)
     for shape in GRIDS[comm.size]:
         grid = ProcessGrid(*shape, comm=comm)
@@ -94,20 +98,3 @@ def check_blocks(comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept
                     parallel_assert(comm, read % file.lengths[0] == 0 and read >= once, f"{read}")
         group.Free()
         sharing.Free()
-
-
-@pytest.mark.ranks(4)
-@KEPT
-def test_blocks_are_slices_and_each_byte_is_read_once_a_group(
-    comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept: Any
-) -> None:
-    check_blocks(comm, arrays, path, kept)
-
-
-@pytest.mark.long
-@pytest.mark.ranks(3)
-@KEPT
-def test_an_odd_number_of_ranks_shares_samples(
-    comm: MPI.Comm, arrays: dict[str, np.ndarray], path: Path, kept: Any
-) -> None:
-    check_blocks(comm, arrays, path, kept)
