@@ -68,7 +68,8 @@ class RecordExchange:
         self._names = self._comm.allgather((MPI.COMM_WORLD.rank, socket.gethostname()))
         self._timeout_s = stall_timeout_s()
         self.bytes_sent = self.bytes_received = 0
-        self._new: queue.SimpleQueue[_UnderWay | None] = queue.SimpleQueue()
+        # Not a SimpleQueue, whose get() may wait for ever once its timeout is over (CPython 3.11).
+        self._new: queue.Queue[_UnderWay | None] = queue.Queue()
         self._under_way: list[_UnderWay] = []
         self._failed = False
         self._leaving = threading.Event()
