@@ -90,3 +90,19 @@ def take_same_steps(model, optimizer, count: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         model(torch.randn(4, 37, generator=generator)).square().mean().backward()
         optimizer.step()
+
+
+def assert_same_state(ours, theirs) -> None:
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert list(ours["state"]) == list(theirs["state"])
+    for index, state in theirs["state"].items():
+        assert list(ours["state"][index]) == list(state), index
+        for key, value in state.items():
+            mine = ours["state"][index][key]
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(mine, value), (index, key)
+                assert mine.shape == value.shape
+                assert mine.dtype == value.dtype
+                assert mine.stride() == value.stride()
+            else:
+                assert mine == value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -96,3 +97,32 @@ def test_a_bad_setting_is_one_line(hvd, monkeypatch, variable, value, says):
         wrap(torch.nn.Linear(4, 8))
     assert str(refusal.value).startswith(f"{variable}={value!r}: {says}")
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("features", "bucket_bytes", "code", "says"),
+    [
+        ("4,4", "banana", 2, "HVD_EXT_BUCKET_BYTES='banana': give a size above 0, such as .*"),
+        (
+            "4,8",
+            "4 MiB",
+            76,
+            r"ranks have different models: rank 1 \(.*\) has .*, shape \(8, 3, 3, 3\), .*, "
+            r"where rank 0 has .*, shape \(4, 3, 3, 3\), .*; build the same one on every rank",
+        ),
+    ],
+    ids=["setting", "models"],
+)
+def test_what_no_rank_can_train_with_is_said_once_for_all(
+    launch, tmp_path, features, bucket_bytes, code, says
+):
+    flags = ("--synthetic", "--blocks=1", "--patch=8", "--batch-size=1", "--steps=1", "--threads=1")
+    done = launch(
+        2,
+        ["tests/programs/features_by_rank.py", features, *flags, "--output", tmp_path / "run"],
+        env={"HVD_EXT_BUCKET_BYTES": bucket_bytes},
+    )
+    assert done.returncode == code, done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if "error: " in line.lower())
+    assert re.fullmatch(rf"\[0\] edsr\.train: error: {says}", line), line
+    assert "Traceback" not in done.stdout

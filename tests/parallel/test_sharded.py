@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import io
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import hvd_ext.torch
-from hvd_ext.errors import StallError
 from hvd_ext.torch import lifecycle, shards
 from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
 from tests.sharding import (
     OPTIMIZERS,
-    Net,
+    assert_same_state,
     build,
-    build_same,
     parameters,
-    take_same_steps,
     take_step,
     train,
     wrap,
@@ -51,22 +46,6 @@ def state_bytes(optimizer) -> int:
         for value in state.values()
         if isinstance(value, torch.Tensor) and value.ndim
     )
-
-
-def assert_same_state(ours, theirs) -> None:
-    assert ours["param_groups"] == theirs["param_groups"]
-    assert list(ours["state"]) == list(theirs["state"])
-    for index, state in theirs["state"].items():
-        assert list(ours["state"][index]) == list(state), index
-        for key, value in state.items():
-            mine = ours["state"][index][key]
-            if isinstance(value, torch.Tensor):
-                assert torch.equal(mine, value), (index, key)
-                assert mine.shape == value.shape
-                assert mine.dtype == value.dtype
-                assert mine.stride() == value.stride()
-            else:
-                assert mine == value
 
 
 IN_TURNS = [
@@ -307,17 +286,6 @@ def test_gradients_are_gone_after_the_step(comm, hvd):
 
 
 @pytest.mark.ranks(3)
-def test_a_checkpoint_of_the_model_holds_the_model_alone(comm, hvd):
-    model, _ = train(True, 6)
-    plain = Net()
-    plain.load_state_dict(model.state_dict())
-    files = [io.BytesIO(), io.BytesIO()]
-    for held, file in zip((model, plain), files, strict=True):
-        torch.save(held.state_dict(), file)
-    assert files[0].tell() == files[1].tell()
-
-
-@pytest.mark.ranks(3)
 @pytest.mark.parametrize("late", ["before", "in_a_hook", "in_a_closure"])
 def test_a_late_rank_keeps_its_weights_until_its_own_update(comm, hvd, late):
     model = build()
@@ -347,77 +315,3 @@ def test_the_variable_shards_what_is_not_told(comm, hvd, monkeypatch):
     take_step(model, optimizer)
     assert "sharded: " in optimizer.explain()
     assert "sharded: " not in wrap(build(), False).explain()
-
-
-@pytest.mark.ranks(3)
-def test_state_is_asked_for_on_every_rank(comm, hvd, monkeypatch):
-    _, optimizer = train(True, 1)
-    monkeypatch.setenv("HVD_EXT_STALL_TIMEOUT_S", "0.5")
-    # What rank 0 waits for in vain must not be there for what comes next.
-    of_its_own = dataclasses.replace(lifecycle.topology(), world=comm)
-    monkeypatch.setattr(lifecycle, "topology", lambda: of_its_own)
-    if comm.rank == 0:
-        with pytest.raises(
-            StallError, match=r"ranks 1 .*, 2 .* did not reach state_dict\(\) of a sharded"
-        ):
-            optimizer.state_dict()
-    comm.Barrier()
-
-
-@pytest.mark.long
-def test_state_that_not_every_rank_asks_for_ends_the_job(launch):
-    done = launch(
-        2, ["tests/programs/sharded_state.py", "on_rank_0"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}
-    )
-    assert done.returncode != 0
-    assert "did not reach state_dict() of a sharded optimizer" in done.stdout
-
-
-@pytest.mark.ranks(TWO, 3, 4)
-@pytest.mark.parametrize("sharded", [True, False])
-def test_a_checkpoint_is_that_of_one_process(comm, hvd, sharded):
-    """What ranks save, one process would have saved; and they go on from what it saved."""
-    alone, plain = build_same()
-    take_same_steps(alone, plain, 6)
-    saved = reread(alone, plain)
-    model, optimizer = build_same()
-    optimizer = hvd.DistributedOptimizer(optimizer, sharded=sharded)
-    take_same_steps(model, optimizer, 6)
-    ours = reread(model, optimizer)
-    resumed, inner = build_same()
-    resumed_optimizer = hvd.DistributedOptimizer(inner, sharded=sharded)
-    resumed.load_state_dict(saved["model"])
-    resumed_optimizer.load_state_dict(copy.deepcopy(saved["optimizer"]))
-    for a, b in ((alone, plain), (resumed, resumed_optimizer)):
-        take_same_steps(a, b, 6)
-    theirs = saved["model"] | {f"resumed {name}": p for name, p in alone.state_dict().items()}
-    found = ours["model"] | {f"resumed {name}": p for name, p in resumed.state_dict().items()}
-    # Averaging equal gradients is exact on 2 and on 4 ranks.
-    limits = {"rtol": 1e-4, "atol": 1e-6} if comm.size == 3 else {"rtol": 0, "atol": 0}
-    torch.testing.assert_close(found, theirs, **limits)
-    if comm.size != 3:
-        assert_same_state(ours["optimizer"], saved["optimizer"])
-
-
-def reread(model, optimizer):
-    """A checkpoint, as a file gives it back."""
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (("sharded", 4), ("unsharded", 2)),
-        (("unsharded", 2), ("sharded", 4)),
-        (("sharded", 3), ("sharded", 2)),
-    ],
-)
-def test_a_checkpoint_is_resumed_either_way(launch, tmp_path, before, after):
-    for kind, count in (before, after):
-        done = launch(count, ["tests/programs/sharded_state.py", kind, tmp_path / "saved.pt"])
-        assert done.returncode == 0, done.stdout
-        assert done.stdout.count("ok ") == count
