@@ -72,7 +72,7 @@ class Hosts:
         """Open MPI's mpirun for as many ranks on every host; programs follow.
 
         It runs beside the switch, as on a head node. Waiting ranks give way, as there may
-        be more ranks than cores.
+        be more ranks than cores, and TCP is set as `hvd-launch run` has it.
         """
         slots = ",".join(f"{name}:{ranks_per_host}" for name in self.names)
         parameters = {
@@ -80,6 +80,7 @@ class Hosts:
             "pml": "ob1",
             "btl": "tcp,vader,self",
             "btl_tcp_if_include": INTERFACE,
+            "btl_tcp_eager_limit": "524288",
             "oob_tcp_if_include": _NETWORK,
             "mpi_yield_when_idle": "1",
         }

@@ -99,7 +99,7 @@ def exported(**variables: str) -> set[str]:
 
 
 def test_ranks_keep_the_memory_they_free_unless_malloc_was_set() -> None:
-    always = {"export OMPI_MCA_mpi_yield_when_idle"}
+    always = {"export OMPI_MCA_mpi_yield_when_idle", "export OMPI_MCA_btl_tcp_eager_limit"}
     assert exported() == always | {f"export {name}" for name in VARIABLES}
     assert exported(HVD_EXT_KEEP_MEMORY="0") == always
     assert exported(MALLOC_ARENA_MAX="2") == always

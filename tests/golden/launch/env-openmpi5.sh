@@ -2,6 +2,9 @@
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
 # default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
 export OMPI_MCA_mpi_yield_when_idle=1
+# longer messages over TCP wait until both processes have looked, which costs a tenth of the link
+# default: 65536 (ompi_info --param btl tcp --level 9; python -m benchmarks.compression)
+export OMPI_MCA_btl_tcp_eager_limit=524288
 # GPUs of a node exchange through the host (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=0
@@ -19,6 +22,9 @@ export UCX_RCACHE_ENABLE=n
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
 # default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
 export OMPI_MCA_mpi_yield_when_idle=1
+# longer messages over TCP wait until both processes have looked, which costs a tenth of the link
+# default: 65536 (ompi_info --param btl tcp --level 9; python -m benchmarks.compression)
+export OMPI_MCA_btl_tcp_eager_limit=524288
 # GPUs of a node exchange through the host (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=0
@@ -36,6 +42,9 @@ export UCX_RCACHE_ENABLE=try
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
 # default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
 export OMPI_MCA_mpi_yield_when_idle=1
+# longer messages over TCP wait until both processes have looked, which costs a tenth of the link
+# default: 65536 (ompi_info --param btl tcp --level 9; python -m benchmarks.compression)
+export OMPI_MCA_btl_tcp_eager_limit=524288
 # GPUs of a node copy from each other's memory (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=1

@@ -2,6 +2,9 @@
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
 # default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
 export OMPI_MCA_mpi_yield_when_idle=1
+# longer messages over TCP wait until both processes have looked, which costs a tenth of the link
+# default: 65536 (ompi_info --param btl tcp --level 9; python -m benchmarks.compression)
+export OMPI_MCA_btl_tcp_eager_limit=524288
 # GPUs of a node copy from each other's memory (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=1
@@ -23,4 +26,4 @@ export OMPI_MCA_coll_ucc_enable=1
 # above coll/cuda's 78, or UCC would never be asked
 # default: below coll/cuda's (ompi_info --param coll ucc --level 9; ompi/mca/coll/cuda, priority 78)
 export OMPI_MCA_coll_ucc_priority=100
-mpirun -np 8 --host node1:4,node2:4 --bind-to none --map-by slot -x OMPI_MCA_btl_smcuda_use_cuda_ipc -x OMPI_MCA_coll_ucc_enable -x OMPI_MCA_coll_ucc_priority -x OMPI_MCA_mpi_leave_pinned -x OMPI_MCA_mpi_yield_when_idle -x OMP_NUM_THREADS -x PATH -x UCX_CUDA_IPC_CACHE -x UCX_RCACHE_ENABLE -x UCX_TLS python train.py
+mpirun -np 8 --host node1:4,node2:4 --bind-to none --map-by slot -x OMPI_MCA_btl_smcuda_use_cuda_ipc -x OMPI_MCA_btl_tcp_eager_limit -x OMPI_MCA_coll_ucc_enable -x OMPI_MCA_coll_ucc_priority -x OMPI_MCA_mpi_leave_pinned -x OMPI_MCA_mpi_yield_when_idle -x OMP_NUM_THREADS -x PATH -x UCX_CUDA_IPC_CACHE -x UCX_RCACHE_ENABLE -x UCX_TLS python train.py
