@@ -5,6 +5,8 @@ from __future__ import annotations
 import horovod.torch
 import horovod.torch.optimizer
 
+from hvd_ext import schedules, settings
+from hvd_ext.compression import formats
 from hvd_ext.torch import OVERRIDES, DistributedOptimizer
 
 
@@ -13,6 +15,19 @@ def install() -> None:
 
     To be called before the script imports it: `from horovod.torch import
     DistributedOptimizer` binds what exists at that moment.
+
+    Raises:
+        UsageError: a variable of hvd_ext has no valid value. Every rank finds it here, before MPI
+            starts: the first one to leave later would end MPI under the others.
     """
+    for read in (
+        settings.stall_timeout_s,
+        settings.bucket_bytes,
+        settings.device_arena,
+        settings.sharded,
+    ):
+        read()
+    formats.parse(settings.compression())
+    schedules.parse(settings.sync())
     vars(horovod.torch).update(OVERRIDES)
     horovod.torch.optimizer.DistributedOptimizer = DistributedOptimizer

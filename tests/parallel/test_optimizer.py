@@ -89,3 +89,22 @@ def test_a_script_that_is_not_there(launch):
     done = launch(1, ["-m", "hvd_ext", "no_such_script.py"])
     assert done.returncode == 2
     assert done.stdout.count("hvd_ext: error: script not found: 'no_such_script.py'") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("HVD_EXT_BUCKET_BYTES", "HVD_EXT_BUCKET_BYTES='banana': give a size above 0"),
+        ("HVD_EXT_COMPRESSION", "invalid compression 'banana': use one of"),
+        ("HVD_EXT_SYNC", "invalid sync 'banana': use one of"),
+    ],
+)
+def test_a_variable_without_a_valid_value_ends_all_ranks_alike(launch, tmp_path, name, says):
+    script = tmp_path / "train.py"
+    script.write_text("import horovod.torch as hvd; hvd.init(); print('it ran')")
+    done = launch(2, ["-m", "hvd_ext", script], env={name: "banana"}, launcher="hvd-launch")
+    assert done.returncode == 2, done.stdout
+    lines = [line for line in done.stdout.splitlines() if "error: " in line]
+    assert lines, done.stdout
+    assert all(f"hvd_ext: error: {says}" in line for line in lines), lines
+    assert "it ran" not in done.stdout
