@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import horovod.torch
 import horovod.torch.optimizer
 
@@ -20,13 +22,11 @@ def install() -> None:
         UsageError: a variable of hvd_ext has no valid value. Every rank finds it here, before MPI
             starts: the first one to leave later would end MPI under the others.
     """
-    for read in (
-        settings.stall_timeout_s,
-        settings.bucket_bytes,
-        settings.device_arena,
-        settings.sharded,
-    ):
-        read()
+    settings.stall_timeout_s()
+    settings.bucket_bytes()
+    settings.device_arena()
+    settings.sharded()
+    settings.keep_memory(os.environ)
     formats.parse(settings.compression())
     schedules.parse(settings.sync())
     vars(horovod.torch).update(OVERRIDES)

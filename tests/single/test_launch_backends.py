@@ -23,6 +23,7 @@ from hvd_launch.backends.libraries import (
 from hvd_launch.job import Host, Job, parse_hosts
 from hvd_launch.run.command import script
 from hvd_launch.settings import PRESETS, Setting, render
+from testbed.emulated_hosts import Hosts
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "launch"
 OPENMPI_4 = """mpirun (Open MPI) 4.1.8
@@ -252,6 +253,13 @@ def test_ucx_where_the_library_has_it() -> None:
     assert [s.value for s in LIBRARIES["intelmpi"].ucx_settings()] == ["mlx"]
     with pytest.raises(UsageError, match="leave out --ucx"):
         LIBRARIES["mvapich2"].ucx_settings()
+
+
+def test_emulated_hosts_have_what_run_sets_for_tcp() -> None:
+    words = Hosts(names=("host0",), addresses=("10.77.0.1",), pids=(1, 2)).mpirun(1)
+    ours = {setting.name: setting.value for setting in LIBRARIES["openmpi4"].settings()}
+    value = words[words.index("btl_tcp_eager_limit") + 1]
+    assert value == ours["OMPI_MCA_btl_tcp_eager_limit"]
 
 
 def compare(name: str, text: str) -> None:
