@@ -1,8 +1,8 @@
 """Does what `hvprof layers` times at larger batches tell the time of the smallest?
 
 A convolution and a fully connected layer are timed in place, forward and backward, by one thread,
-at batches of 1 to 64, `--rounds` times. Of each layer t0 + t1 b is fitted to all batches but the
-smallest, as `hvprof limits` fits it, and held against that one. The fully connected layer, whose
+at batches of 1 to 64, `--rounds` times. What all batches but the smallest say of that one, as
+`hvprof limits` has it, is held against it. The fully connected layer, whose
 product has become narrow there, is to be named skinny; the convolution is not.
 """
 
@@ -20,7 +20,7 @@ from benchmarks import harness
 from hvd_ext.cli import at_least
 from hvprof.analysis.layer_timing import time_layers
 from hvprof.analysis.layers import LayerTable
-from hvprof.analysis.limits.compute import fit_affine
+from hvprof.analysis.limits.compute import batch_time
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _CHANNELS, _SIDE, _POOLED = 64, 32, 4
@@ -61,7 +61,7 @@ def _case(name: str, tables: Sequence[LayerTable]) -> dict[str, Any]:
     times_s = [
         statistics.median(layer.time_s(index) for layer in found) for index in range(len(_BATCHES))
     ]
-    predicted_s = fit_affine(_BATCHES[1:], times_s[1:]).at(_BATCHES[0])
+    predicted_s = batch_time(_BATCHES[1:], times_s[1:]).at(_BATCHES[0])
     skinny = [any(layer.name == name for layer in table.skinny) for table in tables]
     return {
         "layer": _LAYERS[name],

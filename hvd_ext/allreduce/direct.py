@@ -54,10 +54,10 @@ class Wire(Protocol):
         """Take in what was placed."""
 
 
-def count_pieces(size: int, message_bytes: int) -> int:
-    """In how many pieces `size` ranks exchange a message."""
+def count_pieces(size: int, message_bytes: int, most_bytes: int = _CHUNK_BYTES) -> int:
+    """In how many pieces `size` ranks exchange a message, with chunks of at most `most_bytes`."""
     chunk_bytes = -(-message_bytes // size)
-    most_bytes = min(_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, _ARRIVING_BYTES // size))
+    most_bytes = min(most_bytes, max(_LEAST_CHUNK_BYTES, _ARRIVING_BYTES // size))
     return max(1, -(-chunk_bytes // most_bytes), min(_PIECES, chunk_bytes // _LEAST_CHUNK_BYTES))
 
 

@@ -25,9 +25,9 @@ SEGMENT_BYTES = 256 * KIB
 # MPI counts with an int, and libraries compute bytes with one.
 MOST_BYTES = GIB
 TAG = 1
-# How often a request is tested before this thread sleeps, and for how long.
-_TESTS = 50
-_SLEEP_S = 30e-6
+# How often a request is tested before this thread sleeps, and for how long; longer each time.
+_TESTS = 5
+_LEAST_SLEEP_S, _MOST_SLEEP_S = 30e-6, 300e-6
 
 
 class _Held(threading.local):
@@ -56,8 +56,10 @@ def wait(request: MPI.Request) -> None:
     for _ in range(_TESTS):
         if request.Test():
             return
+    sleep_s = _LEAST_SLEEP_S
     while not request.Test():
-        time.sleep(_SLEEP_S)
+        time.sleep(sleep_s)
+        sleep_s = min(2 * sleep_s, _MOST_SLEEP_S)
 
 
 def transfer(comm: MPI.Comm, outgoing: Array, to: int, incoming: Array, source: int) -> None:

@@ -20,7 +20,8 @@
 #include "../shm/floats.h"
 #include "low_rank.h"
 
-enum { BLOCK = 256 };
+/* AHEAD: elements that are on their way from memory while a block is encoded. */
+enum { BLOCK = 256, AHEAD = 1024 };
 enum format { RAW, BFLOAT16, FLOAT16, INT8 };
 
 struct run {
@@ -69,8 +70,13 @@ encode_block(const float *x, float *residual, uint64_t n, char *out) {
 
 VECTOR static void encode_int8(const float *x, float *residual, uint64_t count, char *out) {
     uint64_t at = 0;
-    for (; at + BLOCK <= count; at += BLOCK, out += sizeof(float) + BLOCK)
+    for (; at + BLOCK <= count; at += BLOCK, out += sizeof(float) + BLOCK) {
+        for (uint64_t i = 0; i < BLOCK; i += 16) {
+            __builtin_prefetch(x + at + AHEAD + i);
+            __builtin_prefetch(residual + at + AHEAD + i, 1);
+        }
         encode_block(x + at, residual + at, BLOCK, out);
+    }
     if (at < count) encode_block(x + at, residual + at, count - at, out);
 }
 

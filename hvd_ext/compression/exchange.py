@@ -18,10 +18,14 @@ from hvd_ext.allreduce.operations import Array
 from hvd_ext.allreduce.segments import scratch
 from hvd_ext.compression.codec import Message, whole
 from hvd_ext.compression.formats import BF16, FP16, Format
+from hvd_ext.units import KIB
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+# What travels of a chunk. Compression is for slow links, where a bucket's last messages, behind
+# which nothing travels any more, should be short.
+_WIRE_BYTES = 128 * KIB
 _LINE = 16  # elements of float32: chunks begin at a cache line
 
 
@@ -74,7 +78,9 @@ def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Coded:
 
 def _plan(count: int, size: int, runs: Sequence[tuple[int, int, Format]]) -> list[list[Message]]:
     """The messages of each piece: one for each rank's chunk."""
-    pieces = direct.count_pieces(size, 4 * count)
+    wire_bytes = Message(0, count, runs).bytes
+    most_bytes = 4 * count * _WIRE_BYTES // wire_bytes if wire_bytes else 4 * count
+    pieces = direct.count_pieces(size, 4 * count, max(1, most_bytes))
     lines = -(-count // _LINE)
     parts = pieces * size
     bounds = [min(count, lines * index // parts * _LINE) for index in range(parts + 1)]

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from hvd_ext.errors import UsageError
-from hvprof.analysis.limits.compute import Compute, Gradient, fit_affine
+from hvprof.analysis.limits.compute import Compute, Gradient, batch_time
 from hvprof.analysis.limits.exchange import RING, TREE, over_link, passes
 from hvprof.analysis.limits.overlap import LayerOverlap, recorded_overlap
 from hvprof.analysis.limits.step_time import StepModel
@@ -124,7 +124,7 @@ def test_twice_the_bandwidth_is_twice_the_distance() -> None:
 
 def one_layer_model(algorithm: str, link_gb_s: float) -> StepModel:
     exchange = over_link(algorithm, 1e8, link_gb_s, ranks_per_node=1)
-    compute = Compute(fit_affine([64], [0.5]), fit_affine([64], [1.0]))
+    compute = Compute(batch_time([64], [0.5]), batch_time([64], [1.0]))
     return StepModel(1, 64, compute, exchange, recorded_overlap(1.0, 1.0, 0.5))
 
 
@@ -148,24 +148,39 @@ FINETUNER = {10: 88.55, 20: 102.44, 30: 109.98, 40: 111.04}
 def test_the_time_of_a_larger_batch_follows_from_smaller_ones() -> None:
     times_s = {batch: batch / speed for batch, speed in FINETUNER.items()}
     small = [batch for batch in FINETUNER if batch < 40]
-    fitted = fit_affine(small, [times_s[batch] for batch in small])
+    fitted = batch_time(small, [times_s[batch] for batch in small])
     assert fitted.at(40) == pytest.approx(times_s[40], rel=0.03)
     large = [batch for batch in FINETUNER if batch > 10]
-    fitted = fit_affine(large, [times_s[batch] for batch in large])
+    fitted = batch_time(large, [times_s[batch] for batch in large])
     assert fitted.at(10) == pytest.approx(times_s[10], rel=0.03)
 
 
 @pytest.mark.parametrize(("fixed_s", "sample_s"), [(0.2, 0.01), (0.2, 0.0), (0.0, 0.3), (0, 0)])
-def test_an_affine_time_is_found(fixed_s: float, sample_s: float) -> None:
-    found = fit_affine([1, 4, 64], [fixed_s + sample_s * batch for batch in (1, 4, 64)])
+def test_a_line_is_found(fixed_s: float, sample_s: float) -> None:
+    found = batch_time([1, 4, 64], [fixed_s + sample_s * batch for batch in (1, 4, 64)])
     assert found.fixed_s == pytest.approx(fixed_s, abs=1e-9)
-    assert found.sample_s == pytest.approx(sample_s, abs=1e-9)
+    for batch in (0.25, 1, 3, 64, 1000):
+        assert found.at(batch) == pytest.approx(fixed_s + sample_s * batch, abs=1e-9)
+
+
+def test_between_batches_that_were_timed_nothing_else_counts() -> None:
+    found = batch_time([2, 4, 8], [0.3, 0.4, 0.9])
+    assert [found.at(batch) for batch in (2, 3, 4, 6, 8)] == pytest.approx(
+        [0.3, 0.35, 0.4, 0.65, 0.9]
+    )
+
+
+def test_below_the_smallest_batch_small_ones_count_most() -> None:
+    """Narrow matrix products take less than wide ones foretell: the curve bends."""
+    found = batch_time([2, 4, 8, 64], [0.3, 0.4, 0.55, 1.5])
+    assert found.at(1) == pytest.approx(0.25, rel=0.05)
 
 
 def test_times_that_fall_with_the_batch_give_no_negative_part() -> None:
-    found = fit_affine([1, 2, 4], [0.4, 0.3, 0.2])
-    assert found.fixed_s > 0
-    assert found.sample_s == 0
+    found = batch_time([1, 2, 4], [0.4, 0.3, 0.2])
+    assert found.fixed_s == pytest.approx(0.4)
+    assert found.at(0.5) == pytest.approx(0.4)
+    assert found.at(100) == pytest.approx(0.2)
 
 
 def test_skinny_layers_stop_a_batch_from_shrinking(

@@ -2,7 +2,8 @@
 
 Measured in place: the whole model runs forward and backward, and hooks read the clock
 when a layer begins and ends, when the gradient of its output arrives, and when that of
-its parameters is ready.
+its parameters is ready. Freed memory is kept, as in training: else each pass would take its
+gradients' pages from the kernel anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.memory import keep_freed_memory
 from hvprof.analysis.layers import Layer, LayerTable
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def time_layers(
         import torch
     except ImportError:
         raise HvdExtError("hvprof layers needs torch: run make env, or pip install torch") from None
+    keep_freed_memory()
     built = _make_model(model, settings)
     chosen = tuple(sorted(set(batches)))
     clocks = []

@@ -1,12 +1,15 @@
 """Compute time against the batch of a rank: what does not shrink with it.
 
-A layer takes t0 + t1 b for a batch of b. A convolution's t0 is small; that of a fully connected
-layer whose matrix product has become narrow is most of its time: it scales no further (Keuper and
-Pfreundt, "Distributed Training of Deep Neural Networks", MLHPC 2016, call it skinny).
+Between batches that were timed it is taken to grow in a straight line. The time that is left where
+that of the smallest ones would end, at a batch of 0, is fixed: a convolution's is small; that of a
+fully connected layer whose matrix product has become narrow is most of its time: it scales no
+further (Keuper and Pfreundt, "Distributed Training of Deep Neural Networks", MLHPC 2016, call it
+skinny).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,41 +19,61 @@ from hvprof.analysis.layers import LayerTable
 
 
 @dataclass(frozen=True, slots=True)
-class AffineTime:
-    """Seconds for a batch: `fixed_s` for any, and `sample_s` for each sample."""
+class BatchTime:
+    """Seconds by the batch of a rank.
 
-    fixed_s: float
-    sample_s: float
+    Attributes:
+        batches: 0, and those that were timed, in ascending order.
+        times_s: of each of them.
+    """
+
+    batches: tuple[float, ...]
+    times_s: tuple[float, ...]
+
+    @property
+    def fixed_s(self) -> float:
+        """What does not shrink with the batch."""
+        return self.times_s[0]
 
     def at(self, batch: float) -> float:
-        """Seconds for a batch of a rank."""
-        return self.fixed_s + self.sample_s * batch
+        """Seconds for a batch of a rank; beyond the largest it grows as on the way there."""
+        last = len(self.batches) - 1
+        right = min(bisect_left(self.batches, batch, lo=1), last)
+        left = right - 1 if batch <= self.batches[last] else 0
+        growth = (self.times_s[right] - self.times_s[left]) / (
+            self.batches[right] - self.batches[left]
+        )
+        if batch > self.batches[last]:
+            return self.times_s[last] + max(0.0, growth) * (batch - self.batches[last])
+        return self.times_s[left] + growth * (batch - self.batches[left])
 
-    def times(self, factor: float) -> AffineTime:
+    def times(self, factor: float) -> BatchTime:
         """The same on a machine that takes `factor` times as long."""
-        return AffineTime(self.fixed_s * factor, self.sample_s * factor)
+        return BatchTime(self.batches, tuple(time_s * factor for time_s in self.times_s))
 
 
-def fit_affine(batches: Sequence[float], times_s: Sequence[float]) -> AffineTime:
-    """The affine time of the least squared relative error, neither part negative.
+def batch_time(batches: Sequence[float], times_s: Sequence[float]) -> BatchTime:
+    """The times of the batches that were timed, and of all others.
 
-    Of one batch alone all of the time is taken to grow with it.
+    Below the smallest they follow the line of the least squared relative error, to which a batch
+    counts the less the larger it is. Of one batch alone all of the time is taken to grow with it.
+
+    Args:
+        batches: in ascending order, above 0.
+        times_s: seconds of each.
     """
-    # Slow to import, and training needs none of it.
-    from scipy.optimize import nnls
-
     known = [(batch, time_s) for batch, time_s in zip(batches, times_s, strict=True) if time_s > 0]
-    if not known:
-        return AffineTime(0.0, 0.0)
-    if len(known) == 1:
-        batch, time_s = known[0]
-        return AffineTime(0.0, time_s / batch)
-    table = np.array(known, float)
-    terms = np.stack([np.ones(len(table)), table[:, 0]], axis=1) / table[:, 1:]
-    # A column of 256ths beside one of ones: nnls works better on what is alike.
-    scale = terms.max(axis=0)
-    found, _ = nnls(terms / scale, np.ones(len(table)))
-    return AffineTime(*(float(value) for value in found / scale))
+    fixed_s = 0.0
+    if len(known) > 1:
+        batch, time_s = np.array(known, float).T
+        _, found = np.polyfit(batch, time_s, 1, w=1 / (time_s * batch))
+        fixed_s = min(max(0.0, float(found)), times_s[0])
+    return BatchTime((0.0, *batches), (fixed_s, *times_s))
+
+
+def in_proportion(sample_s: float) -> BatchTime:
+    """So many seconds for each sample."""
+    return BatchTime((0.0, 1.0), (0.0, sample_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +88,8 @@ class Gradient:
 class Compute:
     """Compute of a step by the batch of a rank."""
 
-    forward: AffineTime
-    backward: AffineTime
+    forward: BatchTime
+    backward: BatchTime
 
     def time_s(self, batch: float) -> float:
         """Forward and backward."""
@@ -78,10 +101,11 @@ class Compute:
 
 
 def compute_of(table: LayerTable) -> Compute:
-    """The sum of the layers' fits: the fixed times of skinny layers stay in it."""
-    forward = [fit_affine(table.batches, layer.forward_s) for layer in table.layers]
-    backward = [fit_affine(table.batches, layer.backward_s) for layer in table.layers]
-    return Compute(_sum(forward), _sum(backward))
+    """The sum of the layers: the fixed times of skinny ones stay in it."""
+    return Compute(
+        _sum([batch_time(table.batches, layer.forward_s) for layer in table.layers]),
+        _sum([batch_time(table.batches, layer.backward_s) for layer in table.layers]),
+    )
 
 
 def gradients_of(table: LayerTable) -> tuple[Gradient, ...]:
@@ -96,5 +120,7 @@ def gradients_of(table: LayerTable) -> tuple[Gradient, ...]:
     return tuple(sorted(found, key=lambda gradient: gradient.ready))
 
 
-def _sum(parts: Sequence[AffineTime]) -> AffineTime:
-    return AffineTime(sum(part.fixed_s for part in parts), sum(part.sample_s for part in parts))
+def _sum(parts: Sequence[BatchTime]) -> BatchTime:
+    """Of layers that were timed at the same batches."""
+    of_batches = zip(*(part.times_s for part in parts), strict=True)
+    return BatchTime(parts[0].batches, tuple(map(sum, of_batches)))
