@@ -84,15 +84,31 @@ class HostArena:
         limit_s = timeout_s if self._local else _NO_LIMIT_S
         self._monitored = StallMonitor(topology, limit_s, "a gradient exchange")
         at_once = self._local and self._GIVES_SUMS
+        # A pass over memory less: a node of one rank has nothing to sum, and coding scales.
+        coding_scales = self._ranks == 1 and not self._local and format.is_coded
         self._exchanges = [
-            self._window.plan(b.offset_bytes, b.count, b.dtype, scale, local=at_once)
+            self._window.plan(
+                b.offset_bytes,
+                b.count,
+                b.dtype,
+                1.0 if coding_scales and b.dtype == "float32" else scale,
+                local=at_once,
+            )
             for b in layout.buckets
         ]
         self._channels: Channels | None = None
         if not self._local:
             shards = [x.shard_bytes for x in self._exchanges]
             self._channels = Channels(
-                topology, "arena", layout.buckets, shards, self.data, table, format, timeout_s
+                topology,
+                "arena",
+                layout.buckets,
+                shards,
+                self.data,
+                table,
+                format,
+                timeout_s,
+                scale if coding_scales else 1.0,
             )
         self._ticket = 0  # of the last exchange that is finished
         # When each bucket of this round was there, and the ticket of the last that is.

@@ -57,6 +57,7 @@ class Channels:
         table: Table,
         format: Format,
         timeout_s: float,
+        scale: float = 1.0,
     ) -> None:
         """Plan every shard's allreduce; collective over the world.
 
@@ -69,6 +70,7 @@ class Channels:
             table: names the algorithm for what travels as it is, by the size of a shard.
             format: in which float32 travels.
             timeout_s: how long an exchange may take before the job ends, and who is late is named.
+            scale: what sums of float32 in a format that is coded are multiplied by.
         """
         cross = [topology.cross] * CHANNELS
         self._lease = topology.borrow(purpose, *cross, topology.world)
@@ -99,7 +101,7 @@ class Channels:
                     )
                 else:
                     runs = _runs(bucket, (begin, end), format)
-                    call = prepare_coded(comm, shard, runs, residual)
+                    call = prepare_coded(comm, shard, runs, residual, scale)
             else:
                 call = self._prepare(topology, comm, bucket, shard, table)
             if isinstance(call, (Coded, LowRank)):

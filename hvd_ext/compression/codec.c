@@ -39,12 +39,12 @@ static const uint32_t INFINITE = 0x7f800000u;
 static uint64_t padded(uint64_t bytes) { return (bytes + 3) & ~(uint64_t)3; }
 
 static inline __attribute__((always_inline)) void
-encode_block(const float *x, float *residual, uint64_t n, char *out) {
+encode_block(const float *x, float scale_of_x, float *residual, uint64_t n, char *out) {
     float sum[BLOCK];
     int8_t *whole = (int8_t *)(out + sizeof(float));
     uint32_t most = 0;
     for (uint64_t i = 0; i < n; i++) {
-        sum[i] = x[i] + residual[i];
+        sum[i] = x[i] * scale_of_x + residual[i];
         uint32_t magnitude = bits_of_float(sum[i]) & 0x7fffffff;
         most = magnitude > most ? magnitude : most;
     }
@@ -68,16 +68,17 @@ encode_block(const float *x, float *residual, uint64_t n, char *out) {
     memcpy(out, &scale, sizeof scale);
 }
 
-VECTOR static void encode_int8(const float *x, float *residual, uint64_t count, char *out) {
+VECTOR static void encode_int8(const float *x, float scale, float *residual, uint64_t count,
+                               char *out) {
     uint64_t at = 0;
     for (; at + BLOCK <= count; at += BLOCK, out += sizeof(float) + BLOCK) {
         for (uint64_t i = 0; i < BLOCK; i += 16) {
             __builtin_prefetch(x + at + AHEAD + i);
             __builtin_prefetch(residual + at + AHEAD + i, 1);
         }
-        encode_block(x + at, residual + at, BLOCK, out);
+        encode_block(x + at, scale, residual + at, BLOCK, out);
     }
-    if (at < count) encode_block(x + at, residual + at, count - at, out);
+    if (at < count) encode_block(x + at, scale, residual + at, count - at, out);
 }
 
 VECTOR static void decode_int8(const char *in, uint64_t count, float *to, int add) {
@@ -94,8 +95,9 @@ VECTOR static void decode_int8(const char *in, uint64_t count, float *to, int ad
 }
 
 #define DEFINE_HALF(NAME, NARROW, WIDEN)                                                      \
-    VECTOR static void encode_##NAME(const float *x, uint64_t count, uint16_t *out) {         \
-        for (uint64_t i = 0; i < count; i++) out[i] = NARROW(x[i]);                           \
+    VECTOR static void encode_##NAME(const float *x, float scale, uint64_t count,             \
+                                     uint16_t *out) {                                         \
+        for (uint64_t i = 0; i < count; i++) out[i] = NARROW(x[i] * scale);                   \
     }                                                                                         \
     VECTOR static void decode_##NAME(const uint16_t *in, uint64_t count, float *to, int add) { \
         if (add)                                                                              \
@@ -106,6 +108,10 @@ VECTOR static void decode_int8(const char *in, uint64_t count, float *to, int ad
 
 DEFINE_HALF(bfloat16, to_bfloat, from_bfloat)
 DEFINE_HALF(float16, to_half, from_half)
+
+VECTOR static void scale_float(const float *x, float scale, uint64_t count, float *out) {
+    for (uint64_t i = 0; i < count; i++) out[i] = x[i] * scale;
+}
 
 VECTOR static void add_float(const float *x, uint64_t count, float *to) {
     for (uint64_t i = 0; i < count; i++) to[i] += x[i];
@@ -129,17 +135,18 @@ uint64_t codec_bytes(const struct run *runs, uint64_t n_runs) {
     return bytes;
 }
 
-/* Write the message of x + residual, and leave in the residual what it does not say. Without
- * a residual (NULL) no run may be INT8. */
-void codec_encode(const struct run *runs, uint64_t n_runs, const float *x, float *residual,
-                  char *out) {
+/* Write the message of scale * x + residual, and leave in the residual what it does not say.
+ * Without a residual (NULL) no run may be INT8. */
+void codec_encode(const struct run *runs, uint64_t n_runs, const float *x, float scale,
+                  float *residual, char *out) {
     for (uint64_t i = 0; i < n_runs; out += run_bytes(&runs[i]), i++) {
         const struct run run = runs[i];
+        const float *from = x + run.begin;
         switch (run.format) {
-        case RAW: memcpy(out, x + run.begin, run.count * sizeof(float)); break;
-        case BFLOAT16: encode_bfloat16(x + run.begin, run.count, (uint16_t *)out); break;
-        case FLOAT16: encode_float16(x + run.begin, run.count, (uint16_t *)out); break;
-        case INT8: encode_int8(x + run.begin, residual + run.begin, run.count, out); break;
+        case RAW: scale_float(from, scale, run.count, (float *)out); break;
+        case BFLOAT16: encode_bfloat16(from, scale, run.count, (uint16_t *)out); break;
+        case FLOAT16: encode_float16(from, scale, run.count, (uint16_t *)out); break;
+        case INT8: encode_int8(from, scale, residual + run.begin, run.count, out); break;
         }
     }
 }

@@ -49,17 +49,18 @@ class Message:
         self.codec_s = 0.0
         self.bytes = int(self._library.codec_bytes(*self._arguments))
 
-    def encode(self, x: Array, residual: Array | None, out: Array) -> None:
-        """Write the message of `x`, and of the residual, which keeps what it does not say.
+    def encode(self, x: Array, residual: Array | None, out: Array, scale: float = 1.0) -> None:
+        """Write the message of `scale` x, and of the residual, which keeps what it does not say.
 
         Args:
             x: float32, what `elements` selects; alike the residual.
             residual: None only if no run is of a format that has one.
             out: `bytes` of uint8.
+            scale: of x.
         """
         address = None if residual is None else residual.ctypes.data
         start_s = time.perf_counter()
-        self._library.codec_encode(*self._arguments, x.ctypes.data, address, out.ctypes.data)
+        self._library.codec_encode(*self._arguments, x.ctypes.data, scale, address, out.ctypes.data)
         self.codec_s += time.perf_counter() - start_s
 
     def decode(self, message: Array, to: Array, *, add: bool) -> None:
@@ -91,7 +92,7 @@ def declare(found: ctypes.CDLL) -> ctypes.CDLL:
     address, count = ctypes.c_void_p, ctypes.c_uint64
     matrix = [address, address, count, count, count]
     declared: dict[str, list[Any]] = {
-        "codec_encode": [address, count, address, address, address],
+        "codec_encode": [address, count, address, ctypes.c_float, address, address],
         "codec_decode": [address, count, address, address, ctypes.c_int],
         "low_rank_to_right": [*matrix, address, address],
         "low_rank_to_left": [*matrix, address, address],

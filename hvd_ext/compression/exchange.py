@@ -50,6 +50,7 @@ def prepare_coded(
     share: Array,
     runs: Sequence[tuple[int, int, Format]],
     residual: Array | None,
+    scale: float = 1.0,
 ) -> Coded:
     """Plan the sum of a share of float32 over all ranks, in place.
 
@@ -58,8 +59,10 @@ def prepare_coded(
         share: 1-D; what is in no run is left as it is.
         runs: first element, number of elements and format of each, ascending; on all alike.
         residual: as long; this rank's, kept up to date; None if no format has one.
+        scale: what every element of the sum is multiplied by, before it is encoded.
     """
-    return Coded(comm, _Coded(comm.rank, _plan(len(share), comm.size, runs), share, residual))
+    plan = _plan(len(share), comm.size, runs)
+    return Coded(comm, _Coded(comm.rank, plan, share, residual, scale))
 
 
 def prepare_half(comm: MPI.Comm, share: Array, dtype: str) -> Coded:
@@ -129,15 +132,20 @@ class _Coded(_Wire):
     """A share of float32, in formats."""
 
     def __init__(
-        self, rank: int, messages: list[list[Message]], share: Array, residual: Array | None
+        self,
+        rank: int,
+        messages: list[list[Message]],
+        share: Array,
+        residual: Array | None,
+        scale: float,
     ) -> None:
         super().__init__(rank, messages)
-        self._share, self._residual = share, residual
+        self._share, self._residual, self._scale = share, residual, scale
 
     def outgoing(self, piece: int, rank: int) -> Array:
         message = self._messages[piece][rank]
         out = self._slot("outgoing", piece, rank)[: message.bytes]
-        message.encode(self._share[message.elements], self._kept(message), out)
+        message.encode(self._share[message.elements], self._kept(message), out, self._scale)
         return out
 
     def result(self, piece: int) -> Array:

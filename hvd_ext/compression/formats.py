@@ -29,6 +29,11 @@ class Format:
     about: str
     rank: int = 0
 
+    @property
+    def is_coded(self) -> bool:
+        """Whether each element is encoded by itself or in its block, and added by its owner."""
+        return self.number > 0
+
 
 NONE = Format("none", 0, False, "float32 as it is")
 BF16 = Format("bf16", 1, False, "2 bytes an element: 8 bits of precision, float32's range")

@@ -147,3 +147,16 @@ def test_a_name_is_looked_up():
     assert parse("auto") is None
     with pytest.raises(UsageError, match="invalid compression 'int4': use one of none, bf16"):
         parse("int4")
+
+
+@pytest.mark.parametrize("format", [NONE, BF16, FP16, INT8])
+def test_what_is_scaled_first_and_while_it_is_encoded_is_the_same(format):
+    x = np.random.default_rng(5).standard_normal(1000).astype(np.float32)
+    scale = np.float32(1 / 3)
+    message = Message(0, len(x), whole(len(x), format))
+    sent = []
+    for first, then in ((x * scale, 1.0), (x, float(scale))):
+        residual, out = np.full(len(x), 0.01, np.float32), np.zeros(message.bytes, np.uint8)
+        message.encode(first, residual, out, then)
+        sent.append((out.tobytes(), residual.tobytes()))
+    assert sent[0] == sent[1]
