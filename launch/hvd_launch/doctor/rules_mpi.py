@@ -61,7 +61,7 @@ def _one_library(seen: Snapshot) -> Iterator[Finding]:
                 WRONG,
                 f"{who} uses {first} ({what.get('path') or 'path unknown'}), mpirun is {ours} "
                 f"({seen.mpirun['path']})",
-                "ranks do not find each other: every process trains alone, or the job dies in "
+                "ranks may not find each other: every process trains alone, or the job dies in "
                 "MPI_Init",
                 f"put the mpirun of {first} first on PATH, or build {who} with this one: {build}",
             )
