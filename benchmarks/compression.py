@@ -142,7 +142,9 @@ def _work(options: argparse.Namespace) -> None:
     sent = {name: _sent_bytes(exchange) for name, exchange in calls.items()}
     counts = [(math.prod(shape), math.prod(shape[1:]) if len(shape) > 1 else 0) for shape in model]
     # Shards tear matrices: only the layout knows the factors.
-    said_bytes = MPI.COMM_WORLD.Split(hvd.cross_rank()).allreduce(_said_bytes(low_rank))
+    said_bytes = 0  # one host sends nothing
+    if hvd.cross_size() > 1:
+        said_bytes = MPI.COMM_WORLD.Split(hvd.cross_rank()).allreduce(_said_bytes(low_rank))
     told: list[dict[str, Any]] = [
         {
             "name": name,
@@ -262,9 +264,12 @@ def _share_of_link(name: str, sent: int, gbit: float, times_s: Sequence[float]) 
 
 
 def _said_bytes(optimizer: Any) -> int:
-    """What `explain()` says that this rank's shards are, compressed; 0 if nothing is."""
-    said = re.search(r": (\S+ \S+) for .* of this rank's shards", optimizer.explain())
-    return parse_bytes(said[1]) if said else 0
+    """What `explain()` says that this rank's shards are, compressed between hosts."""
+    text = optimizer.explain()
+    said = re.search(r": (\S+ \S+) for .* of this rank's shards", text)
+    if said is None:
+        raise harness.BenchmarkError(f"explain() tells no bytes: {text}")
+    return parse_bytes(said[1])
 
 
 def _formula(name: str, counts: list[tuple[int, int]], said_bytes: int, hosts: int) -> float | None:

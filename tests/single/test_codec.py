@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.compression.codec import Message, whole
+from hvd_ext.compression.exchange import _plan
 from hvd_ext.compression.formats import BF16, BLOCK, FORMATS, FP16, INT8, NONE, parse, wire_bytes
 from hvd_ext.errors import UsageError
+from hvd_ext.units import KIB
 
 COUNTS = (0, 1, 3, 16, 255, 256, 257, 1000, 4096 + 5)
 
@@ -160,3 +162,10 @@ def test_what_is_scaled_first_and_while_it_is_encoded_is_the_same(format):
         message.encode(first, residual, out, then)
         sent.append((out.tobytes(), residual.tobytes()))
     assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize("format", [BF16, INT8])
+def test_messages_are_short(format):
+    pieces = _plan(10_000_003, 4, whole(10_000_003, format))
+    longest = max(message.bytes for piece in pieces for message in piece)
+    assert 64 * KIB < longest <= 129 * KIB

@@ -37,15 +37,13 @@ class BatchTime:
 
     def at(self, batch: float) -> float:
         """Seconds for a batch of a rank; beyond the largest it grows as on the way there."""
-        last = len(self.batches) - 1
-        right = min(bisect_left(self.batches, batch, lo=1), last)
-        left = right - 1 if batch <= self.batches[last] else 0
-        growth = (self.times_s[right] - self.times_s[left]) / (
-            self.batches[right] - self.batches[left]
-        )
-        if batch > self.batches[last]:
-            return self.times_s[last] + max(0.0, growth) * (batch - self.batches[last])
-        return self.times_s[left] + growth * (batch - self.batches[left])
+        last, last_s = self.batches[-1], self.times_s[-1]
+        if batch > last:
+            return last_s + max(0.0, last_s - self.fixed_s) * (batch - last) / last
+        right = bisect_left(self.batches, batch, lo=1)
+        before, after = self.batches[right - 1], self.batches[right]
+        before_s, after_s = self.times_s[right - 1], self.times_s[right]
+        return before_s + (after_s - before_s) * (batch - before) / (after - before)
 
     def times(self, factor: float) -> BatchTime:
         """The same on a machine that takes `factor` times as long."""
@@ -69,11 +67,6 @@ def batch_time(batches: Sequence[float], times_s: Sequence[float]) -> BatchTime:
         _, found = np.polyfit(batch, time_s, 1, w=1 / (time_s * batch))
         fixed_s = min(max(0.0, float(found)), times_s[0])
     return BatchTime((0.0, *batches), (fixed_s, *times_s))
-
-
-def in_proportion(sample_s: float) -> BatchTime:
-    """So many seconds for each sample."""
-    return BatchTime((0.0, 1.0), (0.0, sample_s))
 
 
 @dataclass(frozen=True, slots=True)

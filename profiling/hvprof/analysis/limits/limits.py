@@ -9,7 +9,7 @@ from math import isinf
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.layers import LayerTable
-from hvprof.analysis.limits.compute import Compute, compute_of, gradients_of, in_proportion
+from hvprof.analysis.limits.compute import Compute, batch_time, compute_of, gradients_of
 from hvprof.analysis.limits.exchange import ALGORITHMS, RING, as_recorded, over_link, passes
 from hvprof.analysis.limits.overlap import LayerOverlap, recorded_overlap
 from hvprof.analysis.limits.step_time import StepModel, StepTime
@@ -279,8 +279,9 @@ def _recorded_compute(
     share = _BACKWARD
     if named_s and sums and compute_s:
         share = min(1.0, sum(named_s) / len(recording.ranks) / sums.index / compute_s)
-    once_s = compute_s / batch
-    return Compute(in_proportion(once_s * (1 - share)), in_proportion(once_s * share))
+    return Compute(
+        batch_time([batch], [compute_s * (1 - share)]), batch_time([batch], [compute_s * share])
+    )
 
 
 def _passes(ranks: float, per_node: int | None) -> float:
