@@ -35,9 +35,15 @@ STEPS = 40
 
 
 def write(
-    directory: Path, ranks: int = 2, *, knows_queue: bool = True, cores: int = 2, **changes: float
+    directory: Path,
+    ranks: int = 2,
+    *,
+    knows_queue: bool = True,
+    cores: int = 2,
+    first_s: float = 0.0,
+    **changes: float,
 ) -> Path:
-    """A job on one host whose steps are all alike."""
+    """A job on one host whose steps are all alike; before those kept, one computed for `first_s`."""
     write_job(directory, ranks)
     step = dataclasses.replace(STEP, **changes)
     whole = {
@@ -45,6 +51,8 @@ def write(
         for field in dataclasses.fields(Step)
         if field.name != "start_s"
     }
+    for computed in ("time_s", "compute_s", "cpu_s", "process_s"):
+        whole[computed] += first_s
     total = Step(**{**whole, "index": STEPS, "start_s": 0.0})
     for rank in hvprof.load(directory).ranks:
         made = dataclasses.replace(
@@ -82,6 +90,14 @@ def test_the_queue_is_communications_where_it_used_the_cores(tmp_path: Path) -> 
     assert free is not None
     assert free.speedup == pytest.approx(0.31 / (0.31 - 0.08 - 0.08))
     assert (free.low, free.high) == pytest.approx((free.speedup, free.speedup))
+
+
+def test_a_first_step_that_takes_long_tells_nothing_of_the_others(tmp_path: Path) -> None:
+    # 0.06 s a step more on a core, by the mean: longer than a step takes without communication.
+    found = write(tmp_path / "a", first_s=STEPS * 0.06)
+    free = hvprof.Analysis(hvprof.load(found)).free_speedup
+    assert free is not None
+    assert free.speedup == pytest.approx(0.31 / (0.31 - 0.08 - 0.08))
 
 
 def test_communication_is_not_blamed_for_more_than_it_ran(tmp_path: Path) -> None:

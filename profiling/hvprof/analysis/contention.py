@@ -18,6 +18,7 @@ cannot tell that.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -98,21 +99,23 @@ class Host:
     Attributes:
         cores: that they may use; 0: not known.
         blamed: the share of their queues that communication can have caused.
-        least_s: what a step takes at least, for its computing.
+        mean_least_s, median_least_s: what a step takes at least, for its computing. Its first
+            steps take a program far longer than others.
         communicating_cores: that their communication keeps busy.
     """
 
     ranks: tuple[RankRecording, ...]
     cores: int
     blamed: float
-    least_s: float
+    mean_least_s: float
+    median_least_s: float
     communicating_cores: float
 
-    def slowed_s(self, step: Step, count: int = 1) -> float | None:
-        """How much communication slowed computing down in a step, or the sum of `count`."""
+    def slowed_s(self, step: Step, least_s: float) -> float | None:
+        """How much communication slowed computing down in a step that takes `least_s` at least."""
         if step.queued_s is None:
             return None
-        most_s = step.time_s - step.exposed_s - count * self.least_s
+        most_s = step.time_s - step.exposed_s - least_s
         return max(0.0, min(step.queued_s * self.blamed, most_s, step.compute_s + step.other_s))
 
 
@@ -136,7 +139,8 @@ def _host(ranks: list[RankRecording]) -> Host:
         ranks=tuple(ranks),
         cores=cores,
         blamed=min(1.0, communicating_s * delayed / queued_s) if queued_s else 1.0,
-        least_s=sum(map(_computing_s, sums)) / cores / steps if cores and steps else 0.0,
+        mean_least_s=sum(map(_computing_s, sums)) / cores / steps if cores and steps else 0.0,
+        median_least_s=sum(map(_median_computing_s, ranks)) / cores if cores else 0.0,
         communicating_cores=communicating_s / max(step.time_s for step in sums),
     )
 
@@ -149,8 +153,12 @@ def _computing_s(step: Step) -> float:
     return helpers_s + min(step.cpu_s, on_core_s)
 
 
+def _median_computing_s(rank: RankRecording) -> float:
+    return statistics.median(map(_computing_s, rank.steps)) if rank.steps else 0.0
+
+
 def _parts(step: Step, host: Host, count: int) -> StepParts:
-    slowed_s = host.slowed_s(step, count)
+    slowed_s = host.slowed_s(step, count * host.mean_least_s)
     compute_s, other_s, waiting_s = step.compute_s, step.other_s, None
     if slowed_s is not None and step.queued_s is not None:
         ran_s = compute_s + other_s

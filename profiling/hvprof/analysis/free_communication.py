@@ -63,7 +63,7 @@ def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
     for step in rank.steps:
         if not step.time_s:
             continue
-        slowed_s = host.slowed_s(step)
+        slowed_s = host.slowed_s(step, host.median_least_s)
         ran_s = step.time_s - step.exposed_s
         free_s = ran_s - (slowed_s or 0.0)
         least_s = free_s
