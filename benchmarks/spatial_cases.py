@@ -92,6 +92,18 @@ class Case:
         model, (x, y) = self.model(), self.sample()
         return training_step(model, torch.optim.SGD(model.parameters(), lr=1e-3), x, y)
 
+    def converted(self, itself: Any) -> Callable[[], float]:
+        """The same by the layers that split models have, of one rank: MPI.COMM_SELF."""
+        import torch
+
+        from hvd_ext import spatial
+
+        grid = spatial.ProcessGrid(comm=itself)
+        model = spatial.convert(self.model(), grid)
+        x, y = self.sample()
+        blocks = spatial.scatter(x, grid), spatial.scatter(y, grid) if y.dim() > 2 else y
+        return training_step(model, torch.optim.SGD(model.parameters(), lr=1e-3), *blocks)
+
     def split(self, *, overlap: bool) -> Callable[[], float]:
         """A training step on this rank's block."""
         import torch

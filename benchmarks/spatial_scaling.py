@@ -5,6 +5,8 @@ the step of one rank alone over n times the step of n ranks that share the sampl
 are timed in one run, in turns, after their losses were seen to agree. `busy` is the same
 with all ranks working on samples of their own in place of one alone: what it lies above
 the efficiency is what ranks take from each other as it is (caches, memory, clock speed).
+`alike` is the same with one rank alone that computes with the layers of split models: they
+take other kernels than torch's where those are faster, which is not splitting's doing.
 
 Memory is the peak of a fresh process over what it held with model, gradients and
 optimizer in place, which every rank has whole, but in `cosmoflow_filters`, where ranks
@@ -83,6 +85,7 @@ def _case(name: str, size: int, rounds: int) -> dict[str, Any]:
             one / two / size for one, two in zip(samples["alone"], split, strict=True)
         ),
         "efficiency_busy": timing.ratio(samples["busy"], split) / size,
+        "efficiency_alike": timing.ratio(samples["converted"], split) / size,
         "ratio_vs_no_overlap": timing.ratio(samples["no_overlap"], split),
         "peak_memory_bytes": {"alone": alone["peak"], "split": shared["peak"]},
         "peak_memory_ratio": shared["peak"] / alone["peak"],
@@ -95,8 +98,8 @@ def _case(name: str, size: int, rounds: int) -> dict[str, Any]:
 
 def _print(results: list[dict[str, Any]]) -> None:
     table = Table(title="one sample, shared by ranks of one thread each")
-    columns = ("case", "ranks", "alone s", "shared s", "efficiency", "busy", "peak memory")
-    for column in (*columns, "no overlap", "DTensor"):
+    figures = ("efficiency", "busy", "alike", "peak memory", "no overlap", "DTensor")
+    for column in ("case", "ranks", "alone s", "shared s", *figures):
         table.add_column(column, justify="left" if column == "case" else "right")
     for result in results:
         peak = result["peak_memory_bytes"]
@@ -108,6 +111,7 @@ def _print(results: list[dict[str, Any]]) -> None:
             f"{result['time_s']['split']['median']:.3f}",
             f"{result['efficiency']:.3f}",
             f"{result['efficiency_busy']:.3f}",
+            f"{result['efficiency_alike']:.3f}",
             f"{result['peak_memory_ratio']:.2f} x {format_bytes(peak['alone'])}",
             f"{result['ratio_vs_no_overlap']:.2f} x",
             f"{dtensor:.2f} x" if dtensor else "cannot",

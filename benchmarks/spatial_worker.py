@@ -26,13 +26,14 @@ def step_times(name: str, rounds: int) -> dict[str, Any]:
     case = Case(name, comm)
     steps: dict[str, Callable[[], Any]] = {
         "alone": case.alone(),
+        "converted": case.converted(MPI.COMM_SELF),
         "busy": case.alone(),
         "split": case.split(overlap=True),
         "no_overlap": case.split(overlap=False),
     }
     # Three steps, for what a wrong gradient spoils is only the next one's loss.
     expected = [steps["alone"]() for _ in range(3)]
-    for way in ("busy", "split", "no_overlap"):
+    for way in ("converted", "busy", "split", "no_overlap"):
         _check(way, [steps[way]() for _ in range(3)], expected)
     said = ""
     try:
@@ -49,7 +50,7 @@ def step_times(name: str, rounds: int) -> dict[str, Any]:
     def timed(step: Callable[[], Any]) -> float:
         _meet(comm)
         began = time.perf_counter()
-        if step is not steps["alone"] or comm.rank == 0:
+        if comm.rank == 0 or step not in (steps["alone"], steps["converted"]):
             step()
         took_s = time.perf_counter() - began
         _meet(comm)

@@ -43,7 +43,7 @@ def write(
     first_s: float = 0.0,
     **changes: float,
 ) -> Path:
-    """A job on one host whose steps are all alike; before those kept, one computed for `first_s`."""
+    """A job on one host whose steps are all alike; before them, one computed for `first_s`."""
     write_job(directory, ranks)
     step = dataclasses.replace(STEP, **changes)
     whole = {

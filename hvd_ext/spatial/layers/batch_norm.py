@@ -20,6 +20,9 @@ from hvd_ext.spatial.layers.norms import normalise
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
+# Of longer lines, fp32 sums have fewer digits.
+_LINE_CELLS = 2048
+
 
 @implements(F.batch_norm)
 def batch_norm(
@@ -197,16 +200,36 @@ def _kept(statistic: Tensor, local: Tensor) -> Tensor:
 
 def _moments(local: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and (biased) variance per channel of a shard that has cells; fp64."""
+    if found := _moments_by_lines(local):
+        return found
     if local.device.type == "cpu":
         # As exact as var_mean, which takes three times as long here.
         mean, variance = torch.batch_norm_update_stats(local, None, None, 0.0)
     else:
         variance, mean = torch.var_mean(local, [0, *range(2, local.ndim)], correction=0)
-    found = mean.double()
+    exact = mean.double()
     if local.dtype != torch.float64 and _is_far(mean, variance):
         # What rounding took from the mean, which the mean over the shards would round again.
-        found += (local - _along_channels(mean, local)).mean([0, *range(2, local.ndim)])
-    return found, variance.double()
+        exact += (local - _along_channels(mean, local)).mean([0, *range(2, local.ndim)])
+    return exact, variance.double()
+
+
+def _moments_by_lines(local: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The same, from sums over the lines of the last dim; None where they would be less exact.
+
+    Of contiguous memory torch's kernel makes them cell by cell, and takes eight times as long.
+    """
+    if local.device.type != "cpu" or not local.is_contiguous() or local.shape[-1] > _LINE_CELLS:
+        return None
+    lines = local.view(*local.shape[:2], -1, local.shape[-1])
+    cells = local.numel() // local.shape[1]
+    mean = lines.sum(3).double().sum((0, 2)) / cells
+    squares = torch.linalg.vector_norm(lines, dim=3).double().square().sum((0, 2)) / cells
+    variance = squares - mean.square()
+    # Neither far from zero, where the difference has few digits left, nor beyond fp32.
+    if not bool((mean.square() <= 4 * variance).all() & squares.isfinite().all()):
+        return None
+    return mean, variance
 
 
 def _is_far(mean: Tensor, variance: Tensor) -> bool:

@@ -5,7 +5,7 @@ Weight and bias gradients come out as each shard's share (see replicated.to_part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,13 @@ from hvd_ext.spatial.dtypes import check_dtype, result_dtype
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Sliding, Unsplit, Window
+from hvd_ext.spatial.layers.one_dnn import conv3d
 from hvd_ext.spatial.layers.windowed import Linear, windowed
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
+_KERNELS: dict[int, Callable[..., Tensor]] = {**CONVOLUTIONS, 3: conv3d}
 
 
 def per_dim(value: int | Sequence[int], dims: int, least: int = 0) -> tuple[int, ...]:
@@ -73,14 +75,13 @@ def convolve(
     Raises:
         UnsupportedError: torch would not take these arguments for the whole either.
     """
-    convolution = CONVOLUTIONS[dims]
     x = batched(x, dims, f"conv{dims}d")
     check_dtype(f"conv{dims}d", x, weight)
     stride, dilation = per_dim(stride, dims, 1), per_dim(dilation, dims, 1)
     if not isinstance(padding, str):
         padding = per_dim(padding, dims)
     shape = global_shape(
-        convolution,
+        CONVOLUTIONS[dims],
         (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape)),
         (stride, padding, dilation, groups),
     )
@@ -99,6 +100,8 @@ def convolve(
     ]
     weight = to_partitioned(weight, x.grid.space, fresh=True)
     bias = None if bias is None else to_partitioned(bias, x.grid.space)
+
+    convolution = _KERNELS[dims]
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
         return convolution(block, weight, bias, stride, own_padding, dilation, groups)
