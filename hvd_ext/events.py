@@ -3,19 +3,24 @@
 Exchanges are passed to listeners, plain callables in this process. A recorder that was
 preloaded into the process (a library exporting the C functions `hvprof_exchange`,
 `hvprof_region_begin`, `hvprof_region_end`, `hvprof_tuning_begin`, `hvprof_tuning_end` and
-`hvprof_cache`) receives everything, so a recording needs no change to the program and no import.
+`hvprof_cache`, and the variable `hvprof_handed_over_ns`) receives everything, so a recording needs
+no change to the program and no import.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from hvd_ext.errors import UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Operation = Literal["allreduce", "halo"]
 Kind = Literal["compute", "communication", "io", "other"]
@@ -53,7 +58,7 @@ def _recorder() -> Any:
     """The recorder that was preloaded into this process, or None."""
     text, number, count = ctypes.c_char_p, ctypes.c_double, ctypes.c_uint64
     try:
-        library = ctypes.CDLL(None)
+        library: Any = ctypes.CDLL(None)
         for name, argtypes in (
             ("exchange", [text, text, count, ctypes.c_int, *[number] * 4]),
             ("region_begin", [text, ctypes.c_int]),
@@ -64,7 +69,8 @@ def _recorder() -> Any:
         ):
             function = getattr(library, f"hvprof_{name}")
             function.argtypes, function.restype = argtypes, None
-    except (AttributeError, OSError):
+        library.held_up_ns = count.in_dll(library, "hvprof_handed_over_ns")
+    except (AttributeError, OSError, ValueError):
         return None
     return library
 
@@ -133,6 +139,27 @@ def tuning() -> Iterator[None]:
         yield
     finally:
         recorder.hvprof_tuning_end()
+
+
+def handing_over(function: Callable[P, T]) -> Callable[P, T]:
+    """What hands a gradient over to an exchange, and is recorded to hold its caller up meanwhile.
+
+    For what is called too often to be a region. Where nothing records it is the function itself.
+    """
+    recorder = _recorder()
+    if recorder is None:
+        return function
+    held_up_ns, now_ns = recorder.held_up_ns, time.perf_counter_ns
+
+    @functools.wraps(function)
+    def timed(*args: P.args, **options: P.kwargs) -> T:
+        began_ns = now_ns()
+        try:
+            return function(*args, **options)
+        finally:
+            held_up_ns.value += now_ns() - began_ns
+
+    return timed
 
 
 _NO_REGION: AbstractContextManager[None] = nullcontext()

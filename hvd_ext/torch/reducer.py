@@ -22,7 +22,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from hvd_ext.errors import UsageError
-from hvd_ext.events import region
+from hvd_ext.events import handing_over, region
 from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import residuals
@@ -287,7 +287,7 @@ class Reducer:
                 owner._ready(owner._slots[index])
 
         self._slots.append(slot)
-        slot.parameter.register_post_accumulate_grad_hook(on_gradient)
+        slot.parameter.register_post_accumulate_grad_hook(handing_over(on_gradient))
 
     def _ready(self, slot: GradientSlot) -> None:
         if slot.passes_left <= 0:

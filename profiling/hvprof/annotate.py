@@ -18,6 +18,7 @@ import ctypes
 import functools
 from typing import Any
 
+from hvd_ext.events import handing_over
 from hvd_ext.events import region as region
 
 
@@ -34,7 +35,8 @@ def step() -> None:
 def watch_exchange(optimizer: Any) -> None:
     """Record how long `optimizer.synchronize()` blocks, as the region "exposed".
 
-    It is what a DistributedOptimizer's `step()` waits in. hvd_ext's records it already.
+    It is what a DistributedOptimizer's `step()` waits in. How long Horovod's hooks take, with
+    which backward hands gradients over, counts as exposed too. hvd_ext's records both already.
     An optimizer without it (of a job of one rank) is left as it is, as are all where
     nothing is recorded.
     """
@@ -48,6 +50,10 @@ def watch_exchange(optimizer: Any) -> None:
             synchronize()
 
     optimizer.synchronize = watched
+    # Of Horovod 0.28, which calls it for each gradient.
+    hand_over = getattr(optimizer, "_allreduce_grad_async", None)
+    if hand_over is not None:
+        optimizer._allreduce_grad_async = handing_over(hand_over)
 
 
 @functools.cache

@@ -177,6 +177,57 @@ def test_regions_keep_apart_what_is_easily_mixed_up(tmp_path: Path) -> None:
     assert last.exposed_s <= last.time_s
 
 
+def test_handing_gradients_over_is_exposed_wherever_it_happens(tmp_path: Path) -> None:
+    program = (
+        "import time, hvprof; from mpi4py import MPI\n"
+        "from hvd_ext.events import handing_over\n"
+        "hand_over = handing_over(lambda: time.sleep(0.02))\n"
+        "hand_over()\n"  # before the first step
+        "hvprof.step()\n"
+        "with hvprof.region('backward'):\n"
+        "    time.sleep(0.01); hand_over(); hand_over()\n"
+        "hvprof.step()\n"
+        "hand_over()\n"
+        "hvprof.step()\n"
+        "hvprof.step()\n"
+    )
+    done = run([*RECORD, "-o", tmp_path / "run", "--", *mpirun(1), *PYTHON, "-c", program])
+    assert done.returncode == 0, done.stderr
+    (rank,) = hvprof.load(tmp_path / "run").ranks
+    in_backward, outside, without = rank.steps
+    for step in rank.steps:
+        parts_s = step.compute_s + step.exposed_s + step.io_s + step.other_s
+        assert parts_s == pytest.approx(step.time_s)
+    assert in_backward.exposed_s >= 0.04
+    assert 0.01 <= in_backward.compute_s <= in_backward.time_s - 0.04
+    assert outside.exposed_s >= 0.02
+    assert outside.compute_s == 0
+    assert without.exposed_s == 0
+
+
+@pytest.mark.parametrize("library", ["horovod.torch", "hvd_ext.torch"])
+def test_what_hooks_take_is_exposed(tmp_path: Path, library: str) -> None:
+    program = (
+        f"import torch, hvprof, {library} as hvd\n"
+        "hvd.init()\n"
+        "model = torch.nn.Linear(1000, 1000)\n"
+        "optimizer = hvd.DistributedOptimizer(\n"
+        "    torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())\n"
+        "hvprof.watch_exchange(optimizer)\n"
+        "hvprof.step()\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(1, 1000)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    hvprof.step()\n"
+    )
+    done = run([*RECORD, "-o", tmp_path / "run", "--", *mpirun(2), *PYTHON, "-c", program])
+    assert done.returncode == 0, done.stderr
+    for rank in hvprof.load(tmp_path / "run").ranks:
+        waited_s = next(region.time_s for region in rank.regions if region.name == "exposed")
+        assert sum(step.exposed_s for step in rank.steps) > waited_s
+
+
 def test_any_number_of_names_leaves_room_for_operations(tmp_path: Path) -> None:
     program = (
         "import hvprof, numpy; from mpi4py import MPI\n"

@@ -9,8 +9,6 @@
 #include "files.h"
 #include "registration_cache.h"
 
-#define EXPORT __attribute__((visibility("default")))
-
 static _Atomic(struct recorder *) recorder;
 
 /* --- The operations -------------------------------------------------------------------- */

@@ -9,6 +9,8 @@
 
 #include "format.h"
 
+#define EXPORT __attribute__((visibility("default")))
+
 struct recorder {
     struct recording *file;
     struct event *trace;

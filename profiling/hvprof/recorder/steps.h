@@ -56,6 +56,10 @@ static _Thread_local struct {
     } at[DEPTH];
 } regions;
 
+/* For how long the thread handed gradients over to an exchange, since its step began:
+ * hvd_ext/events.py adds to it. */
+EXPORT uint64_t hvprof_handed_over_ns;
+
 static int by_begin(const void *a, const void *b)
 {
     const struct interval *first = a, *second = b;
@@ -184,6 +188,11 @@ static void add_usage(struct step *step, const struct usage *now)
     step->page_faults = now->page_faults - began->page_faults;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 static struct step sum_up(uint64_t now_ns)
 {
     const struct intervals *exposed = &ledger.noted[EXPOSED];
@@ -195,6 +204,10 @@ static struct step sum_up(uint64_t now_ns)
     step.io_ns = length(&ledger.noted[READING]) - in_both(&ledger.noted[READING], exposed);
     step.overlapped_ns =
         length(&ledger.noted[BACKGROUND]) - in_both(&ledger.noted[BACKGROUND], exposed);
+    /* Whoever hands over while it computes (backward does) is held up for that time. */
+    uint64_t handed_ns = least(hvprof_handed_over_ns, step.time_ns - step.exposed_ns - step.io_ns);
+    step.compute_ns -= least(handed_ns, step.compute_ns);
+    step.exposed_ns += handed_ns;
     uint64_t told = step.compute_ns + step.exposed_ns + step.io_ns;
     step.other_ns = step.time_ns > told ? step.time_ns - told : 0;
     return step;
@@ -240,6 +253,7 @@ static void start_step(uint64_t now_ns, struct usage now)
     ledger.step_began = now;
     ledger.queue_read_ns = now.queued_ns;
     ledger.queued_blocked_ns = 0;
+    hvprof_handed_over_ns = 0;
     ledger.in_step = true;
     ledger.thread = pthread_self();
     ledger.on = true;
