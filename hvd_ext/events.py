@@ -142,9 +142,9 @@ def tuning() -> Iterator[None]:
 
 
 def handing_over(function: Callable[P, T]) -> Callable[P, T]:
-    """What hands a gradient over to an exchange, and is recorded to hold its caller up meanwhile.
+    """What hands a gradient over to an exchange: what its calls take is recorded, a sum a step.
 
-    For what is called too often to be a region. Where nothing records it is the function itself.
+    They are too many to be regions. Where nothing records it is the function itself.
     """
     recorder = _recorder()
     if recorder is None:

@@ -35,8 +35,8 @@ def step() -> None:
 def watch_exchange(optimizer: Any) -> None:
     """Record how long `optimizer.synchronize()` blocks, as the region "exposed".
 
-    It is what a DistributedOptimizer's `step()` waits in. How long Horovod's hooks take, with
-    which backward hands gradients over, counts as exposed too. hvd_ext's records both already.
+    It is what a DistributedOptimizer's `step()` waits in. What Horovod's hooks take, with which
+    backward hands gradients over, is recorded as "handing over". hvd_ext's records both already.
     An optimizer without it (of a job of one rank) is left as it is, as are all where
     nothing is recorded.
     """

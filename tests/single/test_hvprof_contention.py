@@ -11,7 +11,7 @@ import hvprof
 from hvprof.analysis.contention import StepParts, parts_by_rank
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
-from hvprof.recording.model import Step
+from hvprof.recording.model import Region, Step
 from tests.made_recordings import write_job
 
 # Of each step of each rank: it computes for 200 ms, 80 of them without its core.
@@ -98,6 +98,18 @@ def test_a_first_step_that_takes_long_tells_nothing_of_the_others(tmp_path: Path
     free = hvprof.Analysis(hvprof.load(found)).free_speedup
     assert free is not None
     assert free.speedup == pytest.approx(0.31 / (0.31 - 0.08 - 0.08))
+
+
+def test_hooks_are_communication_too(tmp_path: Path) -> None:
+    directory = write(tmp_path / "a")
+    # Blocks of four steps each, the first of which took long, and one that is not whole.
+    blocks_s = (4.0, *[4 * 0.01] * 9, 0.02)
+    hooks = Region("handing over", "compute", 42, sum(blocks_s), 0.01, 1.0, (), 4, blocks_s)
+    for rank in hvprof.load(directory).ranks:
+        write_rank(directory, dataclasses.replace(rank, regions=(*rank.regions, hooks)))
+    free = hvprof.Analysis(hvprof.load(directory)).free_speedup
+    assert free is not None
+    assert free.speedup == pytest.approx(0.31 / (0.31 - 0.08 - 0.08 - 0.01))
 
 
 def test_communication_is_not_blamed_for_more_than_it_ran(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """How much faster steps would be if communication cost nothing.
 
-A step without communication lacks what the training thread was blocked on it, and what it was
-queued for behind the threads that communicate (contention.py). Its other threads, and the memory's
-bandwidth, stay as they are: what an exchange takes of those is not in the figure.
+A step without communication lacks what the training thread was blocked on it, what it was queued
+for behind the threads that communicate (contention.py), and what it took to hand gradients over.
+Its other threads, and the memory's bandwidth, stay as they are: what an exchange takes of those is
+not in the figure.
 
 The medians of the steps are compared, so that a checkpoint or a first step does not count; the
 interval is of 95 %, from blocks of consecutive steps, which depend on each other.
@@ -10,6 +11,7 @@ interval is of 95 %, from blocks of consecutive steps, which depend on each othe
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +20,8 @@ from numpy.typing import NDArray
 from hvprof.analysis.contention import Host, hosts
 from hvprof.recording.model import RankRecording, Recording
 
+# As the recorder calls what hooks take of a step (hvd_ext.events.handing_over).
+_HOOKS = "handing over"
 _BLOCKS, _RESAMPLES = 20, 500
 _QUANTILES = (0.025, 0.975)
 
@@ -60,18 +64,30 @@ def free_speedup(recording: Recording) -> FreeSpeedup | None:
 def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
     """Of each step: its time, the time without communication, and the least that may be."""
     rows = []
+    hooks_s = _hooks_s(rank)
     for step in rank.steps:
         if not step.time_s:
             continue
         slowed_s = host.slowed_s(step, host.median_least_s)
         ran_s = step.time_s - step.exposed_s
-        free_s = ran_s - (slowed_s or 0.0)
+        free_s = ran_s - (slowed_s or 0.0) - hooks_s
         least_s = free_s
         if slowed_s is None:
             # No longer than the thread was off its core, and than others communicated.
             least_s -= min(step.communicating_s, max(0.0, ran_s - step.io_s - step.cpu_s))
         rows.append((step.time_s, free_s, least_s))
     return np.array(rows).reshape(-1, 3)
+
+
+def _hooks_s(rank: RankRecording) -> float:
+    """What hooks take of a step, by the median of the blocks of steps that are kept."""
+    for region in rank.regions:
+        if region.name == _HOOKS:
+            whole = region.calls // region.block_calls if region.block_calls else 0
+            if whole:
+                return statistics.median(region.blocks_s[:whole]) / region.block_calls
+            return region.time_s / region.calls
+    return 0.0
 
 
 def _ratios(table: NDArray[np.float64]) -> NDArray[np.float64]:

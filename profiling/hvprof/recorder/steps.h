@@ -57,7 +57,7 @@ static _Thread_local struct {
 } regions;
 
 /* For how long the thread handed gradients over to an exchange, since its step began:
- * hvd_ext/events.py adds to it. */
+ * hvd_ext/events.py adds to it. A part of computing. */
 EXPORT uint64_t hvprof_handed_over_ns;
 
 static int by_begin(const void *a, const void *b)
@@ -188,11 +188,6 @@ static void add_usage(struct step *step, const struct usage *now)
     step->page_faults = now->page_faults - began->page_faults;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 static struct step sum_up(uint64_t now_ns)
 {
     const struct intervals *exposed = &ledger.noted[EXPOSED];
@@ -204,10 +199,6 @@ static struct step sum_up(uint64_t now_ns)
     step.io_ns = length(&ledger.noted[READING]) - in_both(&ledger.noted[READING], exposed);
     step.overlapped_ns =
         length(&ledger.noted[BACKGROUND]) - in_both(&ledger.noted[BACKGROUND], exposed);
-    /* Whoever hands over while it computes (backward does) is held up for that time. */
-    uint64_t handed_ns = least(hvprof_handed_over_ns, step.time_ns - step.exposed_ns - step.io_ns);
-    step.compute_ns -= least(handed_ns, step.compute_ns);
-    step.exposed_ns += handed_ns;
     uint64_t told = step.compute_ns + step.exposed_ns + step.io_ns;
     step.other_ns = step.time_ns > told ? step.time_ns - told : 0;
     return step;
@@ -259,13 +250,18 @@ static void start_step(uint64_t now_ns, struct usage now)
     ledger.on = true;
 }
 
-static void write_region(struct recorder *into, const char *name, int kind, uint64_t begin_ns,
-                         uint64_t end_ns)
+static uint64_t region_key(struct recorder *into, const char *name, int kind)
 {
     struct kind of = {.operation = name_id(into, name, OPEN_NAMES),
                       .algorithm = name_id(into, KIND_NAMES[kind], NAMES), .traffic = REGION,
                       .source = SOURCE_PROGRAM};
-    uint64_t key = cell_key(of, 0);
+    return cell_key(of, 0);
+}
+
+static void write_region(struct recorder *into, const char *name, int kind, uint64_t begin_ns,
+                         uint64_t end_ns)
+{
+    uint64_t key = region_key(into, name, kind);
     uint32_t sequence = (uint32_t)count(into, key, 0, end_ns - begin_ns, 0);
     trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
                                .sequence = sequence, .thread = thread_id(), .peer = NO_PEER});
@@ -276,7 +272,7 @@ static void mark_step(struct recorder *into, uint64_t now_ns)
 {
     lock(&ledger.lock);
     bool ended = ledger.in_step && on_ledgers_thread();
-    uint64_t begin_ns = ledger.step_begin_ns;
+    uint64_t begin_ns = ledger.step_begin_ns, handed_ns = hvprof_handed_over_ns;
     if (!ended)
         follow_this_thread(into->file);
     struct usage now = usage_now(ledger.schedstat);
@@ -289,8 +285,11 @@ static void mark_step(struct recorder *into, uint64_t now_ns)
     }
     start_step(now_ns, now);
     unlock(&ledger.lock);
-    if (ended)
-        write_region(into, "step", UNKIND, begin_ns, now_ns);
+    if (!ended)
+        return;
+    write_region(into, "step", UNKIND, begin_ns, now_ns);
+    if (handed_ns) /* all of them as one: they are too many to be regions */
+        count(into, region_key(into, "handing over", COMPUTE), 0, handed_ns, 0);
 }
 
 static void enter_region(struct recorder *into, const char *name, int kind, uint64_t now_ns)
