@@ -85,6 +85,13 @@ class Case:
         x, y = (torch.rand(s, generator=generator) for s in (self.shape, self.target_shape))
         return x, y
 
+    def _blocks(self, grid: Any) -> tuple[Any, Any]:
+        """This rank's parts of input and target."""
+        from hvd_ext import spatial
+
+        x, y = self.sample()
+        return spatial.scatter(x, grid), spatial.scatter(y, grid) if y.dim() > 2 else y
+
     def alone(self) -> Callable[[], float]:
         """A training step on the whole sample."""
         import torch
@@ -92,17 +99,17 @@ class Case:
         model, (x, y) = self.model(), self.sample()
         return training_step(model, torch.optim.SGD(model.parameters(), lr=1e-3), x, y)
 
-    def converted(self, itself: Any) -> Callable[[], float]:
-        """The same by the layers that split models have, of one rank: MPI.COMM_SELF."""
+    def converted(self, alone: Any) -> Callable[[], float]:
+        """The same with the layers of split models, on a communicator of this rank alone."""
         import torch
 
         from hvd_ext import spatial
 
-        grid = spatial.ProcessGrid(comm=itself)
+        grid = spatial.ProcessGrid(comm=alone)
         model = spatial.convert(self.model(), grid)
-        x, y = self.sample()
-        blocks = spatial.scatter(x, grid), spatial.scatter(y, grid) if y.dim() > 2 else y
-        return training_step(model, torch.optim.SGD(model.parameters(), lr=1e-3), *blocks)
+        return training_step(
+            model, torch.optim.SGD(model.parameters(), lr=1e-3), *self._blocks(grid)
+        )
 
     def split(self, *, overlap: bool) -> Callable[[], float]:
         """A training step on this rank's block."""
@@ -118,9 +125,7 @@ class Case:
             torch.optim.SGD(model.parameters(), lr=1e-3),
             named_parameters=model.named_parameters(),
         )
-        x, y = self.sample()
-        blocks = spatial.scatter(x, grid), spatial.scatter(y, grid) if y.dim() > 2 else y
-        return training_step(model, optimizer, *blocks)
+        return training_step(model, optimizer, *self._blocks(grid))
 
     def dtensor(self) -> Callable[[], float]:
         """A training step with torch's own tensors that are split along the width."""

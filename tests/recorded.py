@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import hvprof
@@ -49,7 +50,17 @@ def mpirun(ranks: int, bin_folder: Path = BIN) -> list[str]:
 
 
 def record(directory: Path, ranks: int, program: str, *options: str) -> hvprof.Recording:
-    command = [*mpirun(ranks), *PYTHON, PROGRAMS / program]
+    return _recorded(directory, ranks, [PROGRAMS / program], options)
+
+
+def record_code(directory: Path, ranks: int, code: str) -> hvprof.Recording:
+    return _recorded(directory, ranks, ["-c", code])
+
+
+def _recorded(
+    directory: Path, ranks: int, program: Sequence[str | Path], options: Sequence[str] = ()
+) -> hvprof.Recording:
+    command = [*mpirun(ranks), *PYTHON, *program]
     done = run([*RECORD, *options, "-o", directory, "--", *command])
     assert done.returncode == 0, done.stderr
     (directory / "output.txt").write_text(done.stdout)

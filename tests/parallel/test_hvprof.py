@@ -28,6 +28,7 @@ from tests.recorded import (
     mpirun,
     own_mpi,
     record,
+    record_code,
     run,
     totals,
 )
@@ -189,10 +190,7 @@ def test_handing_gradients_over_is_summed_up_for_each_step(tmp_path: Path) -> No
         "hvprof.step()\n"
         "hvprof.step()\n"
     )
-    done = run([*RECORD, "-o", tmp_path / "run", "--", *mpirun(1), *PYTHON, "-c", program])
-    assert done.returncode == 0, done.stderr
-    recording = hvprof.load(tmp_path / "run")
-    (rank,) = recording.ranks
+    (rank,) = record_code(tmp_path / "run", 1, program).ranks
     hooks = next(region for region in rank.regions if region.name == "handing over")
     assert (hooks.kind, hooks.calls) == ("compute", 1)
     first, _ = rank.steps
@@ -217,9 +215,7 @@ def test_what_hooks_take_is_recorded(tmp_path: Path, library: str) -> None:
         "    optimizer.step()\n"
         "    hvprof.step()\n"
     )
-    done = run([*RECORD, "-o", tmp_path / "run", "--", *mpirun(2), *PYTHON, "-c", program])
-    assert done.returncode == 0, done.stderr
-    for rank in hvprof.load(tmp_path / "run").ranks:
+    for rank in record_code(tmp_path / "run", 2, program).ranks:
         hooks = next(region for region in rank.regions if region.name == "handing over")
         assert hooks.calls == 3
         assert 0 < hooks.time_s < rank.all_steps.time_s
@@ -232,9 +228,7 @@ def test_any_number_of_names_leaves_room_for_operations(tmp_path: Path) -> None:
         "    with hvprof.region(name): pass\n"
         "MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, numpy.ones(1000))\n"
     )
-    done = run([*RECORD, "-o", tmp_path / "run", "--", *mpirun(1), *PYTHON, "-c", program])
-    assert done.returncode == 0, done.stderr
-    recording = hvprof.load(tmp_path / "run")
+    recording = record_code(tmp_path / "run", 1, program)
     (rank,) = recording.ranks
     assert totals(rank) == {"allreduce": (1, 8000)}
     regions = {region.name: region.calls for region in rank.regions}

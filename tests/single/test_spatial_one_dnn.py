@@ -94,6 +94,12 @@ def test_autocast_is_left_to_torch() -> None:
     assert y.dtype == torch.bfloat16
 
 
+def test_who_switches_one_dnn_off_has_it_off() -> None:
+    weight = torch.zeros(4, 16, 3, 3, 3, requires_grad=True)
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not is_ours(conv3d(torch.zeros(1, 16, 8, 16, 16), weight, None, *ALIKE, 1))
+
+
 @pytest.mark.parametrize("grid", [(1, 1, 1), (2, 1, 1), (1, 3, 1), (1, 2, 2)])
 def test_a_split_layer_uses_it(grid: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[bool] = []

@@ -49,6 +49,7 @@ def _is_faster(x: Tensor, weight: Tensor) -> bool:
         and max(height, width) > 1
         and min(height, width) <= 3
         and torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.enabled)
     )
 
 
