@@ -1,9 +1,11 @@
 """Is what hvprof says of free communication true? Trainings with an exchange, and without any.
 
 Each training runs at 2 ranks with stock Horovod, with Horovod whose Open MPI yields the core
-where it waits, with hvd_ext, and with no exchange at all, one after the other, `--rounds` times.
-All are recorded. What a recording says its steps would gain if communication were free is held
-against what they gain without it: both by the medians of the steps, over the rounds.
+where it waits, with hvd_ext, and with no exchange at all, and is recorded. The four start one
+after the other, and then take turns of some seconds until the first has ended, so that a slow
+minute of the machine hits all of them: only steps of these turns count. What a recording says its
+steps would gain if communication were free is held against what they gain without it: both by the
+medians of the steps, over `--rounds` launches.
 
 An interval is from the least to the most of the rounds; that of a prediction has each round's own
 interval in it.
@@ -14,9 +16,11 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +30,16 @@ from rich.table import Table
 import hvprof
 from benchmarks import harness
 from benchmarks.harness import BenchmarkError
-from hvd_ext.process import run_to_end
-from testbed import ranks
+from hvprof.recording.model import RankRecording, Step
+from testbed import ranks, turns
 
 RANKS = 2
-_TIMEOUT_S = 600.0
-_TAIL_LINES = 15
+# By then a training is past its first steps, and hvd_ext has found its layout of buckets.
+_START_S = 15.0
+_TURN_S = 2.0
+_END_S = 600.0
 _NONE = "none"
+Turns = list[tuple[float, float]]  # on the monotonic clock
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,11 @@ EXCHANGES = {
 }
 # Module and flags; --output and --exchange are added.
 _RESNET50 = ["resnet.train", "--synthetic", "--batch-size", "4", "--image-size", "64"]
-_RESNET50 += ["--num-warmup-batches", "20", "--num-batches-per-iter", "5", "--num-iters", "6"]
+_RESNET50 += ["--num-warmup-batches", "20", "--num-batches-per-iter", "5", "--num-iters", "20"]
 _EDSR = ["edsr.train", "--synthetic", "--scale", "2", "--blocks", "4", "--features", "32"]
-_EDSR += ["--patch", "24", "--batch-size", "4", "--steps", "300", "--output"]
+_EDSR += ["--patch", "24", "--batch-size", "4", "--steps", "1000", "--output"]
 _MESH = ["mesh.train", "--synthetic", "--samples", "64", "--held-out", "0", "--size", "128"]
-_MESH += ["--steps", "120", "--output"]
+_MESH += ["--steps", "400", "--output"]
 MODELS = {"resnet50": _RESNET50, "edsr_demo": _EDSR, "mesh": _MESH}
 
 
@@ -80,35 +87,84 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _record(folder: Path, model: str, rounds: int) -> dict[str, list[hvprof.Recording]]:
-    """Recordings of every exchange, in turns, so that a slow minute hits all of them."""
+    """Recordings of every exchange, of the steps that they took in turns."""
     recordings: dict[str, list[hvprof.Recording]] = defaultdict(list)
     console = Console(stderr=True)
     for number in range(1, rounds + 1):
-        for name, exchange in EXCHANGES.items():
-            run = folder / f"{name}_{number}"
-            _train(run, model, exchange)
-            recordings[name].append(hvprof.load(run))
-            time_ms = 1e3 * _step_s(recordings[name][-1])
+        run = folder / str(number)
+        for name, taken in _train(run, model).items():
+            recording = _within(hvprof.load(run / name), taken)
+            recordings[name].append(recording)
             console.print(
-                f"{model}, round {number} of {rounds}, {name}: {time_ms:.1f} ms", style="dim"
+                f"{model}, round {number} of {rounds}, {name}: {1e3 * _step_s(recording):.1f} ms, "
+                f"{min(len(rank.steps) for rank in recording.ranks)} steps",
+                style="dim",
             )
     return recordings
 
 
-def _train(recording: Path, model: str, exchange: Exchange) -> None:
+def _train(folder: Path, model: str) -> dict[str, Turns]:
+    """Have a training of each exchange recorded; returns their turns."""
     module, *flags = MODELS[model]
-    with tempfile.TemporaryDirectory() as output:
-        if flags[-1] == "--output":
-            flags = [*flags, f"{output}/run"]
-        command = [sys.executable, "-m", "hvprof", "record", "-o", str(recording), "--"]
-        command += ranks.horovodrun(RANKS)
-        command += [sys.executable, "-m", module, *flags, "--threads", "1"]
-        command += ["--exchange", exchange.name]
-        environment = ranks.environment(exchange.variables)
-        done = run_to_end(command, environment, _TIMEOUT_S)
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-        raise BenchmarkError(f"{model} with {exchange.name} failed:\n{tail}")
+    taken: dict[str, Turns] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as outputs, ExitStack() as stack:
+        jobs: dict[str, turns.Job] = {}
+        for name, exchange in EXCHANGES.items():
+            output = [f"{outputs}/{name}"] if flags[-1] == "--output" else []
+            command = [sys.executable, "-m", "hvprof", "record", "-o", str(folder / name), "--"]
+            command += ranks.horovodrun(RANKS)
+            command += [sys.executable, "-m", module, *flags, *output, "--threads", "1"]
+            command += ["--exchange", exchange.name]
+            environment = ranks.environment(exchange.variables)
+            job = turns.job(f"{model} with {name}", command, environment, RANKS)
+            jobs[name] = stack.enter_context(job)
+            if not jobs[name].go_on_for(_START_S):
+                raise BenchmarkError(f"{model} with {name} ended before its first turn")
+        while len(running := _turn_of_each(jobs, taken)) == len(jobs):
+            pass
+        for name in running:
+            if jobs[name].go_on_for(_END_S):
+                raise BenchmarkError(f"{model} with {name} did not end in {_END_S:g} s")
+    return taken
+
+
+def _turn_of_each(jobs: Mapping[str, turns.Job], taken: dict[str, Turns]) -> list[str]:
+    """Have each job take its turn, and note it; returns those that have not ended by then."""
+    running = []
+    for name, job in jobs.items():
+        began_s = time.monotonic()
+        if job.go_on_for(_TURN_S):
+            running.append(name)
+        taken[name].append((began_s, time.monotonic()))
+    return running
+
+
+def _within(recording: hvprof.Recording, taken: Turns) -> hvprof.Recording:
+    """The recording, of the steps alone that began and ended in one turn."""
+    return replace(recording, ranks=tuple(_rank_within(rank, taken) for rank in recording.ranks))
+
+
+def _rank_within(rank: RankRecording, taken: Turns) -> RankRecording:
+    steps = tuple(
+        step
+        for step in rank.steps
+        if any(
+            began_s <= rank.start_clock_s + step.start_s
+            and rank.start_clock_s + step.start_s + step.time_s <= ended_s
+            for began_s, ended_s in taken
+        )
+    )
+    if not steps:
+        raise BenchmarkError(f"rank {rank.rank} of {rank.size} took no step in its turns")
+    return replace(rank, steps=steps, step_count=len(steps), all_steps=_sum(steps))
+
+
+def _sum(steps: Sequence[Step]) -> Step:
+    sums: dict[str, Any] = {}
+    for one in fields(Step):
+        values = [getattr(step, one.name) for step in steps]
+        sums[one.name] = None if None in values else sum(values)
+    return Step(**{**sums, "index": len(steps), "start_s": steps[0].start_s})
 
 
 def _step_s(recording: hvprof.Recording) -> float:

@@ -8,7 +8,8 @@ that waits, too.
         answers = a.turn({"steps": 4})  # what each rank made of it
         a.end()
 
-A job's ranks call `take_turns`. Between a job and its launcher stands this module's `main`,
+A job's ranks call `take_turns`; or they know nothing of turns, and the job is let go on for a
+while (`go_on_for`). Between a job and its launcher stands this module's `main`,
 which is never stopped itself: it ends the job, stopped or not, when the launcher ends.
 """
 
@@ -75,6 +76,22 @@ class Job:
         _send(signal.SIGSTOP, self._process.pid)
         self._turns += 1
         return [json.loads(path.read_text()) for path in found]
+
+    def go_on_for(self, time_s: float) -> bool:
+        """Let a job go on, whatever it does, and stop it after a while; False if it ended.
+
+        Raises:
+            JobError: it failed.
+        """
+        _send(signal.SIGCONT, self._process.pid)
+        try:
+            self._process.wait(time_s)
+        except subprocess.TimeoutExpired:
+            _send(signal.SIGSTOP, self._process.pid)
+            return True
+        if self._process.returncode != 0:
+            raise JobError(f"{self.name} failed:\n{self._last_lines()}")
+        return False
 
     def end(self) -> None:
         """Have the ranks end.

@@ -73,6 +73,38 @@ def test_a_turn_that_takes_too_long_is_told() -> None:
         a.turn("work")
 
 
+def test_a_job_that_knows_of_no_turns_goes_on_for_a_while(tmp_path: Path) -> None:
+    ticks = tmp_path / "ticks"
+    counts = (
+        "import sys, time\n"
+        "with open(sys.argv[1], 'w') as file:\n"
+        "    for _ in range(1000):\n"
+        "        time.sleep(0.001)\n"
+        "        print(time.monotonic(), file=file, flush=True)\n"
+    )
+    with turns.job("a", [sys.executable, "-c", counts, str(ticks)], environment(), size=1) as a:
+        while not ticks.exists() or not ticks.read_text():
+            assert a.go_on_for(0.1)
+        rested_s = time.monotonic()
+        time.sleep(0.2)
+        went_on_s = time.monotonic()
+        assert not a.go_on_for(60)
+    times_s = [float(line) for line in ticks.read_text().splitlines()]
+    assert len(times_s) == 1000
+    assert times_s[0] < rested_s
+    assert times_s[-1] > went_on_s
+    assert not any(rested_s < t < went_on_s for t in times_s)
+
+
+def test_a_job_that_fails_as_it_goes_on_is_told() -> None:
+    fails = [sys.executable, "-c", "print('last words', flush=True); raise SystemExit(3)"]
+    with (
+        turns.job("a", fails, environment(), size=1) as a,
+        pytest.raises(JobError, match=r"^a failed:\n(.*\n)*last words"),
+    ):
+        a.go_on_for(60)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_job_ends_with_its_launcher(number: signal.Signals) -> None:
     launcher = subprocess.Popen(LAUNCHER, env=environment(), stdout=subprocess.PIPE, text=True)
