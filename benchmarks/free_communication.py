@@ -35,8 +35,8 @@ from testbed import ranks, turns
 
 RANKS = 2
 # By then a training is past its first steps, and hvd_ext has found its layout of buckets.
-_START_S = 15.0
-_TURN_S = 2.0
+_START_S = 10.0
+_TURN_S = 3.0
 _END_S = 600.0
 _NONE = "none"
 Turns = list[tuple[float, float]]  # on the monotonic clock
@@ -60,9 +60,9 @@ EXCHANGES = {
 _RESNET50 = ["resnet.train", "--synthetic", "--batch-size", "4", "--image-size", "64"]
 _RESNET50 += ["--num-warmup-batches", "20", "--num-batches-per-iter", "5", "--num-iters", "20"]
 _EDSR = ["edsr.train", "--synthetic", "--scale", "2", "--blocks", "4", "--features", "32"]
-_EDSR += ["--patch", "24", "--batch-size", "4", "--steps", "1000", "--output"]
+_EDSR += ["--patch", "24", "--batch-size", "4", "--steps", "1500", "--output"]
 _MESH = ["mesh.train", "--synthetic", "--samples", "64", "--held-out", "0", "--size", "128"]
-_MESH += ["--steps", "400", "--output"]
+_MESH += ["--steps", "1500", "--output"]
 MODELS = {"resnet50": _RESNET50, "edsr_demo": _EDSR, "mesh": _MESH}
 
 
