@@ -10,8 +10,7 @@ is: `nn.Conv2d(...)(x)` ends up in `torch.conv2d`, which is on the list.
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +21,7 @@ from hvd_ext.spatial.copies import Copies
 from hvd_ext.spatial.geometry.partition import lengths, shard
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
+from hvd_ext.spatial.within_function import within_function
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -235,7 +235,7 @@ class SpatialTensor(Tensor):
             )
         tensors = list(_tensors((*args, *named.values())))
         if not torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            _refuse_functions(function)
+            _refuse_within_function(function, tensors)
         if not operation.apart and any(getattr(x, "order", None) for x in tensors):
             together = OPERATIONS["together"].run
             return function(*together(args), **together(named))
@@ -304,24 +304,19 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _refuse_functions(function: Any) -> None:
+def _refuse_within_function(function: Any, tensors: Sequence[Tensor]) -> None:
     """Refuse what is done within a torch.autograd.Function, which sees whole tensors alone.
 
     Its forward runs without gradients, and its backward would not be called. A reentrant
-    checkpoint is one.
+    checkpoint is one. Of a forward that returns its input torch views that as itself.
     """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code is _APPLY:
-            raise UnsupportedError(
-                f"{name_of(function)} within a torch.autograd.Function, which would lose the "
-                "gradients of split tensors: use torch's own functions; for torch.utils.checkpoint "
-                "use_reentrant=False"
-            )
-
-
-_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+    as_itself = function is Tensor.view_as and tensors[0] is tensors[-1]
+    if as_itself or within_function():
+        raise UnsupportedError(
+            f"{name_of(function)} within a torch.autograd.Function, which would lose the "
+            "gradients of split tensors: use torch's own functions; for torch.utils.checkpoint "
+            "use_reentrant=False"
+        )
 
 
 @functools.lru_cache(maxsize=4096)

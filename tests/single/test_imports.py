@@ -31,7 +31,8 @@ SHOWN = {"rich", "numpy", "matplotlib"}
 # Geometry is integers: no torch, no MPI.
 _EXCHANGE = {*MPI, "torch", "hvd_ext.job", "hvd_ext.spatial.geometry"}
 _TENSORS = {
-    f"hvd_ext.spatial.{name}" for name in ("copies", "dtypes", "grid", "tensor", "unsupported")
+    f"hvd_ext.spatial.{name}"
+    for name in ("copies", "dtypes", "grid", "tensor", "unsupported", "within_function")
 }
 _LAYERS = {*_EXCHANGE, *_TENSORS, "hvd_ext.spatial.exchange"}
 SPATIAL: dict[str, set[str]] = {

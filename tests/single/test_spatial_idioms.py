@@ -147,6 +147,37 @@ class Reversed(torch.autograd.Function):
         return -gradient
 
 
+class Decorated(torch.autograd.Function):
+    """Its forward is not what torch calls."""
+
+    @staticmethod
+    @torch.no_grad()
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * 2
+
+
+class SetUpApart(Doubled):
+    """Its forward knows of no context; torch calls that of a class made of it."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:  # type: ignore[override]
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+
+@torch.no_grad()
+def decorated(x: Any) -> Any:
+    """No Function's, though it has what decorates one's forward."""
+    return x * 2
+
+
 def learnt(x: Any) -> Any:
     """The tensor, with gradients that flow through it."""
     return x.requires_grad_() * 1
@@ -222,6 +253,8 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "autograd.grad": lambda x: torch.autograd.grad(learnt(x).sum(), x),
     "register_hook": lambda x: learnt(x).register_hook(print),
     "a Function": lambda x: Doubled.apply(learnt(x)),
+    "a Function whose forward is decorated": lambda x: Decorated.apply(learnt(x)),
+    "a Function that sets its context up apart": lambda x: SetUpApart.apply(learnt(x)),
     "a Function that does nothing": lambda x: Reversed.apply(learnt(x)),
     "a reentrant checkpoint": lambda x: checkpoint(lambda y: y * 2, learnt(x), use_reentrant=True),
     "changed after it was flattened": lambda x: [x.flatten(1), x.relu_()][0],
@@ -318,6 +351,17 @@ def test_a_frozen_tensor_goes_through_a_function() -> None:
     def rank(grid: ProcessGrid) -> Tensor:
         with torch.no_grad():
             return gather(Doubled.apply(scatter(X, grid)))
+
+    for found in on_grid((1, 2, 2), rank):
+        assert torch.equal(found, X * 2)
+
+
+def test_what_decorates_a_functions_forward_is_served_elsewhere() -> None:
+    def rank(grid: ProcessGrid) -> Tensor:
+        x = learnt(scatter(X, grid))
+        with pytest.raises(UnsupportedError, match=r"within a torch\.autograd\.Function"):
+            Decorated.apply(x)
+        return gather(decorated(x))
 
     for found in on_grid((1, 2, 2), rank):
         assert torch.equal(found, X * 2)
