@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "more than a stride": (
         lambda x: F.conv_transpose2d(x, torch.ones(2, 1, 1, 1), output_padding=1),
-        "output_padding=(1, 1)",
+        "padding=",
     ),
     "scattered twice": (lambda x: scatter(x, x.grid), "split already"),
     "gathered twice": (lambda x: gather(gather(x)), "not split"),

@@ -17,7 +17,7 @@ import types
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -45,8 +45,10 @@ class OwnParameter(nn.Parameter):
 
     hvd_ext_own = True
 
-    def expand_as(self, other: Tensor) -> NoReturn:
+    def expand_as(self, other: Tensor) -> Tensor:
         """Refuse what Horovod's optimizer does before it averages rows with other ranks' rows."""
+        if other is not self:
+            return super().expand_as(other)
         raise UsageError(
             "horovod.torch's DistributedOptimizer cannot take a model with split_filters, whose "
             "ranks have filters of their own: take hvd_ext.torch's"
