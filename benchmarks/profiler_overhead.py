@@ -6,7 +6,8 @@ its own; in processor time, so that what else the machine does is not in it. The
 ResNet-50's 161 gradients, one MPI_Allreduce each, on two ranks without the recorder. 161
 calls more would be lost in the noise of some 100 ms; so `overhead_percent` is what they cost
 by the first measurement, over the second. A step: four regions and its end, on a thread beside
-one that communicates, as a training's; without the recorder there is nothing to be called.
+one that communicates, as a training's; without the recorder there is nothing to be called. To
+it come the hooks that hand ResNet-50's gradients over, which are timed in one step of 16.
 
 Intervals are of 95 %, by resampling the pairs of samples (Efron, 1979). Memory: by how much
 the resident set of a recorded and traced process grows in 10 million calls.
@@ -21,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,9 +36,11 @@ from benchmarks import harness
 from benchmarks.harness import BenchmarkError, write_result
 from benchmarks.shapes import resnet50
 from hvd_ext.cli import at_least
+from hvd_ext.events import HandingOver, times_hooks
 from hvd_ext.process import started
 from hvprof.recording.load import load
 from hvprof.recording.session import LIBRARY
+from testbed.ranks import environment
 from testbed.timing import summary
 
 # Arguments: rounds, then the number of floats of each message of a round; without messages a
@@ -128,6 +132,7 @@ _LABELS = {
     "recorded": "a call, recorded",
     "traced": "a call, recorded with a trace",
     "step": "a step",
+    "hooks": "161 hooks of a step",
     "exchange": "ResNet-50's gradients",
 }
 
@@ -142,6 +147,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=positive, default=100_000, help="steps of a sample")
     parser.add_argument("--samples", type=positive, default=11, help="samples of each kind")
     options = parser.parse_args(arguments)
+    if options.worker:
+        print(_hooks_us(len(resnet50())))
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         programs = _Programs(Path(folder))
         samples = _measure(programs, options.calls, options.steps, options.samples)
@@ -163,6 +171,8 @@ def main(arguments: Sequence[str]) -> int:
         "traced_overhead_us_per_call_interval": intervals["traced"],
         "step_us": statistics.median(samples["step"]),
         "step_us_interval": _interval(samples["step"]),
+        "hooks_us": statistics.median(samples["hooks"]),
+        "hooks_us_interval": _interval(samples["hooks"]),
         "memory_growth_kib": grown_kib,
         "memory_calls": options.memory_calls,
         "spreads": {f"{name}_us": summary(values) for name, values in samples.items()},
@@ -212,6 +222,12 @@ class _Programs:
         """Microseconds that a recorded step takes."""
         return self._recorded(steps, 0, []).processor_us
 
+    def hooks(self) -> float:
+        """Microseconds that timing its hooks takes of a step, as a mean."""
+        command = [sys.executable, "-m", "benchmarks.profiler_overhead", "--worker"]
+        variables = {"LD_PRELOAD": str(LIBRARY), "HVPROF_DIR": str(self._folder)}
+        return float(_run(command, **{**environment(), **variables}))
+
     def memory_growth_kib(self, calls: int) -> float:
         """By how much a recorded and traced process grows while it makes its calls."""
         pages = self._recorded(calls, _TRACE_EVENTS).grown_pages
@@ -247,9 +263,32 @@ def _measure(programs: _Programs, calls: int, steps: int, samples: int) -> dict[
         found["recorded"].append(programs.recorded(calls))
         found["traced"].append(programs.recorded(calls, _TRACE_EVENTS))
         found["step"].append(programs.step(steps))
+        found["hooks"].append(programs.hooks())
         found["exchange"].append(programs.exchange())
         console.print(f"sample {sample} of {samples}", style="dim")
     return found
+
+
+def _hooks_us(gradients: int) -> float:
+    """What their timing adds to hooks that do nothing, in microseconds of a step."""
+
+    def hook(timed: bool) -> None:
+        if timed:
+            with HandingOver():
+                pass
+
+    steps = 50 * 16
+    timed = [times_hooks(step) for step in range(steps)]
+    if not any(timed):
+        raise BenchmarkError("hooks are not timed: the recorder was not loaded")
+    spent_s = []
+    for flags in (timed, [False] * steps):
+        began_s = time.process_time()
+        for flag in flags:
+            for _ in range(gradients):
+                hook(flag)
+        spent_s.append(time.process_time() - began_s)
+    return 1e6 * (spent_s[0] - spent_s[1]) / steps
 
 
 def _interval(values: Sequence[float]) -> list[float]:
@@ -290,6 +329,7 @@ def _print(result: dict[str, Any]) -> None:
         ("recording adds {} us to a call", "overhead_us_per_call"),
         ("recording with a trace adds {} us to a call", "traced_overhead_us_per_call"),
         ("recording takes {} us of a step", "step_us"),
+        ("timing the hooks of 161 gradients takes {} us more of it", "hooks_us"),
         (
             f"recording takes {{}} % of an exchange of ResNet-50's {len(resnet50())} gradients",
             "overhead_percent",

@@ -15,12 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 from hvd_ext.errors import UsageError
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 Operation = Literal["allreduce", "halo"]
 Kind = Literal["compute", "communication", "io", "other"]
@@ -141,25 +138,28 @@ def tuning() -> Iterator[None]:
         recorder.hvprof_tuning_end()
 
 
-def handing_over(function: Callable[P, T]) -> Callable[P, T]:
-    """What hands a gradient over to an exchange: what its calls take is recorded, a sum a step.
+# Hooks are many (one for each gradient), and reading the clock twice takes as long as some of them.
+_HOOKS_TIMED_EVERY, _FIRST_TIMED = 16, 4
 
-    They are too many to be regions. Where nothing records it is the function itself.
+
+def times_hooks(step: int) -> bool:
+    """Whether what hooks take is recorded in a step: in few of them, and not in the first."""
+    return step % _HOOKS_TIMED_EVERY == _FIRST_TIMED and _recorder() is not None
+
+
+class HandingOver:
+    """A context that hands a gradient over to an exchange, in a step that `times_hooks`.
+
+    A recorder sums up what those of a step take: they are too many to be regions.
     """
-    recorder = _recorder()
-    if recorder is None:
-        return function
-    held_up_ns, now_ns = recorder.held_up_ns, time.perf_counter_ns
 
-    @functools.wraps(function)
-    def timed(*args: P.args, **options: P.kwargs) -> T:
-        began_ns = now_ns()
-        try:
-            return function(*args, **options)
-        finally:
-            held_up_ns.value += now_ns() - began_ns
+    __slots__ = ("_began_ns",)
 
-    return timed
+    def __enter__(self) -> None:
+        self._began_ns = time.perf_counter_ns()
+
+    def __exit__(self, *raised: object) -> None:
+        _recorder().held_up_ns.value += time.perf_counter_ns() - self._began_ns
 
 
 _NO_REGION: AbstractContextManager[None] = nullcontext()

@@ -22,7 +22,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from hvd_ext.errors import UsageError
-from hvd_ext.events import handing_over, region
+from hvd_ext.events import HandingOver, region, times_hooks
 from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import residuals
@@ -86,6 +86,7 @@ class Reducer:
         self._sparse = sparse
         self._exposed_s = 0.0
         self._step = 0  # since parameters were added
+        self._times_hooks = False
         self._backward_since_s: float | None = None
         self._arenas: list[Arena] = []
         self._placed: list[tuple[Arena, Sequence[GradientSlot]]] = []  # and what lies in it
@@ -190,6 +191,7 @@ class Reducer:
         self._sparse.finish()
         self._reset()
         self._step += 1
+        self._times_hooks = times_hooks(self._step)
 
     def _rebuild_if_due(self) -> None:
         if self._step == _REBUILD_AFTER and self._factory.may_rebuild and self._buckets:
@@ -283,11 +285,16 @@ class Reducer:
 
         def on_gradient(_: torch.Tensor) -> None:
             owner = reducer()
-            if owner is not None and owner.listening:
+            if owner is None or not owner.listening:
+                return
+            if owner._times_hooks:
+                with HandingOver():
+                    owner._ready(owner._slots[index])
+            else:
                 owner._ready(owner._slots[index])
 
         self._slots.append(slot)
-        slot.parameter.register_post_accumulate_grad_hook(handing_over(on_gradient))
+        slot.parameter.register_post_accumulate_grad_hook(on_gradient)
 
     def _ready(self, slot: GradientSlot) -> None:
         if slot.passes_left <= 0:

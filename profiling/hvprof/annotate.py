@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from typing import Any
 
-from hvd_ext.events import handing_over
+from hvd_ext.events import HandingOver, times_hooks
 from hvd_ext.events import region as region
 
 
@@ -36,7 +37,8 @@ def watch_exchange(optimizer: Any) -> None:
     """Record how long `optimizer.synchronize()` blocks, as the region "exposed".
 
     It is what a DistributedOptimizer's `step()` waits in. What Horovod's hooks take, with which
-    backward hands gradients over, is recorded as "handing over". hvd_ext's records both already.
+    backward hands gradients over, is recorded as "handing over" in one step of 16. hvd_ext's
+    records both already.
     An optimizer without it (of a job of one rank) is left as it is, as are all where
     nothing is recorded.
     """
@@ -44,16 +46,22 @@ def watch_exchange(optimizer: Any) -> None:
     if synchronize is None or _recorder() is None:
         return
 
+    # Of Horovod 0.28, whose hooks call it for each gradient.
+    hand_over: Any = getattr(optimizer, "_allreduce_grad_async", None)
+    steps = itertools.count(1)
+
+    def timed(*args: Any, **options: Any) -> Any:
+        with HandingOver():
+            return hand_over(*args, **options)
+
     @functools.wraps(synchronize)
     def watched() -> None:
         with region("exposed", kind="communication"):
             synchronize()
+        if hand_over is not None:
+            optimizer._allreduce_grad_async = timed if times_hooks(next(steps)) else hand_over
 
     optimizer.synchronize = watched
-    # Of Horovod 0.28, which calls it for each gradient.
-    hand_over = getattr(optimizer, "_allreduce_grad_async", None)
-    if hand_over is not None:
-        optimizer._allreduce_grad_async = handing_over(hand_over)
 
 
 @functools.cache

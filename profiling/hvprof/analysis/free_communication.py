@@ -80,7 +80,7 @@ def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
 
 
 def _hooks_s(rank: RankRecording) -> float:
-    """What hooks take of a step, by the median of the blocks of steps that are kept."""
+    """What hooks take of a step, by the median of the steps in which they were timed."""
     for region in rank.regions:
         if region.name == _HOOKS:
             whole = region.calls // region.block_calls if region.block_calls else 0
