@@ -210,7 +210,8 @@ def _case(
 def _print(cases: Sequence[Mapping[str, Any]]) -> None:
     table = Table(title=f"If communication were free, {RANKS} ranks", title_justify="left")
     for name in ("model", "exchange", "hvprof says", "it is", "said over true"):
-        table.add_column(name, justify="left" if name in ("model", "exchange") else "right")
+        left = name in ("model", "exchange")
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
     for case in cases:
         said, true = (
             "{:.2f} x ({:.2f} to {:.2f})".format(case[f"{name}_speedup"], *case[f"{name}_interval"])
