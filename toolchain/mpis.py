@@ -119,7 +119,9 @@ def _unpack(archive: Path, venv: Path) -> None:
     folder = venv / "unpacked"
     try:
         with tarfile.open(archive) as file:
-            file.extractall(folder, filter="data")
+            # Debian 12's Python 3.11.2 knows no filters yet.
+            file.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+            file.extractall(folder)
     except (OSError, tarfile.TarError) as error:
         raise Failure(f"{archive} cannot be unpacked: {error}") from error
     found = next(folder.glob("**/bin/mpicc"), None)
