@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from hvd_ext import settings
 
@@ -22,6 +23,8 @@ from hvd_ext import settings
 _OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
 # The same for a program that is yet to start; more bytes than any machine has.
 VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
+
+_WITH_ENTRY = 1  # RTLD_DL_SYMENT
 
 
 class _Symbol(ctypes.Structure):
@@ -33,6 +36,23 @@ class _Symbol(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("address", ctypes.c_void_p),
     ]
+
+
+class _Entry(ctypes.Structure):
+    """The beginning of a symbol table's entry: Elf64_Sym."""
+
+    _fields_ = [
+        ("name", ctypes.c_uint32),
+        ("info", ctypes.c_uint8),
+        ("other", ctypes.c_uint8),
+        ("section", ctypes.c_uint16),  # 0: it is defined elsewhere
+    ]
+
+
+class _Loaded(ctypes.Structure):
+    """The beginning of what is told of a loaded library: dl_phdr_info."""
+
+    _fields_ = [("base", ctypes.c_void_p), ("name", ctypes.c_char_p)]
 
 
 def keep_freed_memory() -> str:
@@ -80,6 +100,38 @@ def chosen_names(environ: Mapping[str, str]) -> list[str]:
 
 def _library(libc: ctypes.CDLL, function: str) -> str:
     """Path of the library whose function the program calls by this name."""
-    found = _Symbol()
-    libc.dladdr(ctypes.cast(libc[function], ctypes.c_void_p), ctypes.byref(found))
-    return os.fsdecode(found.library or b"an unknown library")
+    path, defined = _place(libc, libc[function])
+    if defined:
+        return path
+    # A program that is linked to fixed addresses and uses the function's has one for it in itself,
+    # from which it jumps to the library's: the first that defines it.
+    for name in _loaded(libc):
+        try:
+            library = ctypes.CDLL(name, os.RTLD_NOLOAD)
+            path, defined = _place(libc, library[function])
+        except (OSError, AttributeError):  # the kernel's has no file; or neither it nor its own
+            continue
+        if defined and path == name:
+            return name
+    return "an unknown library"
+
+
+def _place(libc: ctypes.CDLL, function: Any) -> tuple[str, bool]:
+    """Path of what a function's address lies in, and whether it is defined there."""
+    found, entry = _Symbol(), ctypes.POINTER(_Entry)()
+    address = ctypes.cast(function, ctypes.c_void_p)
+    libc.dladdr1(address, ctypes.byref(found), ctypes.byref(entry), _WITH_ENTRY)
+    return os.fsdecode(found.library or b""), bool(entry) and entry.contents.section != 0
+
+
+def _loaded(libc: ctypes.CDLL) -> list[str]:
+    """Paths of the libraries of this process, in the order in which names are looked up."""
+    paths: list[str] = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Loaded), ctypes.c_size_t, ctypes.c_void_p)
+    def note(library: Any, _size: int, _data: None) -> int:
+        paths.append(os.fsdecode(library.contents.name))
+        return 0
+
+    libc.dl_iterate_phdr(note, None)
+    return paths[1:]  # the first is the program, without a name

@@ -24,9 +24,9 @@ def without_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in names}
 
 
-def told(code: str, *words: object, **variables: str) -> list[str]:
+def told(code: str, *words: object, python: str = sys.executable, **variables: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, words)],
+        [python, "-c", code, *map(str, words)],
         env={**without_settings(), "PYTHONPATH": str(ROOT), **variables},
         capture_output=True,
         text=True,
@@ -82,7 +82,7 @@ def test_variables_of_others_do_not_matter() -> None:
     assert not left_alone(VARIABLES)
 
 
-def test_another_malloc_is_left_alone(tmp_path: Path) -> None:
+def other_malloc(tmp_path: Path) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -93,9 +93,25 @@ def test_another_malloc_is_left_alone(tmp_path: Path) -> None:
         "void *malloc(size_t bytes) { return __libc_malloc(bytes); }\n"
     )
     subprocess.run([compiler, "-xc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+def test_another_malloc_is_left_alone(tmp_path: Path) -> None:
+    library = other_malloc(tmp_path)
     reason, count = faults([20] * 4, LD_PRELOAD=str(library))
     assert reason == f"malloc is that of {library}"
     assert count >= 20
+
+
+def test_a_program_with_an_address_of_its_own_for_malloc(tmp_path: Path) -> None:
+    debians = Path("/usr/bin/python3")
+    type_of_file = debians.read_bytes()[16:18] if debians.exists() else b""
+    if type_of_file != bytes([2, 0]):  # ET_EXEC
+        pytest.skip("no Python that is linked to fixed addresses")
+    assert told(ASK, python=str(debians)) == [""]
+    library = other_malloc(tmp_path)
+    reason = f"malloc is that of {library}"
+    assert told(ASK, python=str(debians), LD_PRELOAD=str(library)) == [reason]
 
 
 def test_a_switch_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
