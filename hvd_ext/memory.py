@@ -24,7 +24,7 @@ _OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
 # The same for a program that is yet to start; more bytes than any machine has.
 VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
 
-_WITH_ENTRY = 1  # RTLD_DL_SYMENT
+_WITH_ENTRY, _LINK_MAP = 1, 2  # RTLD_DL_SYMENT, RTLD_DI_LINKMAP
 
 
 class _Symbol(ctypes.Structure):
@@ -50,9 +50,15 @@ class _Entry(ctypes.Structure):
 
 
 class _Loaded(ctypes.Structure):
-    """The beginning of what is told of a loaded library: dl_phdr_info."""
+    """The beginning of what the loader knows of a library: link_map."""
 
-    _fields_ = [("base", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+
+_Loaded._fields_ = [
+    ("base", ctypes.c_void_p),
+    ("name", ctypes.c_char_p),
+    ("dynamic", ctypes.c_void_p),
+    ("next", ctypes.POINTER(_Loaded)),
+]
 
 
 def keep_freed_memory() -> str:
@@ -125,13 +131,14 @@ def _place(libc: ctypes.CDLL, function: Any) -> tuple[str, bool]:
 
 
 def _loaded(libc: ctypes.CDLL) -> list[str]:
-    """Paths of the libraries of this process, in the order in which names are looked up."""
+    """Paths of the libraries of this process, in the order in which names are looked up.
+
+    Not by dl_iterate_phdr, which holds the loader's lock while its callback waits for Python's.
+    """
     paths: list[str] = []
-
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Loaded), ctypes.c_size_t, ctypes.c_void_p)
-    def note(library: Any, _size: int, _data: None) -> int:
+    library = ctypes.POINTER(_Loaded)()
+    libc.dlinfo(ctypes.c_void_p(libc._handle), _LINK_MAP, ctypes.byref(library))
+    while library:
         paths.append(os.fsdecode(library.contents.name))
-        return 0
-
-    libc.dl_iterate_phdr(note, None)
+        library = library.contents.next
     return paths[1:]  # the first is the program, without a name

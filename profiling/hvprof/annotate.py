@@ -39,11 +39,11 @@ def watch_exchange(optimizer: Any) -> None:
     It is what a DistributedOptimizer's `step()` waits in. What Horovod's hooks take, with which
     backward hands gradients over, is recorded as "handing over" in one step of 16. hvd_ext's
     records both already.
-    An optimizer without it (of a job of one rank) is left as it is, as are all where
-    nothing is recorded.
+    An optimizer without it (of a job of one rank), or watched already, is left as it is, as are
+    all where nothing is recorded.
     """
     synchronize = getattr(optimizer, "synchronize", None)
-    if synchronize is None or _recorder() is None:
+    if synchronize is None or _recorder() is None or hasattr(synchronize, "watched"):
         return
 
     # Of Horovod 0.28, whose hooks call it for each gradient.
@@ -56,11 +56,14 @@ def watch_exchange(optimizer: Any) -> None:
 
     @functools.wraps(synchronize)
     def watched() -> None:
+        if hand_over is not None:  # what backward did not hand over is exposed already
+            optimizer._allreduce_grad_async = hand_over
         with region("exposed", kind="communication"):
             synchronize()
-        if hand_over is not None:
-            optimizer._allreduce_grad_async = timed if times_hooks(next(steps)) else hand_over
+        if hand_over is not None and times_hooks(next(steps)):
+            optimizer._allreduce_grad_async = timed
 
+    watched.watched = True  # type: ignore[attr-defined]
     optimizer.synchronize = watched
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hvprof
+from hvd_ext.errors import UsageError
 from hvprof.analysis.wait_time import waiting
 from hvprof.cli import main
 from hvprof.format.trace import load_trace
@@ -367,3 +368,93 @@ def test_the_overhead_benchmark_runs(tmp_path: Path) -> None:
     assert {"overhead_us_per_call", "overhead_percent", "step_us"} <= set(figures)
     # The trace's ring has 100000 places of 64 bytes; beyond that nothing may grow.
     assert figures["memory_growth_kib"] <= 6250 + 256
+
+
+# An optimizer as Horovod 0.28's: hooks and `synchronize` hand gradients over.
+HOROVODS = """
+import time, hvprof
+from mpi4py import MPI
+
+class Optimizer:
+    def _allreduce_grad_async(self):
+        time.sleep(0.01)
+
+    def backward(self):
+        self._allreduce_grad_async()
+
+    def synchronize(self):
+        self._allreduce_grad_async()  # of a parameter that backward did not reach
+
+optimizer = Optimizer()
+hvprof.step()
+for step in range(10):
+    hvprof.watch_exchange(optimizer)
+    optimizer.backward()
+    optimizer.synchronize()
+    hvprof.step()
+"""
+
+
+def test_hooks_count_once_however_often_they_are_watched(tmp_path: Path) -> None:
+    (rank,) = record_code(tmp_path / "run", 1, HOROVODS).ranks
+    regions = {region.name: region for region in rank.regions}
+    hooks, exposed = regions["handing over"], regions["exposed"]
+    assert (hooks.calls, exposed.calls) == (1, 10)
+    assert 0.01 <= hooks.time_s < 0.02
+    assert exposed.time_s >= 0.1
+
+
+def test_waiting_for_a_halo_is_exposed(tmp_path: Path) -> None:
+    program = (
+        "import time, torch, hvprof\n"
+        "from mpi4py import MPI\n"
+        "from hvd_ext.spatial.exchange.communicator import MpiCommunicator\n"
+        "comm = MpiCommunicator(MPI.COMM_WORLD)\n"
+        "hvprof.step()\n"
+        "for _ in range(4):\n"
+        "    if comm.rank == 1: time.sleep(0.05)\n"
+        "    sent, received = torch.zeros(1000), torch.empty(1000)\n"
+        "    comm.start([(1 - comm.rank, sent)], [(1 - comm.rank, received)])()\n"
+        "    if comm.rank == 1: time.sleep(0.05)\n"
+        "    comm.allreduce(sent)\n"
+        "    hvprof.step()\n"
+    )
+    first, second = record_code(tmp_path / "run", 2, program).ranks
+    assert first.all_steps.exposed_s >= 0.35
+    assert second.all_steps.exposed_s < 0.2
+
+
+def test_a_thread_that_only_started_mpi_does_not_communicate(tmp_path: Path) -> None:
+    program = (
+        "import threading, time, hvprof\n"
+        "from mpi4py import MPI\n"
+        "ended = threading.Event()\n"
+        "def train():\n"
+        "    hvprof.step()\n"
+        "    for _ in range(5):\n"
+        "        time.sleep(0.02)\n"
+        "        hvprof.step()\n"
+        "    ended.set()\n"
+        "threading.Thread(target=train).start()\n"
+        "while not ended.is_set(): sum(range(1000))\n"
+    )
+    (rank,) = record_code(tmp_path / "run", 1, program).ranks
+    assert len(rank.steps) == 5
+    assert all(step.communicating_s == 0 for step in rank.steps)
+
+
+def test_steps_of_nothing_but_communication(tmp_path: Path) -> None:
+    program = (
+        "import hvprof, numpy as np\n"
+        "from mpi4py import MPI\n"
+        "sent, received = np.ones(1000), np.empty(1000)\n"
+        "with hvprof.region('all', kind='communication'):\n"
+        "    hvprof.step()\n"
+        "    for _ in range(20):\n"
+        "        MPI.COMM_WORLD.Allreduce(sent, received)\n"
+        "        hvprof.step()\n"
+    )
+    record_code(tmp_path / "run", 2, program)
+    assert main(["report", str(tmp_path / "run")]) == 0
+    with pytest.raises(UsageError, match="all of a step is communication"):
+        main(["limits", str(tmp_path / "run")])

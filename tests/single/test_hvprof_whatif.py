@@ -164,6 +164,12 @@ def test_exchanges_of_one_length_may_be_all_bytes_or_have_much_latency() -> None
     assert found.high_s == pytest.approx(faster_s + 4 * 0.75e-3, rel=0.02)
 
 
+def test_buckets_without_latency_where_all_may_be_latency() -> None:
+    steps = Job(ready=((0.01, 1_000_000),), jitter_s=0.0).run()
+    found = answer(steps, WhatIf(latency_s=0.0, bucket_bytes=100_000))
+    assert 0 < found.low_s <= found.high_s
+
+
 @pytest.mark.parametrize("count", [1, 6])
 def test_times_that_do_not_follow_lengths_may_still_be_bytes(count: int) -> None:
     # One gradient bucket a step, and now and then four bytes that take as long.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hvd_ext.errors import StallError
-from hvd_ext.events import CommEvent, emit, listening
+from hvd_ext.events import CommEvent, emit, listening, region
 from hvd_ext.job.stalls import StallReport
 from hvd_ext.settings import stall_timeout_s
 
@@ -70,7 +70,6 @@ class MpiCommunicator:
     def start(self, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[], None]:
         self._started += 1
         tag = self._started % _TAGS
-        begun_s = time.monotonic()
         # Memory of devices goes by way of the host: no MPI has to know about them.
         arrivals = [
             (peer, tensor, tensor if tensor.device.type == "cpu" else tensor.cpu())
@@ -85,7 +84,8 @@ class MpiCommunicator:
 
         def wait() -> None:
             entered_s = time.monotonic()
-            self._wait(requests, [peer for peer, _ in (*receives, *sends)], "a halo exchange")
+            with region("halo", kind="communication"):
+                self._wait(requests, [peer for peer, _ in (*receives, *sends)], "a halo exchange")
             self._unfinished = [kept for kept in self._unfinished if kept is not keep]
             for _, tensor, host in arrivals:
                 if host is not tensor:
@@ -93,7 +93,7 @@ class MpiCommunicator:
             if listening():
                 moved = sum(host.nbytes for _, host in leaving)
                 blocked_s = time.monotonic() - entered_s
-                emit(CommEvent("halo", "direct", moved, self.size, begun_s, 0.0, blocked_s))
+                emit(CommEvent("halo", "direct", moved, self.size, entered_s, 0.0, blocked_s))
 
         return wait
 
@@ -108,7 +108,9 @@ class MpiCommunicator:
         # whichever way the MPI library would have gone.
         rows = torch.empty((self.size, *host.shape), dtype=host.dtype)
         others = [rank for rank in range(self.size) if rank != self.rank]
-        self._wait([self._comm.Iallgather(_bytes(host), _bytes(rows))], others, "a sum over space")
+        with region("sum over space", kind="communication"):
+            request = self._comm.Iallgather(_bytes(host), _bytes(rows))
+            self._wait([request], others, "a sum over space")
         total = rows[0].clone()
         for row in rows[1:]:
             total += row

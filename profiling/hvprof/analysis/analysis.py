@@ -81,9 +81,11 @@ class Analysis:
 
     @cached_property
     def limits(self) -> Limits | None:
-        """Where scaling stops, as far as a recording alone tells; None of one rank or no steps."""
+        """Where scaling stops, as far as a recording tells; None if it does not."""
         parts = self.step_parts
-        if parts is None or not parts.time_s or self.recording.size < 2:
+        if parts is None or self.recording.size < 2:
+            return None
+        if not parts.compute_s + parts.io_s + parts.other_s:
             return None
         return limits_of_recording(self.recording, parts, self.exchanged_bytes, Question())
 

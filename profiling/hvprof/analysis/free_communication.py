@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hvprof.analysis.contention import Host, hosts
 from hvprof.recording.model import RankRecording, Recording
 
-# As the recorder calls what hooks take of a step (hvd_ext.events.handing_over).
+# As the recorder calls what hooks take of a step (hvd_ext.events.HandingOver).
 _HOOKS = "handing over"
 _BLOCKS, _RESAMPLES = 20, 500
 _QUANTILES = (0.025, 0.975)
@@ -74,7 +74,8 @@ def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
         least_s = free_s
         if slowed_s is None:
             # No longer than the thread was off its core, and than others communicated.
-            least_s -= min(step.communicating_s, max(0.0, ran_s - step.io_s - step.cpu_s))
+            off_s = max(0.0, ran_s - hooks_s - step.io_s - step.cpu_s)
+            least_s -= min(step.communicating_s, off_s)
         rows.append((step.time_s, free_s, least_s))
     return np.array(rows).reshape(-1, 3)
 

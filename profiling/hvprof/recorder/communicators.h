@@ -165,9 +165,11 @@ static int comm_entry(struct recorder *into, MPI_Comm comm)
         return (int)(found & 0xff);
     int entry = look_up_comm(into, comm, 0);
     /* In this order a reader that comes between sees a handle without an entry. */
+    pthread_mutex_lock(&knowing);
     recent_comms[slot].found = 0;
     recent_comms[slot].handle = handle;
     recent_comms[slot].found = generation << 8 | (uint64_t)entry;
+    pthread_mutex_unlock(&knowing);
     return entry;
 }
 

@@ -150,6 +150,7 @@ static double own_cost_ns(const struct recorder *like)
     }
     forget_comm(mpi.world);
     forget_types();
+    unlist_this_thread();
     memset(known, 0, sizeof known);
     free(scratch->trace);
     free(scratch);

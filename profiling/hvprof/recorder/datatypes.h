@@ -2,6 +2,7 @@
 #ifndef HVPROF_DATATYPES_H
 #define HVPROF_DATATYPES_H
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ static struct {
     _Atomic uint64_t handle, found; /* generation, control, and name in the low byte */
 } recent_types[TYPE_SLOTS];
 static _Atomic uint64_t type_generation = 1;
+static pthread_mutex_t knowing_types = PTHREAD_MUTEX_INITIALIZER;
 
 /* Horovod's controller sends lengths (MPI_INT), messages (MPI_BYTE), bit vectors
  * (MPI_LONG_LONG_INT) and barriers (no type). Its tensors have types of fixed width
@@ -53,10 +55,12 @@ static struct datatype datatype_of(struct recorder *into, MPI_Datatype type)
         found >> 9 == generation && recent_types[slot].found == found)
         return (struct datatype){(int)(found & 0xff), found >> 8 & 1};
     struct datatype datatype = look_up_type(into, type);
+    pthread_mutex_lock(&knowing_types);
     recent_types[slot].found = 0;
     recent_types[slot].handle = handle;
     recent_types[slot].found =
         generation << 9 | (uint64_t)datatype.control << 8 | (uint64_t)datatype.name;
+    pthread_mutex_unlock(&knowing_types);
     return datatype;
 }
 

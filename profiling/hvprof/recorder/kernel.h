@@ -27,9 +27,10 @@ static struct {
     } at[THREADS];
 } communicating;
 
+static _Thread_local bool listed;
+
 static void list_this_thread(void)
 {
-    static _Thread_local bool listed;
     if (listed)
         return;
     listed = true;
@@ -44,6 +45,13 @@ static void list_this_thread(void)
         communicating.end = end + 1;
     }
     unlock(&communicating.lock);
+}
+
+/* While this thread alone may have been listed. */
+static void unlist_this_thread(void)
+{
+    communicating.end = 0;
+    listed = false;
 }
 
 /* CPU time of the listed threads but this one; of one that has ended, what was read last. */

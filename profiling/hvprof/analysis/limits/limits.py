@@ -157,6 +157,10 @@ def limits_of_recording(
     size, sums = recording.size, recording.all_steps
     if parts is None or sums is None or not parts.time_s:
         raise UsageError("the recording has no steps: mark them with hvprof.step(), record again")
+    if not parts.compute_s + parts.io_s + parts.other_s:
+        raise UsageError(
+            "all of a step is communication: call hvprof.step() outside of regions of that kind"
+        )
     if size < 2:
         raise UsageError(
             "a recording of 1 rank has no exchange: record 2 or more, or give hvprof limits the "

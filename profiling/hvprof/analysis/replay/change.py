@@ -112,7 +112,7 @@ class Changed:
             Moved(
                 tuple(float(at_s[rank][index]) for rank in ranks),
                 tuple(late_s),
-                tuple(bucket_s / by_line_s * took_s[rank] for rank in ranks),
+                tuple(bucket_s / by_line_s * took_s[rank] if by_line_s else 0.0 for rank in ranks),
                 (False,) * len(ranks),
             )
             for index, bucket_s in enumerate(told_s)
