@@ -18,6 +18,7 @@ from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.layers.filters import share_filters
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
+from hvd_ext.spatial.torch_internals import has_backward_hooks
 from hvd_ext.spatial.unsupported import UnsupportedError, layer
 
 _MARK = "_hvd_ext_spatial"
@@ -108,7 +109,7 @@ def _name_refusals(module: nn.Module, layer_of: Callable[[], AbstractContextMana
 
 
 def _check_hooks(module: nn.Module, args: tuple[Any, ...]) -> None:
-    hooked = module._backward_hooks or module._backward_pre_hooks
+    hooked = has_backward_hooks(module)
     if hooked and any(isinstance(value, SpatialTensor) for value in args):
         raise UnsupportedError(
             "a backward hook of a module, which torch calls for ordinary tensors alone: use hooks "

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hvd_ext.spatial.torch_internals import changes
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 
@@ -26,11 +27,11 @@ class Copies:
         witness = cells.detach()
         # Keeps the count of changes, which views of one memory share, and not the memory.
         witness.data = cells.new_empty(0)
-        self._made.append((weakref.ref(copy), witness, witness._version))
+        self._made.append((weakref.ref(copy), witness, changes(witness)))
 
     def check(self, function: Any) -> None:
         """Refuse to go on with the tensor if a copy was changed."""
-        if any(witness._version != version for _, witness, version in self._made):
+        if any(changes(witness) != version for _, witness, version in self._made):
             raise UnsupportedError(
                 f"{name_of(function)} of a split tensor, after what was flattened or viewed of it "
                 "was changed in place: of split dims that is a copy, where torch has a view; "

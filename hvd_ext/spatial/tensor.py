@@ -20,8 +20,13 @@ from torch import Tensor
 from hvd_ext.spatial.copies import Copies
 from hvd_ext.spatial.geometry.partition import lengths, shard
 from hvd_ext.spatial.grid import ProcessGrid
+from hvd_ext.spatial.torch_internals import (
+    NeverParameter,
+    is_view,
+    tensor_without_memory,
+    within_function,
+)
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
-from hvd_ext.spatial.within_function import within_function
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +72,7 @@ class _NoAttribute(UnsupportedError, AttributeError):
     """What hasattr() understands."""
 
 
-class SpatialTensor(Tensor):
+class SpatialTensor(NeverParameter, Tensor):
     """This rank's shard of a tensor whose last dims, or some before them, are split over a grid.
 
     Attributes:
@@ -118,16 +123,8 @@ class SpatialTensor(Tensor):
                 f"{grid.shape}, the rank at {grid.coordinates(dims)} owns {box}"
             )
         shape = (*sizes[:first], *extents, *sizes[first + dims :])
-        made = Tensor._make_wrapper_subclass(
-            cls,
-            shape if order is None else tuple(shape[dim] for dim in order),
-            dtype=local.dtype,
-            device=local.device,
-            # So that a Function of the user's that hands it on meets __torch_dispatch__.
-            requires_grad=local.is_floating_point() or local.is_complex(),
-        )
-        # C++ that would read its memory, of which there is none, raises.
-        torch._C._set_throw_on_mutable_data_ptr(made)
+        shown = shape if order is None else tuple(shape[dim] for dim in order)
+        made: SpatialTensor = tensor_without_memory(cls, shown, local)
         made.local, made.grid, made.extents, made.behind = local, grid, extents, behind
         made.order, made.parts, made.box, made.copies = order, parts, box, Copies()
         return made
@@ -174,13 +171,8 @@ class SpatialTensor(Tensor):
     def requires_grad(self, wanted: bool) -> None:
         self.local.requires_grad = wanted
 
-    @property
-    def _is_param(self) -> bool:
-        """What torch asks of an nn.Parameter, and sets."""
-        return False
-
-    @_is_param.setter
-    def _is_param(self, wanted: bool) -> NoReturn:
+    def refuse_parameter(self) -> NoReturn:
+        """Raise that a split tensor cannot be a parameter."""
         raise UnsupportedError("nn.Parameter of a split tensor: parameters are whole on every rank")
 
     def size(self, dim: int | None = None) -> Any:
@@ -200,7 +192,7 @@ class SpatialTensor(Tensor):
         """
         behind = self.behind if behind is None else behind
         made = SpatialTensor(local, self.grid, self.extents, behind)
-        if local is self.local or local._is_view():
+        if local is self.local or is_view(local):
             # What is copied of the one is copied of the other.
             made.copies = self.copies
         return made

@@ -32,7 +32,7 @@ SHOWN = {"rich", "numpy", "matplotlib"}
 _EXCHANGE = {*MPI, "torch", "hvd_ext.job", "hvd_ext.spatial.geometry"}
 _TENSORS = {
     f"hvd_ext.spatial.{name}"
-    for name in ("copies", "dtypes", "grid", "tensor", "unsupported", "within_function")
+    for name in ("copies", "dtypes", "grid", "tensor", "unsupported", "torch_internals")
 }
 _LAYERS = {*_EXCHANGE, *_TENSORS, "hvd_ext.spatial.exchange"}
 SPATIAL: dict[str, set[str]] = {

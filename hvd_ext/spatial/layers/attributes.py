@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hvd_ext.spatial.tensor import SpatialTensor, implements
+from hvd_ext.spatial.torch_internals import without_torch_function
 
 METHODS = (
     *("dim", "ndimension", "size", "numel", "nelement", "element_size", "get_device"),
@@ -22,7 +23,7 @@ ATTRIBUTES = (
 
 def _answer(function: Any) -> Any:
     def handler(x: SpatialTensor, *args: Any, **options: Any) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_torch_function():
             return function(x, *args, **options)
 
     return handler

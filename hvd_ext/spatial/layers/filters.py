@@ -29,6 +29,7 @@ from hvd_ext.spatial.geometry.partition import shard
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
+from hvd_ext.spatial.torch_internals import convolve
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 # What can be shared, and how many dims come after an output's channels.
@@ -92,16 +93,16 @@ def layers_with_filters(model: nn.Module, ranks: int) -> dict[str, nn.Module]:
     parameters that no other layer has.
     """
     modules = list(model.modules())
-    users = Counter(id(p) for module in modules for p in module._parameters.values())
+    users = Counter(id(p) for module in modules for p in _parameters(module).values())
     return {
         name: module
         for name, module in model.named_modules()
         # A derived class may do anything with its weight.
         if type(module) in KINDS
         and getattr(module, "groups", 1) == 1
-        and isinstance(module._parameters.get("weight"), nn.Parameter)
+        and "weight" in _parameters(module)
         and cast(Tensor, module.weight).shape[0] >= ranks
-        and all(users[id(p)] == 1 for p in module._parameters.values() if p is not None)
+        and all(users[id(p)] == 1 for p in _parameters(module).values())
     }
 
 
@@ -138,10 +139,14 @@ def share_filters(model: nn.Module, grid: ProcessGrid, names: Sequence[str]) -> 
         _share(module, Filters(grid, shares, count, KINDS[type(module)]))
 
 
+def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """A module's own parameters, by name; one that has two names appears twice."""
+    return dict(module.named_parameters(recurse=False, remove_duplicate=False))
+
+
 def _share(module: nn.Module, filters: Filters) -> None:
     for name in _NAMES:
-        parameter = module._parameters[name]
-        if parameter is not None:
+        if (parameter := _parameters(module).get(name)) is not None:
             whole = from_first(parameter.detach(), filters.grid.world)
             # In place: an optimizer that has it goes on.
             parameter.data = filters.own(whole).clone()
@@ -167,7 +172,7 @@ def _forward(module: Any, x: Any) -> Any:
         x = to_partitioned(x, shares)
     weight = average_gradient(module.weight, holders)
     bias = None if module.bias is None else average_gradient(module.bias, holders)
-    own = module._conv_forward(x, weight, bias) if filters.dims else F.linear(x, weight, bias)
+    own = convolve(module, x, weight, bias) if filters.dims else F.linear(x, weight, bias)
     if isinstance(own, SpatialTensor):
         local = filters.whole(own.local, filters.dims)
         return SpatialTensor(local, own.grid, own.extents, own.behind)
@@ -196,7 +201,7 @@ def filters_of(model: nn.Module) -> dict[nn.Parameter, Filters]:
     return {
         parameter: getattr(module, _ATTRIBUTE)
         for module in model.modules()
-        for parameter in module._parameters.values()
+        for parameter in _parameters(module).values()
         if isinstance(parameter, OwnParameter)
     }
 
@@ -208,8 +213,8 @@ def whole_gradients(module: nn.Module) -> dict[str, Tensor]:
         name: filters.whole(p.grad, p.grad.ndim - 1)
         if filters and isinstance(p, OwnParameter)
         else p.grad
-        for name, p in module._parameters.items()
-        if p is not None and p.grad is not None
+        for name, p in _parameters(module).items()
+        if p.grad is not None
     }
 
 

@@ -13,6 +13,7 @@ from hvd_ext.spatial.geometry.windows import Sliding
 from hvd_ext.spatial.layers.gather import fetch
 from hvd_ext.spatial.layers.windowed import windowed
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.torch_internals import storage_id
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 
@@ -46,7 +47,7 @@ def pad(
             x = x.like(F.pad(x.local, [*[0] * 2 * dims, *front], "constant", fill))
         padded = windowed(x, windows, extents, _as_it_is, fill)
         # Nobody expects to change the input by changing what was padded.
-        shared = padded.local.untyped_storage()._cdata == x.local.untyped_storage()._cdata
+        shared = storage_id(padded.local) == storage_id(x.local)
         return padded.like(padded.local.clone()) if shared else padded
     if any(map(any, lead)):
         raise UnsupportedError(

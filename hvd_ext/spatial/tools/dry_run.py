@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hvd_ext.spatial.convert import convert
@@ -23,6 +22,7 @@ from hvd_ext.spatial.geometry.partition import lengths, shard
 from hvd_ext.spatial.grid import GridShape, ProcessGrid
 from hvd_ext.spatial.layers.filters import OwnParameter
 from hvd_ext.spatial.tensor import SpatialTensor
+from hvd_ext.spatial.torch_internals import TorchDispatchMode, overloads, storage_id
 
 
 @dataclass
@@ -102,7 +102,7 @@ def dry_run(
     # Layers ask torch on the meta device for their global shapes too, once: not to be counted.
     split(SpatialTensor(local, process_grid, extents))
     ledger.layers.clear()
-    ledger.kept = {p.untyped_storage()._cdata: p for p in split.parameters()}
+    ledger.kept = {storage_id(p): p for p in split.parameters()}
     with ledger, torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda saved: saved):
         split(SpatialTensor(local, process_grid, extents))
     return [layer for layer in ledger.layers if layer.flops or layer.shape or layer.sent_bytes]
@@ -158,11 +158,11 @@ class _Ledger(TorchDispatchMode):
 
     def save(self, tensor: Tensor) -> Tensor:
         """Count what autograd keeps, each piece of memory once."""
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self.kept:
-            self.kept[storage._cdata] = tensor
+        storage = storage_id(tensor)
+        if storage not in self.kept:
+            self.kept[storage] = tensor
             if self.running:
-                self.running[-1].saved_bytes += storage.nbytes()
+                self.running[-1].saved_bytes += tensor.untyped_storage().nbytes()
         return tensor
 
     def __torch_dispatch__(
@@ -170,7 +170,7 @@ class _Ledger(TorchDispatchMode):
     ) -> Any:
         """Run an operation, and count its flops."""
         output = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        formula = flop_registry.get(overloads(func))
         if formula is not None and self.running:
             self.running[-1].flops += formula(*args, **(kwargs or {}), out_val=output)
         return output
