@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -109,7 +110,7 @@ class BinaryDistribution(Distribution):
 
 setup(
     name="hvd-ext",
-    version="0.1.0",
+    version=runpy.run_path("hvd_ext/version.py")["VERSION"],
     description="Fast, legible distributed training on Horovod and MPI",
     license="Apache-2.0",
     python_requires=">=3.10",

@@ -6,8 +6,7 @@ training script needs. Importing this package starts no MPI and loads no torch.
 
 from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
 from hvd_ext.events import CommEvent, listen
-
-__version__ = "0.1.0"
+from hvd_ext.version import VERSION as __version__
 
 __all__ = [
     "CommEvent",
@@ -15,5 +14,6 @@ __all__ = [
     "MismatchError",
     "StallError",
     "UsageError",
+    "__version__",
     "listen",
 ]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvd_ext.cli import run
+from hvd_ext.cli import add_version, run
 from hvd_ext.errors import UsageError
 
 _EXAMPLE = "example: horovodrun -np 2 python -m hvd_ext train.py --epochs 3"
@@ -17,6 +17,7 @@ _EXAMPLE = "example: horovodrun -np 2 python -m hvd_ext train.py --epochs 3"
 def main(arguments: Sequence[str]) -> int:
     """Run the script that `arguments` begin with, as `python` would."""
     parser = argparse.ArgumentParser(prog="python -m hvd_ext", description=__doc__, epilog=_EXAMPLE)
+    add_version(parser)
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)

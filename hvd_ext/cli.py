@@ -16,6 +16,8 @@ from typing import Protocol
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import check_writable
 from hvd_ext.units import parse_bytes
+from hvd_ext.variables import misspelt
+from hvd_ext.version import VERSION
 
 
 def run(main: Callable[[Sequence[str]], int], program: str) -> None:
@@ -43,6 +45,17 @@ def run(main: Callable[[Sequence[str]], int], program: str) -> None:
             code = 130
             print(f"{program}: interrupted", file=sys.stderr)
     sys.exit(code)
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Give a command the option --version."""
+    parser.add_argument("--version", action="version", version=f"hvd_ext {VERSION}")
+
+
+def report_misspelt_variables(program: str) -> None:
+    """Warn on standard error of variables that look like the project's and have no effect."""
+    for line in misspelt(os.environ):
+        print(f"{program}: warning: {line}", file=sys.stderr)
 
 
 def complete(parser: Callable[[], argparse.ArgumentParser]) -> None:

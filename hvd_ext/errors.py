@@ -18,6 +18,10 @@ class UsageError(HvdExtError):
     exit_code = 2
 
 
+class NotInstalledError(HvdExtError, ImportError):
+    """A package that hvd_ext needs is not installed; the message says how to get it."""
+
+
 class StallError(HvdExtError):
     """Ranks did not arrive at an exchange in time; the message names them."""
 

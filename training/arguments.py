@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from hvd_ext.cli import at_least, size_bytes
+from hvd_ext.cli import add_version, at_least, size_bytes
 from hvd_ext.compression.formats import AUTO, FORMATS
 from hvd_ext.compression.formats import parse as parse_format
 from hvd_ext.errors import UsageError
@@ -31,6 +31,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_HelpFormatter,
         )
         self.program = program
+        add_version(self)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -40,7 +41,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
     """Shows the defaults that there are, and keeps the example on its own line."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or action.default is False:
+        if action.default in (None, False, argparse.SUPPRESS):
             return action.help
         return super()._get_help_string(action)
 

@@ -24,7 +24,7 @@ from hvd_ext.allreduce.report import report
 from hvd_ext.allreduce.rows import make_row, merge
 from hvd_ext.allreduce.table import Table, dump, load
 from hvd_ext.allreduce.timing import Call, check, interleave, repeats_for
-from hvd_ext.cli import at_least, output_file, progress, run, size_bytes
+from hvd_ext.cli import add_version, at_least, output_file, progress, run, size_bytes
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.events import tuning
 from hvd_ext.files import write_text
@@ -91,6 +91,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         description="Time every allreduce algorithm, and write the table that names the best.",
         epilog="example: horovodrun -np 4 python -m hvd_ext.allreduce.measure -o table.json",
     )
+    add_version(parser)
     parser.add_argument("-o", "--output", type=output_file, required=True, metavar="TABLE")
     parser.add_argument(
         "--least", type=size_bytes, default=4, metavar="SIZE", help="shortest message (4 B)"

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.cli import at_least, output_file, progress, run, size_bytes
+from hvd_ext.cli import add_version, at_least, output_file, progress, run, size_bytes
 from hvd_ext.data.budget import free_bytes
 from hvd_ext.data.pack import pack, unpack, verify
 from hvd_ext.data.packed import PackedFile
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=f"example:\n  python -m {PROGRAM} {_EXAMPLES['pack']}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_version(top)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, what: str) -> argparse.ArgumentParser:

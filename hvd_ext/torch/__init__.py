@@ -7,10 +7,22 @@ which has more formats, and init, join and shutdown, which see to what runs besi
 plan_allreduce is new.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from horovod.torch import *  # noqa: F403
-from horovod.torch import elastic as elastic
+from hvd_ext.errors import NotInstalledError
+
+try:
+    from horovod.torch import *  # noqa: F403
+    from horovod.torch import elastic as elastic
+except ModuleNotFoundError as missing:
+    package = (missing.name or "").partition(".")[0]
+    if package not in ("horovod", "torch"):
+        raise
+    raise NotInstalledError(
+        f"hvd_ext.torch needs {package}, which is not installed for {sys.executable}: "
+        "README.md has the commands under Install"
+    ) from None
 
 from hvd_ext.schedules import DiLoCo as DiLoCo
 from hvd_ext.schedules import LocalSGD as LocalSGD

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from hvd_ext.torch.begun_steps import BegunSteps
 from hvd_ext.torch.closing import wait_until_closed
 from hvd_ext.torch.reducer import Reducer
 from hvd_ext.torch.rounds import Rounds
+from hvd_ext.variables import misspelt
 
 # What shutdown allows for exchanges that were started and never waited for, and for ranks that
 # come to it later.
@@ -58,7 +60,11 @@ def init(*arguments: Any, **named: Any) -> Any:
     if not horovod.is_initialized():
         _mpi_outlives_horovod = mpi is not None and mpi.Is_initialized()
     with background.noting_thread():
-        return _horovods_init(*arguments, **named)
+        result = _horovods_init(*arguments, **named)
+    if horovod.rank() == 0:
+        for line in misspelt(os.environ):
+            log.warning("hvd_ext: %s", line)
+    return result
 
 
 def topology() -> Topology:

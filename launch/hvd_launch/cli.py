@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from hvd_ext.cli import complete, run
+from hvd_ext.cli import add_version, complete, report_misspelt_variables, run
 from hvd_ext.errors import UsageError
 
 # A module each, with HELP, EXAMPLE, add_arguments(parser) and run(options, command).
@@ -37,6 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     """
     complete(lambda: parser(with_command=True))
     own, command, separated = separate(list(arguments))
+    # `exec` runs in every rank; whoever started the ranks has reported them.
+    if own[:1] != ["exec"]:
+        report_misspelt_variables("hvd-launch")
     # A rank that is to start a program loads what that takes, no more.
     names = own[:1] if own[:1] and own[0] in SUBCOMMANDS else list(SUBCOMMANDS)
     top = parser(names)
@@ -90,6 +93,7 @@ def parser(
         description="Start training jobs with the MPI that this machine has, set as it should be.",
         epilog="example: hvd-launch run -np 4 -- python train.py",
     )
+    add_version(top)
     subcommands = top.add_subparsers(required=True, metavar="SUBCOMMAND", dest="subcommand")
     for name in names:
         module: ModuleType = importlib.import_module(SUBCOMMANDS[name])

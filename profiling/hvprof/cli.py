@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         description="Record the communication of an MPI or Horovod job, and show it.",
         epilog="example: hvprof record -o runs/a -- horovodrun -np 2 python train.py",
     )
+    cli.add_version(parser)
     children = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, module_name in SUBCOMMANDS.items():
         module = importlib.import_module(f"hvprof.commands.{module_name}")
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         module.add_arguments(child)
         child.set_defaults(run=module.run)
     cli.complete(lambda: parser)
+    cli.report_misspelt_variables("hvprof")
     options = parser.parse_args(arguments)
     code: int = options.run(options)
     return code

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import hvd_ext
 import hvd_launch.cli
 import hvprof.cli
 
@@ -39,3 +43,31 @@ def test_help_is_printed_as_it_is_meant(
     # argparse reads "%%" as "%" in an option's help, but not in a description.
     assert "%%" not in text
     assert "%(" not in text
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("hvprof.cli", "hvd_launch.cli", "hvd_ext.__main__", "hvd_ext.data.__main__"),
+        *("hvd_ext.allreduce.measure", *TRAINERS),
+    ],
+)
+def test_every_command_says_its_version(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(module).main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"hvd_ext {hvd_ext.__version__}\n"
+
+
+def test_without_horovod_one_line_says_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    code = (
+        "import sys; sys.modules['horovod'] = None\n"
+        "from hvd_ext.__main__ import main\nfrom hvd_ext.cli import run\n"
+        f"sys.argv[1:] = [{str(script)!r}]\nrun(main, 'hvd_ext')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "needs horovod, which is not installed" in line
