@@ -9,7 +9,7 @@ BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
-.PHONY: help env mpis mpi-horovod demo test test-long sweep bench check clean
+.PHONY: help env mpis mpi-horovod demo test test-long sweep bench check docs clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
@@ -61,11 +61,14 @@ bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost;
 	$(PY) -m benchmarks.profiler_overhead --json runs/bench/profiler_overhead.json
 	$(PY) -m benchmarks.free_communication --json runs/bench/free_communication.json
 
-check: env  ## ruff, mypy, and which room may import which
+check: env docs  ## ruff, mypy, the import rules, and the documentation site
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	$(PY) -m pytest -q tests/single/test_imports.py
+
+docs: env  ## build the documentation site: build/docs/index.html
+	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
 
 clean:  ## remove the environments and what was built in the checkout
 	rm -rf .venv .venv.lock .venvs build *.egg-info

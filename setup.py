@@ -151,6 +151,8 @@ setup(
             "timm",
             "torchvision",
         ],
+        # The documentation site.
+        "docs": ["furo", "myst-parser", "sphinx>=8", "sphinx-argparse"],
         "dev": [
             "einops",  # what models of others call on tensors
             "h5py",  # universes, for cosmoflow.prepare; a source of `hvd_ext.data pack`

@@ -14,14 +14,19 @@ from hvd_ext.errors import UsageError
 _EXAMPLE = "example: horovodrun -np 2 python -m hvd_ext train.py --epochs 3"
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m hvd_ext", description=__doc__, epilog=_EXAMPLE)
+    add_version(top)
+    top.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    top.add_argument("script", metavar="SCRIPT", help="path of the script")
+    top.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments")
+    return top
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the script that `arguments` begin with, as `python` would."""
-    parser = argparse.ArgumentParser(prog="python -m hvd_ext", description=__doc__, epilog=_EXAMPLE)
-    add_version(parser)
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     if not options.module and not Path(options.script).is_file():
         raise UsageError(f"script not found: {options.script!r}: give the path of a Python script")
 

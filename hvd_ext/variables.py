@@ -83,6 +83,7 @@ VARIABLES = (
         "the recorder",
     ),
 )
+_PAGE = "docs/reference/variables.md"
 _KNOWN = {variable.name for variable in VARIABLES}
 _PREFIXES = ("HVD_EXT_", "HVPROF_", "HVD_LAUNCH_")
 # The project's own tests and benchmarks.
@@ -100,7 +101,11 @@ def misspelt(names: Iterable[str]) -> list[str]:
         if name in _KNOWN or not name.startswith(_PREFIXES) or name.startswith(_INTERNAL):
             continue
         nearest = difflib.get_close_matches(name, sorted(_KNOWN), n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else "docs/variables.md lists all variables"
+        hint = (
+            f"did you mean {nearest[0]}?"
+            if nearest
+            else "docs/reference/variables.md lists all variables"
+        )
         lines.append(f"unknown environment variable {name} has no effect: {hint}")
     return lines
 

@@ -1,7 +1,7 @@
 """Exchanges as linear maps: <F x, y> = <x, F* y>, and the adjoint's adjoint is the map.
 
 A pairing of split tensors is the sum over ranks, one of replicated tensors the mean: so
-gradients are counted (docs/spatial.md). Numbers are whole, and no sum of them rounds.
+gradients are counted (docs/guides/spatial.md). Numbers are whole, and no sum of them rounds.
 """
 
 from __future__ import annotations

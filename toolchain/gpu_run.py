@@ -117,7 +117,7 @@ def libraries(venv: Path) -> list[str]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """What docs/gpu.md shows of the results."""
+    """What docs/reference/gpu.md shows of the results."""
     lines = ["", f"Measured on {results['date']}: `{results['command']}`", ""]
     lines += [f"- {name}: {value}" for name, value in results.get("machine", {}).items()]
     lines += ["", "| what | result |", "|---|---|"]

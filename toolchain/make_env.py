@@ -45,7 +45,7 @@ PROJECT_SOURCES = (
     *sorted((ROOT / "profiling" / "hvprof" / "recorder").glob("*.[ch]")),
     *sorted((ROOT / "hvd_ext").glob("*/*.[ch]")),
 )
-EXTRAS = "torch,images,plot,dev"
+EXTRAS = "torch,images,plot,docs,dev"
 # What hvd_ext, hvprof and hvd_launch need beside MPI, and what the trainers need beside that.
 NEEDS = ("numpy", "rich", "scipy", "zlib-ng")
 TRAINERS_NEED = (*NEEDS, "pillow", "matplotlib", "jinja2")

@@ -85,22 +85,29 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
         prog="python -m hvd_ext.allreduce.measure",
         description="Time every allreduce algorithm, and write the table that names the best.",
         epilog="example: horovodrun -np 4 python -m hvd_ext.allreduce.measure -o table.json",
     )
-    add_version(parser)
-    parser.add_argument("-o", "--output", type=output_file, required=True, metavar="TABLE")
-    parser.add_argument(
+    add_version(top)
+    top.add_argument(
+        "-o", "--output", type=output_file, required=True, metavar="TABLE", help="file to write"
+    )
+    top.add_argument(
         "--least", type=size_bytes, default=4, metavar="SIZE", help="shortest message (4 B)"
     )
-    parser.add_argument(
+    top.add_argument(
         "--most", type=size_bytes, default=64 << 20, metavar="SIZE", help="longest (64 MiB)"
     )
-    parser.add_argument("--rounds", type=at_least(2), default=15, help="samples of each (15)")
-    options = parser.parse_args(arguments)
+    top.add_argument("--rounds", type=at_least(2), default=15, help="samples of each (15)")
+    return top
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    options = parser().parse_args(arguments)
     if not 4 <= options.least <= options.most:
         raise UsageError(
             f"--least {options.least} is more than --most {options.most}, or less than 4 bytes"

@@ -259,7 +259,7 @@ class PackedField:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(samples, *shape of one)."""
+        """`(samples, *shape of one)`."""
         return (len(self.file), *self.field.shape)
 
     @property

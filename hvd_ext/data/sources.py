@@ -21,7 +21,7 @@ class Source(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(samples, *shape of one)."""
+        """`(samples, *shape of one)`."""
 
     @property
     def dtype(self) -> Any:

@@ -34,7 +34,7 @@ def convert(
 ) -> nn.Module:
     """Have `model` work on samples that the ranks of `grid` share; changed in place.
 
-    Called with SpatialTensors it goes on with them. A whole tensor (N, C, *space), the same
+    Called with SpatialTensors it goes on with them. A whole tensor `(N, C, *space)`, the same
     on all ranks of a sample, is scattered first. A layer that ends space (flatten, global
     pooling) gives an ordinary tensor, the same on all ranks.
 

@@ -24,7 +24,7 @@ class Source(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(samples, channels, *space), or (samples, values) of whole samples."""
+        """`(samples, channels, *space)`, or (samples, values) of whole samples."""
 
     def __getitem__(self, index: tuple[slice, ...]) -> Any:
         """The block of one slice per dimension, each of step 1."""
@@ -53,7 +53,7 @@ def read(
     """Read this rank's block of some samples.
 
     Args:
-        source: (samples, channels, *space), or (samples, values).
+        source: `(samples, channels, *space)`, or (samples, values).
         grid: whose ranks share each sample.
         samples: which ones, in the order wanted.
         dtype: of the result.
@@ -72,12 +72,12 @@ def read_block(source: Source, grid: ProcessGrid, sample: int) -> NDArray[Any]:
     """Read this rank's block of a sample, as it is in the source; any thread may.
 
     Args:
-        source: (samples, channels, *space), or (samples, values).
+        source: `(samples, channels, *space)`, or (samples, values).
         grid: whose ranks share the sample.
         sample: which one.
 
     Returns:
-        (channels, *lengths of the block), or (values,); a copy in this machine's byte order.
+        `(channels, *lengths of the block)`, or (values,); a copy in this machine's byte order.
 
     Raises:
         UsageError: the sample is out of range.
@@ -92,7 +92,7 @@ def read_block(source: Source, grid: ProcessGrid, sample: int) -> NDArray[Any]:
 
 
 def block_shape(source: Source, grid: ProcessGrid) -> tuple[int, ...]:
-    """Shape of this rank's block of each sample, (channels, *lengths of the block)."""
+    """Shape of this rank's block of each sample, `(channels, *lengths of the block)`."""
     return (source.shape[1], *(end - begin for begin, end in _block(source, grid)))
 
 

@@ -1,6 +1,7 @@
 """hvprof: records the communication of an MPI or Horovod job, and shows where its time goes.
 
-Example:
+Example::
+
     recording = hvprof.load("runs/demo/default")
     recording.time_s("allreduce")  # seconds of a rank, mean over the ranks
     for row in hvprof.rows(recording, "data"):

@@ -29,14 +29,15 @@ def entry() -> None:
     cli.run(main, "hvprof")
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands."""
+    top = argparse.ArgumentParser(
         prog="hvprof",
         description="Record the communication of an MPI or Horovod job, and show it.",
         epilog="example: hvprof record -o runs/a -- horovodrun -np 2 python train.py",
     )
-    cli.add_version(parser)
-    children = parser.add_subparsers(metavar="COMMAND", required=True)
+    cli.add_version(top)
+    children = top.add_subparsers(metavar="COMMAND", required=True)
     for name, module_name in SUBCOMMANDS.items():
         module = importlib.import_module(f"hvprof.commands.{module_name}")
         child = children.add_parser(
@@ -47,8 +48,14 @@ def main(arguments: Sequence[str]) -> int:
         )
         module.add_arguments(child)
         child.set_defaults(run=module.run)
-    cli.complete(lambda: parser)
+    return top
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one subcommand; returns its exit code."""
+    top = parser()
+    cli.complete(lambda: top)
     cli.report_misspelt_variables("hvprof")
-    options = parser.parse_args(arguments)
+    options = top.parse_args(arguments)
     code: int = options.run(options)
     return code

@@ -1,4 +1,4 @@
-"""Every command of docs/trainers.md and docs/div2k.md runs, on little data of the same layout."""
+"""Every command of the guides to the trainers and to DIV2K runs, on little data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIMED = ("--num-warmup-batches", "0", "--num-batches-per-iter", "1", "--num-iter
 
 def commands(page: str) -> list[str]:
     """The page's commands, each on one line, without their comments."""
-    text = (ROOT / "docs" / page).read_text().replace("\\\n", " ")
+    text = (ROOT / "docs" / "guides" / page).read_text().replace("\\\n", " ")
     lines = re.findall(r"^    ((?:python|horovodrun|hvd-launch|curl) .*)$", text, re.MULTILINE)
     return [shlex.join(shlex.split(line, comments=True)) for line in lines]
 

@@ -12,7 +12,7 @@ import pytest
 from testbed.ranks import ROOT
 from tests.trainer_runs import run_in_turn
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = ("edsr", "resnet", "mesh", "cosmoflow", "benchmarks")
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from testbed.ranks import ROOT
+
 PACKAGES = ("hvd_ext.allreduce", "hvd_ext.data", "hvd_ext.spatial", "hvprof")
 OVERRIDES = (
     *("DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters", "init", "join"),
@@ -46,3 +48,11 @@ def test_every_name_of_horovods_is_there_and_no_file_hides_it() -> None:
             assert getattr(ours, name) is ours.OVERRIDES[name]
         else:
             assert getattr(ours, name) is theirs, name
+
+
+def test_every_exported_name_is_in_the_reference() -> None:
+    pages = ROOT / "docs" / "reference" / "api"
+    for package, name in exported():
+        text = (pages / f"{package.rpartition('.')[2]}.md").read_text()
+        # `automodule` takes the names of __all__.
+        assert f"automodule:: {package}\n" in text or f":: {name}\n" in text, (package, name)

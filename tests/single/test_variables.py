@@ -33,7 +33,7 @@ def test_the_table_has_every_variable_that_the_code_names() -> None:
 
 
 def test_docs_show_the_table() -> None:
-    assert table() in (ROOT / "docs" / "variables.md").read_text()
+    assert table() in (ROOT / "docs" / "reference" / "variables.md").read_text()
 
 
 def test_a_misspelt_variable_is_reported_with_the_nearest_one() -> None:

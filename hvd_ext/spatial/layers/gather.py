@@ -29,7 +29,7 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
     Nothing is sent. The shard is a copy, so that the whole can be freed.
 
     Args:
-        tensor: (N, C, *extents), the same on all ranks of the space group.
+        tensor: `(N, C, *extents)`, the same on all ranks of the space group.
         grid: how ranks are arranged.
         spatial_dims: how many dims, the last ones, are split; by default all but two.
             Labels (N, H, W) have 2.

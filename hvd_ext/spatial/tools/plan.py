@@ -23,7 +23,7 @@ class Plan:
     """What `plan` found; `str` makes a table of it.
 
     Attributes:
-        input_shape: (N, C, *space) that one group of ranks works on.
+        input_shape: `(N, C, *space)` that one group of ranks works on.
         grid: ranks that share it.
         ranks: those looked at: all, or on large grids the first, middle and last of an axis.
         layers: in the order in which they run.
@@ -146,7 +146,7 @@ def plan(
 
     Args:
         model: not converted; stays as it is.
-        input_shape: (N, C, *space) that one group of ranks works on.
+        input_shape: `(N, C, *space)` that one group of ranks works on.
         grid: ranks that share a sample; None to have the best one for `ranks` found.
         ranks: how many, where no grid is given.
         speeds: measured by `measure_speeds()` if None.

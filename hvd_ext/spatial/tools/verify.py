@@ -102,7 +102,7 @@ def verify(
 
     Args:
         model: not converted; it is copied, and stays as it is.
-        shape: (N, C, *space) of the input.
+        shape: `(N, C, *space)` of the input.
         grid: ranks that share a sample.
         gather_before: as `convert` takes it.
         split_filters: likewise.

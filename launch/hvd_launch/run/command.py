@@ -164,7 +164,7 @@ def _settings(
                 str(options.table.resolve()),
                 "unset: a table that suits most machines",
                 "hvd_ext chooses allreduce algorithms by this table",
-                "docs/allreduce.md",
+                "docs/reference/allreduce.md",
             )
         )
     return tuple(settings), found.kept

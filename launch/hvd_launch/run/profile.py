@@ -12,6 +12,7 @@ from hvd_ext.errors import HvdExtError, UsageError
 from hvd_launch.machine import module
 from hvd_launch.settings import Setting
 
+_PAGE = "docs/guides/hvprof.md"
 _WHY = {
     "LD_PRELOAD": "hvprof's recorder is loaded into every process of the job",
     "HVPROF_DIR": "each rank records into this folder",
@@ -50,7 +51,13 @@ class Profile:
         """
         variables: dict[str, str] = json.loads(_output(self.begin_command, "--dry-run"))
         return tuple(
-            Setting(name, value, "unset", _WHY.get(name, "for hvprof's recorder"), "docs/hvprof.md")
+            Setting(
+                name,
+                value,
+                "unset",
+                _WHY.get(name, "for hvprof's recorder"),
+                _PAGE,
+            )
             for name, value in variables.items()
         )
 
