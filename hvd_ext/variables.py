@@ -59,7 +59,7 @@ VARIABLES = (
         "HVD_EXT_SYNC",
         "every_step",
         "how often nodes exchange, for scripts that set no `sync=`: every_step, one_step_late,"
-        " localsgd:steps=N or diloco:steps=N",
+        " local_sgd:steps=N or diloco:steps=N",
     ),
     Variable(
         "HVD_EXT_TABLE",
