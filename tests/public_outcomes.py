@@ -1,7 +1,7 @@
 """What becomes of each public model when it is split.
 
 `python -m tests.public_outcomes` verifies all of them and prints the table of
-docs/guides/spatial.md; parts of names behind it choose some.
+docs/reference/models.md; parts of names behind it choose some.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def outcome(public: Public) -> Outcome:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """docs/guides/spatial.md's: a row for each package, and for each refused model."""
+    """docs/reference/models.md's: a row for each package, and for each refused model."""
     rows = ["| package | equal | equal; every rank computes the whole from a layer on | refused |"]
     rows.append("|---|---|---|---|")
     for package in dict.fromkeys(found.public.package for found in outcomes):
