@@ -101,7 +101,7 @@ class Check:
             self.results["done"].append(name)
         text = json.dumps(self.results, indent=2) + "\n"
         (self.output / "results.json").write_text(text)
-        page = (ROOT / "docs" / "gpu.md").read_text()
+        page = (ROOT / "docs" / "reference" / "gpu.md").read_text()
         before, rest = page.split(BEGIN)
         after = rest.split(END)[1]
         filled = f"{before}{BEGIN}{table(self.results)}{END}{after}"
