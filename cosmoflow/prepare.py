@@ -31,13 +31,21 @@ _SUFFIXES = (".hdf5", ".h5")
 def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     cli.add_argument(
-        "universes", type=Path, nargs="+", metavar="PATH", help="HDF5 files, or folders of them"
+        "universes",
+        type=Path,
+        nargs="+",
+        metavar="PATH",
+        help="HDF5 files, or folders of HDF5 files",
     )
-    cli.add_argument("--width", type=int, choices=WIDTHS, default=128, help="of the cubes")
+    cli.add_argument("--width", type=int, choices=WIDTHS, default=128, help="width of the cubes")
     cli.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="gets cubes.npy and labels.npy"
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="output folder for cubes.npy and labels.npy",
     )
-    cli.add_argument("--json", action="store_true", help="print JSON instead of a line")
+    cli.add_argument("--json", action="store_true", help="print JSON instead of one line")
     return cli
 
 

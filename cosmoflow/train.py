@@ -30,19 +30,21 @@ def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     files = "cubes.npy (N, 4, W, W, W) and labels.npy (N, 4)"
     volumes.add_arguments(cli, 3, files, (WAVES, PARTICLES))
-    cli.add_argument("--width", type=int, choices=WIDTHS, default=128, help="W of procedural cubes")
     cli.add_argument(
-        "--thin", type=at_least(1), default=1, help="divides the features of all layers"
+        "--width", type=int, choices=WIDTHS, default=128, help="width W of synthetic cubes"
+    )
+    cli.add_argument(
+        "--thin", type=at_least(1), default=1, help="divisor of the features of all layers"
     )
     cli.add_argument(
         "--per-side",
         type=at_least(1),
         default=2,
         metavar="N",
-        help="cubes along a side of a universe of particles",
+        help="cubes along each side of a universe of particles",
     )
     cli.add_argument(
-        "--log1p", action="store_true", help="learn from log(1 + x): for counts of particles"
+        "--log1p", action="store_true", help="train on log(1 + x), for counts of particles"
     )
     return cli
 

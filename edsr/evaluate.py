@@ -56,29 +56,37 @@ def parser() -> Parser:
         "--checkpoint",
         type=Path,
         required=True,
-        help="a file of edsr.train, or weights of EDSR-PyTorch or BasicSR",
+        help="checkpoint of edsr.train, or weights of EDSR-PyTorch or BasicSR",
     )
     cli.add_argument(
-        "--data", type=Path, nargs="+", required=True, metavar="PATH", help="images or folders"
+        "--data",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="PATH",
+        help="images or folders of images; each argument is a set",
     )
     cli.add_argument(
         "--low",
         type=Path,
         nargs="+",
         metavar="DIR",
-        help="given small images, a folder for each --data: 0801x2.png or 0801.png of 0801.png; "
-        "without it they are made",
+        help="folder of downscaled images for each --data, named 0801x2.png or 0801.png for "
+        "0801.png; without it images are downscaled",
     )
     cli.add_argument(
-        "--kernel", choices=KERNELS, default=MATLAB, help="whose bicubic makes and enlarges them"
+        "--kernel",
+        choices=KERNELS,
+        default=MATLAB,
+        help="bicubic implementation for downscaling and for the reference",
     )
     cli.add_argument(
         "--self-ensemble",
         action="store_true",
-        help="mean over the eight orientations (EDSR+): 8 times the work",
+        help="average over the eight orientations (EDSR+), for 8 times the work",
     )
     cli.add_argument(
-        "--save-results", type=Path, metavar="DIR", help="gets the enlarged images, as PNG"
+        "--save-results", type=Path, metavar="DIR", help="folder for the upscaled images (PNG)"
     )
     cli.add_argument("--json", action="store_true", help="print JSON instead of a table")
     add_device_arguments(cli)

@@ -39,7 +39,9 @@ PHOTOGRAPHS = {
 
 def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
-    cli.add_argument("folder", type=Path, metavar="DIR", help="gets train/, test/, README.txt")
+    cli.add_argument(
+        "folder", type=Path, metavar="DIR", help="output folder for train/, test/ and README.txt"
+    )
     return cli
 
 

@@ -62,63 +62,79 @@ def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     source = cli.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder of images, or FILE.pack of one"
+        "--data", type=Path, metavar="DIR", help="folder of images, or a packed file"
     )
-    source.add_argument("--synthetic", action="store_true", help="learn from procedural images")
-    cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="where it writes")
-    cli.add_argument("--scale", type=int, default=2, help="2, 3 or 4")
-    cli.add_argument("--preset", choices=PRESETS, default="baseline", help="size of the network")
-    cli.add_argument("--blocks", type=at_least(1), metavar="N", help="instead of the preset's")
-    cli.add_argument("--features", type=at_least(1), metavar="N", help="instead of the preset's")
-    cli.add_argument("--res-scale", type=above_zero, metavar="X", help="instead of the preset's")
+    source.add_argument("--synthetic", action="store_true", help="train on synthetic images")
+    cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="output folder")
+    cli.add_argument("--scale", type=int, default=2, help="upscaling factor: 2, 3 or 4")
+    cli.add_argument("--preset", choices=PRESETS, default="baseline", help="network size")
+    cli.add_argument(
+        "--blocks", type=at_least(1), metavar="N", help="blocks (default: the preset's)"
+    )
+    cli.add_argument(
+        "--features", type=at_least(1), metavar="N", help="features (default: the preset's)"
+    )
+    cli.add_argument(
+        "--res-scale", type=above_zero, metavar="X", help="residual scale (default: the preset's)"
+    )
     cli.add_argument(
         "--patch", type=at_least(1), default=48, help="length of the low-resolution patch"
     )
     cli.add_argument(
-        "--kernel", choices=KERNELS, default=MATLAB, help="whose bicubic makes the small images"
+        "--kernel", choices=KERNELS, default=MATLAB, help="bicubic implementation for downscaling"
     )
     cli.add_argument(
         "--grid",
         type=grid_of(2),
         default=(1, 1),
         metavar="HxW",
-        help="ranks along height and width that share a sample: for patches that do not fit one",
+        help="ranks along height and width that share a sample, as in 2x2, for patches that do"
+        " not fit one rank",
     )
     cli.add_argument(
-        "--batch-size", type=at_least(1), default=16, help="samples per rank, or group of --grid"
+        "--batch-size",
+        type=at_least(1),
+        default=16,
+        help="samples per rank, or per group of --grid",
     )
     cli.add_argument(
-        "--batches-per-allreduce", type=at_least(1), default=1, help="batches per rank and step"
+        "--batches-per-allreduce", type=at_least(1), default=1, help="batches per rank in each step"
     )
-    cli.add_argument("--steps", type=at_least(1), default=300_000, help="steps in all")
+    cli.add_argument("--steps", type=at_least(1), default=300_000, help="number of steps")
     cli.add_argument("--lr", type=above_zero, default=1e-4, help="Adam's learning rate")
     cli.add_argument(
-        "--lr-decay-every", type=at_least(1), default=200_000, help="steps that halve it"
+        "--lr-decay-every",
+        type=at_least(1),
+        default=200_000,
+        help="halve the learning rate every N steps",
     )
-    cli.add_argument("--clip", type=above_zero, metavar="NORM", help="of gradients, at most")
+    cli.add_argument("--clip", type=above_zero, metavar="NORM", help="maximum gradient norm")
     cli.add_argument(
         "--ema",
         type=_share,
         metavar="DECAY",
-        help="validate and keep an average of the weights too, which decays so a step, as in 0.999",
+        help="keep an exponential average of the weights with this decay, as in 0.999, and "
+        "validate it",
     )
-    cli.add_argument("--seed", type=at_least(0), default=1, help="of weights and samples")
     cli.add_argument(
-        "--validate", type=Path, metavar="DIR", help="folder of images, or FILE.pack of one"
+        "--seed", type=at_least(0), default=1, help="random seed of weights and samples"
+    )
+    cli.add_argument(
+        "--validate", type=Path, metavar="DIR", help="folder of images, or a packed file"
     )
     add_log_arguments(cli, checkpoint_every=1000, validate_every="1000")
     begin = cli.add_mutually_exclusive_group()
     begin.add_argument(
         "--resume",
         action="store_true",
-        help="go on from --output, with its flags",
+        help="resume the run in --output; its flags must be the same",
     )
     begin.add_argument(
         "--load",
         type=Path,
         metavar="CHECKPOINT",
-        help="start from its weights, or from EDSR-PyTorch's or BasicSR's; from another scale, "
-        "from all that fit",
+        help="file of initial weights: of edsr.train, EDSR-PyTorch or BasicSR; from another "
+        "scale, all tensors that fit",
     )
     add_loading_arguments(cli, workers=1)
     add_precision_arguments(cli)

@@ -29,27 +29,35 @@ ADVICE = "lower --tile, or share the tiles among more ranks (--grid)"
 
 def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
-    cli.add_argument("input", type=Path, metavar="IN", help="any image of 8 bits a channel")
+    cli.add_argument("input", type=Path, metavar="IN", help="image with 8 bits per channel")
     cli.add_argument(
-        "output", type=Path, metavar="OUT", help="its ending names the format; RGB, or RGBA"
+        "output",
+        type=Path,
+        metavar="OUT",
+        help="output image; its extension gives the format (RGB or RGBA)",
     )
-    cli.add_argument("--checkpoint", type=Path, required=True, help="as of edsr.evaluate")
+    cli.add_argument(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        help="checkpoint of edsr.train, or weights of EDSR-PyTorch or BasicSR",
+    )
     cli.add_argument(
         "--tile",
         type=at_least(0),
         default=256,
-        help="length of a tile, in input pixels; 0: the image as a whole",
+        help="length of a tile in input pixels; 0 upscales the image as a whole",
     )
     cli.add_argument(
         "--grid",
         type=grid_of(2),
         metavar="HxW",
-        help="ranks along height and width that compute each tile together; start as many",
+        help="ranks along height and width that share each tile, as in 2x2; start that many ranks",
     )
     cli.add_argument(
         "--self-ensemble",
         action="store_true",
-        help="mean over the eight orientations (EDSR+): 8 times the work",
+        help="average over the eight orientations (EDSR+), for 8 times the work",
     )
     add_device_arguments(cli)
     return cli

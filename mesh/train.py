@@ -34,19 +34,19 @@ def parser() -> Parser:
         cli, 2, "inputs.npy (N, 18, H, W) and masks.npy (N, 1, H, W)", tuple(SYNTHETIC)
     )
     cli.add_argument(
-        "--preset", choices=PRESETS, default="small", help="model, and size of procedural samples"
+        "--preset", choices=PRESETS, default="small", help="model, and size of synthetic samples"
     )
     cli.add_argument(
         "--size",
         type=at_least(1),
         metavar="N",
-        help="of procedural samples, instead of the preset's",
+        help="size of synthetic samples (default: the preset's)",
     )
     cli.add_argument(
         "--prediction",
         choices=OUTPUTS,
         default="pixel_shuffle",
-        help="how channels become pixels; reshape, as published, cannot be split",
+        help="layer that turns channels into pixels; reshape, as published, cannot be split",
     )
     return cli
 

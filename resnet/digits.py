@@ -22,7 +22,9 @@ _HELD_OUT = 6
 
 def parser() -> Parser:
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
-    cli.add_argument("folder", type=Path, metavar="DIR", help="gets train/DIGIT and val/DIGIT")
+    cli.add_argument(
+        "folder", type=Path, metavar="DIR", help="output folder for train/DIGIT and val/DIGIT"
+    )
     return cli
 
 

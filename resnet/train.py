@@ -34,98 +34,136 @@ def parser() -> Parser:
     """The command line; flags that Horovod's examples have bear their names."""
     cli = Parser(PROGRAM, __doc__ or "", EXAMPLE)
     positive, natural = at_least(1), at_least(0)
-    cli.add_argument("--model", choices=MODELS, default="resnet50", help="what is trained")
+    cli.add_argument("--model", choices=MODELS, default="resnet50", help="network")
     cli.add_argument("--batch-size", type=positive, default=32, help="images per rank")
-    cli.add_argument("--image-size", type=at_least(32), default=224, help="length of an image")
-    cli.add_argument("--seed", type=natural, default=42, help="of weights and samples")
-    cli.add_argument("--fp16-allreduce", action="store_true", help="exchange 16-bit gradients")
-    cli.add_argument("--use-adasum", action="store_true", help="combine gradients by Adasum")
+    cli.add_argument("--image-size", type=at_least(32), default=224, help="image size in pixels")
+    cli.add_argument("--seed", type=natural, default=42, help="random seed of weights and samples")
     cli.add_argument(
-        "--gradient-predivide-factor", type=above_zero, default=1.0, help="before the sum"
+        "--fp16-allreduce", action="store_true", help="send 16-bit gradients between nodes"
+    )
+    cli.add_argument(
+        "--use-adasum",
+        action="store_true",
+        help="combine gradients by Adasum (Horovod's optimizer)",
+    )
+    cli.add_argument(
+        "--gradient-predivide-factor",
+        type=above_zero,
+        default=1.0,
+        help="divisor applied before the sum",
     )
     add_precision_arguments(cli)
     add_exchange_arguments(cli)
     cli.add_argument(
-        "--no-cuda", action="store_const", dest="device", const="cpu", help="as --device cpu"
+        "--no-cuda", action="store_const", dest="device", const="cpu", help="same as --device cpu"
     )
     cli.add_argument(
         "--json",
         type=output_file,
         metavar="FILE",
-        help="gets the result of --synthetic or --evaluate",
+        help="file for the result of --synthetic or --evaluate",
     )
 
     synthetic = cli.add_argument_group("on random data")
-    synthetic.add_argument("--synthetic", action="store_true", help="time it on random data")
-    synthetic.add_argument("--num-warmup-batches", type=natural, default=10, help="not timed")
-    synthetic.add_argument("--num-batches-per-iter", type=positive, default=10, help="timed as one")
-    synthetic.add_argument("--num-iters", type=positive, default=10, help="timings taken")
+    synthetic.add_argument(
+        "--synthetic", action="store_true", help="measure throughput on random data"
+    )
+    synthetic.add_argument(
+        "--num-warmup-batches", type=natural, default=10, help="batches before the first timing"
+    )
+    synthetic.add_argument(
+        "--num-batches-per-iter", type=positive, default=10, help="batches per timing"
+    )
+    synthetic.add_argument("--num-iters", type=positive, default=10, help="number of timings")
 
     folder = cli.add_argument_group("on a folder of classes")
     folder.add_argument(
-        "--train-dir", type=Path, metavar="DIR", help="DIR/class/image, or FILE.pack of it"
+        "--train-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder with one folder of images per class, or a packed file",
     )
     folder.add_argument(
-        "--val-dir", type=Path, metavar="DIR", help="DIR/class/image, or FILE.pack of it"
+        "--val-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder with one folder of images per class, or a packed file",
     )
     folder.add_argument(
         "--load",
         type=Path,
         metavar="FILE",
-        help="start from its weights, or torchvision's; of other classes, from all but the last "
-        "layer's",
+        help="file of initial weights: of a checkpoint or torchvision; with other classes, all"
+        " but the last layer",
     )
     folder.add_argument(
         "--evaluate",
         action="store_true",
-        help="judge the weights of --load, or of the latest checkpoint, on --val-dir, and end",
+        help="evaluate the weights of --load, or of the latest checkpoint, on --val-dir and exit",
     )
-    folder.add_argument("--log-dir", type=Path, default=Path("logs"), help="gets log.csv, best.pt")
+    folder.add_argument(
+        "--log-dir", type=Path, default=Path("logs"), help="folder for log.csv and best.pt"
+    )
     folder.add_argument(
         "--checkpoint-format",
         default="checkpoint-{epoch}.pth.tar",
-        help="path of checkpoints; the latest one is resumed",
+        help="path of checkpoints; training resumes from the latest one",
     )
     folder.add_argument(
-        "--checkpoint-every", type=natural, default=0, help="steps; 0: after epochs only"
+        "--checkpoint-every",
+        type=natural,
+        default=0,
+        help="steps between checkpoints; 0 saves after each epoch only",
     )
     folder.add_argument(
-        "--keep", type=natural, default=0, metavar="N", help="last checkpoints; 0: all"
+        "--keep",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="number of checkpoints to keep; 0 keeps all",
     )
-    folder.add_argument("--log-every", type=positive, default=50, help="steps per line shown")
+    folder.add_argument(
+        "--log-every", type=positive, default=50, help="steps between progress lines"
+    )
     add_tensorboard_argument(folder)
     folder.add_argument(
-        "--batches-per-allreduce", type=positive, default=1, help="batches per rank and step"
+        "--batches-per-allreduce", type=positive, default=1, help="batches per rank in each step"
     )
     folder.add_argument("--val-batch-size", type=positive, default=32, help="images per rank")
-    folder.add_argument("--epochs", type=positive, default=90, help="epochs in all")
+    folder.add_argument("--epochs", type=positive, default=90, help="number of epochs")
     folder.add_argument(
         "--base-lr",
         type=above_zero,
         default=0.0125,
-        help="learning rate of 32 images; it grows with the batch of all ranks",
+        help="learning rate for 32 images, scaled by the global batch",
     )
     folder.add_argument(
-        "--warmup-epochs", type=not_negative, default=5, help="epochs until it is full"
+        "--warmup-epochs", type=not_negative, default=5, help="epochs of learning-rate warm-up"
     )
     folder.add_argument(
         "--schedule",
         choices=SCHEDULES,
         default="steps",
-        help="of the rate: a tenth after 3/9, 6/9 and 8/9 of --epochs, or half a cosine",
-    )
-    folder.add_argument("--momentum", type=not_negative, default=0.9, help="of SGD (Nesterov)")
-    folder.add_argument(
-        "--wd", type=not_negative, default=1e-4, help="weight decay, of all but batch norms"
+        help="learning-rate schedule: a tenth after 3/9, 6/9 and 8/9 of --epochs, or half a cosine",
     )
     folder.add_argument(
-        "--label-smoothing", type=not_negative, default=0.0, metavar="X", help="as in 0.1"
+        "--momentum", type=not_negative, default=0.9, help="momentum of SGD (Nesterov)"
+    )
+    folder.add_argument(
+        "--wd", type=not_negative, default=1e-4, help="weight decay, except for batch norms"
+    )
+    folder.add_argument(
+        "--label-smoothing",
+        type=not_negative,
+        default=0.0,
+        metavar="X",
+        help="label smoothing, as in 0.1",
     )
     folder.add_argument(
         "--no-augmentation",
         action="store_false",
         dest="augment",
-        help="train on images cut as for validation, not at random and mirrored",
+        help="crop training images as for validation, without random crops and flips",
     )
     add_loading_arguments(folder, workers=4)
     add_store_argument(folder)

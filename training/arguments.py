@@ -41,7 +41,8 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
     """Shows the defaults that there are, and keeps the example on its own line."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False, argparse.SUPPRESS):
+        # Neither a flag's default nor an empty list or a grid of 1 says anything.
+        if isinstance(action.default, bool | tuple | None) or action.default == argparse.SUPPRESS:
             return action.help
         return super()._get_help_string(action)
 
@@ -52,28 +53,28 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         "--exchange",
         choices=EXCHANGES,
         default="hvd_ext",
-        help="whose DistributedOptimizer; none: every rank trains by itself, which shows how fast "
-        "the same ranks are without any exchange",
+        help="optimizer that reduces gradients; none trains every rank alone, without "
+        "communication",
     )
     parser.add_argument(
         "--compression",
         type=_compression,
         metavar="FORMAT",
-        help=f"of gradients between nodes: {', '.join(FORMATS)}, powersgd:rank=4, or {AUTO}, which "
-        "takes what is measured to be fastest (by default HVD_EXT_COMPRESSION says it)",
+        help=f"compression of gradients between nodes: {', '.join(FORMATS)}, powersgd:rank=4, or "
+        f"{AUTO}, which takes the fastest by measurement (default: HVD_EXT_COMPRESSION)",
     )
     parser.add_argument(
         "--sync",
         type=_sync,
         metavar="WHEN",
-        help=f"nodes exchange: {FORMS} (by default HVD_EXT_SYNC says it)",
+        help=f"how often nodes exchange: {FORMS} (default: HVD_EXT_SYNC)",
     )
     parser.add_argument(
         "--stop-after",
         type=duration_s,
         metavar="TIME",
-        help="write a checkpoint and leave with code 99 then, as on SIGUSR1 and SIGTERM; such as "
-        "3h50m, 90m or 45s",
+        help="time after which to write a checkpoint and exit with code 99, as on SIGUSR1 and "
+        "SIGTERM, such as 3h50m, 90m or 45s",
     )
     add_device_arguments(parser)
 
@@ -85,10 +86,11 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least(0, most=4096),
         default=0,
         metavar="N",
-        help="torch threads per rank; 0: OMP_NUM_THREADS, or the node's cores over its ranks",
+        help="torch threads per rank; 0 uses OMP_NUM_THREADS, or the node's cores divided by "
+        "its ranks",
     )
     parser.add_argument(
-        "--device", choices=DEVICES, default="auto", help="auto: a GPU where there is one"
+        "--device", choices=DEVICES, default="auto", help="device; auto uses a GPU if there is one"
     )
 
 
@@ -103,23 +105,26 @@ def add_log_arguments(
         validate_every: steps, or "epoch", likewise.
     """
     positive = at_least(1)
-    parser.add_argument("--log-every", type=positive, default=10, help="steps per log row")
+    parser.add_argument("--log-every", type=positive, default=10, help="steps between log rows")
     parser.add_argument(
-        "--checkpoint-every", type=positive, default=checkpoint_every, help="steps per checkpoint"
+        "--checkpoint-every",
+        type=positive,
+        default=checkpoint_every,
+        help="steps between checkpoints",
     )
     parser.add_argument(
         "--keep",
         type=at_least(0),
         default=0,
         metavar="N",
-        help="of the last checkpoints, as checkpoint-STEP.pt",
+        help="number of checkpoints to keep as checkpoint-STEP.pt",
     )
     parser.add_argument(
         "--validate-every",
         type=_steps_or_epoch,
         default=validate_every,
         metavar="STEPS",
-        help="steps per validation, or epoch; the best checkpoint stays as best.pt",
+        help="steps between validations, or 'epoch'; the best checkpoint is kept as best.pt",
     )
     add_tensorboard_argument(parser)
 
@@ -127,7 +132,7 @@ def add_log_arguments(
 def add_tensorboard_argument(parser: argparse._ActionsContainer) -> None:
     """Add --tensorboard."""
     parser.add_argument(
-        "--tensorboard", type=Path, metavar="DIR", help="gets what is logged, for TensorBoard"
+        "--tensorboard", type=Path, metavar="DIR", help="folder for TensorBoard logs"
     )
 
 
@@ -139,23 +144,26 @@ def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> N
         workers: threads, unless --workers says otherwise.
     """
     parser.add_argument(
-        "--workers", type=at_least(1), default=workers, help="threads that load samples"
+        "--workers", type=at_least(1), default=workers, help="number of threads that load samples"
     )
     parser.add_argument(
-        "--prefetch", type=at_least(0), default=2, help="batches loaded ahead; 0: within the step"
+        "--prefetch",
+        type=at_least(0),
+        default=2,
+        help="batches to prefetch; 0 loads within the step",
     )
     parser.add_argument(
         "--stage-to",
         type=Path,
         metavar="DIR",
-        help="on each node's own disk: gets a copy of FILE.pack while training runs, which is read "
-        "instead as far as it is there",
+        help="folder on each node's local disk for a copy of the packed file, made and used "
+        "while training runs",
     )
     parser.add_argument(
         "--share-staging",
         action="store_true",
-        help="with --stage-to: FILE.pack is read once for all nodes, which send each other the "
-        "pieces; otherwise each node reads all of it",
+        help="with --stage-to, read the packed file once for all nodes, which send each other "
+        "the pieces; otherwise each node reads all of it",
     )
 
 
@@ -165,8 +173,8 @@ def add_store_argument(parser: argparse._ActionsContainer) -> None:
         "--store",
         type=_store,
         metavar="memory|SIZE",
-        help="read each sample once, keep it in the memory of a node, and send it to whoever needs "
-        "it: as much as fits, or SIZE a node; the rest is read again",
+        help="cache samples in the nodes' memory and send them to the ranks that need them: as"
+        " many as fit, or SIZE per node",
     )
 
 
@@ -203,7 +211,7 @@ def add_precision_arguments(parser: argparse.ArgumentParser) -> None:
         "--bf16", action="store_true", help="compute in bfloat16 where that is safe (autocast)"
     )
     parser.add_argument(
-        "--channels-last", action="store_true", help="keep the channels of a pixel together"
+        "--channels-last", action="store_true", help="use the channels-last memory format"
     )
 
 

@@ -85,16 +85,16 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
     """
     source = cli.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--data", type=Path, metavar="DIR", help=f"folder with {folder_holds}, or FILE.pack"
+        "--data", type=Path, metavar="DIR", help=f"folder with {folder_holds}, or a packed file"
     )
     source.add_argument(
         "--synthetic",
         nargs="?",
         const=procedural[0],
         choices=procedural,
-        help=f"learn from procedural samples, of the kind {procedural[0]} unless another is named",
+        help=f"train on synthetic samples of this kind ({procedural[0]} if none is named)",
     )
-    cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="where it writes")
+    cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="output folder")
     cli.add_argument(
         "--grid",
         type=grid_of(axes),
@@ -109,47 +109,59 @@ def add_arguments(cli: Parser, axes: int, folder_holds: str, procedural: Sequenc
         nargs="+",
         default=(),
         metavar="LAYER",
-        help="layers, or modules of them, whose filters the ranks of a sample share",
+        help="layers, or modules that contain them, whose filters the ranks of a sample share",
     )
     cli.add_argument(
         "--channels",
         type=positive,
         default=1,
         metavar="N",
-        help="ranks that have the same block of a sample, and alone share its filters",
+        help="ranks that hold the same block of a sample and share its filters",
     )
     cli.add_argument(
         "--gather-before",
         nargs="+",
         default=(),
         metavar="LAYER",
-        help="layers from which on every rank of a sample works on the whole of it",
+        help="layers from which on every rank of a sample computes the whole sample",
     )
     cli.add_argument("--batch-size", type=positive, default=1, help="samples per group of ranks")
-    cli.add_argument("--samples", type=positive, default=1024, help="procedural samples")
+    cli.add_argument("--samples", type=positive, default=1024, help="number of synthetic samples")
     cli.add_argument(
         "--held-out",
         type=at_least(0),
         default=8,
-        help="least number of samples kept for validation: the last ones, by whole universes",
+        help="minimum number of validation samples: the last ones, in whole universes",
     )
-    cli.add_argument("--steps", type=positive, default=1000, help="steps in all")
+    cli.add_argument("--steps", type=positive, default=1000, help="number of steps")
     cli.add_argument("--lr", type=above_zero, default=1e-3, help="Adam's learning rate")
     cli.add_argument(
         "--lr-batch",
         type=positive,
         metavar="N",
-        help="batch of all ranks that --lr is meant for: another batch has another rate",
+        help="global batch that --lr is meant for; the rate is scaled for another batch",
     )
     cli.add_argument(
-        "--lr-scaling", choices=SCALINGS, default="linear", help="how the rate follows the batch"
+        "--lr-scaling",
+        choices=SCALINGS,
+        default="linear",
+        help="scaling of the learning rate with the batch",
     )
     cli.add_argument(
-        "--warmup-epochs", type=not_negative, default=0, help="in which the rate grows from 0"
+        "--warmup-epochs",
+        type=not_negative,
+        default=0,
+        help="epochs of learning-rate warm-up from 0",
     )
-    cli.add_argument("--seed", type=at_least(0), default=1, help="of weights and samples")
+    cli.add_argument(
+        "--seed", type=at_least(0), default=1, help="random seed of weights and samples"
+    )
     add_log_arguments(cli, checkpoint_every=500, validate_every="epoch")
-    cli.add_argument("--resume", action="store_true", help="go on from --output, with its flags")
+    cli.add_argument(
+        "--resume",
+        action="store_true",
+        help="resume the run in --output; its flags must be the same",
+    )
     add_loading_arguments(cli, workers=2)
     add_store_argument(cli)
     add_exchange_arguments(cli)
