@@ -119,9 +119,10 @@ def _unpack(archive: Path, venv: Path) -> None:
     folder = venv / "unpacked"
     try:
         with tarfile.open(archive) as file:
-            # Debian 12's Python 3.11.2 knows no filters yet.
-            file.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-            file.extractall(folder)
+            if hasattr(tarfile, "data_filter"):
+                file.extractall(folder, filter="data")
+            else:  # Debian 12's Python 3.11.2 knows no filters yet
+                file.extractall(folder, (_within(member, folder) for member in file))
     except (OSError, tarfile.TarError) as error:
         raise Failure(f"{archive} cannot be unpacked: {error}") from error
     found = next(folder.glob("**/bin/mpicc"), None)
@@ -130,6 +131,27 @@ def _unpack(archive: Path, venv: Path) -> None:
     _move(found.parents[1], venv)
     shutil.copytree(found.parents[1], venv, symlinks=True, dirs_exist_ok=True)
     shutil.rmtree(folder)
+
+
+def _within(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
+    """The member, if it and what it links to stay within the folder, and it is no device.
+
+    Raises:
+        tarfile.ExtractError: it does not.
+    """
+    root = folder.resolve()
+    places = [root / member.name]
+    if member.issym():
+        places.append(places[0].parent / member.linkname)
+    elif member.islnk():
+        places.append(root / member.linkname)
+    elif not (member.isfile() or member.isdir()):
+        raise tarfile.ExtractError(f"{member.name} is not a file, folder or link")
+    for place in places:
+        # Members before this one may have made links.
+        if not place.resolve().is_relative_to(root):
+            raise tarfile.ExtractError(f"{member.name} leads out of the archive's folder")
+    return member
 
 
 def _move(folder: Path, new: Path) -> None:

@@ -104,14 +104,44 @@ def test_an_unreachable_package_index_is_told_from_other_failures(tmp_path: Path
     [
         ([], "mvapich2 is on no package index: name an archive or an installation"),
         (["--from", "/no/such"], "/no/such is neither an archive nor an installation"),
-        (["--from", "/usr"], "/usr is neither an archive nor an installation with bin/mpicc"),
+        (["--from", "{empty}"], "neither an archive nor an installation with bin/mpicc"),
     ],
 )
 def test_an_mpi_that_must_be_named_is_asked_for(
     arguments: list[str], reason: str, tmp_path: Path
 ) -> None:
-    assert reason in make(tmp_path / "venv", "--beside", "mvapich2", *arguments)
+    (tmp_path / "empty").mkdir()
+    words = [word.format(empty=tmp_path / "empty") for word in arguments]
+    assert reason in make(tmp_path / "venv", "--beside", "mvapich2", *words)
     assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("../../../x", None), ("{tmp}/x", None), ("mpi/link", "../../../..")]
+)
+@pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
+def test_an_archive_does_not_leave_its_folder(
+    name: str, target: str | None, python: str, tmp_path: Path
+) -> None:
+    """Debian's own Python has no filters for archives; the project's may have them."""
+    if not Path(python).exists():
+        pytest.skip(f"no {python}")
+    member = tarfile.TarInfo(name.format(tmp=tmp_path))
+    if target:
+        member.type, member.linkname = tarfile.SYMTYPE, target
+    with tarfile.open(tmp_path / "mpi.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("mpi/README"))
+        archive.addfile(member)
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'toolchain')!r})\n"
+        "import mpis; from pathlib import Path\n"
+        f"mpis._unpack(Path({str(tmp_path / 'mpi.tar')!r}), Path({str(tmp_path / 'a' / 'venv')!r}))"
+    )
+    (tmp_path / "a" / "venv").mkdir(parents=True)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    assert "Failure" in done.stderr
+    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "a" / "venv" / "unpacked" / "mpi" / "link").is_symlink()
 
 
 def test_an_unpacked_mpi_looks_for_itself_where_it_is(tmp_path: Path) -> None:
