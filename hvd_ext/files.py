@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
+
+_ABANDONED_AFTER_S = 24 * 3600.0
 
 
 @contextlib.contextmanager
@@ -23,10 +28,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     in_place = path.exists() and not path.is_file()
     target = path if in_place else Path(os.path.realpath(path))
-    # One name, so that a process that is killed here leaves one file at most; the suffix
-    # stays, because some writers choose the format by it.
-    temporary = path if in_place else target.with_name(f".{target.stem}.part{target.suffix}")
+    temporary = path
     try:
+        if not in_place:
+            temporary = _draft(target)
         yield temporary
         if not in_place:
             temporary.replace(target)
@@ -35,9 +40,26 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise HvdExtError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        if not in_place:
+        if temporary is not path:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def _draft(target: Path) -> Path:
+    """A new file next to `target` that no other writer has; its suffix stays.
+
+    Some writers choose the format by the suffix. Drafts that a killed process left there are
+    removed once they are a day old.
+    """
+    prefix = f".{target.stem[:100]}."
+    for old in target.parent.glob(f"{glob.escape(prefix)}*.part{glob.escape(target.suffix)}"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.lstat().st_mtime > _ABANDONED_AFTER_S:
+                old.unlink()
+    draft = target.with_name(f"{prefix}{secrets.token_hex(8)}.part{target.suffix}")
+    # With O_EXCL, neither a file nor a link that is already there is opened.
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    return draft
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,0 +1,76 @@
+"""Files appear whole or not at all, whoever else writes to the same name."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from hvd_ext.errors import HvdExtError
+from hvd_ext.files import atomic_path, write_json, write_text
+
+
+def write_often(path: Path, number: int) -> None:
+    for _ in range(300):
+        write_json(path, [number] * 3000)
+
+
+def test_a_reader_sees_one_writers_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_json(path, [0] * 3000)
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=write_often, args=(path, number)) for number in (1, 2)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        read = json.loads(path.read_text())
+        assert len(read) == 3000
+        assert len(set(read)) == 1
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_at_a_drafts_name_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write to the folder could otherwise have any file overwritten."""
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    path = tmp_path / "result.json"
+    with atomic_path(path) as draft:
+        name = draft.name
+    monkeypatch.setattr("secrets.token_hex", lambda n: name.split(".")[2])
+    (tmp_path / name).symlink_to(victim)
+    with pytest.raises(HvdExtError, match="cannot write"):
+        write_text(path, "new")
+    assert victim.read_text() == "untouched"
+
+
+def test_a_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        write_text(tmp_path / "a.txt", "")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o640
+
+
+def test_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    with atomic_path(path) as draft:
+        pass
+    old, fresh = tmp_path / draft.name, tmp_path / draft.name.replace(".part", "0.part")
+    other = tmp_path / ".other.0123456789abcdef.part.json"
+    for left in (old, fresh, other):
+        left.write_text("")
+    for left in (old, other):
+        os.utime(left, (0, time.time() - 2 * 24 * 3600))
+    write_text(path, "new")
+    assert set(tmp_path.iterdir()) == {path, fresh, other}
