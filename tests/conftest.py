@@ -4,6 +4,7 @@ has the test itself run on them."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,10 @@ from tests.launching import LAUNCHERS, rank_environment, run_to_end
 
 pytest_plugins = ["tests.ranks.plugin"]
 
+# A shell ignores SIGINT for what it starts in the background, and so does what that starts: tests
+# that send Ctrl-C would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests run side by side, on small tensors: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # How long an example takes depends on the machine.
