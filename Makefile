@@ -7,9 +7,10 @@ PYTEST := $(PY) -m pytest
 ALONE := $(PYTEST) --last-failed --last-failed-no-failures none
 BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 
+SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
-.PHONY: help env mpis mpi-horovod demo test test-long sweep bench check docs clean
+.PHONY: help env mpis mpi-horovod demo test test-long fuzz sweep bench check docs clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
@@ -32,12 +33,18 @@ mpi-horovod:  ## Horovod built against another MPI: MPI=openmpi5, mpich5, intelm
 demo: env  ## train with Horovod, with hvd_ext and without any exchange, and show what was gained
 	$(PY) -m benchmarks.demo --output runs/demo
 
-test: env mpis  ## run the tests that this machine can run, but for the long ones
-	$(PYTEST) -q -n 2 --dist loadfile -m "not long" tests/single || $(ALONE) tests/single
-	$(PYTEST) -n 2 --dist loadfile -m "not long" --durations=25 $(RANKED) || $(ALONE) $(RANKED)
+test: env mpis  ## run every test that this machine supports, except the long ones
+	@failed=0; \
+	$(PYTEST) -q -n 2 --dist loadfile -m "not long" $(SINGLE) || $(ALONE) $(SINGLE) || failed=1; \
+	$(PYTEST) -n 2 --dist loadfile -m "not long" --durations=25 $(RANKED) || $(ALONE) $(RANKED) \
+		|| failed=1; \
+	exit $$failed
 
 test-long: env mpis  ## run the long tests: trainings, and the commands of docs
 	$(PYTEST) -n 2 --dist loadfile -m long --durations=25 tests || $(ALONE) tests
+
+fuzz: env  ## try 1,000 damaged and crafted packs, tables, timelines and recordings each
+	HVD_EXT_TEST_FUZZ=1000 $(PYTEST) -q -n 2 --timeout 3000 tests/fuzz
 
 sweep: env  ## more of some tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py tests/parallel/test_allreduce_long.py -k "int_counts or flat"
