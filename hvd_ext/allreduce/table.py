@@ -196,12 +196,9 @@ def load(path: Path) -> Table:
     rows = document.get("rows")
     if not isinstance(rows, list):
         raise UsageError(f'table {path}: "rows" must be a list')
-    lines = _row_lines(text, len(rows))
+    places = _places(text, len(rows))
     return Table(
-        tuple(
-            _row(row, f"table {path}, line {line}, row {number}")
-            for number, (row, line) in enumerate(zip(rows, lines, strict=True))
-        ),
+        tuple(_row(row, f"table {path}, {place}") for row, place in zip(rows, places, strict=True)),
         str(path),
     )
 
@@ -235,17 +232,21 @@ def _dump_list(name: str, items: Sequence[Any]) -> str:
     return f'"{name}": [\n{lines}]'
 
 
-def _row_lines(text: str, count: int) -> list[int]:
-    """The line on which each row begins; the text is known to be JSON with rows."""
-    decoder, lines = json.JSONDecoder(), []
+def _places(text: str, count: int) -> list[str]:
+    """Line and number of each row, for errors; the text is known to be JSON with rows."""
+    decoder, places = json.JSONDecoder(), []
     # Within a string the quotes would be escaped. The last key of that name counts.
-    *_, opening = re.finditer(r'"rows"\s*:\s*\[', text)
-    position = opening.end()
-    for _ in range(count):
-        position += len(text[position:]) - len(text[position:].lstrip(", \t\r\n"))
-        lines.append(text.count("\n", 0, position) + 1)
-        _, position = decoder.raw_decode(text, position)
-    return lines
+    openings = [match.end() for match in re.finditer(r'"rows"\s*:\s*\[', text)]
+    try:
+        position = openings[-1]
+        for number in range(count):
+            position += len(text[position:]) - len(text[position:].lstrip(", \t\r\n"))
+            places.append(f"line {text.count(chr(10), 0, position) + 1}, row {number}")
+            _, position = decoder.raw_decode(text, position)
+    except (IndexError, ValueError):
+        # The key is written with escapes, or an object within the table has it too.
+        return [f"row {number}" for number in range(count)]
+    return places
 
 
 def _row(row: Any, where: str) -> Row:
@@ -277,7 +278,7 @@ def _row(row: Any, where: str) -> Row:
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _choices(choices: Sequence[Any], where: str) -> list[tuple[int, str]]:
@@ -289,7 +290,11 @@ def _choices(choices: Sequence[Any], where: str) -> list[tuple[int, str]]:
         least, algorithm = choice
         if algorithm not in CHOICES:
             raise UsageError(f"{here}: invalid algorithm {algorithm!r}: use one of {CHOICES}")
-        if least < 0 or (number == 0 and least != 0) or (parsed and least <= parsed[-1][0]):
+        if (
+            not _is_count(least)
+            or (number == 0 and least != 0)
+            or (parsed and least <= parsed[-1][0])
+        ):
             raise UsageError(f"{here}: sizes must start at 0 and ascend, not {least}")
         parsed.append((least, algorithm))
     return parsed
@@ -306,7 +311,7 @@ def _measured(items: Any, where: str) -> list[tuple[int, Mapping[str, float]]]:
             and len(item) == 2
             and _is_count(item[0])
             and isinstance(item[1], Mapping)
-            and all(type(us) in (int, float) and us >= 0 for us in item[1].values())
+            and all(type(us) in (int, float) and 0 <= us < 1e15 for us in item[1].values())
             and (not parsed or item[0] > parsed[-1][0])
         )
         if not good:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hvd_ext import settings
 from hvd_ext.allreduce.table import Table, built_in, load
 from hvd_ext.arena.layout import ParameterSpec, digest, first_difference
-from hvd_ext.errors import HvdExtError, MismatchError
+from hvd_ext.errors import MismatchError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ def read_table(world: MPI.Comm) -> Table:
     from mpi4py import MPI
 
     table: Table | None = None
-    problem: HvdExtError | None = None
+    problem: Exception | None = None
     if world.rank == 0:
         path = settings.table_path()
         try:
             table = load(Path(path)) if path else built_in(MPI.Get_library_version())
-        except HvdExtError as error:
+        except Exception as error:  # the other ranks wait for what this one says
             problem = error
     table, problem = world.bcast((table, problem))
     if problem is not None:
