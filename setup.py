@@ -126,7 +126,7 @@ setup(
         "argcomplete>=3.5",  # completion by the shell
         "jinja2>=3.1",  # the profiler's pages
         "mpi4py>=4.0",  # communicators and ranks
-        "numpy>=1.26",  # gradients in memory; the profiler's arithmetic
+        "numpy>=2.0",  # gradients in memory (asarray without a copy); the profiler's arithmetic
         "rich>=13",  # tables and progress
         "zlib-ng>=1",  # zlib's checksum of a packed file, in a tenth of the time
         "scipy>=1.11",  # the profiler's intervals
