@@ -11,10 +11,10 @@ from hvd_ext.files import make_folder, write_json
 from training import ranks
 from training.checkpoint import keep_last
 from training.log import CsvLog, tensorboard
-from training.loop import Loop, describe
+from training.loop import Loop, Trainer
 
 
-class StepLoop(Loop):
+class StepLoop(Loop[Trainer]):
     """Writes log.csv, validation.csv, checkpoint.pt, best.pt and summary.json to --output."""
 
     _log: CsvLog | None = None
@@ -72,7 +72,7 @@ class StepLoop(Loop):
             self._validation.write(self.run.position.step, *self.figures.values())
         if improved:
             self.save(self.run.args.output / "best.pt")
-        return describe(self.figures)
+        return self.trainer.describe(self.figures)
 
     def _save_and_keep(self) -> None:
         """Write the checkpoint of this step, and remove what is no longer to be kept."""
@@ -103,6 +103,7 @@ class StepLoop(Loop):
         }
         write_json(args.output / "summary.json", summary)
         print(
-            f"{run.position.step} steps on {size} ranks{trainer.layout}: {describe(figures)}, "
-            f"{per_second:.2f} {trainer.unit}/s; wrote {run.checkpoint_path}"
+            f"{run.position.step} steps on {size} ranks{trainer.layout}: "
+            f"{trainer.describe(figures)}, {per_second:.2f} {trainer.unit}/s; "
+            f"wrote {run.checkpoint_path}"
         )

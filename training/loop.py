@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -61,28 +61,28 @@ class Trainer(ABC):
     Attributes:
         run: this rank's part.
         model: what checkpoints hold.
-        architecture: the plain values that tell models apart.
+        architecture: the plain values that tell models apart, where a checkpoint is to hold them.
         optimizer: a DistributedOptimizer, once `start` was called.
         advice: what to do when memory is short.
         unit: what samples are called, in the plural.
         loader: of this rank's batches, once `start` was called.
-        columns: of the log, besides the step, the loss, the rate, and the share of the time that
-            went into waiting for samples.
-        figures: names of what `validate` returns; none: there is nothing to validate with. By the
-            first the best checkpoint is chosen.
+        columns: of the log, besides those that its loop writes.
+        figures: names of what `validate` returns; none: there is nothing to validate with.
+        best_by: the figure by which the best checkpoint is chosen; "": the first.
         higher_is_better: of that figure.
         layout: for the last line, how the ranks share the work.
     """
 
     run: Run
     model: nn.Module
-    architecture: dict[str, Any]
+    architecture: dict[str, Any] | None = None
     optimizer: torch.optim.Optimizer
     advice: str
     unit: str
     loader: DataLoader
     columns: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
+    best_by: str = ""
     higher_is_better: bool = False
     layout: str = ""
 
@@ -105,12 +105,19 @@ class Trainer(ABC):
         """
         return ()
 
+    def describe(self, figures: dict[str, float]) -> str:
+        """Figures as text, by their names."""
+        return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items())
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint is to hold besides model and optimizer."""
         return {}
 
 
-class Loop(ABC):
+Trained = TypeVar("Trained", bound=Trainer)
+
+
+class Loop(ABC, Generic[Trained]):
     """One process's part of a run, from its first step to its last.
 
     Attributes:
@@ -119,7 +126,7 @@ class Loop(ABC):
         figures: of the last validation, by name.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trained) -> None:
         """Make the output folders and logs. A collective.
 
         Raises:
@@ -157,15 +164,11 @@ class Loop(ABC):
         # Rank 0's, where every rank keeps to itself.
         found = run.hvd.broadcast_object(found, root_rank=0, name="figures")
         self.figures = dict(zip(trainer.figures, found, strict=True))
-        return run.improves(found[0], higher_is_better=trainer.higher_is_better)
+        figure = self.figures[trainer.best_by or trainer.figures[0]]
+        return run.improves(figure, higher_is_better=trainer.higher_is_better)
 
     def save(self, path: Path) -> None:
         """Write a checkpoint. A collective."""
         trainer = self.trainer
-        more = {"arch": trainer.architecture, **trainer.state()}
-        self.run.save(path, trainer.model, trainer.optimizer, **more)
-
-
-def describe(figures: dict[str, float]) -> str:
-    """Figures as text, by their names."""
-    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items())
+        arch = {} if trainer.architecture is None else {"arch": trainer.architecture}
+        self.run.save(path, trainer.model, trainer.optimizer, **arch, **trainer.state())
