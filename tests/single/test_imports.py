@@ -166,14 +166,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("hvd_ext.job", "hvd_ext.allreduce", "hvd_launch"),
     },
     # The models, but no trainer.
-    "benchmarks.spatial_cases": {*TRAINED, "hvd_ext.spatial", "mesh.model", "cosmoflow.model"},
-    "benchmarks.spatial_worker": {
+    "benchmarks.spatial_scaling.cases": {
+        *TRAINED,
+        "hvd_ext.spatial",
+        "mesh.model",
+        "cosmoflow.model",
+    },
+    "benchmarks.spatial_scaling.worker": {
         *(*TRAINED, "benchmarks", "testbed", "hvd_ext.spatial", "mpi4py"),
     },
     "benchmarks.protocol": {*TRAINED, "benchmarks", "edsr", "scipy"},
     "benchmarks.tiles": {*TRAINED, "benchmarks", "edsr"},
-    "benchmarks.training_cases": {"torch", "edsr.model", "resnet.model"},
-    "benchmarks.compressed_tasks": {
+    "benchmarks.training_step.cases": {"torch", "edsr.model", "resnet.model"},
+    "benchmarks.compressed_training.tasks": {
         *("numpy", "torch", "edsr.data", "edsr.model", "resnet.model", "sklearn"),
     },
     "benchmarks.compressed_training": {

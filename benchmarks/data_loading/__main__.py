@@ -27,7 +27,8 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import harness, kept_samples
+from benchmarks import harness
+from benchmarks.data_loading import kept_samples
 from hvd_ext.cli import at_least, progress
 from hvd_ext.data import DataLoader, Dataset, Order, PackedFile
 from hvd_ext.data.pack import pack

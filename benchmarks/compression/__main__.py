@@ -29,7 +29,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import compressed_peers, gradients, harness, shapes
+from benchmarks import gradients, harness, shapes
+from benchmarks.compression import peers
 from hvd_ext.cli import above_zero
 from hvd_ext.units import parse_bytes
 from testbed import ranks, timing
@@ -131,9 +132,9 @@ def _work(options: argparse.Namespace) -> None:
         "powersgd": _hvd_ext(low_rank),
         "auto": _hvd_ext(auto),
         "horovod": gradients.horovod(model),
-        "horovod_fp16": compressed_peers.horovod_fp16(model),
-        "gloo_fp16": compressed_peers.gloo_fp16(model),
-        "gloo_powersgd": compressed_peers.gloo_powersgd(model, _RANK),
+        "horovod_fp16": peers.horovod_fp16(model),
+        "gloo_fp16": peers.gloo_fp16(model),
+        "gloo_powersgd": peers.gloo_powersgd(model, _RANK),
     }
     for name, contender in contenders.items():
         _check(name, contender)

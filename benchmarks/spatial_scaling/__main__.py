@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import harness
-from benchmarks.spatial_cases import CASES
-from benchmarks.spatial_worker import peak_memory, step_times
+from benchmarks.spatial_scaling.cases import CASES
+from benchmarks.spatial_scaling.worker import peak_memory, step_times
 from hvd_ext.cli import at_least
 from hvd_ext.units import format_bytes
 from testbed import ranks, timing

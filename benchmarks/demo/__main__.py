@@ -24,10 +24,11 @@ from typing import Any
 from rich.console import Console
 
 import hvprof
-from benchmarks import harness, picture
-from benchmarks.demo_quality import DIGITS, judge_edsr, read_digits
-from benchmarks.demo_stages import PHOTOGRAPHS, Stages, built_beside
-from benchmarks.demo_table import ARMS, PEERS, Row, conclusion, draw
+from benchmarks import harness
+from benchmarks.demo import picture
+from benchmarks.demo.quality import DIGITS, judge_edsr, read_digits
+from benchmarks.demo.stages import PHOTOGRAPHS, Stages, built_beside
+from benchmarks.demo.table import ARMS, PEERS, Row, conclusion, draw
 from hvd_ext.cli import at_least
 from hvprof.analysis.inputs import load_side
 from hvprof.reporters.comparison import render
