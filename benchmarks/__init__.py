@@ -1,1 +1,1 @@
-"""One file per question; each prints a table and a ratio against a peer of the same run."""
+"""One file or package per question; each prints a table and a ratio against a peer of the same run."""

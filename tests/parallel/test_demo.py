@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.demo.__main__ import JUDGED, Demo, Lengths
+from benchmarks.demo.demo import JUDGED, Demo, Lengths
 from benchmarks.demo.table import ARMS
 from benchmarks.harness import BenchmarkError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.demo.__main__ import _turns
+from benchmarks.demo.demo import _turns
 from benchmarks.demo.quality import read_digits, require_better
 from benchmarks.demo.stages import PHOTOGRAPHS, Stage, Stages, built_beside
 from benchmarks.demo.table import ARMS, Row, draw
