@@ -122,8 +122,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     **SPATIAL,
     **HVPROF,
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},
-    # Draws its screen, when it has one to draw.
-    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_ext.memory", "hvd_launch", "rich"},
+    # Draw their screens, when they have one to draw.
+    "hvd_launch.commands": {*FACTS, "hvd_ext.allreduce.table", "hvd_launch", "rich"},
+    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_ext.memory", "hvd_launch"},
     # Runs in processes of its own, to see what these load.
     "hvd_launch.doctor.child": {"hvd_ext.memory", "hvd_launch.doctor", "mpi4py", "horovod"},
     "hvd_launch.doctor.yielding": {"mpi4py"},
