@@ -63,9 +63,13 @@ def separate(words: list[str]) -> tuple[list[str], list[str], bool]:
     if words[:1] == ["exec"]:
         # `horovodrun -np 4 hvd-launch exec python train.py`: COMMAND starts at the first word
         # that belongs to no option, and a "--" after that is its own.
+        options = argparse.ArgumentParser()
+        _module("exec").add_arguments(options)
+        known = options._option_string_actions
         at = 1
         while at < len(words) and words[at].startswith("-") and words[at] != "--":
-            at += 1 if "=" in words[at] or words[at] in ("-h", "--help", "--report") else 2
+            takes_value = words[at] in known and known[words[at]].nargs != 0
+            at += 1 + takes_value
     separated = words[at : at + 1] == ["--"]
     return words[:at], words[at + separated :], separated
 
