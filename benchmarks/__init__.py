@@ -1,1 +1,1 @@
-"""One file per question; each prints a table and a ratio against a peer of the same run."""
+"""A file or package a question; each prints a table and a ratio to a peer of the same run."""

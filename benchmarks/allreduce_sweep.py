@@ -76,25 +76,26 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"allreduce of float32, {result['size']} ranks, {result['mpi']}")
-    for column in ("message", "mpi", "gloo", "arena", "", "outside", ""):
-        table.add_column(column, justify="right")
+    rows = []
     for row in result["sizes"]:
         times = {name: format_seconds(t["median"] / 1e6) for name, t in row["time_us"].items()}
-        table.add_row(
-            format_bytes(row["message_bytes"]),
-            times["mpi"],
-            times.get("gloo", "-"),
-            f"{times['arena']} {row['arena_algorithm']}",
-            f"{row['ratio_vs_best_peer']:.2f} x",
-            f"{times['outside']} {row['outside_algorithm']}",
-            f"{row['ratio_vs_best_peer_outside_arena']:.2f} x",
+        rows.append(
+            (
+                format_bytes(row["message_bytes"]),
+                times["mpi"],
+                times.get("gloo", "-"),
+                f"{times['arena']} {row['arena_algorithm']}",
+                f"{row['ratio_vs_best_peer']:.2f} x",
+                f"{times['outside']} {row['outside_algorithm']}",
+                f"{row['ratio_vs_best_peer_outside_arena']:.2f} x",
+            )
         )
-    console = Console()
-    console.print(table)
+    console = harness.print_table(
+        f"allreduce of float32, {result['size']} ranks, {result['mpi']}",
+        ("message", "mpi", "gloo", "arena", "", "outside", ""),
+        rows,
+        left=0,
+    )
     console.print(
         f"against the best peer: in the arena at least {result['least_ratio']:.2f} x, "
         f"{result['geometric_mean_from_16_kib']:.2f} x on average from 16 KiB up; "

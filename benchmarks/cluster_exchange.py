@@ -21,9 +21,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import gradients, harness, shapes
 from testbed import ranks, timing
 from testbed.emulated_hosts import emulated_hosts
@@ -62,32 +59,23 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(
-        title=f"{result['model']}: {result['message_bytes'] / 1e6:.1f} MB, {result['hosts']} hosts "
-        f"x {result['ranks_per_host']} ranks, {result['gbit']:g} Gbit/s"
-    )
-    for column in ("exchange", "median ms", "middle half ms", "of the wire limit", "hvd_ext is"):
-        table.add_column(column, justify="left" if column == "exchange" else "right")
+    rows: list[tuple[str, ...]] = []
     for name, time_ms in result["time_ms"].items():
-        table.add_row(
-            name,
-            f"{time_ms['median']:.0f}",
-            f"{time_ms['low']:.0f} to {time_ms['high']:.0f}",
-            f"{result['wire_limit_ms'] / time_ms['median']:.2f}",
-            "" if name == "hvd_ext" else f"{result[f'ratio_vs_{name}']:.2f} x as fast",
-        )
-    table.add_section()
+        of_limit = f"{result['wire_limit_ms'] / time_ms['median']:.2f}"
+        ratio = "" if name == "hvd_ext" else f"{result[f'ratio_vs_{name}']:.2f} x as fast"
+        rows.append((name, *harness.times(time_ms, 0), of_limit, ratio))
+    rows.append(())
     for row in result["short_messages"]:
         hvd_ext_us, mpi_us = row["hvd_ext_us"]["median"], row["mpi_us"]["median"]
-        table.add_row(
-            f"{row['message_bytes'] // 1024} KiB",
-            f"{hvd_ext_us / 1e3:.3f}",
-            f"MPI {mpi_us / 1e3:.3f}",
-            "",
-            f"{row['ratio_vs_mpi']:.2f} x as fast",
-        )
-    console = Console()
-    console.print(table)
+        times = (f"{hvd_ext_us / 1e3:.3f}", f"MPI {mpi_us / 1e3:.3f}")
+        ratio = f"{row['ratio_vs_mpi']:.2f} x as fast"
+        rows.append((f"{row['message_bytes'] // 1024} KiB", *times, "", ratio))
+    console = harness.print_table(
+        f"{result['model']}: {result['message_bytes'] / 1e6:.1f} MB, {result['hosts']} hosts "
+        f"x {result['ranks_per_host']} ranks, {result['gbit']:g} Gbit/s",
+        ("exchange", "median ms", "middle half ms", "of the wire limit", "hvd_ext is"),
+        rows,
+    )
     console.print(
         f"wire limit {result['wire_limit_ms']:.0f} ms; plain streams reach "
         f"{result['measured_gbit']:.2f} Gbit/s, and hvd_ext "

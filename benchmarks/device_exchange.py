@@ -22,9 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import gradients, harness, shapes
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
@@ -59,23 +56,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(
-        title=f"{result['model']}: {result['tensors']} gradients, "
-        f"{result['message_bytes'] / 1e6:.1f} MB, {result['size']} processes on "
-        f"{result['gpus']} x {result['gpu']}"
-    )
-    for column in ("exchange", "median ms", "middle half ms", "hvd_ext is faster by"):
-        table.add_column(column, justify="left" if column == "exchange" else "right")
+    rows = []
     for name, time_ms in result["time_ms"].items():
+        title = "a copy (the limit)" if name == "copy" else name
         factor = result.get(f"ratio_vs_{name}")
-        table.add_row(
-            "a copy (the limit)" if name == "copy" else name,
-            f"{time_ms['median']:.3f}",
-            f"{time_ms['low']:.3f} to {time_ms['high']:.3f}",
-            f"{factor:.2f} x" if factor else "",
-        )
-    console = Console()
-    console.print(table)
+        cells = harness.times(time_ms, 3)
+        rows.append((title, *cells, f"{factor:.2f} x" if factor else ""))
+    console = harness.print_table(
+        f"{result['model']}: {result['tensors']} gradients, "
+        f"{result['message_bytes'] / 1e6:.1f} MB, {result['size']} processes on "
+        f"{result['gpus']} x {result['gpu']}",
+        ("exchange", "median ms", "middle half ms", "hvd_ext is faster by"),
+        rows,
+    )
     for name, reason in result["left_out"].items():
         console.print(f"left out: {name}: {reason}", markup=False)
     console.print(

@@ -12,9 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import harness
 from hvd_ext.cli import at_least
 from hvd_ext.memory import VARIABLES
@@ -86,24 +83,21 @@ def _compare(model: str, options: Any) -> dict[str, Any]:
 
 def _print(result: dict[str, Any]) -> None:
     for case in result["cases"]:
-        table = Table(title=f"a step of {case['model']}, {result['ranks']} ranks at once")
-        table.add_column("")
         figures = ("ms", "middle half", "times as fast", "CPU ms", "kernel's", "page faults", "MiB")
-        for column in figures:
-            table.add_column(column, justify="right")
-        for way in case["ways"]:
-            ms = way["step_ms"]
-            table.add_row(
+        rows = [
+            (
                 way["name"],
-                f"{ms['median']:.1f}",
-                f"{ms['low']:.1f} .. {ms['high']:.1f}",
+                *harness.times(way["step_ms"], 1),
                 f"{way['ratio']:.2f}",
                 f"{way['cpu_ms']:.1f}",
                 f"{way['system_ms']:.1f}",
                 f"{way['page_faults']:.0f}",
                 f"{way['peak_mib']:.0f}",
             )
-        Console(width=100).print(table)
+            for way in case["ways"]
+        ]
+        title = f"a step of {case['model']}, {result['ranks']} ranks at once"
+        harness.print_table(title, ("", *figures), rows, width=100)
 
 
 def _work(model: str, steps: int) -> None:

@@ -19,9 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import gloo, gradients, harness, shapes
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
@@ -50,23 +47,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(
-        title=f"{result['model']}: {result['tensors']} gradients, "
-        f"{result['message_bytes'] / 1e6:.1f} MB, {result['size']} ranks"
-    )
-    for column in ("exchange", "median ms", "middle half ms", "hvd_ext is faster by"):
-        table.add_column(column, justify="left" if column == "exchange" else "right")
+    rows = []
     for name in ("horovod", "gloo", "hvd_ext", "copy"):
-        time_ms = result["time_ms"][name]
+        title = "a copy (the limit)" if name == "copy" else name
         factor = result.get(f"ratio_vs_{name}")
-        table.add_row(
-            "a copy (the limit)" if name == "copy" else name,
-            f"{time_ms['median']:.2f}",
-            f"{time_ms['low']:.2f} to {time_ms['high']:.2f}",
-            f"{factor:.2f} x" if factor else "",
-        )
-    console = Console()
-    console.print(table)
+        cells = harness.times(result["time_ms"][name], 2)
+        rows.append((title, *cells, f"{factor:.2f} x" if factor else ""))
+    console = harness.print_table(
+        f"{result['model']}: {result['tensors']} gradients, "
+        f"{result['message_bytes'] / 1e6:.1f} MB, {result['size']} ranks",
+        ("exchange", "median ms", "middle half ms", "hvd_ext is faster by"),
+        rows,
+    )
     console.print(f"share of copy bandwidth: {result['share_of_copy_bandwidth']:.2f}")
 
 

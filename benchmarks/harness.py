@@ -1,12 +1,15 @@
-"""What every benchmark does alike: its command line, its exit, and its JSON file."""
+"""What every benchmark does alike: its command line, its exit, its table and JSON file."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from hvd_ext import cli
 from hvd_ext.cli import above_zero, at_least, output_file
@@ -51,6 +54,42 @@ def add_hosts(parser: argparse.ArgumentParser, least: int = 2) -> None:
     parser.add_argument("--hosts", type=at_least(least), default=2, help="emulated hosts (2)")
     parser.add_argument("--ranks-per-host", type=at_least(1), default=2, metavar="R", help="(2)")
     parser.add_argument("--gbit", type=above_zero, default=2.0, help="Gbit/s of a host's link (2)")
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: int = 1,
+    width: int | None = None,
+) -> Console:
+    """Print a table; returns the console, for what follows it.
+
+    Args:
+        title: above it.
+        columns: headings.
+        rows: cells of each; one without cells draws a line.
+        left: so many columns are flush left, the others right.
+        width: of the console, in characters; by default the terminal's.
+    """
+    table = Table(title=title)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < left else "right")
+    for cells in rows:
+        if cells:
+            table.add_row(*cells)
+        else:
+            table.add_section()
+    console = Console(width=width)
+    console.print(table)
+    return console
+
+
+def times(found: Mapping[str, float], digits: int) -> tuple[str, str]:
+    """Two cells of `testbed.timing.summary`: the median, and the middle half."""
+    median, low, high = (f"{found[name]:.{digits}f}" for name in ("median", "low", "high"))
+    return median, f"{low} to {high}"
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:

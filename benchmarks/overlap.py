@@ -12,9 +12,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import gradients, harness
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
@@ -38,21 +35,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(
-        title=f"{result['message_bytes'] / 1e6:.0f} MB of gradients, {result['size']} ranks"
+    exposed = {name: f"{ms:.1f}" for name, ms in result["exposed_ms"].items()}
+    console = harness.print_table(
+        f"{result['message_bytes'] / 1e6:.0f} MB of gradients, {result['size']} ranks",
+        ("exchange", "step ms", "middle half ms", "exposed ms"),
+        (
+            (name, *harness.times(time_ms, 1), exposed.get(name, ""))
+            for name, time_ms in result["step_ms"].items()
+        ),
     )
-    for column in ("exchange", "step ms", "middle half ms", "exposed ms"):
-        table.add_column(column, justify="left" if column == "exchange" else "right")
-    for name, time_ms in result["step_ms"].items():
-        exposed = result["exposed_ms"].get(name)
-        table.add_row(
-            name,
-            f"{time_ms['median']:.1f}",
-            f"{time_ms['low']:.1f} to {time_ms['high']:.1f}",
-            "" if exposed is None else f"{exposed:.1f}",
-        )
-    console = Console()
-    console.print(table)
     console.print(f"hvd_ext leaves {result['exposed_ratio_vs_horovod']:.2f} of Horovod's exposed")
     console.print(result["buckets"], soft_wrap=True, highlight=False)
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 import hvprof
 from benchmarks import harness
@@ -129,13 +128,9 @@ def _waited_s(recording: hvprof.Recording) -> float:
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(title="A step by number of hosts")
-    for column in ("hosts", "median ms"):
-        table.add_column(column, justify="right")
-    for size, time_s in result["step_time_s"].items():
-        table.add_row(str(size), f"{1e3 * time_s:.1f}")
-    console = Console()
-    console.print(table)
+    rows = [(str(size), f"{1e3 * time_s:.1f}") for size, time_s in result["step_time_s"].items()]
+    columns = ("hosts", "median ms")
+    console = harness.print_table("A step by number of hosts", columns, rows, left=0)
     low, high = (1e3 * time_s for time_s in result["interval_s"])
     console.print(
         f"foretold of {FORETOLD}: {1e3 * result['predicted_step_time_s']:.1f} ms ({low:.1f} to "

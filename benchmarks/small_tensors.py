@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import gradients, harness
 from hvd_ext.cli import at_least
 from hvd_ext.units import format_bytes
@@ -41,16 +38,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(title=f"one float32 tensor summed over {result['size']} ranks, us")
-    for column in ("message", *_CALLS, "Horovod / planned"):
-        table.add_column(column, justify="right")
+    rows = []
     for row in result["sizes"]:
         times = (f"{row['time_us'][name]['median']:.2f}" for name in _CALLS)
-        table.add_row(
-            format_bytes(row["message_bytes"]), *times, f"{row['ratio_vs_horovod']:.0f} x"
+        rows.append(
+            (format_bytes(row["message_bytes"]), *times, f"{row['ratio_vs_horovod']:.0f} x")
         )
-    console = Console()
-    console.print(table)
+    console = harness.print_table(
+        f"one float32 tensor summed over {result['size']} ranks, us",
+        ("message", *_CALLS, "Horovod / planned"),
+        rows,
+        left=0,
+    )
     console.print(
         f"a call that is not planned adds {result['once_adds_us']:.2f} us to MPI's own at most"
     )

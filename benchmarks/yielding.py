@@ -87,23 +87,15 @@ def _compare(size: int, rounds: int, python: str) -> dict[str, Any]:
 
 
 def _print(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        title=f"computing beside a thread in MPI, {result['size']} ranks, {result['mpi']}"
+    harness.print_table(
+        f"computing beside a thread in MPI, {result['size']} ranks, {result['mpi']}",
+        ("", "steps/s of all ranks", "middle half", "times as fast"),
+        (
+            (way["name"], *harness.times(way["per_s"], 0), f"{way['ratio']:.2f}")
+            for way in result["ways"]
+        ),
+        width=100,
     )
-    for name in ("", "steps/s of all ranks", "middle half", "times as fast"):
-        table.add_column(name, justify="right" if name else "left")
-    for way in result["ways"]:
-        rate = way["per_s"]
-        table.add_row(
-            way["name"],
-            f"{rate['median']:.0f}",
-            f"{rate['low']:.0f} .. {rate['high']:.0f}",
-            f"{way['ratio']:.2f}",
-        )
-    Console(width=100).print(table)
 
 
 def _work(meets: bool) -> None:

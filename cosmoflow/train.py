@@ -14,8 +14,9 @@ from cosmoflow.zeldovich import ParticleUniverses
 from hvd_ext import spatial
 from hvd_ext.cli import at_least, run
 from hvd_ext.errors import UsageError
-from training import loop, ranks, volumes
+from training import ranks, volumes
 from training.arguments import Parser
+from training.by_steps import StepLoop
 from training.measures import ABSOLUTE_ERROR
 
 PROGRAM = "cosmoflow.train"
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
         trainer = volumes.VolumeTrainer(args, hvd, task(args, hvd))
-    loop.train(trainer)
+    StepLoop(trainer).train()
     return 0
 
 

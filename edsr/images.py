@@ -6,12 +6,13 @@ import io
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from edsr import bicubic
 from edsr.bicubic import Pixels
 from hvd_ext.errors import UsageError
 from hvd_ext.files import atomic_path
+from training.images import read_image
 
 MATLAB = "matlab"
 # Whose bicubic makes the small images: imresize, as in the literature, or Pillow's resize,
@@ -47,17 +48,7 @@ def open_image(path: Path, data: bytes | None = None) -> Image.Image:
         UsageError: it is not an image, is cut off, is far too large, or has more than 8 bits
             a channel.
     """
-    try:
-        with Image.open(path if data is None else io.BytesIO(data)) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-    except FileNotFoundError as error:
-        raise UsageError(f"{path} does not exist: name an image") from error
-    # Pillow's decoders raise SyntaxError and others for files that only begin well.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{path} is not a readable image (is it cut off?): {error}") from error
-    if upright.mode[0] in "IF":
-        raise UsageError(f"{path} has mode {upright.mode}, not 8 bits a channel: convert it first")
+    upright = read_image(path if data is None else io.BytesIO(data), path)
     return upright.convert("RGBA" if upright.has_transparency_data else "RGB")
 
 

@@ -49,6 +49,7 @@ from training.arguments import (
     add_precision_arguments,
     grid_of,
 )
+from training.by_steps import StepLoop
 from training.grids import sample_groups
 from training.packs import is_pack, open_pack
 from training.rates import halved
@@ -290,7 +291,7 @@ def main(arguments: Sequence[str]) -> int:
     with ranks.collective_errors(hvd, PROGRAM), ranks.enough_memory(EdsrTrainer.advice):
         trainer.load()
     ranks.require_equal(hvd, PROGRAM, trainer.contents, f"the images in {args.data}")
-    loop.train(trainer)
+    StepLoop(trainer).train()
     return 0
 
 

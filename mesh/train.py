@@ -17,8 +17,9 @@ from hvd_ext.errors import UsageError
 from mesh.data import Meshes
 from mesh.flow import FlowMeshes
 from mesh.model import CHANNELS, KIND, OUTPUTS, PRESETS, MeshModel, write_architecture
-from training import loop, ranks, volumes
+from training import ranks, volumes
 from training.arguments import Parser
+from training.by_steps import StepLoop
 from training.measures import CELLS
 
 PROGRAM = "mesh.train"
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
         trainer = volumes.VolumeTrainer(args, hvd, task(args, hvd))
-    loop.train(trainer)
+    StepLoop(trainer).train()
     return 0
 
 

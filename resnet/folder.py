@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from hvd_ext.data import PackedFile, fingerprint, map_ahead
 from hvd_ext.errors import UsageError
 from training import ranks
+from training.images import read_image
 from training.packs import is_pack, open_pack
 
 Opened = tuple[Image.Image, int]
@@ -104,7 +104,7 @@ class ClassFolder(Images):
 
     def __getitem__(self, index: int) -> Opened:
         name, label = self.samples[index]
-        return _decode(self.root / name, self.root / name), label
+        return read_image(self.root / name, self.root / name).convert("RGB"), label
 
 
 class ClassPack(Images):
@@ -148,7 +148,8 @@ class ClassPack(Images):
         sample = self._file.decode(index, record)
         image, label = sample["image"], self._labels[int(sample["label"])]
         if isinstance(image, bytes):
-            return _decode(io.BytesIO(image), f"{self._file.path}: {self._file.name(index)}"), label
+            name = f"{self._file.path}: {self._file.name(index)}"
+            return read_image(io.BytesIO(image), name).convert("RGB"), label
         return Image.fromarray(image), label
 
 
@@ -221,20 +222,6 @@ def normalised(images: Tensor) -> Tensor:
     """Images of bytes as floats, with ImageNet's mean and deviation taken off."""
     mean, std = _MEAN.to(images.device), _STD.to(images.device)
     return (images.contiguous().float() / 255 - mean) / std
-
-
-def _decode(file: Path | BinaryIO, name: object) -> Image.Image:
-    try:
-        with Image.open(file) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if image.mode[0] in "IF":  # Pillow would make all above 255 white
-                raise UsageError(
-                    f"{name} has mode {image.mode}, not 8 bits a channel: convert it first"
-                )
-            return image.convert("RGB")
-    # Pillow's decoders raise SyntaxError and others for files that only begin well.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{name} is not a readable image (is it cut off?): {error}") from error
 
 
 def _random_box(

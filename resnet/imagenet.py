@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import time
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,25 +14,24 @@ from torch import Tensor, nn
 from hvd_ext.data import Order
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
-from hvd_ext.files import check_writable, make_folder
 from resnet.folder import Opened, Sample, centred, normalised, read_images, stack, train_sample
-from resnet.model import KIND, MODELS
+from resnet.model import KIND, MODELS, ResNet
 from resnet.optimizer import distributed, learning_rate, sgd
-from resnet.validation import describe, latest, means, sums, validate
+from resnet.validation import FIGURES, describe, latest, means, sums, validate
 from resnet.weights import load_weights, start_from
 from training import ranks
-from training.log import CsvLog, tensorboard
+from training.by_epochs import EpochTrainer
 from training.loop import descend
-from training.run import Run, drain
-
-COLUMNS = (
-    *("epoch", "train_loss", "train_accuracy", "train_top5"),
-    *("val_loss", "val_accuracy", "val_top5", "lr", "img_per_s"),
-)
+from training.run import Run
 
 
-class ImageNetTrainer:
+class ImageNetTrainer(EpochTrainer):
     """One rank's part of a run."""
+
+    model: ResNet
+    advice = "lower --batch-size or --image-size"
+    unit, columns = "images", ("lr",)
+    figures, best_by, higher_is_better = FIGURES, "accuracy", True
 
     def __init__(self, args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
         """List the images and, on rank 0, read weights or the latest checkpoint. A collective.
@@ -64,17 +61,9 @@ class ImageNetTrainer:
     def start(self) -> None:
         """Give every rank the state of rank 0. A collective."""
         args, hvd, run = self.args, self.hvd, self.run
-        self.log = None
-        with ranks.collective_errors(hvd, run.program):
-            if run.leads:
-                make_folder(args.log_dir)
-                make_folder(self._checkpoint_path(1).parent)
-                check_writable(self._checkpoint_path(1))
-                at = run.position.epoch
-                board = tensorboard(args.tensorboard, at)
-                self.log = CsvLog(args.log_dir / "log.csv", COLUMNS, resumed_at=at, board=board)
         self.model.to(run.device)
         self.rate = learning_rate(args, hvd, run.device)
+        self.recipe = str(self.rate)
         self.optimizer = distributed(
             args, hvd, sgd(args, self.model), self.model, args.batches_per_allreduce
         )
@@ -88,67 +77,7 @@ class ImageNetTrainer:
 
         self.loader = run.loader(self.images, hvd.rank(), hvd.size(), transform, stack)
 
-    def train(self) -> None:
-        """Train to the last epoch, validating and saving after each."""
-        run, args = self.run, self.args
-        position = run.position
-        if run.leads and position.epoch == args.epochs:
-            print(f"{run.program}: nothing to do: {self._checkpoint_path(args.epochs)} is the last")
-        elif run.leads:
-            print(
-                f"{run.hvd.size()} ranks, batch {run.global_batch} of all, {self.rate}", flush=True
-            )
-        while position.epoch < args.epochs:
-            images_per_second = self._train_epoch()
-            self._gather()
-            trained = means(self.hvd.broadcast(self.sums.cpu(), 0, name="sums"))
-            drain(self.optimizer)
-            with region("validate"):
-                found = validate(self.model, self.held_out, args, self.hvd, run.device)
-            # Rank 0's, where every rank keeps to itself.
-            found = self.hvd.broadcast_object(found, root_rank=0, name="figures")
-            position.epoch, position.step = position.epoch + 1, 0
-            self.sums.zero_()
-            improved = run.improves(found["accuracy"], higher_is_better=True)
-            self._save(self._checkpoint_path(position.epoch))
-            if improved:
-                self._save(args.log_dir / "best.pt")
-            if self.log:
-                lr = self.optimizer.param_groups[0]["lr"]
-                figures = (*trained.values(), *found.values())
-                self.log.write(position.epoch, *figures, lr, images_per_second)
-                print(
-                    f"epoch {position.epoch}: {describe(trained)}; validation {describe(found)}",
-                    flush=True,
-                )
-                if args.keep:
-                    self._checkpoint_path(position.epoch - args.keep).unlink(missing_ok=True)
-        self.loader.close()
-
-    def _train_epoch(self) -> float:
-        """Take what is left of this epoch's steps; returns images per second, of all ranks."""
-        run, args = self.run, self.args
-        self.model.train()
-        began_s, first = time.perf_counter(), run.position.step
-        steps = first + len(self.loader)
-
-        def rate() -> float:
-            taken = (run.position.step - first) * run.global_batch
-            return taken / (time.perf_counter() - began_s)
-
-        def note(loss: Tensor) -> str:
-            if not run.due(args.log_every):
-                return ""
-            return f"loss {loss.item():.4f} on rank 0  {rate():.1f} images/s"
-
-        def save() -> None:
-            self._gather()
-            self._save(self._checkpoint_path(run.position.epoch + 1))
-
-        run.take_steps(f"epoch {run.position.epoch + 1}", steps, self._step, note, save)
-        return rate()
-
-    def _step(self) -> Tensor:
+    def step(self) -> Tensor:
         args, run = self.args, self.run
         with region("load", kind="io"):
             images, labels = next(self.loader)
@@ -170,7 +99,29 @@ class ImageNetTrainer:
         parts = zip(images.split(args.batch_size), labels.split(args.batch_size), strict=True)
         return descend(self.optimizer, *(partial(loss, *part) for part in parts))
 
-    def _gather(self) -> None:
+    def row(self) -> tuple[float]:
+        """The learning rate of the last step."""
+        return (self.optimizer.param_groups[0]["lr"],)
+
+    def figures_of_epoch(self) -> tuple[float, ...]:
+        found = means(self.hvd.broadcast(self.sums.cpu(), 0, name="sums"))
+        self.sums.zero_()
+        return tuple(found.values())
+
+    def validate(self) -> tuple[float, ...]:
+        """FIGURES of the validation images, each counted once. A collective."""
+        found = validate(self.model, self.held_out, self.args, self.hvd, self.run.device)
+        self.model.train()
+        return tuple(found.values())
+
+    def describe(self, figures: dict[str, float]) -> str:
+        return describe(figures)
+
+    def state(self) -> dict[str, Any]:
+        """The sums of the epoch so far."""
+        return {"sums": self.sums.cpu()}
+
+    def gather(self) -> None:
         """Bring to rank 0 what ranks keep apart, so that one checkpoint holds all of it.
 
         Each rank's batch norm has seen other images; all get the mean of their statistics.
@@ -185,12 +136,6 @@ class ImageNetTrainer:
             statistics, mean.split([b.numel() for b in statistics]), strict=True
         ):
             buffer.copy_(part.view_as(buffer))
-
-    def _checkpoint_path(self, epoch: int) -> Path:
-        return Path(self.args.checkpoint_format.format(epoch=epoch))
-
-    def _save(self, path: Path) -> None:
-        self.run.save(path, self.model, self.optimizer, sums=self.sums.cpu())
 
     def _read_checkpoint(self) -> dict[str, Any]:
         """The latest checkpoint, its weights put into the model; or {}, with those of --load."""

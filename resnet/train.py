@@ -25,6 +25,7 @@ from training.arguments import (
     add_store_argument,
     add_tensorboard_argument,
 )
+from training.by_epochs import EpochLoop
 
 PROGRAM = "resnet.train"
 EXAMPLE = "horovodrun -np 2 python -m resnet.train --synthetic --batch-size 8"
@@ -178,7 +179,7 @@ def main(arguments: Sequence[str]) -> int:
                 f"--batch-size 1 of --image-size {args.image_size}: the last layers see one pixel, "
                 "of which no batch norm can learn: raise one of them"
             )
-    advice = "lower --batch-size or --image-size"
+    advice = ImageNetTrainer.advice
     if args.synthetic:
         with ranks.abort_on_error(hvd, PROGRAM), ranks.enough_memory(advice):
             benchmark(args, hvd, PROGRAM)
@@ -191,9 +192,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     with ranks.collective_errors(hvd, PROGRAM):
         trainer = ImageNetTrainer(_checked(args), hvd, PROGRAM)
-    trainer.start()
-    with ranks.abort_on_error(hvd, PROGRAM), ranks.enough_memory(advice):
-        trainer.train()
+    EpochLoop(trainer).train()
     return 0
 
 

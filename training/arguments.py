@@ -97,7 +97,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
 def add_log_arguments(
     parser: argparse.ArgumentParser, checkpoint_every: int, validate_every: str
 ) -> None:
-    """Add the flags that say when `training.loop` logs, validates and saves.
+    """Add the flags that say when `training.by_steps` logs, validates and saves.
 
     Args:
         parser: the command line.

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.layout import parts
+from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format, wire_bytes
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import StallMonitor
@@ -25,7 +25,7 @@ from hvd_ext.shm.window import NodeWindow
 from hvd_ext.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.allreduce.table import Table
@@ -110,22 +110,20 @@ class HostArena:
                 timeout_s,
                 scale if coding_scales else 1.0,
             )
-        self._ticket = 0  # of the last exchange that is finished
-        # When each bucket of this round was there, and the ticket of the last that is.
+        self._tickets = Tickets()
+        # When each bucket of this round was there.
         self._ready_s = [0.0] * len(layout.buckets)
-        self._readied = 0
-        self._event: CommEvent | None = None
+        # Of the last exchange, whose end is not known yet: emits it, so many seconds longer.
+        self._report: Callable[[float], None] | None = None
 
     def enter_thread(self) -> None:
         """Any thread will do."""
 
     def ready(self, index: int) -> None:
-        ticket = self._ticket + index + 1
         now_s = time.monotonic()
-        for there in range(max(self._readied, self._ticket), ticket):
-            self._ready_s[there - self._ticket] = now_s
-        self._readied = ticket
-        self._window.ready(ticket)
+        for there in self._tickets.make_ready(index):
+            self._ready_s[there] = now_s
+        self._window.ready(self._tickets.of(index))
 
     def reduce(self, index: int) -> None:
         """Reduce this rank's shard of bucket `index`; buckets come in their order.
@@ -137,32 +135,37 @@ class HostArena:
                 other nodes are the watchdog's, which ends the job.
         """
         bucket, exchange = self.layout.buckets[index], self._exchanges[index]
-        ticket = self._ticket + index + 1
+        ticket = self._tickets.of(index)
         start_s = time.monotonic()
         with self._watched():
             self._monitored(lambda t: self._window.reduce(exchange, ticket, t))
-        event = CommEvent(
-            "allreduce",
-            "shared_memory" if self._local else "hierarchical",
-            bucket.message_bytes,
-            self._size,
-            start_s,
-            # The monitor waits in slices, of which the window knows the last.
-            max(0.0, time.monotonic() - start_s - exchange.transfer_s),
-            exchange.transfer_s,
-            self._ready_s[index],
-        )
+        reduced_s, transfer_s = time.monotonic(), exchange.transfer_s
+        ready_s = self._ready_s[index]
+
+        def report(longer_s: float) -> None:
+            emit(
+                CommEvent(
+                    "allreduce",
+                    "shared_memory" if self._local else "hierarchical",
+                    bucket.message_bytes,
+                    self._size,
+                    start_s,
+                    # The monitor waits in slices, of which the window knows the last.
+                    max(0.0, reduced_s - start_s - transfer_s),
+                    transfer_s + longer_s,
+                    ready_s,
+                )
+            )
+
         if self._channels is None:
             self._emit()
-            self._event = event
+            self._report = report
             return
-        reduced_s = time.monotonic()
 
         def publish() -> None:
             if self._GIVES_SUMS:
                 self._window.publish(exchange)
-            between_s = time.monotonic() - reduced_s
-            emit(replace(event, transfer_s=event.transfer_s + between_s))
+            report(time.monotonic() - reduced_s)
 
         self._channels.take(index, publish)
 
@@ -174,13 +177,13 @@ class HostArena:
         """
         if not self.layout.buckets:
             return
-        self._ticket += len(self.layout.buckets)
+        ticket = self._tickets.finish(len(self.layout.buckets))
         before = time.monotonic()
         with self._watched():
             if self._channels:
                 self._channels.wait()
-                self._window.done(self._ticket)
-            self._monitored(lambda t: self._window.finish(self._ticket, t))
+                self._window.done(ticket)
+            self._monitored(lambda t: self._window.finish(ticket, t))
         # What the other ranks' shards took longer is part of the last exchange.
         self._emit(time.monotonic() - before)
 
@@ -262,9 +265,9 @@ class HostArena:
         return self._channels is not None and self._channels.hurry(within_s)
 
     def _emit(self, longer_s: float = 0.0) -> None:
-        if self._event is not None:
-            emit(replace(self._event, transfer_s=self._event.transfer_s + longer_s))
-        self._event = None
+        report, self._report = self._report, None
+        if report is not None:
+            report(longer_s)
 
     def _watched(self) -> AbstractContextManager[None]:
         return self._channels.watched() if self._channels else nullcontext()

@@ -53,7 +53,7 @@ class ShardedArena(HostArena):
         Raises:
             StallError: as `reduce` does.
         """
-        self._ticket += len(self.layout.buckets)
+        self._tickets.finish(len(self.layout.buckets))
         if self._channels:
             with self._watched():
                 self._channels.wait()
@@ -67,7 +67,7 @@ class ShardedArena(HostArena):
 
         Ranks that have updated theirs then need not wait for this one.
         """
-        self._window.ready(self._ticket + 1)
+        self._window.ready(self._tickets.of(0))
 
     def give_parameters(self) -> None:
         """Give every rank of the node this rank's shards of the parameters; collective.
@@ -85,12 +85,12 @@ class ShardedArena(HostArena):
         if not exchanges:
             return
         before_s = time.monotonic()
-        self._ticket += 1
+        ticket = self._tickets.finish(1)
         with self._watched():
             # A rank that is not here yet may still read, or change, what would be overwritten.
-            self._monitored(lambda t: self._window.meet(self._ticket, t))
+            self._monitored(lambda t: self._window.meet(ticket, t))
             for exchange in exchanges:
                 self._window.publish(exchange)
-            self._window.done(self._ticket)
-            self._monitored(lambda t: self._window.finish(self._ticket, t))
+            self._window.done(ticket)
+            self._monitored(lambda t: self._window.finish(ticket, t))
         self._emit(time.monotonic() - before_s)

@@ -13,14 +13,9 @@ from types import ModuleType
 from hvd_ext.cli import add_version, complete, report_misspelt_variables, run
 from hvd_ext.errors import UsageError
 
-# A module each, with HELP, EXAMPLE, add_arguments(parser) and run(options, command).
-SUBCOMMANDS = {
-    "run": "hvd_launch.run.command",
-    "exec": "hvd_launch.rank.exec",
-    "env": "hvd_launch.env",
-    "doctor": "hvd_launch.doctor.command",
-    "tune": "hvd_launch.tune.command",
-}
+# A module each in hvd_launch.commands, with HELP, EXAMPLE, add_arguments(parser) and
+# run(options, command).
+SUBCOMMANDS = ("run", "exec", "env", "doctor", "tune")
 # Those that run what stands after "--".
 WITH_COMMAND = frozenset({"run", "exec"})
 
@@ -41,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     if own[:1] != ["exec"]:
         report_misspelt_variables("hvd-launch")
     # A rank that is to start a program loads what that takes, no more.
-    names = own[:1] if own[:1] and own[0] in SUBCOMMANDS else list(SUBCOMMANDS)
+    names = own[:1] if own[:1] and own[0] in SUBCOMMANDS else SUBCOMMANDS
     top = parser(names)
     options, unknown = top.parse_known_args(own)
     name: str = options.subcommand
@@ -61,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     # Of tune's kinds one runs a command, the other none: they look themselves.
     if separated and name not in WITH_COMMAND and name != "tune":
         raise UsageError(f"hvd-launch {name} runs no command: leave out -- and what follows")
-    code: int = importlib.import_module(SUBCOMMANDS[name]).run(options, tuple(command))
+    code: int = _module(name).run(options, tuple(command))
     return code
 
 
@@ -71,9 +66,13 @@ def separate(words: list[str]) -> tuple[list[str], list[str], bool]:
     if words[:1] == ["exec"]:
         # `horovodrun -np 4 hvd-launch exec python train.py`: COMMAND starts at the first word
         # that belongs to no option, and a "--" after that is its own.
+        options = argparse.ArgumentParser()
+        _module("exec").add_arguments(options)
+        known = options._option_string_actions
         at = 1
         while at < len(words) and words[at].startswith("-") and words[at] != "--":
-            at += 1 if "=" in words[at] or words[at] in ("-h", "--help", "--report") else 2
+            takes_value = words[at] in known and known[words[at]].nargs != 0
+            at += 1 + takes_value
     separated = words[at : at + 1] == ["--"]
     return words[:at], words[at + separated :], separated
 
@@ -85,7 +84,7 @@ def programs(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[
 
 
 def parser(
-    names: Sequence[str] = tuple(SUBCOMMANDS), with_command: bool = False
+    names: Sequence[str] = SUBCOMMANDS, with_command: bool = False
 ) -> argparse.ArgumentParser:
     """The parser of these subcommands; with COMMAND as a positional to complete it too."""
     top = argparse.ArgumentParser(
@@ -96,7 +95,7 @@ def parser(
     add_version(top)
     subcommands = top.add_subparsers(required=True, metavar="SUBCOMMAND", dest="subcommand")
     for name in names:
-        module: ModuleType = importlib.import_module(SUBCOMMANDS[name])
+        module = _module(name)
         child = subcommands.add_parser(
             name,
             help=module.HELP,
@@ -110,3 +109,7 @@ def parser(
             if with_command:
                 child.add_argument("command", nargs="*").completer = programs  # type: ignore[attr-defined]
     return top
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"hvd_launch.commands.{name}")

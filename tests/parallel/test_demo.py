@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.demo import JUDGED, Demo, Lengths
-from benchmarks.demo_table import ARMS
+from benchmarks.demo.demo import JUDGED, Demo, Lengths
+from benchmarks.demo.table import ARMS
 from benchmarks.harness import BenchmarkError
 
 

@@ -207,12 +207,12 @@ MUTANTS: dict[str, tuple[Mutation, Check]] = {
     "a ticket before the event is recorded": (
         changed(
             *(DeviceArena, "ready", _STREAM),
-            f"{_STREAM}; self._window.ready(self._ticket + index + 1)",
+            f"{_STREAM}; self._window.ready(self._tickets.of(index))",
         ),
         late,
     ),
     "done before the event is recorded": (
-        changed(DeviceArena, "finish", _DONE, f"self._window.done(self._ticket); {_DONE}"),
+        changed(DeviceArena, "finish", _DONE, f"self._window.done(ticket); {_DONE}"),
         late,
     ),
     "memory that shares a block is exported": (

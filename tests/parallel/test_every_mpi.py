@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvd_launch.backends.libraries import LIBRARIES as KNOWN
+from hvd_launch.backends.tuning import RuleRequest
 from hvd_launch.tune.allreduce.rank import MARK
 from tests.on_every_mpi import LIBRARIES, ROOT, backend_of, can, run
 
@@ -53,7 +54,7 @@ def test_rules_by_size_hold_where_they_say_and_nowhere_else(library: Path) -> No
     least: dict[str, dict[int, float]] = {name: {} for name in rules}
     for number in range(10):
         for name, by_size in rules.items():
-            form = backend.library.native_rules(backend.version, by_size, 2, Path(), None)
+            form = backend.library.native_rules(RuleRequest(backend.version, by_size, 2, Path()))
             assert form is not None
             times = job_times(library, {s.name: s.value for s in form.settings})
             least[name] = {size: min(us, least[name].get(size, us)) for size, us in times.items()}

@@ -147,13 +147,14 @@ def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
     # Step 1 of 3, then a death: its checkpoint is kept from the next one.
     stopped = broken / "1.pt"
     script = (
-        "import sys, resnet.imagenet as r\n"
+        "import sys\n"
         "from resnet.train import main\n"
-        "save = r.ImageNetTrainer._save\n"
-        "def once(self, path):\n"
-        "    save(self, path)\n"
+        "from training.run import Run\n"
+        "save = Run.save\n"
+        "def once(self, *args, **more):\n"
+        "    save(self, *args, **more)\n"
         "    sys.exit(0)\n"
-        "r.ImageNetTrainer._save = once\n"
+        "Run.save = once\n"
         "main(sys.argv[1:])\n"
     )
     broken_flags = (*flags[1:], "--log-dir", broken, "--checkpoint-format", broken / "{epoch}.pt")
@@ -210,6 +211,20 @@ def test_resnet_names_an_image_that_is_none(tmp_path: Path, classes: Path) -> No
     assert all("is not a readable image" in line for line in refusals(done, "resnet.train"))
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.pt"))
+
+
+def test_an_epoch_leaves_a_row_a_checkpoint_and_the_best(runs: Runs, folder: Path) -> None:
+    (row,) = read_log(folder)
+    trained, found = (
+        [f"{when}_{name}" for name in ("loss", "accuracy", "top5")] for when in ("train", "val")
+    )
+    assert list(row) == ["epoch", *trained, *found, "lr", "img_per_s"]
+    last, best = torch.load(folder / "1.pt"), torch.load(folder / "best.pt")
+    assert same(last, best)
+    assert (last["epoch"], last["step"], last["best"]) == (1, 0, float(row["val_accuracy"]))
+    assert not last["sums"].any()
+    shown = f"epoch 1: loss {float(row['train_loss']):.4f}, accuracy "
+    assert shown in runs["trained"].stdout
 
 
 def test_resnet_without_an_exchange_validates_rank_0s_weights_on_rank_0s_images(

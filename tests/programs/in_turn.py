@@ -11,10 +11,21 @@ import io
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from hvd_ext.cli import run
+
+
+def main_of(program: str) -> Callable[[list[str]], int]:
+    """What `python -m PROGRAM` runs: of a module, or of a package."""
+    module = importlib.import_module(program)
+    if not hasattr(module, "main"):
+        module = importlib.import_module(f"{program}.__main__")
+    main: Callable[[list[str]], int] = module.main
+    return main
+
 
 folder = Path(sys.argv[1])
 for number, (program, *flags) in enumerate(json.loads((folder / "commands.json").read_text())):
@@ -22,7 +33,7 @@ for number, (program, *flags) in enumerate(json.loads((folder / "commands.json")
     sys.argv = [program, *flags]
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            run(importlib.import_module(program).main, program)
+            run(main_of(program), program)
         except SystemExit as left:
             code = left.code
     done = {"returncode": code, "stdout": out.getvalue(), "stderr": err.getvalue()}

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks import compressed_training, shapes
+from benchmarks import shapes
+from benchmarks.compressed_training.__main__ import compare
 from testbed.ranks import ROOT
 from tests.trainer_runs import run_in_turn
 
+BENCHMARKS = ROOT / "benchmarks"
 PROGRAMS = sorted(
-    path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()
+    [path.stem for path in BENCHMARKS.glob("*.py") if '"__main__"' in path.read_text()]
+    + [path.parent.name for path in BENCHMARKS.glob("*/__main__.py")]
 )
 
 
@@ -61,7 +64,7 @@ def test_time_to_a_loss_is_compared_with_that_of_none() -> None:
         name: [[each_s * (step + 1) for step in range(100)]] * 2
         for name, each_s in {"none": 1.0, "fast": 0.25, "flat": 1.0}.items()
     }
-    found = compressed_training.compare(losses, times_s)
+    found = compare(losses, times_s)
     none, fast, flat = found["formats"]
     # Means of two seeds and of ten steps.
     assert none["mean"] == fast["mean"] == pytest.approx(101 - 94.5)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.demo import _turns
-from benchmarks.demo_quality import read_digits, require_better
-from benchmarks.demo_stages import PHOTOGRAPHS, Stage, Stages, built_beside
-from benchmarks.demo_table import ARMS, Row, draw
+from benchmarks.demo.demo import _turns
+from benchmarks.demo.quality import read_digits, require_better
+from benchmarks.demo.stages import PHOTOGRAPHS, Stage, Stages, built_beside
+from benchmarks.demo.table import ARMS, Row, draw
 from benchmarks.harness import BenchmarkError
 from hvd_ext.errors import UsageError
 from testbed import load

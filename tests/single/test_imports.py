@@ -121,8 +121,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     **SPATIAL,
     **HVPROF,
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},
-    # Draws its screen, when it has one to draw.
-    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_ext.memory", "hvd_launch", "rich"},
+    # Draw their screens, when they have one to draw.
+    "hvd_launch.commands": {*FACTS, "hvd_ext.allreduce.table", "hvd_launch", "rich"},
+    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_ext.memory", "hvd_launch"},
     # Runs in processes of its own, to see what these load.
     "hvd_launch.doctor.child": {"hvd_ext.memory", "hvd_launch.doctor", "mpi4py", "horovod"},
     "hvd_launch.doctor.yielding": {"mpi4py"},
@@ -165,14 +166,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("hvd_ext.job", "hvd_ext.allreduce", "hvd_launch"),
     },
     # The models, but no trainer.
-    "benchmarks.spatial_cases": {*TRAINED, "hvd_ext.spatial", "mesh.model", "cosmoflow.model"},
-    "benchmarks.spatial_worker": {
+    "benchmarks.spatial_scaling.cases": {
+        *TRAINED,
+        "hvd_ext.spatial",
+        "mesh.model",
+        "cosmoflow.model",
+    },
+    "benchmarks.spatial_scaling.worker": {
         *(*TRAINED, "benchmarks", "testbed", "hvd_ext.spatial", "mpi4py"),
     },
     "benchmarks.protocol": {*TRAINED, "benchmarks", "edsr", "scipy"},
     "benchmarks.tiles": {*TRAINED, "benchmarks", "edsr"},
-    "benchmarks.training_cases": {"torch", "edsr.model", "resnet.model"},
-    "benchmarks.compressed_tasks": {
+    "benchmarks.training_step.cases": {"torch", "edsr.model", "resnet.model"},
+    "benchmarks.compressed_training.tasks": {
         *("numpy", "torch", "edsr.data", "edsr.model", "resnet.model", "sklearn"),
     },
     "benchmarks.compressed_training": {

@@ -20,8 +20,8 @@ from hvd_launch.backends.libraries import (
     recognise_mpirun,
     version_line,
 )
+from hvd_launch.commands.run import script
 from hvd_launch.job import Host, Job, parse_hosts
-from hvd_launch.run.command import script
 from hvd_launch.settings import PRESETS, Setting, render
 from testbed.emulated_hosts import Hosts
 

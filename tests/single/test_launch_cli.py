@@ -69,6 +69,8 @@ def test_every_option_of_ours_has_a_help_text() -> None:
         ("exec --visibility pin -- python x -- -y", "exec --visibility pin", "python x -- -y"),
         ("exec --visibility=pin python x -- -y", "exec --visibility=pin", "python x -- -y"),
         ("exec --report python", "exec --report", "python"),
+        ("exec --backend mpich --report python -h", "exec --backend mpich --report", "python -h"),
+        ("exec --unknown python x", "exec --unknown", "python x"),
         ("exec", "exec", ""),
     ],
 )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
 from hvd_launch.backends.libraries import Backend, build_launch
+from hvd_launch.commands.run import script
 from hvd_launch.job import Host, Job
-from hvd_launch.run.command import script
 from hvd_launch.settings import Setting, render
 
 SHELL = "/bin/sh"

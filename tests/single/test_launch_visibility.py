@@ -18,7 +18,7 @@ from hvd_launch.backends.libraries import find
 from hvd_launch.machine import gpus
 from hvd_launch.rank import visibility
 from hvd_launch.rank.environment import RankInfo, rank_info
-from hvd_launch.rank.exec import rank_environment
+from hvd_launch.rank.gpus import rank_environment
 from hvd_launch.rank.visibility import STRATEGIES, pool, view
 
 ROOT = Path(__file__).resolve().parents[2]

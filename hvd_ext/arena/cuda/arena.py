@@ -22,6 +22,7 @@ import numpy as np
 
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
 from hvd_ext.arena.layout import Bucket, Layout
+from hvd_ext.arena.tickets import Tickets
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.layout import shard
@@ -105,8 +106,7 @@ class DeviceArena:
         self._shards = [
             vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
-        self._ticket = 0  # of the last bucket of the last round
-        self._recorded = 0  # buckets of this round whose event is recorded
+        self._tickets = Tickets()
         self._closed = False
 
     def enter_thread(self) -> None:
@@ -120,10 +120,9 @@ class DeviceArena:
         """Say that this rank's gradients of the buckets up to `index` are in the stream."""
         stream = self._current_stream()
         with self._on_device():
-            while self._recorded <= index:
-                self._runtime.eventRecord(self._own.events[self._recorded], stream)
-                self._recorded += 1
-        self._window.ready(self._ticket + index + 1)
+            for there in self._tickets.make_ready(index):
+                self._runtime.eventRecord(self._own.events[there], stream)
+        self._window.ready(self._tickets.of(index))
 
     def reduce(self, index: int) -> None:
         """Queue the reduction of this rank's shard of bucket `index`; buckets come in order.
@@ -131,9 +130,9 @@ class DeviceArena:
         Raises:
             StallError: ranks did not arrive in time, or ended.
         """
-        if self._recorded <= index:
+        if not self._tickets.is_ready(index):
             self.ready(index)
-        ticket = self._ticket + index + 1
+        ticket = self._tickets.of(index)
         self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
         first, count = self._shards[index]
         blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
@@ -154,15 +153,14 @@ class DeviceArena:
         """
         if not self.layout.buckets:
             return
-        self._ticket += len(self.layout.buckets)
+        ticket = self._tickets.finish(len(self.layout.buckets))
         stream = self._current_stream()
         with self._on_device():
             self._runtime.eventRecord(self._own.events[-1], self._stream.ptr)
-            self._window.done(self._ticket)
-            self._monitored(lambda t: self._window.finish(self._ticket, t))
+            self._window.done(ticket)
+            self._monitored(lambda t: self._window.finish(ticket, t))
             for events in self._events:
                 self._runtime.streamWaitEvent(stream, events[-1])
-        self._recorded = 0
 
     def explain(self) -> str:
         return (
@@ -176,7 +174,7 @@ class DeviceArena:
             return
         self._closed = True
         # In the middle of a round the others must not mistake this for work that is done.
-        if self._recorded == 0:
+        if not self._tickets.is_ready(0):
             with self._on_device():
                 self._runtime.deviceSynchronize()
             self._window.done(_LEAVING)

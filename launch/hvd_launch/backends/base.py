@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
-from hvd_launch.backends.tuning import Candidates, NativeRules, Rules
+from hvd_launch.backends.tuning import Candidates, NativeRules, RuleRequest
 from hvd_launch.job import Job
 from hvd_launch.settings import Setting
 
@@ -141,27 +141,13 @@ class MpiLibrary(abc.ABC):
     def candidates(self, nodes: int) -> Candidates:
         """Its allreduce algorithms on so many nodes, and the variables that force them."""
 
-    def native_rules(
-        self,
-        version: Version,
-        rules: Rules,
-        size: int,
-        folder: Path,
-        selection: Mapping[str, object] | None,
-    ) -> NativeRules | None:
+    def native_rules(self, request: RuleRequest) -> NativeRules | None:
         """Rules by message size in the library's own form; None where it has none.
 
         They hold for one number of ranks, unless the library's `candidates` have no base: a
         communicator of another size is served as before.
-
-        Args:
-            version: of the library.
-            rules: from which message_bytes on which algorithm.
-            size: number of ranks that they hold for.
-            folder: where the file will be; variables name it there.
-            selection: the built-in choices, of `built_in_selection`.
         """
-        del version, rules, size, folder, selection
+        del request
         return None
 
     def built_in_selection(self, library: Path) -> str:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from hvd_launch.backends import mpich, slurm, ucx
 from hvd_launch.backends.base import YIELDS, MpiLibrary, Version
-from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules, Rules
+from hvd_launch.backends.tuning import (
+    DEFAULT,
+    Candidate,
+    Candidates,
+    NativeRules,
+    RuleRequest,
+    Rules,
+)
 from hvd_launch.job import Job, even_slots
 from hvd_launch.settings import Setting, wants_ipc
 
@@ -157,16 +164,8 @@ class IntelMpi(MpiLibrary):
         # Its rules cannot leave a size to the library.
         return Candidates((Candidate(DEFAULT, ()), *forced), base=None)
 
-    def native_rules(
-        self,
-        version: Version,
-        rules: Rules,
-        size: int,
-        folder: Path,
-        selection: Mapping[str, object] | None,
-    ) -> NativeRules:
-        del version, size, folder, selection
-        value = rules_text(rules)
+    def native_rules(self, request: RuleRequest) -> NativeRules:
+        value = rules_text(request.rules)
         why = "allreduce by message size, measured"
         setting = Setting("I_MPI_ADJUST_ALLREDUCE", value, "by a table", why, _ADJUST)
         return NativeRules((setting,))

@@ -10,7 +10,14 @@ from typing import Any
 
 from hvd_launch.backends import slurm, ucx
 from hvd_launch.backends.base import MpiLibrary, Version
-from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules, Rules
+from hvd_launch.backends.tuning import (
+    DEFAULT,
+    Candidate,
+    Candidates,
+    NativeRules,
+    RuleRequest,
+    Rules,
+)
 from hvd_launch.job import Job
 from hvd_launch.settings import Setting, wants_ipc
 
@@ -157,16 +164,8 @@ class Mpich(MpiLibrary):
         candidates = (Candidate(DEFAULT, ()), Candidate("device_off", ruled), *forced)
         return Candidates(candidates, "device_off", ruled)
 
-    def native_rules(
-        self,
-        version: Version,
-        rules: Rules,
-        size: int,
-        folder: Path,
-        selection: Mapping[str, object] | None,
-    ) -> NativeRules | None:
-        del version
-        if selection is None:
+    def native_rules(self, request: RuleRequest) -> NativeRules | None:
+        if request.selection is None:
             return None
         settings = (
             # An algorithm that is forced would have the file ignored.
@@ -179,13 +178,14 @@ class Mpich(MpiLibrary):
             ),
             Setting(
                 "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE",
-                str(folder / self.rules_file),
+                str(request.folder / self.rules_file),
                 "none",
                 "which message takes which",
                 _CSEL,
             ),
         )
-        return NativeRules(settings, self.rules_file, selection_text(rules, size, selection))
+        text = selection_text(request.rules, request.size, request.selection)
+        return NativeRules(settings, self.rules_file, text)
 
     def built_in_selection(self, library: Path) -> str:
         """MPICH's own tree of conditions and algorithms, which it has as text in its library.

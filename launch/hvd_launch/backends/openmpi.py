@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from hvd_ext.units import KIB
 from hvd_launch.backends import slurm, ucx
 from hvd_launch.backends.base import YIELDS, MpiLibrary, Version
-from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules, Rules
+from hvd_launch.backends.tuning import (
+    DEFAULT,
+    Candidate,
+    Candidates,
+    NativeRules,
+    RuleRequest,
+    Rules,
+)
 from hvd_launch.job import Job
 from hvd_launch.settings import Setting, wants_ipc, wants_registration_cache
 
@@ -181,16 +187,9 @@ class _OpenMpi(MpiLibrary):
             "whatever CUDA IPC is set to"
         )
 
-    def native_rules(
-        self,
-        version: Version,
-        rules: Rules,
-        size: int,
-        folder: Path,
-        selection: Mapping[str, object] | None,
-    ) -> NativeRules:
-        del selection
-        text = rules_text(rules, size, columns=5 if version >= _FIVE_COLUMNS else 4)
+    def native_rules(self, request: RuleRequest) -> NativeRules:
+        columns = 5 if request.version >= _FIVE_COLUMNS else 4
+        text = rules_text(request.rules, request.size, columns)
         settings = (
             # An algorithm that is forced would have the file ignored.
             Setting(
@@ -202,7 +201,7 @@ class _OpenMpi(MpiLibrary):
             ),
             Setting(
                 "OMPI_MCA_coll_tuned_dynamic_rules_filename",
-                str(folder / self.rules_file),
+                str(request.folder / self.rules_file),
                 "none",
                 "which message takes which",
                 _RULES,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from hvd_launch.settings import Setting
 
@@ -45,6 +47,25 @@ class Candidates:
 
     def __getitem__(self, name: str) -> Candidate:
         return next(candidate for candidate in self.all if candidate.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRequest:
+    """The rules by message size that an MPI library is to follow.
+
+    Attributes:
+        version: of the library.
+        rules: from which message_bytes on which algorithm.
+        size: number of ranks that they hold for.
+        folder: where the file will be; variables name it there.
+        selection: the library's built-in choices, of `MpiLibrary.built_in_selection`.
+    """
+
+    version: tuple[int, ...]
+    rules: Rules
+    size: int
+    folder: Path
+    selection: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_launch.backends.libraries import LIBRARIES, Backend
-from hvd_launch.backends.tuning import Candidates, NativeRules
+from hvd_launch.backends.tuning import Candidates, NativeRules, RuleRequest
 
 FILES = tuple({lib.rules_file: None for lib in LIBRARIES.values() if lib.rules_file})
 # From which message_bytes on which candidate, ascending from 0.
@@ -41,5 +41,6 @@ def native_rules(
         (least, None if name == candidates.base else candidates[name].rule)
         for least, name in choices
     ]
-    found = backend.library.native_rules(backend.version, rules, size, folder, selection)
+    request = RuleRequest(backend.version, rules, size, folder, selection)
+    found = backend.library.native_rules(request)
     return found and replace(found, settings=(*candidates.ruled, *found.settings))

@@ -32,8 +32,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import harness, training_figures, training_report
-from benchmarks.training_cases import CASES
+from benchmarks import harness
+from benchmarks.training_step import figures, report
+from benchmarks.training_step.cases import CASES
 from hvd_ext.cli import at_least, output_file, progress
 from hvd_ext.memory import VARIABLES as KEPT
 from testbed import ranks, turns
@@ -60,7 +61,7 @@ class Arm:
     """A way to train.
 
     Attributes:
-        exchange: of gradients, as benchmarks.training_worker names it.
+        exchange: of gradients, as benchmarks.training_step.worker names it.
         variables: set for its ranks.
         memory: what becomes of memory that is freed.
     """
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--exchange", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
-        from benchmarks.training_worker import work
+        from benchmarks.training_step.worker import work
 
         (model,) = options.model
         work(model, options.exchange)
@@ -104,11 +105,11 @@ def main(arguments: Sequence[str]) -> int:
         comparison = _Comparison(name, options.np, options.steps or CASES[name].steps)
         case = comparison.run(arms, options.rounds)
         result["cases"].append(case)
-        training_report.show(case)
+        report.show(case)
         if options.json:  # after each: it takes minutes
             harness.write_result(options.json, result)
     if options.plot:
-        training_report.draw(result, options.plot)
+        report.draw(result, options.plot)
     return 0
 
 
@@ -141,10 +142,10 @@ class _Comparison:
             for job in running.values():
                 job.end()
             advance(turns_in_all, "done")
-        result = training_figures.of_arms(answers)
-        for name, figures in result["arms"].items():
-            figures["freed_memory"] = ARMS[name].memory
-            figures["variables"] = self.variables[name]
+        result = figures.of_arms(answers)
+        for name, arm in result["arms"].items():
+            arm["freed_memory"] = ARMS[name].memory
+            arm["variables"] = self.variables[name]
         return {
             "model": self.model,
             "about": CASES[self.model].about,
@@ -172,7 +173,7 @@ class _Comparison:
             tried.append((job, variables, []))
         for _ in range(_TRIED_TURNS):
             for job, _, times_ms in tried:
-                times_ms += training_figures.step_times_ms(job.turn({"steps": _TRIED_STEPS}))
+                times_ms += figures.step_times_ms(job.turn({"steps": _TRIED_STEPS}))
         tried.sort(key=lambda one: statistics.median(one[2]))
         self.tried = [
             {

@@ -1,25 +1,24 @@
-"""The subcommand `hvd-launch tune`: a module for each kind, made as a subcommand's is."""
+"""The subcommand `hvd-launch tune`: a kind of tuning each."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+from types import ModuleType
 
 from hvd_ext.cli import exit_on_sigterm
 from hvd_launch.tune.common import target
 
 HELP = "find the best settings by measuring: tune allreduce, tune fusion"
 EXAMPLE = "hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning"
-KINDS = {
-    "allreduce": "hvd_launch.tune.allreduce.command",
-    "fusion": "hvd_launch.tune.fusion.command",
-}
+# A module each, made as a subcommand's is.
+KINDS = ("allreduce", "fusion")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    for name, module_name in KINDS.items():
-        module = importlib.import_module(module_name)
+    for name in KINDS:
+        module = _module(name)
         kind = kinds.add_parser(name, help=module.HELP, epilog=f"example: {module.EXAMPLE}")
         target.add_arguments(kind)
         module.add_arguments(kind)
@@ -29,5 +28,9 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     """Tune; 0, whether anything was gained or not."""
     # A scheduler that stops this ends the running job, as Ctrl-C does.
     exit_on_sigterm()
-    code: int = importlib.import_module(KINDS[options.kind]).run(options, command)
+    code: int = _module(options.kind).run(options, command)
     return code
+
+
+def _module(kind: str) -> ModuleType:
+    return importlib.import_module(f"hvd_launch.commands.tune_{kind}")

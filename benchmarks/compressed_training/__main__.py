@@ -1,6 +1,6 @@
 """What does training learn whose gradients are compressed between hosts, and how soon?
 
-On emulated hosts a small model (benchmarks/compressed_tasks.py) learns from the same weights
+On emulated hosts a small model (tasks.py) learns from the same weights
 and samples in every format, with several seeds. The `forgetful` formats forget what they leave
 out; they show what keeping that is worth.
 
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import harness
-from benchmarks.compressed_tasks import KINDS
+from benchmarks.compressed_training.tasks import KINDS
 from hvd_ext.cli import at_least, output_file, progress
 from testbed import ranks
 from testbed.emulated_hosts import emulated_hosts

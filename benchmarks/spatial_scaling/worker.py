@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gloo, harness
-from benchmarks.spatial_cases import Case, training_step
+from benchmarks.spatial_scaling.cases import Case, training_step
 from testbed import timing
 
 

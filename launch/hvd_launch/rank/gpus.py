@@ -1,8 +1,7 @@
-"""`hvd-launch exec`: inside a rank, sets what it sees of the GPUs, then runs its program."""
+"""The environment of a rank's program: what it sees of the GPUs."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import shutil
@@ -10,61 +9,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvd_ext.errors import HvdExtError, UsageError
-from hvd_launch.backends.libraries import LIBRARIES, find
-from hvd_launch.machine import gpus
+from hvd_launch.backends.libraries import find
 from hvd_launch.rank import visibility
-from hvd_launch.rank.environment import RankInfo, rank_info
+from hvd_launch.rank.environment import RankInfo
 
-HELP = "inside a rank: choose the GPUs it sees, then run a command"
-EXAMPLE = "horovodrun -np 4 hvd-launch exec -- python train.py"
 _SET_DEVICE_SHIM = Path(__file__).resolve().parent / "set_device_shim"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Run COMMAND in the place of this process, which a launcher has started as a rank, with "
-        "CUDA_VISIBLE_DEVICES set before the program starts: later it has no effect."
-    )
-    parser.add_argument(
-        "--visibility",
-        choices=("auto", *visibility.STRATEGIES),
-        default="auto",
-        help="; ".join(f"{name}: {text}" for name, text in visibility.STRATEGIES.items())
-        + "; auto: what suits the MPI library (default)",
-    )
-    parser.add_argument("--backend", choices=sorted(LIBRARIES), help="the MPI library, if known")
-    # For `hvd-launch run`, which reads what this makes of the rank's output.
-    parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
-
-
-def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
-    """Run the command in this process's place; with --report, as its child."""
-    here = rank_info(os.environ)
-    if here is None:
-        raise UsageError(
-            "not started by a launcher, so this process has no rank: put hvd-launch exec between "
-            "mpirun, srun or horovodrun and the program"
-        )
-    program = shutil.which(command[0])
-    if program is None:
-        raise UsageError(
-            f"{command[0]!r}: command not found on this host; check its spelling, and PATH"
-        )
-    environ = rank_environment(os.environ, here, options.visibility, options.backend, gpus())
-    if options.report:
-        # Imported here: a rank that needs no report starts without it.
-        from hvd_launch.rank.relay import run_reporting
-
-        library = LIBRARIES.get(options.backend)
-        # Under srun the library's own launcher has no part in it.
-        packets = library is not None and library.mixes_packets and here.family == library.family
-        return run_reporting(program, command, environ, here.rank, packets)
-    sys.stderr.flush()
-    try:
-        os.execve(program, command, environ)
-    except OSError as error:
-        raise HvdExtError(f"{program} cannot be started: {error.strerror}") from error
 
 
 def rank_environment(

@@ -24,10 +24,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks import harness, kept_samples
+from benchmarks import harness
+from benchmarks.data_loading import kept_samples
 from hvd_ext.cli import at_least, progress
 from hvd_ext.data import DataLoader, Dataset, Order, PackedFile
 from hvd_ext.data.pack import pack
@@ -264,33 +263,32 @@ def _kept(root: Path, samples: int, rounds: int) -> dict[str, Any]:
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(title=f"{result['packed']['images']} images, {_THREADS} threads")
     columns = ("packed against folder", "times as fast", "middle half of rounds", "95 % interval")
-    for column in columns:
-        table.add_column(column, justify="left" if column.startswith("packed") else "right")
+    rows = []
     for name, value in result["packed"]["ratios"].items():
         low, high = value["rounds"]["low"], value["rounds"]["high"]
         words = name.removeprefix("packed_vs_folder_").replace("_", " ")
         pairs = f"{value['pairs']['low']:.2f} .. {value['pairs']['high']:.2f}"
-        table.add_row(words, f"{value['ratio']:.2f}", f"{low:.2f} .. {high:.2f}", pairs)
-    Console(width=100).print(table)
-    table = Table(title="a step against its parts, on a slowed disk")
-    for column in ("longer part", "look-ahead 2: over that part", "none: over the sum"):
-        table.add_column(column, justify="left" if column == "longer part" else "right")
-    for name, case in result["look_ahead"].items():
-        row = (f"{case[key]:.2f}" for key in ("step_over_longer_part", "without_over_sum"))
-        table.add_row(name, *row)
-    Console(width=100).print(table)
-    title = f"a store of {result['store']['samples']} MiB against reading again, 2 ranks"
-    table = Table(title=title)
-    for column in ("ranks", "file", "times as fast", "middle half of rounds"):
-        table.add_column(column, justify="left" if column in ("ranks", "file") else "right")
+        rows.append((words, f"{value['ratio']:.2f}", f"{low:.2f} .. {high:.2f}", pairs))
+    title = f"{result['packed']['images']} images, {_THREADS} threads"
+    harness.print_table(title, columns, rows, width=100)
+
+    parts = ("longer part", "look-ahead 2: over that part", "none: over the sum")
+    keys = ("step_over_longer_part", "without_over_sum")
+    ratios = (
+        (name, *(f"{case[key]:.2f}" for key in keys)) for name, case in result["look_ahead"].items()
+    )
+    harness.print_table("a step against its parts, on a slowed disk", parts, ratios, width=100)
+
+    rows = []
     for name in ("one_node", "between_nodes"):
         for cache in ("cold", "warm"):
             value = result["store"][name][f"over_{cache}"]
             spread = f"{value['rounds']['low']:.2f} .. {value['rounds']['high']:.2f}"
-            table.add_row(name.replace("_", " "), cache, f"{value['ratio']:.2f}", spread)
-    Console(width=100).print(table)
+            rows.append((name.replace("_", " "), cache, f"{value['ratio']:.2f}", spread))
+    title = f"a store of {result['store']['samples']} MiB against reading again, 2 ranks"
+    columns = ("ranks", "file", "times as fast", "middle half of rounds")
+    harness.print_table(title, columns, rows, left=2, width=100)
 
 
 if __name__ == "__main__":

@@ -1,39 +1,27 @@
-"""What hvd_ext changes: the same trainings with Horovod, as it comes and set by hand, and hvd_ext.
-
-A small EDSR learns from photographs, ResNet-50 runs on random data, both at 2 ranks
-under horovodrun and hvprof. The arms take turns, a part of the training each, and beside
-them the same ranks train without any exchange: the limit. The seed is the same, so EDSR's
-losses must be, to the last bit: that is checked. The gradients of EDSR in its published size
-are exchanged alone, beside a copy of as many bytes. Last, what was learnt is judged: EDSR on
-photographs, and ResNet-18 on digits, which must be the same with both exchanges, and good.
-"""
+"""The parts of the demo: what is trained and exchanged, how long, and what is checked."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
-import os
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 import hvprof
-from benchmarks import harness, picture
-from benchmarks.demo_quality import DIGITS, judge_edsr, read_digits
-from benchmarks.demo_stages import PHOTOGRAPHS, Stages, built_beside
-from benchmarks.demo_table import ARMS, PEERS, Row, conclusion, draw
-from hvd_ext.cli import at_least
+from benchmarks import harness
+from benchmarks.demo import picture
+from benchmarks.demo.quality import DIGITS, judge_edsr, read_digits
+from benchmarks.demo.stages import PHOTOGRAPHS, Stages
+from benchmarks.demo.table import ARMS, PEERS, Row
 from hvprof.analysis.inputs import load_side
 from hvprof.reporters.comparison import render
 from testbed import ranks
 
-_EXAMPLE = "example: python -m benchmarks.demo --output runs/demo"
 RANKS = 2
 # Astronaut was not trained on; the part of it that the picture shows: left, top, right, bottom.
 PHOTOGRAPH, CROP = "astronaut.png", (150, 10, 310, 170)
@@ -66,49 +54,6 @@ class Lengths:
     resnet_steps: int = 8
     exchange_rounds: int = 1
     exchanges: int = 5
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.demo", description=__doc__.splitlines()[0], epilog=_EXAMPLE
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="an earlier demo is replaced, once this one is complete",
-    )
-    parser.add_argument(
-        "--steps",
-        type=at_least(Lengths.rounds),
-        default=Lengths.edsr_total,
-        help=f"training steps of EDSR ({Lengths.edsr_total})",
-    )
-    options = parser.parse_args(arguments)
-    turn = min(Lengths.edsr_steps, options.steps // Lengths.rounds)
-    lengths = Lengths(edsr_steps=turn, edsr_total=options.steps)
-    began_s = time.monotonic()
-    with built_beside(options.output) as folder:
-        demo = Demo(folder, lengths)
-        rows = [*demo.train_edsr(), *demo.train_resnet(), demo.exchange()]
-        quality = {**demo.evaluate(), "digits_accuracy": demo.learn_digits()}
-        summary = {
-            "rows": [row.as_json() for row in rows],
-            **quality,
-            "ranks": RANKS,
-            "arms": {name: asdict(arm) for name, arm in ARMS.items()},
-            "lengths": asdict(lengths),
-            "edsr_flags": EDSR,
-            "resnet50_flags": RESNET,
-            "digits_flags": DIGITS,
-            "stages": demo.stages.as_json(),
-            "seconds": round(time.monotonic() - began_s, 1),
-        }
-        harness.write_result(folder / "summary.json", summary)
-    Console().print(draw(rows, _caption(demo)))
-    Console().print(conclusion(summary, options.output))
-    return 0
 
 
 class Demo:
@@ -325,18 +270,3 @@ def _turns(number: int, arms: Iterable[str]) -> list[str]:
 
 def _words(options: Mapping[str, object]) -> list[object]:
     return [word for option in options.items() for word in option]
-
-
-def _caption(demo: Demo) -> str:
-    variables = ARMS["horovod_by_hand"].variables
-    by_hand = ", ".join(f"{name}={value}" for name, value in variables.items())
-    return (
-        f"{RANKS} ranks, {os.cpu_count()} cores; medians of {demo.lengths.rounds} rounds in turns; "
-        f"allreduce: time of a rank, by hvprof. By hand: {by_hand}. No exchange: the same ranks at "
-        "once, freed memory kept; for gradients alone, a copy of as many bytes. "
-        f"{demo.stages.on_the_load()}"
-    )
-
-
-if __name__ == "__main__":
-    harness.run(main, "demo")

@@ -26,10 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks import compressed_peers, gradients, harness, shapes
+from benchmarks import gradients, harness, shapes
+from benchmarks.compression import peers
 from hvd_ext.cli import above_zero
 from hvd_ext.units import parse_bytes
 from testbed import ranks, timing
@@ -85,30 +83,30 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(result: dict[str, Any]) -> None:
-    table = Table(
-        title=f"{result['model']}: {result['message_bytes'] / 1e6:.1f} MB, {result['hosts']} hosts "
-        f"x {result['ranks_per_host']} ranks, {result['gbit']:g} Gbit/s"
-    )
-    table.add_column("")
     columns = ("ms", "middle half", "of none", "of Horovod", "MB from a host", "formula", "of link")
-    for column in columns:
-        table.add_column(column, justify="right")
+    rows: list[tuple[str, ...]] = []
     for row in (*result["formats"], *result["peers"]):
         if row["name"] == _PEERS[0]:
-            table.add_section()
-        ms, formula = row["time_ms"], row["formula_bytes"]
-        table.add_row(
-            row["name"],
-            f"{ms['median']:.0f}",
-            f"{ms['low']:.0f} to {ms['high']:.0f}",
-            f"{row['ratio_vs_none']:.2f} x",
-            f"{row['ratio_vs_horovod']:.2f} x",
-            f"{row['wire_bytes'] / 1e6:.1f}",
-            "" if formula is None else f"{formula / 1e6:.1f}",
-            f"{row['share_of_link']:.2f}",
+            rows.append(())
+        formula = row["formula_bytes"]
+        rows.append(
+            (
+                row["name"],
+                *harness.times(row["time_ms"], 0),
+                f"{row['ratio_vs_none']:.2f} x",
+                f"{row['ratio_vs_horovod']:.2f} x",
+                f"{row['wire_bytes'] / 1e6:.1f}",
+                "" if formula is None else f"{formula / 1e6:.1f}",
+                f"{row['share_of_link']:.2f}",
+            )
         )
-    console = Console(width=100)
-    console.print(table)
+    console = harness.print_table(
+        f"{result['model']}: {result['message_bytes'] / 1e6:.1f} MB, {result['hosts']} hosts "
+        f"x {result['ranks_per_host']} ranks, {result['gbit']:g} Gbit/s",
+        ("", *columns),
+        rows,
+        width=100,
+    )
     console.print(f"auto: {result['auto_chose']}; Horovod's cycle: {result['cycle_ms']:g} ms")
 
 
@@ -131,9 +129,9 @@ def _work(options: argparse.Namespace) -> None:
         "powersgd": _hvd_ext(low_rank),
         "auto": _hvd_ext(auto),
         "horovod": gradients.horovod(model),
-        "horovod_fp16": compressed_peers.horovod_fp16(model),
-        "gloo_fp16": compressed_peers.gloo_fp16(model),
-        "gloo_powersgd": compressed_peers.gloo_powersgd(model, _RANK),
+        "horovod_fp16": peers.horovod_fp16(model),
+        "gloo_fp16": peers.gloo_fp16(model),
+        "gloo_powersgd": peers.gloo_powersgd(model, _RANK),
     }
     for name, contender in contenders.items():
         _check(name, contender)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo_stages import Stages
+from benchmarks.demo.stages import Stages
 from benchmarks.harness import BenchmarkError
 
 LEAST_ACCURACY = 0.95

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import gloo
 from benchmarks.harness import BenchmarkError
-from benchmarks.training_cases import CASES, Training
+from benchmarks.training_step.cases import CASES, Training
 from testbed import turns, usage
 
 # Each rank goes round these, so that there is something to learn.

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.harness import BenchmarkError
 from testbed import timing
 
-Answer = dict[str, Any]  # what a rank made of a turn, as benchmarks.training_worker gives it
+Answer = dict[str, Any]  # what a rank made of a turn, as benchmarks.training_step.worker gives it
 Turns = Sequence[Sequence[Answer]]  # of a job; its ranks in any order
 
 _APART = ("alone", "alone_together")

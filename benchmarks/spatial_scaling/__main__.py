@@ -23,12 +23,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import harness
-from benchmarks.spatial_cases import CASES
-from benchmarks.spatial_worker import peak_memory, step_times
+from benchmarks.spatial_scaling.cases import CASES
+from benchmarks.spatial_scaling.worker import peak_memory, step_times
 from hvd_ext.cli import at_least
 from hvd_ext.units import format_bytes
 from testbed import ranks, timing
@@ -97,26 +94,27 @@ def _case(name: str, size: int, rounds: int) -> dict[str, Any]:
 
 
 def _print(results: list[dict[str, Any]]) -> None:
-    table = Table(title="one sample, shared by ranks of one thread each")
     figures = ("efficiency", "busy", "alike", "peak memory", "no overlap", "DTensor")
-    for column in ("case", "ranks", "alone s", "shared s", *figures):
-        table.add_column(column, justify="left" if column == "case" else "right")
+    rows = []
     for result in results:
         peak = result["peak_memory_bytes"]
         dtensor = result.get("ratio_vs_dtensor")
-        table.add_row(
-            result["name"],
-            str(result["ranks"]),
-            f"{result['time_s']['alone']['median']:.3f}",
-            f"{result['time_s']['split']['median']:.3f}",
-            f"{result['efficiency']:.3f}",
-            f"{result['efficiency_busy']:.3f}",
-            f"{result['efficiency_alike']:.3f}",
-            f"{result['peak_memory_ratio']:.2f} x {format_bytes(peak['alone'])}",
-            f"{result['ratio_vs_no_overlap']:.2f} x",
-            f"{dtensor:.2f} x" if dtensor else "cannot",
+        rows.append(
+            (
+                result["name"],
+                str(result["ranks"]),
+                f"{result['time_s']['alone']['median']:.3f}",
+                f"{result['time_s']['split']['median']:.3f}",
+                f"{result['efficiency']:.3f}",
+                f"{result['efficiency_busy']:.3f}",
+                f"{result['efficiency_alike']:.3f}",
+                f"{result['peak_memory_ratio']:.2f} x {format_bytes(peak['alone'])}",
+                f"{result['ratio_vs_no_overlap']:.2f} x",
+                f"{dtensor:.2f} x" if dtensor else "cannot",
+            )
         )
-    Console().print(table)
+    columns = ("case", "ranks", "alone s", "shared s", *figures)
+    harness.print_table("one sample, shared by ranks of one thread each", columns, rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What is learnt when gradients are compressed."""

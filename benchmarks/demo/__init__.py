@@ -1,0 +1,1 @@
+"""What hvd_ext changes, in one table."""

@@ -1,0 +1,1 @@
+"""What recording costs."""

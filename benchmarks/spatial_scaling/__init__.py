@@ -1,0 +1,1 @@
+"""One sample shared by several ranks."""

@@ -1,0 +1,1 @@
+"""A whole training step, with hvd_ext and its peers."""
