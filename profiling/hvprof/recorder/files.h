@@ -107,6 +107,8 @@ static struct recorder *create_recorder(const char *directory, int rank, int siz
     if (events)
         open_trace(made, directory, events);
     memcpy(file->magic, "hvprof\r\n", sizeof file->magic);
+    if (made->trace && size > 1)
+        msync(file, offsetof(struct recording, names), MS_SYNC); /* for rank 0, on another host */
     return made;
 }
 
