@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+from collections.abc import Callable
+
+from hvd_ext.errors import UsageError
 
 CASES = int(os.environ.get("HVD_EXT_TEST_FUZZ", "20"))
 
@@ -34,3 +38,25 @@ def damaged(content: bytes, seed: int) -> bytes:
         elif edit == "noise":
             data[start:end] = rng.randbytes(end - start)
     return bytes(data)
+
+
+def refusal(command: Callable[[], int], seconds: int = 60) -> str | None:
+    """What a command says that refuses its input; None where it succeeds.
+
+    Raises:
+        TimeoutError: it is still running after so many seconds.
+    """
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"still running after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        command()
+    except UsageError as error:
+        return str(error)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return None

@@ -145,3 +145,39 @@ def test_another_program_can_start_the_job(tmp_path: Path) -> None:
     # A job that succeeded and recorded nothing is an error.
     assert hvprof("close", folder).returncode == 1
     assert hvprof("close", tmp_path).returncode == 2
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["mpirun", "-x", f"WANDB={SECRET}", "-x", "PATH", "python", "train.py"],
+        ["mpiexec", "-genv", "WANDB", SECRET, "-env", "lower", SECRET, "python", "train.py"],
+        ["job", f"--env=wandb={SECRET}", "--env", f"wandb={SECRET}", "python", "train.py"],
+        ["srun", f"--export=ALL,wandb={SECRET}", "python", "train.py"],
+        ["env", f"http_proxy=http://me:{SECRET}@host", "python", "train.py"],
+        ["mpirun_rsh", "-np", "2", f"wandb={SECRET}", f"B={SECRET}", "./program"],
+        ["python", "train.py", "--api-key", SECRET, f"--hf_token={SECRET}", f"password={SECRET}"],
+        ["sh", "-c", f"export KEY='a {SECRET}'; x={SECRET} mpirun python t.py --token {SECRET}"],
+        ["sh", "-c", f"mpirun -x wandb={SECRET} -genv A {SECRET} python train.py"],
+    ],
+)
+def test_secrets_stay_out_of_what_is_shared(command: list[str], tmp_path: Path) -> None:
+    write_job(tmp_path / "earlier", 2, command=tuple(command))
+    assert hvprof("env", "-o", tmp_path / "run", "--", *command).returncode == 0
+    meta = (tmp_path / "run" / "meta.json").read_text()
+    assert len(json.loads(meta)["command"]) == len(command)
+    # A recording that an earlier version made shows none either.
+    page = tmp_path / "a.html"
+    assert hvprof("report", tmp_path / "earlier", "--html", page).returncode == 0
+    for text in (meta, page.read_text()):
+        assert "***" in text
+        assert SECRET not in text
+
+
+def test_settings_that_are_no_secrets_stay_readable(tmp_path: Path) -> None:
+    command = ["python", "train.py", "--lr=0.1", "--max-tokens", "5", "--tokenizer", "x", "lr=0.1"]
+    assert hvprof("env", "-o", tmp_path / "run", "--", *command).returncode == 0
+    assert json.loads((tmp_path / "run" / "meta.json").read_text())["command"] == command

@@ -28,16 +28,25 @@ from hvprof.recording.model import Cell, RankRecording, Region, Step
 
 def write_rank(directory: Path, rank: RankRecording) -> Path:
     """Write one rank's file into a directory, as `load` reads it back; returns its path."""
-    path = directory / f"rank-{rank.rank:05d}.hvprof"
+    path = rank_path(directory, rank.rank)
     path.write_bytes(encode_rank(rank))
     return path
+
+
+def rank_path(directory: Path, rank: int) -> Path:
+    """The file of a rank in a recording's folder."""
+    return directory / f"rank-{rank:05d}.hvprof"
 
 
 def encode_rank(rank: RankRecording) -> bytes:
     """The file of a rank (times to a nanosecond).
 
     Args:
-        rank: at most 4096 cells and regions, 256 names and 127 communicators.
+        rank: at most 256 names and 127 communicators.
+
+    Raises:
+        OverflowError: it has more than 4096 cells and regions, or a number that is negative or
+            exceeds the bits of its field.
     """
     fixed = np.zeros(1, FIXED)
     header = fixed[0]["header"]
@@ -45,7 +54,8 @@ def encode_rank(rank: RankRecording) -> bytes:
     communicators = _communicators(rank)
     rows = [_cell(cell, names, communicators) for cell in rank.cells]
     rows += [_region(region, names) for region in rank.regions]
-    assert len(rows) <= MOST_CELLS
+    if len(rows) > MOST_CELLS:
+        raise OverflowError(f"{len(rows)} kinds of calls, at most {MOST_CELLS}")
     table = np.array(rows, CELL)
     header["magic"] = np.void(MAGIC)
     header["version"] = VERSION

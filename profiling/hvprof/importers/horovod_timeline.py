@@ -19,7 +19,7 @@ from typing import Any
 from hvd_ext.errors import UsageError
 from hvprof.format.bins import bin_edges, bin_index, bucket_index
 from hvprof.format.layout import BLOCKS
-from hvprof.format.writer import write_rank
+from hvprof.format.writer import encode_rank, rank_path
 from hvprof.recording.model import Cell, RankRecording
 from hvprof.recording.session import prepare_directory, write_meta
 
@@ -36,6 +36,10 @@ _ITEM_BYTES = {
     **dict.fromkeys(("int64", "float64"), 8),
 }
 _START = "start_time_since_epoch_in_micros"
+# What a timeline can mean: it lasts a year at most, starts before 2286, and a message is of less
+# than 1 EB. Whatever holds other numbers is damaged.
+_MOST_US, _MOST_START_US, _MOST_BYTES = 3.2e13, 10**16, 10**18
+_MOST_DIGITS, _MOST_RANKS = 18, 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def import_timeline(
         0, the exit code.
 
     Raises:
-        UsageError: it is not a timeline, or does not say how many ranks there were.
+        UsageError: it is not a timeline, does not say how many ranks there were, or has numbers
+            that a recording does not hold.
     """
     events = read_events(timeline)
     messages = fused_messages(events)
@@ -100,9 +105,9 @@ def import_timeline(
     if not size:
         raise UsageError(f"{timeline} does not say how many ranks there were: give --size N")
     epoch = (event["args"].get(_START) for event in events if isinstance(event.get("args"), dict))
-    start_us = next((value for value in epoch if isinstance(value, int) and value >= 0), 0)
+    starts = (value for value in epoch if isinstance(value, int) and 0 <= value < _MOST_START_US)
+    start_us = next(starts, 0)
     end_us = max(message.end_us for message in messages)
-    prepare_directory(directory, force=force)
     rank = RankRecording(
         rank=0,
         size=size,
@@ -116,7 +121,12 @@ def import_timeline(
         mpi_library="",
         cells=_cells(messages, size),
     )
-    write_rank(directory, rank)
+    try:
+        content = encode_rank(rank)
+    except OverflowError as error:
+        raise UsageError(f"{timeline} does not fit into a recording: {error}") from None
+    prepare_directory(directory, force=force)
+    rank_path(directory, 0).write_bytes(content)
     write_meta(
         directory,
         {
@@ -144,10 +154,10 @@ def read_events(timeline: Path) -> list[dict[str, Any]]:
         events = json.loads(text)
     except RecursionError:
         events = None
-    except json.JSONDecodeError:
+    except ValueError:  # also of a number of thousands of digits
         try:
             events = json.loads(text[: text.rfind("}") + 1] + "]")
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             events = None
     if not isinstance(events, list):
         raise UsageError(f"{timeline} is not a Horovod timeline: give HOROVOD_TIMELINE's file")
@@ -168,6 +178,8 @@ def fused_messages(events: Iterable[dict[str, Any]]) -> list[Message]:
         pid, now_us, phase = event.get("pid"), event.get("ts"), event.get("ph")
         if not isinstance(pid, int) or not isinstance(now_us, int | float):
             continue
+        if not 0 <= now_us <= _MOST_US:  # nor is NaN
+            continue
         stack = stacks[pid]
         if phase == "B":
             name = str(event.get("name"))
@@ -178,7 +190,7 @@ def fused_messages(events: Iterable[dict[str, Any]]) -> list[Message]:
         elif phase == "E" and stack:
             name, begin_us = stack.pop()
             message = of_tensor.get(pid)
-            if name.startswith("NEGOTIATE_"):
+            if name.startswith("NEGOTIATE_") and begin_us <= now_us:
                 messages.append(Message("negotiate", "native", "", 0, 1, begin_us, now_us))
             elif message and _EXCHANGE.fullmatch(name):
                 # They end one after the other in the file; the first is the nearest to it.
@@ -209,10 +221,10 @@ def _finish_tensor(message: _Open, pid: int, details: object) -> list[Message]:
     message.unfinished.discard(pid)
     if isinstance(details, dict):
         datatype = str(details.get("dtype"))
-        shape = re.findall(r"\d+", str(details.get("shape")))
-        if datatype in _ITEM_BYTES:
+        tensor_bytes = _tensor_bytes(datatype, str(details.get("shape")))
+        if tensor_bytes is not None:
             message.datatype = datatype
-            message.message_bytes += _ITEM_BYTES[datatype] * math.prod(map(int, shape))
+            message.message_bytes += tensor_bytes
             message.tensors += 1
     if message.unfinished or not message.tensors or message.end_us is None:
         return []
@@ -229,10 +241,20 @@ def _finish_tensor(message: _Open, pid: int, details: object) -> list[Message]:
     ]
 
 
+def _tensor_bytes(datatype: str, shape: str) -> int | None:
+    """Bytes of a tensor; None where its type is not known, or it is larger than any."""
+    sizes = re.findall(r"\d+", shape)
+    if datatype not in _ITEM_BYTES or any(len(size) > _MOST_DIGITS for size in sizes):
+        return None
+    tensor_bytes = _ITEM_BYTES[datatype] * math.prod(map(int, sizes))
+    return tensor_bytes if tensor_bytes < _MOST_BYTES else None
+
+
 def _ranks_in(events: Iterable[dict[str, Any]]) -> int:
     """One more than the highest rank that was seen to be ready; 0 if none was."""
     names = (str(event.get("name")) for event in events if event.get("ph") == "X")
-    return max((int(name) + 1 for name in names if name.isdecimal()), default=0)
+    ranks = (int(name) for name in names if name.isdecimal() and len(name) < _MOST_DIGITS)
+    return max((rank + 1 for rank in ranks if rank < _MOST_RANKS), default=0)
 
 
 def _cells(messages: Iterable[Message], size: int) -> tuple[Cell, ...]:

@@ -34,11 +34,12 @@ static bool has_room(struct recorder *into, uint32_t cells)
         return true;
     if (cells > CELLS)
         return false;
-    uint32_t wanted = into->cells_there + CELLS_AT_ONCE;
-    size_t end = offsetof(struct recording, cells) + wanted * sizeof(struct cell);
-    if (posix_fallocate(into->descriptor, 0, (off_t)end))
+    size_t end = offsetof(struct recording, cells) + into->cells_there * sizeof(struct cell);
+    /* From the end on: where glibc must emulate it, it writes zeros over zeros that it has read,
+     * which another thread may be counting in. */
+    if (posix_fallocate(into->descriptor, (off_t)end, CELLS_AT_ONCE * sizeof(struct cell)))
         return false;
-    into->cells_there = wanted;
+    into->cells_there += CELLS_AT_ONCE;
     return true;
 }
 

@@ -1,6 +1,7 @@
 /* How far this rank's clock is from rank 0's, so that traces of several hosts can be laid
- * side by side. Only a job that is traced does this: when MPI starts and when it ends, on
- * a communicator of its own; ranks on one clock need it once, and those on rank 0's never.
+ * side by side. Only a job does this of which all ranks are traced (decision.h): when MPI starts
+ * and when it ends, on a separate communicator; ranks on one clock need it once, and those on
+ * rank 0's never.
  */
 #ifndef HVPROF_CLOCKS_H
 #define HVPROF_CLOCKS_H

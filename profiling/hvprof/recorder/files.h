@@ -12,6 +12,8 @@
 
 #include "recorder.h"
 
+enum { MOST_EVENTS_BITS = 40 }; /* of a trace: 2^40 calls take 64 TiB */
+
 /* A new file, of which `bytes` are there and `reach` can be addressed as it grows. */
 static void *map_file(const char *path, size_t bytes, size_t reach, int *descriptor)
 {
@@ -51,8 +53,13 @@ static void begin_recording(struct recorder *into)
 static void open_trace(struct recorder *into, const char *directory, uint64_t events)
 {
     char path[4096];
-    size_t bytes = (events + 1) * sizeof(struct event); /* the first place is the head */
     int descriptor;
+    if (events >> MOST_EVENTS_BITS) {
+        fprintf(stderr, "hvprof: rank %d has no trace: HVPROF_TRACE is %llu, use at most 2^%d\n",
+                into->file->rank, (unsigned long long)events, MOST_EVENTS_BITS);
+        return;
+    }
+    size_t bytes = (events + 1) * sizeof(struct event); /* the first place is the head */
     snprintf(path, sizeof path, "%s/rank-%05d.trace", directory, into->file->rank);
     char *map = map_file(path, bytes, bytes, &descriptor);
     if (!map) {
@@ -100,6 +107,8 @@ static struct recorder *create_recorder(const char *directory, int rank, int siz
     if (events)
         open_trace(made, directory, events);
     memcpy(file->magic, "hvprof\r\n", sizeof file->magic);
+    if (made->trace && size > 1)
+        msync(file, offsetof(struct recording, names), MS_SYNC); /* for rank 0, on another host */
     return made;
 }
 

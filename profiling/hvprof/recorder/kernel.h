@@ -21,7 +21,7 @@ struct usage {
 static struct {
     _Atomic uint32_t lock, end;
     struct {
-        pthread_t thread;
+        uint64_t thread;
         clockid_t clock;
         uint64_t begin_ns, last_ns;
     } at[THREADS];
@@ -39,7 +39,7 @@ static void list_this_thread(void)
     clockid_t clock;
     if (end < THREADS && !pthread_getcpuclockid(pthread_self(), &clock)) {
         uint64_t now_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-        communicating.at[end].thread = pthread_self();
+        communicating.at[end].thread = thread_number();
         communicating.at[end].clock = clock;
         communicating.at[end].begin_ns = communicating.at[end].last_ns = now_ns;
         communicating.end = end + 1;
@@ -60,7 +60,7 @@ static uint64_t communicating_ns(void)
     uint64_t sum = 0;
     lock(&communicating.lock);
     for (uint32_t i = 0; i < communicating.end; i++) {
-        if (pthread_equal(communicating.at[i].thread, pthread_self()))
+        if (communicating.at[i].thread == thread_number())
             continue;
         struct timespec now;
         uint64_t *last_ns = &communicating.at[i].last_ns;

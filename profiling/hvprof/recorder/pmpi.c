@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "clocks.h"
 #include "counting.h"
+#include "decision.h"
 #include "files.h"
 #include "registration_cache.h"
 
@@ -259,13 +260,14 @@ static void start(void)
     mpi.comm_rank(mpi.world, &rank);
     mpi.comm_size(mpi.world, &size);
     name_clock(clock, sizeof clock);
-    /* Before anything that may fail on one rank alone. */
-    clocks_are_compared = events > 0 && size > 1;
+    struct recorder *made = create_recorder(directory, rank, size, events);
+    clocks_are_compared = events > 0 && size > 1 &&
+                          all_have_traces(directory, rank, size, made && made->trace,
+                                          FILES_WITHIN_MS);
     if (clocks_are_compared) {
         mpi.comm_dup(mpi.world, &clock_comm);
         offset = compare_clocks(clock);
     }
-    struct recorder *made = create_recorder(directory, rank, size, events);
     if (!made)
         return;
     mpi.get_library_version(library, &length);

@@ -30,6 +30,17 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* From 1 on, in the order in which threads first ask. Unlike a pthread_t or a thread's id of the
+ * kernel it is never given to another thread. */
+static uint64_t thread_number(void)
+{
+    static _Atomic uint64_t last;
+    static _Thread_local uint64_t number;
+    if (!number)
+        number = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+    return number;
+}
+
 static void lock(_Atomic uint32_t *held)
 {
     while (atomic_exchange_explicit(held, 1, memory_order_acquire))

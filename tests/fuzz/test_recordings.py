@@ -1,0 +1,109 @@
+"""Damaged recordings: a report or one clear line, never a traceback, a hang or silent damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hvprof
+from hvprof.cli import main
+from hvprof.format.key import Key, encode
+from hvprof.format.layout import EVENT, VERSION
+from hvprof.format.writer import write_rank
+from tests.fuzz.damage import CASES, damaged, refusal
+from tests.made_recordings import write_job
+
+CALLS = 60
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of two ranks with traces, and a report of it as page and JSON."""
+    folder = tmp_path_factory.mktemp("sound")
+    run = write_job(folder / "run", 2, steps=40)
+    for rank in hvprof.load(run).ranks:
+        write_rank(run, dataclasses.replace(rank, trace_capacity=CALLS, trace_calls=CALLS))
+        ring = np.zeros(CALLS + 1, EVENT)
+        key = encode(Key(2, 1, size_bin=45))
+        for call in range(1, CALLS + 1):
+            begin = 10**9 + 10**6 * call
+            ring[call] = (call, begin, begin + 10**5, 0, key, 4096, call, 7, -1, 0)
+        head = b"hvtrace\n" + np.array([VERSION, rank.rank], "<u4").tobytes()
+        trace = head.ljust(EVENT.itemsize, b"\0") + ring[1:].tobytes()
+        (run / f"rank-{rank.rank:05d}.trace").write_bytes(trace)
+    assert main(["report", str(run), "--html", str(folder / "report.html")]) == 0
+    return folder
+
+
+def is_accepted(*words: str | Path) -> bool:
+    """Whether a command succeeds; else it ends with one line."""
+    refused = refusal(lambda: main(list(map(str, words))))
+    assert "\n" not in (refused or "")
+    return refused is None
+
+
+def numbers(value: Any) -> list[float]:
+    if isinstance(value, dict | list):
+        inside = value.values() if isinstance(value, dict) else value
+        return [number for one in inside for number in numbers(one)]
+    return [value] if isinstance(value, int | float) else []
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_a_damaged_recording(
+    seed: int, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(sound / "run", run)
+    path = sorted(run.iterdir())[seed % len(list(run.iterdir()))]
+    content = path.read_bytes()
+    # Most of a rank's file is room for steps: its beginning and its end are what is in use.
+    used = content[:20_000] if seed % 2 else content[-8_000:]
+    at = content.index(used)
+    path.write_bytes(content[:at] + damaged(used, seed) + content[at + len(used) :])
+    capsys.readouterr()
+    if is_accepted("report", run, "--json"):
+        report = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert all(map(math.isfinite, numbers(report)))
+        # What is gone is not passed over: both ranks are there, or the report names the other.
+        assert is_accepted("report", run)
+        printed = capsys.readouterr().out
+        assert len(report["ranks"]) == report["size"] or "no recording of rank" in printed
+    # Comparisons take longest: one command a seed.
+    commands: tuple[tuple[str | Path, ...], ...] = (
+        ("report", run, "--html", tmp_path / "a.html", "--trace", tmp_path / "a.json"),
+        ("compare", sound / "run", run),
+        ("check", run, sound / "run", "--max-regression", "5%", "--json"),
+        ("limits", run),
+    )
+    is_accepted(*commands[seed // 2 % len(commands)])
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_a_damaged_report(
+    seed: int, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (sound / "report.html").read_bytes()
+    data = page.index(b'id="hvprof-data"')
+    path = tmp_path / "report.html"
+    path.write_bytes(page[:data] + damaged(page[data:], seed))
+    capsys.readouterr()
+    if is_accepted("compare", sound / "report.html", path, "--json"):
+        report = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert all(map(math.isfinite, numbers(report)))
+
+
+@pytest.mark.parametrize("name", ["rank-00000.hvprof", "rank-00001.trace"])
+def test_a_file_that_is_cut_anywhere_is_refused(name: str, sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound / "run", tmp_path / "run")
+    content = (sound / "run" / name).read_bytes()
+    for bytes_left in range(0, len(content), len(content) // CASES):
+        (tmp_path / "run" / name).write_bytes(content[:bytes_left])
+        assert not is_accepted("report", tmp_path / "run", "--trace", tmp_path / "a.json")
