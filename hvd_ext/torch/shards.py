@@ -179,7 +179,7 @@ class Shards:
                 f"the gradients' norm of order {norm_type} is {norm.item()}: they cannot be "
                 "clipped; error_if_nonfinite=False lets them be scaled all the same"
             )
-        factor = min(1.0, max_norm / (norm.item() + 1e-6))
+        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # stays NaN, as torch's does
         for grad in grads:
             grad.mul_(factor)
         return norm.to(torch.float32)

@@ -128,6 +128,17 @@ def test_a_norm_that_is_not_finite(comm, hvd):
         optimizer.clip_grad_norm_(1.0, error_if_nonfinite=True)
 
 
+@pytest.mark.ranks(3)
+def test_clipping_by_a_norm_that_is_not_a_number_spoils_every_weight(comm, hvd):
+    """As torch's does: a rank whose gradients are finite must not go on alone."""
+    model = build()
+    optimizer = wrap(model, True, "sgd")
+    (model(torch.randn(4, 3, 6, 6)).sum() + model.scale * float("nan")).backward()
+    assert optimizer.clip_grad_norm_(1.0).isnan()
+    optimizer.step()
+    assert all(p.isnan().all() for p in model.parameters())
+
+
 def by_synchronize_and_torchs_clipping(model, optimizer):
     for _ in range(6):
         optimizer.zero_grad()
