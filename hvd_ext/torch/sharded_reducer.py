@@ -74,6 +74,7 @@ class ShardedReducer(Reducer):
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         super()._place(arena, slots)
         assert isinstance(arena, ShardedArena)
+        arena.check_while_waiting(self._factory.refuse_join)
         self._shards.place(arena, slots)
 
     def _rebuild_buckets(self) -> None:
