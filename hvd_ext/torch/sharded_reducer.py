@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hvd_ext.arena.sharded import ShardedArena
+from hvd_ext.errors import UsageError
 from hvd_ext.torch.reducer import Reducer
+from hvd_ext.torch.sharded_gradient import ShardedGradient
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
@@ -40,6 +42,7 @@ class ShardedReducer(Reducer):
         Raises: as `synchronize`.
         """
         self._exchange()
+        self._shards.hide_gradients()
 
     def synchronize(self) -> None:
         """As of Reducer: `.grad` holds the whole sums."""
@@ -48,9 +51,19 @@ class ShardedReducer(Reducer):
             arena.give_sums()
 
     def adopt(self) -> None:
-        """Take in what the user put into `.grad` after `synchronize`."""
+        """Take in what the user put into `.grad` after `synchronize`.
+
+        Raises:
+            UsageError: there are gradients that ranks have not exchanged.
+        """
+        if self.in_flight:
+            raise UsageError(
+                "step() with gradients that ranks have not exchanged: pass no closure that calls "
+                "backward(), and call synchronize() before a step() inside skip_synchronize()"
+            )
         for slot in self._slots:
-            slot.adopt()
+            if not isinstance(slot.parameter.grad, ShardedGradient):
+                slot.adopt()
 
     def allow_parameters(self) -> None:
         """Let the node's ranks give theirs while this rank updates its own."""
@@ -66,6 +79,8 @@ class ShardedReducer(Reducer):
         for arena in self._sharded_arenas():
             arena.give_parameters()
         self._shards.updated()
+        if self._shards.changes_gradients:
+            self._shards.hide_gradients()
         self._rebuild_if_due()
 
     def _sharded_arenas(self) -> list[ShardedArena]:
