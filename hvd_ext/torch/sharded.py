@@ -65,6 +65,11 @@ def sharded_class(base: Any) -> Any:
             self._reducer.give_parameters()
             return result
 
+        def make_state(self) -> None:
+            """Take a step with zero gradients, as Horovod does to make state; collective."""
+            self._reducer.make_zeros()
+            self._update(None)
+
         def _clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Any:
             return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
 

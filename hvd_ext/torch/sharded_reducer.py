@@ -50,6 +50,12 @@ class ShardedReducer(Reducer):
         for arena in self._sharded_arenas():
             arena.give_sums()
 
+    def make_zeros(self) -> None:
+        """Have zeros for the gradients of this step, without an exchange."""
+        self.reset()
+        for slot in self._slots:
+            slot.contribute_zeros()
+
     def adopt(self) -> None:
         """Take in what the user put into `.grad` after `synchronize`.
 
