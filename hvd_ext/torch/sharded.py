@@ -79,11 +79,16 @@ def sharded_class(base: Any) -> Any:
             return result
 
         def make_state(self) -> None:
-            """Take a step with zero gradients, as Horovod does to make state; collective."""
+            """Take a step with zero gradients, as Horovod does to make state; collective.
+
+            Whatever state a rank has loaded is forgotten.
+            """
+            self.state.clear()
             self._reducer.make_zeros()
             self._update(None)
 
         def _clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Any:
+            self._reducer.adopt()
             return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
 
         def state_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,9 @@ class Shards:
         self._take(whole)
         groups = optimizer.param_groups
         self._group(groups)
-        self._share_attributes(vars(optimizer), vars(self._inner))
+        inner = vars(self._inner)
+        self._share_attributes(vars(optimizer), inner)
+        before = inner.copy()
 
         def take_gradients() -> None:
             adopt()
@@ -182,7 +185,8 @@ class Shards:
         take_gradients()
         result = self._step(self._inner, closure and closure_first)
         self.keep_state = True
-        self._share_attributes(vars(self._inner), vars(optimizer))
+        changed = {k: v for k, v in inner.items() if k not in before or before[k] is not v}
+        self._share_attributes(changed, vars(optimizer))
         for own, theirs in zip(self._inner.param_groups, groups, strict=True):
             # Some count steps there.
             theirs.update((k, v) for k, v in own.items() if k != "params")
@@ -236,10 +240,13 @@ class Shards:
                 f"the gradients' norm of order {norm_type} is {norm.item()}: they cannot be "
                 "clipped; error_if_nonfinite=False lets them be scaled all the same"
             )
+        dtypes = {s.parameter.dtype for s in self._slots if s.parameter.grad is not None}
+        norm = norm.to(reduce(torch.promote_types, dtypes) if dtypes else torch.float32)
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # stays NaN, as torch's does
         for grad in grads:
             grad.mul_(factor)
-        return norm.to(torch.float32)
+        self.hide_gradients()  # others' parts are not clipped here
+        return norm
 
     def _move(self, parameter: torch.nn.Parameter, home: torch.Tensor) -> None:
         home = home.as_strided(parameter.shape, grad_strides(parameter))

@@ -8,15 +8,19 @@ from hvd_ext.torch import shards
 from tests.ranks.asserts import parallel_assert
 from tests.sharding_patterns import (
     PATTERNS,
+    clipping,
     differences,
     gradients,
     models,
     optimizers,
     parameters,
     states,
+    weights,
 )
 
-assert all((gradients, models, optimizers, parameters, states))  # each adds its patterns
+assert all(
+    (clipping, gradients, models, optimizers, parameters, states, weights)
+)  # each adds its patterns
 # Shards of three ranks are the unevenest, and sums of three the least exact.
 ON_THREE_TOO = [name for number, name in enumerate(PATTERNS) if number % 4 == 0]
 
