@@ -83,6 +83,8 @@ class StallMonitor:
         self._hosts = topology.hosts
         self._limit_s = limit_s
         self._occasion = occasion
+        # Called between two slices of a wait: what it raises ends the wait.
+        self.check: Callable[[], None] = lambda: None
         # Asked for now: a thread may still be waiting here when MPI has ended.
         self._of_node = topology.node_world_ranks()
 
@@ -100,6 +102,7 @@ class StallMonitor:
             except ProcessLookupError as ended:
                 raise self.give_up(ended) from None
             except TimeoutError as late:
+                self.check()
                 waited_s = time.monotonic() - start_s
                 if waited_s >= self._limit_s:
                     raise self.give_up(late) from None

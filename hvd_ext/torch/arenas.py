@@ -18,6 +18,7 @@ from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_b
 from hvd_ext.arena.protocol import Arena
 from hvd_ext.compression.formats import CANDIDATES, NONE, Format
 from hvd_ext.errors import UsageError
+from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import lifecycle
@@ -212,6 +213,16 @@ class ArenaFactory:
         """Say that this rank begins a step, to those that have joined."""
         if self._begun is not None:
             self._begun.begin(optimizer)
+
+    def refuse_join(self) -> None:
+        """Raise where a rank that this one waits for has called hvd.join(), which it must not.
+
+        Raises:
+            UsageError: with a sharded optimizer; names the rank.
+        """
+        if self._begun is not None and (ranks := self._begun.refused_others()):
+            names = name_ranks(ranks, self._topology.hosts)
+            raise UsageError(f"{names} called {lifecycle.SHARDED_JOIN}")
 
     def _make(self, layout: Layout) -> Arena:
         if self._device.type == "cuda":

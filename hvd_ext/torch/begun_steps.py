@@ -2,7 +2,8 @@
 
 A rank that has joined must learn that others take a step, and of which optimizer. They
 write it into memory that the node's ranks share, which costs a step one store, and
-only the ranks that have joined read it.
+only the ranks that have joined read it. Where joining is refused, those that wait for the
+rank in a step must learn that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from hvd_ext.shm.regions import map_regions
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# A word is the number of steps begun, then the optimizer of the last one: one store.
+# The first word is the number of steps begun, then the optimizer of the last one: one store.
+# The second is 1 + the number of steps begun when the rank was last refused to join.
 _OPTIMIZER_BITS = 24
 
 
@@ -31,7 +33,7 @@ class BegunSteps:
             WindowError: on every rank of the node alike, with the first reason.
         """
         regions = map_regions(node, mmap.PAGESIZE)
-        self._words = [np.frombuffer(region, np.uint64, 1) for region in regions]
+        self._words = [np.frombuffer(region, np.uint64, 2) for region in regions]
         self._own = self._words[node.rank]
         self._count = 0
 
@@ -45,3 +47,17 @@ class BegunSteps:
         if latest >> _OPTIMIZER_BITS <= self._count:
             return None
         return latest & ((1 << _OPTIMIZER_BITS) - 1)
+
+    def refuse_join(self) -> None:
+        """Say that this rank would have joined, and was refused."""
+        self._own[1] = 1 + self._count
+
+    def refused_others(self) -> list[int]:
+        """Ranks of the node that were refused where this one has begun a step."""
+        words = [(int(begun) >> _OPTIMIZER_BITS, int(refused)) for begun, refused in self._words]
+        # Where all of them are refused, and go on, some are later than others.
+        return [
+            rank
+            for rank, (count, refused) in enumerate(words)
+            if refused == 1 + count <= self._count and refused != self._own[1]
+        ]

@@ -40,9 +40,10 @@ def broadcast_parameters(
 def broadcast_optimizer_state(
     optimizer: Any, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """As Horovod's, which a sharded optimizer's own state_dict() does not need.
+    """As Horovod's; what `drain` found on the root is broadcast too.
 
-    What `drain` found on the root is broadcast too.
+    Where the root has no state, all ranks make some by a step with zero gradients, as Horovod
+    does. Where it has, no weights change.
 
     Raises:
         UsageError: nodes have different weights, in the middle of a round, or gradients that
@@ -54,15 +55,32 @@ def broadcast_optimizer_state(
         "have each rank load the state that it saved",
     )
     if isinstance(getattr(optimizer, "_shards", None), Shards):
-        state = horovod.broadcast_object(optimizer.state_dict(), root_rank)
-        optimizer.load_state_dict(state)
+        state = optimizer.state_dict()
+        if not horovod.broadcast_object(bool(state["state"]), root_rank, name="has_state"):
+            optimizer.make_state()
+            state = optimizer.state_dict()
+        optimizer.load_state_dict(horovod.broadcast_object(state, root_rank))
         return
     reducer = getattr(optimizer, "_reducer", None)
     if not (isinstance(reducer, Reducer) and optimizer.keeps_more):
-        _horovods_state(optimizer, root_rank, model)
+        _broadcast_state(optimizer, root_rank, model)
         return
     optimizer.require_drained("broadcast_optimizer_state()")
     drained, optimizer.drained = optimizer.drained, {}
-    _horovods_state(optimizer, root_rank, model)
+    _broadcast_state(optimizer, root_rank, model)
     # By the type of what it is given, ranks would name it differently, and wait for ever.
     optimizer.keep_drained(horovod.broadcast_object(drained, root_rank, name="drained"))
+
+
+def _broadcast_state(optimizer: Any, root_rank: int, model: torch.nn.Module | None) -> None:
+    """Horovod's, by which ranks that differ in having state would end with different weights."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept: list[torch.Tensor] = []
+    if not horovod.broadcast_object(bool(optimizer.state), root_rank, name="has_state"):
+        optimizer.state.clear()
+    elif not optimizer.state:  # Horovod takes a step to make it, which weight decay takes too
+        kept = [p.detach().clone() for p in parameters]
+    _horovods_state(optimizer, root_rank, model)
+    with torch.no_grad():
+        for parameter, weights in zip(parameters, kept, strict=False):
+            parameter.copy_(weights)

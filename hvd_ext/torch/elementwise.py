@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,8 +48,20 @@ def on_other_parameters(
     return other
 
 
-def state_per_element(optimizer: torch.optim.Optimizer, make: Any) -> frozenset[str]:
-    """Names of the state that has a value for each element of a parameter.
+class Tried(NamedTuple):
+    """What trying an optimizer has shown.
+
+    Attributes:
+        state_per_element: names of the state that has a value for each element of a parameter.
+        changes_gradients: its step writes to `.grad`.
+    """
+
+    state_per_element: frozenset[str]
+    changes_gradients: bool
+
+
+def try_elementwise(optimizer: torch.optim.Optimizer, make: Any) -> Tried:
+    """Have an optimizer update parts of a parameter.
 
     Args:
         optimizer: what the user chose, with its parameter groups.
@@ -60,20 +72,22 @@ def state_per_element(optimizer: torch.optim.Optimizer, make: Any) -> frozenset[
     """
     name = make.__name__
     found: set[str] = set()
+    changes_gradients = False
     for group in optimizer.param_groups:
         # At the rate of a warm-up's first step nothing would move.
         options = {"lr": 0.1} if group.get("lr") == 0 else {}
         dtype = next((p.dtype for p in group["params"]), torch.float32)
         whole, halves = _values(0, dtype)
         try:
-            after_whole = _run(optimizer, make, group | options, [whole])
-            after_halves = _run(optimizer, make, group | options, halves)
+            after_whole, changed = _run(optimizer, make, group | options, [whole])
+            after_halves, _ = _run(optimizer, make, group | options, halves)
         except Exception as error:  # whatever an optimizer says of what it cannot do
             reason = str(error).partition("\n")[0]
             raise UsageError(
                 f"sharded=True: {name} cannot update a part of a parameter ({reason}); leave "
                 "sharded out"
             ) from error
+        changes_gradients = changes_gradients or changed
         same = torch.equal(whole.flatten(), torch.cat(halves))
         for key, value in after_whole[0].items():
             of_halves = [state[key] for state in after_halves if key in state]
@@ -89,7 +103,7 @@ def state_per_element(optimizer: torch.optim.Optimizer, make: Any) -> frozenset[
                 f"sharded=True: {name} updates an element by more than the element's own "
                 "gradient and state, so a parameter cannot be shared by ranks; leave sharded out"
             )
-    return frozenset(found)
+    return Tried(frozenset(found), changes_gradients)
 
 
 def _run(
@@ -97,24 +111,34 @@ def _run(
     make: Any,
     group: dict[str, Any],
     parameters: list[torch.Tensor],
-) -> list[dict[str, Any]]:
-    """The state of each parameter after some steps with the options of a group."""
+) -> tuple[list[dict[str, Any]], bool]:
+    """The state of each parameter after some steps with the options of a group.
+
+    And whether a step has changed a gradient.
+    """
     tried = on_other_parameters(optimizer, make, [{**group, "params": parameters}])
     # Some have state before the first step.
-    held = max(filter(optimizer.state.get, group["params"]), key=torch.numel, default=None)
+    states = vars(optimizer)["state"]  # a sharded optimizer's `state` refuses to be read
+    held = max(filter(states.get, group["params"]), key=torch.numel, default=None)
     if held is not None:
         for parameter in parameters:
             tried.state[parameter] = {
-                key: _in_shape(value, held, parameter)
-                for key, value in optimizer.state[held].items()
+                key: _in_shape(value, held, parameter) for key, value in states[held].items()
             }
+    changes_gradients = False
     for number in range(1, _STEPS + 1):
         whole, halves = _values(number, parameters[0].dtype)
         grads = [whole] if len(parameters) == 1 else halves
         for parameter, grad in zip(parameters, grads, strict=True):
-            parameter.grad = grad
+            parameter.grad = grad.clone()
         unhooked_step(make)(tried)
-    return [tried.state[parameter] for parameter in parameters]
+        changes_gradients = changes_gradients or not all(
+            parameter.grad is not None and torch.equal(parameter.grad, grad)
+            for parameter, grad in zip(parameters, grads, strict=True)
+        )
+    if tried.state.keys() - set(parameters):
+        raise ValueError("it keeps state that is no parameter's")
+    return [tried.state[parameter] for parameter in parameters], changes_gradients
 
 
 def _in_shape(value: Any, held: torch.Tensor, parameter: torch.Tensor) -> Any:

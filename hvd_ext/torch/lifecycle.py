@@ -31,6 +31,11 @@ from hvd_ext.variables import misspelt
 _LATE_AFTER_S = 5.0
 _POLL_S = 0.0005
 
+SHARDED_JOIN = (
+    "hvd.join() with a sharded optimizer: a rank that has joined would not update its part of "
+    "the parameters: give every rank as many batches, or leave sharded out"
+)
+
 log = logging.getLogger("hvd_ext")
 
 _horovods_init, _horovods_join = horovod.init, horovod.join
@@ -135,10 +140,8 @@ def join(device: int = -1) -> int:
             f"{topology().nodes}: give every rank as many batches, or import horovod.torch"
         )
     if _sharded:
-        raise UsageError(
-            "hvd.join() with a sharded optimizer: a rank that has joined would not update its "
-            "part of the parameters: give every rank as many batches, or leave sharded out"
-        )
+        _begun.refuse_join()
+        raise UsageError(SHARDED_JOIN)
     for reducer in list(_reducers.values()):
         reducer.leave_step()
     joined: Future[int] = Future()

@@ -21,7 +21,7 @@ from hvd_ext.torch import fallback, lifecycle
 from hvd_ext.torch.arenas import ArenaFactory
 from hvd_ext.torch.background import lower_thread_priority
 from hvd_ext.torch.compression import horovods, wanted
-from hvd_ext.torch.elementwise import state_per_element
+from hvd_ext.torch.elementwise import try_elementwise
 from hvd_ext.torch.late_reducer import LateReducer
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import pair_names, trainable
@@ -110,11 +110,11 @@ def DistributedOptimizer(
             refuse_own((p for _, p in pairs), f"op={op}", "leave it out")
         if sharded:
             refuse_own((p for _, p in pairs), "sharded=True (HVD_EXT_SHARDED)", "leave it out")
-            per_element = state_per_element(optimizer, type(optimizer))
+            tried = try_elementwise(optimizer, type(optimizer))
         if horovod.size() > 1:
             if sharded:
                 node = lifecycle.topology().node
-                shards = Shards(optimizer, type(optimizer), per_element, node)
+                shards = Shards(optimizer, type(optimizer), tried, node)
             format = wanted(compression)
             made = _open(pairs, op, backward_passes_per_step, shards, format, schedule)
             reducer, rounds, reason = made

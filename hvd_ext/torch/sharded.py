@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,9 @@ import torch
 from hvd_ext import settings
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.torch import lifecycle
-from hvd_ext.torch.elementwise import state_per_element
+from hvd_ext.torch.elementwise import try_elementwise
 from hvd_ext.torch.sharded_reducer import ShardedReducer
+from hvd_ext.torch.sharded_state import ShardedState
 from hvd_ext.torch.shards import Shards
 from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
 
@@ -26,38 +26,69 @@ def sharded_class(base: Any) -> Any:
     class Sharded(distributed_class(base)):  # type: ignore[misc]
         __module__ = HOROVODS_MODULE
         _reducer: ShardedReducer
-        state: defaultdict[Any, dict[str, Any]]
 
         def _attach_shards(self, shards: Shards) -> None:
             self._shards = shards
-            self._loaded = False
+            self._frozen = [p for p in self._parameters() if not p.requires_grad]
+            shards.keep_apart(vars(self))
+
+        @property
+        def state(self) -> ShardedState:
+            """Of whole parameters; after a step it can be replaced and forgotten, but not read."""
+            return ShardedState(self._whole_state, self._shards)
+
+        @state.setter
+        def state(self, state: Any) -> None:
+            self.__dict__["state"] = state
+            self._shards.forget_state()
+
+        @property
+        def _whole_state(self) -> dict[Any, dict[str, Any]]:
+            """Where torch puts what it loads."""
+            whole: dict[Any, dict[str, Any]] = self.__dict__["state"]
+            return whole
 
         @property
         def own_state(self) -> dict[torch.Tensor, dict[str, Any]]:
             """The state that this rank keeps, of its parts of the parameters."""
             return self._shards.state
 
+        def synchronize(self) -> None:
+            """As of the plain one; of parameters too that were frozen when they came."""
+            self._take_in_unfrozen()
+            super().synchronize()
+
         def _exchange(self) -> None:
+            self._take_in_unfrozen()
             self._reducer.reduce()
 
-        def _update(self, closure: Callable[[], Any] | None) -> Any:
-            self._reducer.adopt()
-            return self._update_shards(closure)
+        def _take_in_unfrozen(self) -> None:
+            """Have all ranks exchange what was frozen when it came; collective where it is not."""
+            if unfrozen := [p for p in self._frozen if p.requires_grad]:
+                self._frozen = [p for p in self._frozen if not p.requires_grad]
+                self._reducer.add([(self._parameter_names[p], p) for p in unfrozen])
 
         # Calls the hooks that were registered with this optimizer.
         @torch.optim.Optimizer.profile_hook_step
-        def _update_shards(self, closure: Callable[[], Any] | None) -> Any:
-            if self._loaded:
-                self._shards.forget_state()
-                self._loaded = False
+        def _update(self, closure: Callable[[], Any] | None) -> Any:
             self._shards.bring_home()
             if closure is None:  # which would read parameters
                 self._reducer.allow_parameters()
-            result = self._shards.update(self.param_groups, self.state, closure)
+            result = self._shards.update(self, self._whole_state, self._reducer.adopt, closure)
             self._reducer.give_parameters()
             return result
 
+        def make_state(self) -> None:
+            """Take a step with zero gradients, as Horovod does to make state; collective.
+
+            Whatever state a rank has loaded is forgotten.
+            """
+            self.state.clear()
+            self._reducer.make_zeros()
+            self._update(None)
+
         def _clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Any:
+            self._reducer.adopt()
             return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
 
         def state_dict(self) -> dict[str, Any]:
@@ -70,24 +101,30 @@ def sharded_class(base: Any) -> Any:
             occasion = "state_dict() of a sharded optimizer, which all ranks call"
             limit_s = settings.stall_timeout_s()
             monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
-            gathered = dict(self._shards.whole_state())
-            if self._loaded:
-                gathered = {}
-            loaded = self.state
-            self.state = defaultdict(dict, gathered | loaded)
+            gathered, kept = dict(self._shards.whole_state()), self._shards.keep_state
+            newer = self._whole_state
+            # torch's reads `state`.
+            self.__dict__["state"] = (gathered if kept else {}) | newer
+            self._shards.keep_state = False
             try:
                 whole: dict[str, Any] = super().state_dict()
             finally:
-                self.state = loaded
+                self.__dict__["state"], self._shards.keep_state = newer, kept
             return whole
 
         def load_state_dict(self, state_dict: Any) -> None:
-            super().load_state_dict(state_dict)
-            self._loaded = True
+            # Nothing is forgotten yet: other ranks may ask for the state, of which this has a part.
+            kept, self._shards.keep_state = self._shards.keep_state, False
+            try:
+                super().load_state_dict(state_dict)
+            except BaseException:
+                self._shards.keep_state = kept
+                raise
 
         def add_param_group(self, param_group: dict[str, Any]) -> None:
             super().add_param_group(param_group)
-            state_per_element(self, base)
+            self._frozen += [p for p in self.param_groups[-1]["params"] if not p.requires_grad]
+            self._shards.changes_gradients |= try_elementwise(self, base).changes_gradients
 
     Sharded.__name__ = Sharded.__qualname__ = base.__name__
     return Sharded

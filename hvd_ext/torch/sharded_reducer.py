@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hvd_ext.arena.sharded import ShardedArena
+from hvd_ext.errors import UsageError
 from hvd_ext.torch.reducer import Reducer
+from hvd_ext.torch.sharded_gradient import ShardedGradient
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
@@ -40,6 +42,7 @@ class ShardedReducer(Reducer):
         Raises: as `synchronize`.
         """
         self._exchange()
+        self._shards.hide_gradients()
 
     def synchronize(self) -> None:
         """As of Reducer: `.grad` holds the whole sums."""
@@ -47,10 +50,26 @@ class ShardedReducer(Reducer):
         for arena in self._sharded_arenas():
             arena.give_sums()
 
-    def adopt(self) -> None:
-        """Take in what the user put into `.grad` after `synchronize`."""
+    def make_zeros(self) -> None:
+        """Have zeros for the gradients of this step, without an exchange."""
+        self.reset()
         for slot in self._slots:
-            slot.adopt()
+            slot.contribute_zeros()
+
+    def adopt(self) -> None:
+        """Take in what the user put into `.grad` after `synchronize`.
+
+        Raises:
+            UsageError: there are gradients that ranks have not exchanged.
+        """
+        if self.in_flight:
+            raise UsageError(
+                "step() with gradients that ranks have not exchanged: pass no closure that calls "
+                "backward(), and call synchronize() before a step() inside skip_synchronize()"
+            )
+        for slot in self._slots:
+            if not isinstance(slot.parameter.grad, ShardedGradient):
+                slot.adopt()
 
     def allow_parameters(self) -> None:
         """Let the node's ranks give theirs while this rank updates its own."""
@@ -66,6 +85,8 @@ class ShardedReducer(Reducer):
         for arena in self._sharded_arenas():
             arena.give_parameters()
         self._shards.updated()
+        if self._shards.changes_gradients:
+            self._shards.hide_gradients()
         self._rebuild_if_due()
 
     def _sharded_arenas(self) -> list[ShardedArena]:
@@ -74,6 +95,7 @@ class ShardedReducer(Reducer):
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         super()._place(arena, slots)
         assert isinstance(arena, ShardedArena)
+        arena.check_while_waiting(self._factory.refuse_join)
         self._shards.place(arena, slots)
 
     def _rebuild_buckets(self) -> None:

@@ -8,16 +8,19 @@ so parts are short enough for the cache: memory is then read and written once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hvd_ext.arena.layout import parts
-from hvd_ext.torch.elementwise import on_other_parameters, unhooked_step
+from hvd_ext.errors import MismatchError
+from hvd_ext.torch.elementwise import Tried, on_other_parameters, unhooked_step
 from hvd_ext.torch.parameters import grad_strides
+from hvd_ext.torch.sharded_gradient import ShardedGradient
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from hvd_ext.torch.slot import GradientSlot
 
 State = dict[str, Any]
+# What the optimizer of parts has for itself.
+_APART = {"state", "param_groups", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"}
+_APART |= {"step"}  # a schedule's, around the step of the user's optimizer
 # Of a part: with its gradient and its state it fits the cache of the core that updates it.
 _PART_BYTES = 1 << 20
 
@@ -49,13 +55,18 @@ class Part:
 
 
 class Shards:
-    """This rank's parts of the parameters of one optimizer."""
+    """This rank's parts of the parameters of one optimizer.
+
+    Attributes:
+        changes_gradients: the optimizer's step may write to them.
+        keep_state: the parts have the optimizer's state; else whatever they have is forgotten.
+    """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         make: Any,
-        per_element: frozenset[str],
+        tried: Tried,
         node: MPI.Comm,
     ) -> None:
         """Nothing is exchanged yet.
@@ -63,21 +74,30 @@ class Shards:
         Args:
             optimizer: what the user chose; its parameter groups stay those of whole parameters.
             make: its class.
-            per_element: the state that has a value for each element.
+            tried: what is known of how it updates parameters.
             node: the ranks that have the other parts.
         """
-        self._per_element = per_element
+        self.changes_gradients = tried.changes_gradients
+        self.keep_state = False
+        self._per_element = tried.state_per_element
         self._inner = on_other_parameters(optimizer, make, [])
+        self._apart = _APART
         self._step = unhooked_step(make)
         self._node = node
         self._parts: dict[int, list[Part]] = {}  # by the identity of the slot, in their order
         self._slots: list[GradientSlot] = []
+        self._hidden: list[ShardedGradient] = []  # one for each slot
         self._homes: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # and the address
         self._lengths: list[int] = []  # of the groups, when the parts were last put into groups
+
+    def keep_apart(self, attributes: Iterable[str]) -> None:
+        """Leave attributes of the user's optimizer to it, unless its class made them."""
+        self._apart = _APART | (set(attributes) - vars(self._inner).keys())
 
     def place(self, arena: ShardedArena, slots: Sequence[GradientSlot]) -> None:
         """Move parameters into the arena's memory, in the order of its layout's parameters."""
         self._slots.extend(slots)
+        self._hidden.extend(ShardedGradient(slot.name, slot.parameter) for slot in slots)
         self._lengths = []
         for bucket, shard_bytes in zip(arena.layout.buckets, arena.shards, strict=True):
             dtype = getattr(torch, bucket.dtype)
@@ -87,6 +107,10 @@ class Shards:
                     self._move(slots[span.parameter].parameter, home)
             # Threads share a part.
             most = _PART_BYTES * torch.get_num_threads() // dtype.itemsize
+            for span in bucket.spans if self._node.rank == 0 else ():
+                if not span.count:  # there is nothing to share, but it has state
+                    slot, empty = slots[span.parameter], torch.empty(2, 0, dtype=dtype)
+                    self._parts[id(slot)] = [Part(slot, 0, 0, *empty)]
             for span, begin, end in parts(bucket, shard_bytes):
                 slot = slots[span.parameter]
                 self._parts[id(slot)] = own = []
@@ -101,11 +125,12 @@ class Shards:
 
         A collective of the node.
         """
-        slots, old, homes = self._slots, self._parts, self._homes
-        self._slots, self._parts, self._homes = [], {}, []
+        slots, old = self._slots, self._parts
+        kept = (self._slots, self._hidden, self._parts, self._homes)
+        self._slots, self._hidden, self._parts, self._homes = [], [], {}, []
         place()
         if not self._slots:  # no memory for another arena
-            self._slots, self._parts, self._homes = slots, old, homes
+            self._slots, self._hidden, self._parts, self._homes = kept
             return
         for slot in slots:  # one by one: no rank ever holds the whole state
             before = old.get(id(slot), [])
@@ -124,33 +149,58 @@ class Shards:
 
     def update(
         self,
-        groups: Sequence[dict[str, Any]],
+        optimizer: torch.optim.Optimizer,
         whole: dict[Any, State],
+        adopt: Callable[[], None],
         closure: Callable[[], Any] | None,
     ) -> Any:
         """Take the optimizer's step on this rank's parts; returns what the class's step does.
 
         Args:
-            groups: the param_groups of whole parameters, whose options count.
+            optimizer: of whole parameters, whose options and attributes count.
             whole: state of whole parameters that is newer than what this has: taken out.
+            adopt: brings what the user did to gradients into the arena.
             closure: of the class's step.
         """
+        if not self.keep_state:
+            self.forget_state()
         self._take(whole)
+        groups = optimizer.param_groups
         self._group(groups)
-        for part in self._every_part():
-            part.parameter.grad = None if part.slot.parameter.grad is None else part.grad
-        result = self._step(self._inner, closure)
+        inner = vars(self._inner)
+        self._share_attributes(vars(optimizer), inner)
+        before = inner.copy()
+
+        def take_gradients() -> None:
+            adopt()
+            for part in self._every_part():
+                part.parameter.grad = None if part.slot.parameter.grad is None else part.grad
+
+        def closure_first() -> Any:
+            assert closure is not None
+            result = closure()
+            take_gradients()
+            return result
+
+        take_gradients()
+        result = self._step(self._inner, closure and closure_first)
+        self.keep_state = True
+        changed = {k: v for k, v in inner.items() if k not in before or before[k] is not v}
+        self._share_attributes(changed, vars(optimizer))
         for own, theirs in zip(self._inner.param_groups, groups, strict=True):
             # Some count steps there.
             theirs.update((k, v) for k, v in own.items() if k != "params")
         return result
 
     def updated(self) -> None:
-        """Say that all parameters have changed, and that nobody has their gradients any more."""
-        parameters = [slot.parameter for slot in self._slots]
-        torch.autograd.graph.increment_version(parameters)
-        for parameter in parameters:
-            parameter.grad = None
+        """Say that all parameters have changed."""
+        torch.autograd.graph.increment_version([slot.parameter for slot in self._slots])
+
+    def hide_gradients(self) -> None:
+        """Have nobody take what `.grad` holds for whole sums."""
+        for slot, hidden in zip(self._slots, self._hidden, strict=True):
+            if slot.parameter.grad is not None:
+                slot.parameter.grad = hidden
 
     @property
     def state(self) -> dict[torch.Tensor, State]:
@@ -158,7 +208,18 @@ class Shards:
         return self._inner.state
 
     def forget_state(self) -> None:
+        """Forget that of all parameters."""
         self._inner.state.clear()
+        self.keep_state = False
+
+    def forget(self, parameter: Any) -> bool:
+        """Forget that of one parameter; returns whether it is one of this optimizer's."""
+        slot = next((slot for slot in self._slots if slot.parameter is parameter), None)
+        if slot is None:
+            return False
+        for part in self._parts.get(id(slot), []):
+            self._inner.state.pop(part.parameter, None)
+        return True
 
     def whole_state(self) -> Iterator[tuple[torch.nn.Parameter, State]]:
         """The state of each parameter that has any; a collective of the node."""
@@ -179,16 +240,23 @@ class Shards:
                 f"the gradients' norm of order {norm_type} is {norm.item()}: they cannot be "
                 "clipped; error_if_nonfinite=False lets them be scaled all the same"
             )
-        factor = min(1.0, max_norm / (norm.item() + 1e-6))
+        dtypes = {s.parameter.dtype for s in self._slots if s.parameter.grad is not None}
+        norm = norm.to(reduce(torch.promote_types, dtypes) if dtypes else torch.float32)
+        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)  # stays NaN, as torch's does
         for grad in grads:
             grad.mul_(factor)
-        return norm.to(torch.float32)
+        self.hide_gradients()  # others' parts are not clipped here
+        return norm
 
     def _move(self, parameter: torch.nn.Parameter, home: torch.Tensor) -> None:
         home = home.as_strided(parameter.shape, grad_strides(parameter))
         home.copy_(parameter.data)
         parameter.data = home
         self._homes.append((parameter, home, home.data_ptr()))
+
+    def _share_attributes(self, of: dict[str, Any], to: dict[str, Any]) -> None:
+        """Give what a class, or a script, has set on an optimizer to the other one."""
+        to.update((k, v) for k, v in of.items() if k not in self._apart)
 
     def _take(self, whole: dict[Any, State]) -> None:
         if not whole:
@@ -214,9 +282,15 @@ class Shards:
 
     def _gather(self, slot: GradientSlot, own: Sequence[Part]) -> State:
         states = [self._inner.state.get(part.parameter) for part in own]
-        held = [s for s in chain.from_iterable(self._node.allgather(states)) if s]
+        everyones = list(chain.from_iterable(self._node.allgather(states)))
+        held = [state for state in everyones if state]
         if not held:
             return {}
+        if len(held) < len(everyones):
+            raise MismatchError(
+                f"some ranks have forgotten their part of the state of {slot.name!r}, and others "
+                "have not: change optimizer.state on all ranks alike"
+            )
         shape, strides = slot.parameter.shape, grad_strides(slot.parameter)
         whole: State = {}
         for key, value in held[0].items():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import time
+
 import pytest
 import torch
 
 from hvd_ext.errors import UsageError
-from tests.sharding import build, train, wrap
+from hvd_ext.torch import lifecycle
+from tests.sharding import build, take_step, train, wrap
 
 
 class ByNorm(torch.optim.SGD):
@@ -57,6 +62,32 @@ def test_join_is_refused_on_every_rank(comm, hvd):
     with pytest.raises(UsageError, match=r"join\(\) with a sharded optimizer"):
         hvd.join()
     assert optimizer is not None
+
+
+@pytest.mark.ranks(2, 3)
+def test_join_is_refused_where_others_take_a_step(comm, hvd, monkeypatch):
+    """The rank that would join, and those that wait for it, get the same line."""
+    # Ranks go on from here with different numbers of steps.
+    monkeypatch.setattr(lifecycle, "_begun", None)
+    model, optimizer = train(True, 1)
+    others = functools.partial(take_step, model, optimizer)
+    with pytest.raises(UsageError) as refused:
+        (hvd.join if comm.rank == 1 else others)()
+    lines = comm.allgather(str(refused.value))
+    assert lines[1].startswith("hvd.join() with a sharded optimizer: a rank that has joined ")
+    assert all(line.endswith(lines[1]) for line in lines)
+    assert re.match(r"rank 1 \(.*\) called hvd\.join\(\) with", lines[0])
+
+
+@pytest.mark.ranks(2)
+def test_join_that_every_rank_is_refused_hinders_no_step(comm, hvd):
+    model, optimizer = train(True, 1)
+    for _ in range(6):
+        with pytest.raises(UsageError, match=r"join\(\) with a sharded optimizer"):
+            hvd.join()
+        if comm.rank == 1:
+            time.sleep(0.6)  # longer than a rank waits before it looks
+        take_step(model, optimizer)
 
 
 @pytest.mark.ranks(2)

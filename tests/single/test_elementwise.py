@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hvd_ext.errors import UsageError
-from hvd_ext.torch.elementwise import state_per_element
+from hvd_ext.torch.elementwise import try_elementwise
 
 SERVED = [
     (torch.optim.SGD, {"lr": 0.1}, set()),
@@ -32,7 +32,7 @@ def test_state_with_a_value_for_each_element(kind, options, expected):
     parameter = torch.nn.Parameter(torch.randn(5, 7))
     optimizer = kind([parameter], **options)
     before = parameter.detach().clone()
-    assert state_per_element(optimizer, kind) == expected
+    assert try_elementwise(optimizer, kind) == (expected, False)
     assert torch.equal(parameter, before)
     assert parameter.grad is None
 
@@ -43,7 +43,7 @@ def test_an_optimizer_that_has_taken_steps_is_left_as_it_is():
     parameter.grad = torch.ones(5, 7)
     optimizer.step()
     held = {key: value.clone() for key, value in optimizer.state[parameter].items()}
-    state_per_element(optimizer, torch.optim.Adam)
+    try_elementwise(optimizer, torch.optim.Adam)
     assert len(optimizer.state) == 1
     assert all(torch.equal(optimizer.state[parameter][key], held[key]) for key in held)
 
@@ -52,7 +52,7 @@ def test_hooks_and_random_numbers_are_left_alone():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: pytest.fail("the hook was called"))
     state = torch.get_rng_state()
-    state_per_element(optimizer, torch.optim.SGD)
+    try_elementwise(optimizer, torch.optim.SGD)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -79,6 +79,29 @@ class ByRows(OnTheWhole):
             p.sub_(p.grad)
 
 
+class InGrad(OnTheWhole):
+    """Adds weight decay to the gradient itself."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.grad.data.add_(p, alpha=0.1)
+            p.sub_(p.grad)
+
+
+def test_a_step_that_changes_gradients_is_noticed():
+    optimizer = InGrad([torch.nn.Parameter(torch.randn(4, 8))])
+    assert try_elementwise(optimizer, InGrad).changes_gradients
+
+
+class Counts(OnTheWhole):
+    """Keeps state that is no parameter's, and that nobody would save in parts."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.state["steps"] = self.state.get("steps", 0) + 1
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -87,12 +110,13 @@ class ByRows(OnTheWhole):
         (torch.optim.Muon, "Muon "),
         (OnTheWhole, "OnTheWhole updates an element by more"),
         (ByRows, "ByRows updates an element by more"),
+        (Counts, "Counts cannot update a part of a parameter \\(it keeps state"),
     ],
 )
 def test_others_are_refused_by_name(kind, words):
     optimizer = kind([torch.nn.Parameter(torch.randn(4, 8))])
     with pytest.raises(UsageError, match=f"^sharded=True: {words}.*leave sharded out$"):
-        state_per_element(optimizer, kind)
+        try_elementwise(optimizer, kind)
 
 
 def test_one_group_of_several_can_be_the_reason():
@@ -108,4 +132,4 @@ def test_one_group_of_several_can_be_the_reason():
         for by_norm in (False, True)
     ]
     with pytest.raises(UsageError, match="Either updates"):
-        state_per_element(Either(groups, lr=0.1), Either)
+        try_elementwise(Either(groups, lr=0.1), Either)

@@ -1,0 +1,114 @@
+"""What `.grad` is while the sums of a gradient lie in parts on the ranks of a node.
+
+A rank then has the sums of its part alone: whoever read `.grad` would take rubbish for a
+gradient, and None would be taken for a parameter that got none. So `.grad` is a tensor without
+memory. It has the gradient's shape and dtype, may be overwritten as a whole, and refuses
+everything else, also autograd's accumulation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from hvd_ext.errors import UsageError
+from hvd_ext.torch.parameters import grad_strides
+
+# They need shape, dtype and the like. A conversion returns what is converted already.
+_NEEDS_NO_ELEMENT = {"__get__", "dim", "is_complex", "is_floating_point", "numel", "size", "to"}
+_NEEDS_NO_ELEMENT |= {"bfloat16", "cpu", "double", "float", "half"}
+# Harmless before a gradient is overwritten, as torch's zero_grad does it.
+_CHANGES_NO_ELEMENT = {"detach", "detach_", "requires_grad_"}
+_DATA = vars(torch._C.TensorBase)["data"].__get__
+_OVERWRITES = {"copy_", "fill_", "zero_"}
+
+
+class ShardedGradient(torch.Tensor):
+    """The gradient of a parameter of which each rank of the node has a part."""
+
+    _name: str
+    _parameter: weakref.ref[torch.nn.Parameter]
+
+    @staticmethod
+    def __new__(cls, name: str, parameter: torch.nn.Parameter) -> ShardedGradient:
+        """Make one; `name` is the parameter's."""
+        gradient: ShardedGradient = torch.Tensor._make_wrapper_subclass(
+            cls,
+            parameter.shape,
+            strides=grad_strides(parameter),
+            dtype=parameter.dtype,
+            device=parameter.device,
+        )
+        gradient._name = name
+        # `.grad` would keep the parameter alive, and the collector does not see through it.
+        gradient._parameter = weakref.ref(parameter)
+        return gradient
+
+    def __init__(self, name: str, parameter: torch.nn.Parameter) -> None:
+        """Nothing is left to do."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        first = args[0] if args else None
+        if name == "_foreach_zero_":
+            for gradient in first or ():
+                gradient.zero_()
+            return None
+        if name == "_has_compatible_shallow_copy_type":  # Module.to asks, for `.grad.data =`
+            return False
+        others = [*args[1:], *kwargs.values()]
+        if isinstance(first, cls) and not any(isinstance(other, cls) for other in others):
+            if name in _CHANGES_NO_ELEMENT or func == _DATA:
+                return first
+            if name in _OVERWRITES:
+                return first._overwritten(name, others)
+            if name in _NEEDS_NO_ELEMENT:
+                with torch._C.DisableTorchFunctionSubclass():
+                    return func(*args, **kwargs)
+        _refuse((*args, *kwargs.values()))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        _refuse((*args, *(kwargs or {}).values()))  # autograd comes here
+
+    def _overwritten(self, name: str, values: Sequence[Any]) -> torch.Tensor:
+        """The new gradient of the parameter, without anything of the old one."""
+        parameter = self._parameter()
+        if parameter is None or parameter.grad is not self:
+            _refuse([self])
+        gradient = torch.empty_like(parameter, requires_grad=False)
+        getattr(gradient, name)(*values)
+        parameter.grad = gradient
+        return gradient
+
+
+def _refuse(arguments: Sequence[Any]) -> NoReturn:
+    """Raise the UsageError for whichever of the arguments is the first."""
+    found = next((a for a in _flat(arguments) if isinstance(a, ShardedGradient)), None)
+    name = "a parameter" if found is None else repr(found._name)
+    raise UsageError(
+        f"sharded=True: this rank has reduced only its part of the gradient of {name}: call "
+        "zero_grad() first; to use the whole, call optimizer.synchronize() before step(), and "
+        "step() inside `with optimizer.skip_synchronize():`"
+    )
+
+
+def _flat(arguments: Sequence[Any]) -> list[Any]:
+    lists = [a if isinstance(a, list | tuple) else [a] for a in arguments]
+    return [item for items in lists for item in items]
