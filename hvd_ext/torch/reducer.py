@@ -299,7 +299,7 @@ class Reducer:
     def _ready(self, slot: GradientSlot) -> None:
         if slot.passes_left <= 0:
             # The complaint is this one, also if step() is called nevertheless.
-            slot.note_version()
+            slot.hand_over()
             raise AssertionError(
                 f"the gradient of {slot.name!r} was computed more than backward_passes_per_step = "
                 f"{self._passes_per_step} times before step(): raise backward_passes_per_step to "
@@ -315,6 +315,7 @@ class Reducer:
             self._backward_since_s = self._backward_since_s or now_s
             slot.ready_s = min(slot.ready_s, now_s - self._backward_since_s)
         self._fill(slot)
+        slot.hand_over()
         if slot.bucket is None:
             return
         slot.bucket.missing -= 1
@@ -335,7 +336,6 @@ class Reducer:
             slot.adopt()
         else:
             slot.contribute_zeros()
-        slot.note_version()
 
     def _reset(self) -> None:
         for slot in self._slots:

@@ -5,12 +5,15 @@ Whatever happens, ranks must never go on with different weights.
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import threading
 import time
 import warnings
 
+import numpy
 import pytest
 import torch
 
@@ -102,6 +105,26 @@ def test_clipped_by_data_after_synchronize():
             p.grad.data = p.grad.data.clamp(-1, 1)
         with optimizer.skip_synchronize():
             optimizer.step()
+    assert_alike(model)
+
+
+def test_gradients_may_be_read_while_they_are_exchanged():
+    """Read by whatever way; what would write without being noticed cannot."""
+    model, optimizer = build()
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        backward(model, step)
+        for p in model.parameters():
+            read = [p.grad.norm(), p.grad.data.norm(), copy.deepcopy(p.grad), p.grad.detach()]
+            assert {type(tensor) for tensor in read} == {torch.Tensor}
+            assert type(pickle.loads(pickle.dumps(p.grad))) is torch.Tensor
+            for array in (p.grad.numpy(), p.grad.data.numpy(), numpy.asarray(p.grad)):
+                with pytest.raises(ValueError, match="read-only"):
+                    array[...] = 0
+        optimizer.step()
+        assert {type(p.grad) for p in model.parameters()} == {torch.Tensor}
+        for p in model.parameters():
+            p.grad.numpy()[...] *= 2  # from here on it is the program's
     assert_alike(model)
 
 
@@ -279,7 +302,26 @@ def test_changed_between_backward_and_step():
         for p in model.parameters():
             p.grad = p.grad * 0.5
 
-    for change in (clip, scale, replace):
+    def clamp_data(model):
+        for p in model.parameters():
+            p.grad.data.clamp_(-1e-3, 1e-3)
+
+    def scale_data(model):
+        for p in model.parameters():
+            p.grad.data *= 0.5
+
+    def one_element_of_data(model):
+        model[2].bias.grad.data.view(-1)[1:2].fill_(7)
+
+    def one_gradient_of_a_list(model):
+        grads = [p.grad for p in model.parameters()]
+        torch._foreach_zero_([grads[0].data])
+
+    def drop(model):
+        model.zero_grad()  # the model's, which knows of no exchange
+
+    by_data = (clamp_data, scale_data, one_element_of_data, one_gradient_of_a_list)
+    for change in (clip, scale, replace, *by_data, drop):
         model, optimizer = build()
         for step in range(2):
             optimizer.zero_grad()
