@@ -185,10 +185,10 @@ class Reducer:
         for arena in self._arenas:
             arena.finish()
         if self._step < KNOWN_AFTER:
-            self._sparse.start_what_others_have(self._slots, self._step, self._factory.named_by_any)
+            self._sparse.start_what_others_have(self._slots, self._factory.named_by_any)
 
     def _end_step(self) -> None:
-        self._sparse.finish()
+        self._sparse.finish(self._step)
         self._reset()
         self._step += 1
         self._times_hooks = times_hooks(self._step)

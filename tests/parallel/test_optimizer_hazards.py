@@ -245,6 +245,31 @@ def test_sparse_where_other_ranks_have_none():
             late(torch.tensor([1])).sum().backward()
 
 
+@pytest.mark.parametrize("first_sparse", [0, 1, 3])
+def test_sparse_on_one_rank_and_dense_on_others(first_sparse):
+    """A tied embedding: rank 0 looks rows up, and others use the whole matrix, or nothing."""
+    weight = torch.nn.Parameter(torch.ones(4, 2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0))
+    expected = weight.detach().clone()
+    dense = torch.tensor([[0.0], [1.0], [2.0], [0.0]]).expand(4, 2)
+    for step in range(8):
+        # A sparse gradient that is added to a dense one is dense.
+        optimizer.zero_grad(set_to_none=step <= first_sparse or step % 2 == 0)
+        others_have_any = step != 2
+        if hvd.rank() == 0 and step >= first_sparse:
+            torch.nn.functional.embedding(
+                torch.tensor([0, 1]), weight, sparse=True
+            ).sum().backward()
+        elif hvd.rank() > 0 and others_have_any:
+            (weight * dense).sum().backward()
+        optimizer.step()
+        if step >= first_sparse:
+            expected[:2] -= 1 / hvd.size()
+        if others_have_any:
+            expected -= dense * (hvd.size() - 1) / hvd.size()
+        torch.testing.assert_close(weight.detach(), expected)
+
+
 def test_waiting_is_told_from_transfer():
     model, optimizer = build()
     events = []
