@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.dlpack import from_dlpack
+from torch.utils.hooks import RemovableHandle
 
 from hvd_ext.errors import UsageError
 from hvd_ext.events import HandingOver, region, times_hooks
@@ -101,6 +102,9 @@ class Reducer:
         # An optimizer that is dropped leaves no threads, which would outlive MPI.
         self._close = weakref.finalize(self, close_later, self._progress, self._arenas)
         self._close.atexit = False
+        # Nor hooks, which parameters would keep.
+        self._hooks: list[RemovableHandle] = []
+        weakref.finalize(self, _remove, self._hooks).atexit = False
         self._take_in(arena, named_parameters)
 
     def add(self, named_parameters: NamedParameters) -> None:
@@ -294,7 +298,7 @@ class Reducer:
                 owner._ready(owner._slots[index])
 
         self._slots.append(slot)
-        slot.parameter.register_post_accumulate_grad_hook(on_gradient)
+        self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(on_gradient))
 
     def _ready(self, slot: GradientSlot) -> None:
         if slot.passes_left <= 0:
@@ -346,3 +350,8 @@ class Reducer:
         self._next = 0
         self._backward_since_s = None
         self.in_flight = False
+
+
+def _remove(hooks: Sequence[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()

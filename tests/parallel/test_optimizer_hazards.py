@@ -302,6 +302,21 @@ def test_dropped_optimizers_leave_no_threads():
     assert threading.active_count() <= before, threading.enumerate()
 
 
+def test_dropped_optimizers_leave_no_hooks():
+    model, optimizer = build()
+    for step in range(4):
+        inner = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = None
+        gc.collect()
+        assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+        optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+        optimizer.zero_grad()
+        backward(model, step)
+        optimizer.step()
+    assert {len(p._post_accumulate_grad_hooks) for p in model.parameters()} == {1}
+    assert_alike(model)
+
+
 # What these leave half done is not gone on with.
 
 
@@ -371,6 +386,20 @@ def test_backward_in_a_closure_is_refused():
     model, optimizer = build()
     with pytest.raises(UsageError, match="closure"):
         optimizer.step(lambda: backward(model))
+
+
+def test_a_step_before_its_exchange_is_refused():
+    model, optimizer = build()
+    before = [p.detach().clone() for p in model.parameters()]
+    backward(model)
+    with optimizer.skip_synchronize():
+        with pytest.raises(UsageError, match=r"call optimizer.synchronize\(\) after the last"):
+            optimizer.step()
+        assert all(map(torch.equal, model.parameters(), before))
+        optimizer.synchronize()
+        optimizer.step()
+    assert not any(map(torch.equal, model.parameters(), before))
+    assert_alike(model)
 
 
 def test_a_new_optimizer_trains_after_all_this():
