@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import horovod.torch as horovod
 import torch
 from horovod.common.exceptions import HorovodInternalError
+from horovod.torch import mpi_lib_v2
 
 from hvd_ext import memory, settings
 from hvd_ext.errors import UsageError
@@ -57,8 +59,16 @@ def init(*arguments: Any, **named: Any) -> Any:
     """Start Horovod, as `horovod.torch.init` does, so that its waiting costs others little.
 
     Memory that this process frees is kept from now on, unless somebody has set malloc.
+
+    Raises:
+        UsageError: MPI has ended, and cannot be started again.
     """
     global _mpi_outlives_horovod
+    if not horovod.is_initialized() and _mpi_has_ended():
+        raise UsageError(
+            "hvd.init() after MPI has ended, which Horovod started and hvd.shutdown() ended: put "
+            "`from mpi4py import MPI` before the first hvd.init(), so that MPI outlives Horovod"
+        )
     if reason := memory.keep_freed_memory():
         log.info("hvd_ext: freed memory is left to malloc: %s", reason)
     mpi = sys.modules.get("mpi4py.MPI")  # importing it starts MPI
@@ -70,6 +80,15 @@ def init(*arguments: Any, **named: Any) -> Any:
         for line in misspelt(os.environ):
             log.warning("hvd_ext: %s", line)
     return result
+
+
+def _mpi_has_ended() -> bool:
+    """As MPI says, which Horovod's library brings along; importing mpi4py would start it."""
+    ended = ctypes.c_int(0)
+    library = ctypes.CDLL(mpi_lib_v2.__file__)
+    if hasattr(library, "MPI_Finalized"):  # otherwise Horovod was built without MPI
+        library.MPI_Finalized(ctypes.byref(ended))
+    return bool(ended.value)
 
 
 def topology() -> Topology:
@@ -84,7 +103,7 @@ def topology() -> Topology:
 
         _topology = discover(MPI.COMM_WORLD, settings.stall_timeout_s())
         # Runs before Horovod's own, which was registered earlier and ends MPI.
-        atexit.register(_close)
+        atexit.register(_at_exit, os.getpid())
     return _topology
 
 
@@ -183,10 +202,19 @@ def shutdown() -> None:
     _horovods_shutdown()
 
 
-def _close(free: bool = False) -> None:
+def _at_exit(pid: int) -> None:
+    """End what uses MPI where the program has not; a forked child has nothing that does."""
+    if os.getpid() == pid:
+        # In an interactive session an error ends one command, and its traceback stays.
+        failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
+        _close(failed=failed)
+
+
+def _close(free: bool = False, failed: bool = False) -> None:
     """End what uses MPI.
 
     Args:
+        failed: an exception ends this rank, which then waits for no other.
         free: the communicators too. Otherwise they are left to MPI's end, which may have begun:
             once one rank has shut Horovod down, its threads on all ranks end MPI, and a call
             of MPI from this thread would crash.
@@ -200,7 +228,8 @@ def _close(free: bool = False) -> None:
     _rounds.clear()
     wait_until_closed(_LATE_AFTER_S)
     if _topology is not None:
-        _wait_for_others(_LATE_AFTER_S)
+        if not failed:
+            _wait_for_others(_LATE_AFTER_S)
         (_topology.close if free else _topology.end_threads)()
     _topology, _begun, _made, _sharded = None, None, 0, False
 
@@ -208,10 +237,9 @@ def _close(free: bool = False) -> None:
 def _wait_for_others(within_s: float) -> None:
     """Wait until all ranks have come here: MPI, which ends on all at once, may be in use on some.
 
-    Horovod's thread does the waiting, as MPI may end meanwhile. A rank that an exception ends
-    waits for none.
+    Horovod's thread does the waiting, as MPI may end meanwhile.
     """
-    if not horovod.is_initialized() or horovod.size() == 1 or hasattr(sys, "last_value"):
+    if not horovod.is_initialized() or horovod.size() == 1:
         return
     deadline = time.monotonic() + within_s
     try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.dlpack import from_dlpack
+from torch.utils.hooks import RemovableHandle
 
 from hvd_ext.errors import UsageError
 from hvd_ext.events import HandingOver, region, times_hooks
@@ -101,6 +102,9 @@ class Reducer:
         # An optimizer that is dropped leaves no threads, which would outlive MPI.
         self._close = weakref.finalize(self, close_later, self._progress, self._arenas)
         self._close.atexit = False
+        # Nor hooks, which parameters would keep.
+        self._hooks: list[RemovableHandle] = []
+        weakref.finalize(self, _remove, self._hooks).atexit = False
         self._take_in(arena, named_parameters)
 
     def add(self, named_parameters: NamedParameters) -> None:
@@ -185,10 +189,10 @@ class Reducer:
         for arena in self._arenas:
             arena.finish()
         if self._step < KNOWN_AFTER:
-            self._sparse.start_what_others_have(self._slots, self._step, self._factory.named_by_any)
+            self._sparse.start_what_others_have(self._slots, self._factory.named_by_any)
 
     def _end_step(self) -> None:
-        self._sparse.finish()
+        self._sparse.finish(self._step)
         self._reset()
         self._step += 1
         self._times_hooks = times_hooks(self._step)
@@ -294,12 +298,12 @@ class Reducer:
                 owner._ready(owner._slots[index])
 
         self._slots.append(slot)
-        slot.parameter.register_post_accumulate_grad_hook(on_gradient)
+        self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(on_gradient))
 
     def _ready(self, slot: GradientSlot) -> None:
         if slot.passes_left <= 0:
             # The complaint is this one, also if step() is called nevertheless.
-            slot.note_version()
+            slot.hand_over()
             raise AssertionError(
                 f"the gradient of {slot.name!r} was computed more than backward_passes_per_step = "
                 f"{self._passes_per_step} times before step(): raise backward_passes_per_step to "
@@ -315,6 +319,7 @@ class Reducer:
             self._backward_since_s = self._backward_since_s or now_s
             slot.ready_s = min(slot.ready_s, now_s - self._backward_since_s)
         self._fill(slot)
+        slot.hand_over()
         if slot.bucket is None:
             return
         slot.bucket.missing -= 1
@@ -335,7 +340,6 @@ class Reducer:
             slot.adopt()
         else:
             slot.contribute_zeros()
-        slot.note_version()
 
     def _reset(self) -> None:
         for slot in self._slots:
@@ -346,3 +350,8 @@ class Reducer:
         self._next = 0
         self._backward_since_s = None
         self.in_flight = False
+
+
+def _remove(hooks: Sequence[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()

@@ -10,6 +10,7 @@ import torch
 
 from hvd_ext.arena.layout import Bucket
 from hvd_ext.errors import UsageError
+from hvd_ext.torch.in_flight import InFlight
 from hvd_ext.torch.parameters import grad_strides
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class GradientSlot:
         view: its place in the arena; of the parameter itself before it has one.
         bucket: None if the gradient is sparse, and has no place in the arena.
         passes_left: backward passes that this step's gradient still takes.
-        version: of `.grad` when it was passed to the exchange.
+        version: of `.grad` when it was handed over to the exchange.
         ready_s: the earliest that it was ready after backward began.
     """
 
@@ -87,10 +88,13 @@ class GradientSlot:
         if self.parameter.requires_grad:
             self.parameter.grad = self.view.data
 
-    def note_version(self) -> None:
+    def hand_over(self) -> None:
         """Remember the gradient as it is: from now on it is being exchanged."""
         grad = self.parameter.grad
-        self.version = 0 if grad is None else grad._version
+        if grad is None or self.sparse:
+            return
+        self.version = grad._version
+        grad.__class__ = InFlight
 
     def check_untouched(self) -> None:
         """Check that nothing wrote to the gradient meanwhile: ranks would get different sums.
@@ -98,10 +102,12 @@ class GradientSlot:
         Raises:
             UsageError: something did.
         """
-        grad = self.parameter.grad
-        if grad is None or self.sparse:
+        if self.sparse:
             return
-        if grad.data_ptr() != self.view.data_ptr() or grad._version != self.version:
+        grad = self.parameter.grad
+        if grad is not None and grad.__class__ is InFlight:
+            grad.__class__ = torch.Tensor  # type: ignore[assignment]
+        if grad is None or grad.data_ptr() != self.view.data_ptr() or grad._version != self.version:
             raise UsageError(
                 f"the gradient of {self.name!r} was changed between backward() and step(), while "
                 "it was exchanged: call optimizer.synchronize() before, and then step() inside "

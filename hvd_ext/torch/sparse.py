@@ -1,7 +1,8 @@
 """Sparse gradients: they go by Horovod's allgather.
 
-As long as such a gradient has a place in the arena that stays zero, so that its bucket
-keeps its turn.
+Such a gradient has a place in the arena, so that its bucket keeps its turn, until all ranks know
+that it is sparse. The place is zero on a rank that knows; a rank that does not know yet may put a
+dense gradient there, and the sum of those is added.
 """
 
 from __future__ import annotations
@@ -34,42 +35,56 @@ class SparseExchange:
         Raises:
             UsageError: it is sparse for the first time, too late for other ranks to know.
         """
-        if not slot.sparse and step >= KNOWN_AFTER:
-            raise UsageError(
-                f"the gradient of {slot.name!r} is sparse for the first time in step {step}, "
-                "where other ranks do not expect it: use the parameter in the first "
-                f"{KNOWN_AFTER} steps, or give DistributedOptimizer sparse_as_dense=True"
-            )
-        slot.sparse = True
+        if not slot.sparse:
+            if step >= KNOWN_AFTER:
+                raise UsageError(
+                    f"the gradient of {slot.name!r} is sparse for the first time in step {step}, "
+                    "where other ranks do not expect it: use the parameter in the first "
+                    f"{KNOWN_AFTER} steps, or give DistributedOptimizer sparse_as_dense=True"
+                )
+            slot.sparse = True
+            slot.view.zero_()  # a sum of an earlier step may lie there
         grad = slot.parameter.grad
         if grad is None:
             grad = _without_rows(slot.parameter)
         elif not grad.is_sparse:
             grad = grad.to_sparse(1)
-        result = horovod.sparse_allreduce_async(grad, name=slot.name, op=self._op)
-        self._started.append((slot, result))
+        self._send(slot, grad)
 
     def start_what_others_have(
         self,
         slots: Sequence[GradientSlot],
-        step: int,
         named_by_any: Callable[[list[int]], list[int]],
     ) -> None:
-        """Take part in the exchange of what only other ranks knew to be sparse; collective."""
+        """Take part in the exchange of what only other ranks knew to be sparse; collective.
+
+        With no rows: the arena has summed what this rank had.
+        """
         mine = [index for index, slot in enumerate(slots) if slot.sparse]
         for index in named_by_any(mine):
-            if not slots[index].sparse:
-                self.start(slots[index], step)
+            slot = slots[index]
+            if not slot.sparse:
+                slot.sparse = True
+                self._send(slot, _without_rows(slot.parameter))
 
-    def finish(self) -> None:
+    def finish(self, step: int) -> None:
         """Wait for all, and leave them in `.grad`."""
         for slot, result in self._started:
-            slot.parameter.grad = result()
+            total = result()
+            # Until all ranks know, some may have put a dense gradient into the arena.
+            if step < KNOWN_AFTER and slot.view.any():
+                total = total + slot.view.to_sparse(1)
+                slot.view.zero_()
+            slot.parameter.grad = total
         self._started.clear()
 
     def forget(self) -> None:
         """Drop what was started in this step."""
         self._started.clear()
+
+    def _send(self, slot: GradientSlot, grad: torch.Tensor) -> None:
+        result = horovod.sparse_allreduce_async(grad, name=slot.name, op=self._op)
+        self._started.append((slot, result))
 
 
 class NoSparse(SparseExchange):

@@ -88,6 +88,11 @@ def distributed_class(base: Any) -> Any:
                         stacklevel=2,
                     )
                 self._exchange()
+            elif self._reducer and self._reducer.in_flight:
+                raise UsageError(
+                    "step() inside skip_synchronize(), and gradients of this step are not "
+                    "exchanged yet: call optimizer.synchronize() after the last backward()"
+                )
             self._synchronized = self._clipped = False
             self.drained = None
             if self._rounds:

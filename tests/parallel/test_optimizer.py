@@ -13,6 +13,8 @@ import torch
     ("np_", "arguments"),
     [
         (2, ["exit"]),
+        (2, ["interactive", "exit"]),
+        (2, ["interactive", "shutdown"]),
         pytest.param(2, ["shutdown", "1"], marks=pytest.mark.long),
         pytest.param(2, ["shutdown"], marks=pytest.mark.long),
         pytest.param(3, ["shutdown"], marks=pytest.mark.long),
@@ -24,6 +26,19 @@ def test_a_rank_that_ends_first_waits_for_those_that_use_mpi(launch, np_, argume
     done = launch(np_, ["tests/programs/ends_first.py", *arguments])
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("ok ") == np_
+
+
+def test_a_forked_child_waits_for_no_rank_when_it_ends(launch):
+    done = launch(2, ["tests/programs/forks_child.py"])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == 2
+
+
+@pytest.mark.parametrize("used", ["nothing", "optimizer", "mpi4py"])
+def test_init_after_shutdown_works_or_is_refused_with_what_to_do(launch, used):
+    done = launch(2, ["tests/programs/starts_again.py", used])
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("ok ") == 2
 
 
 def test_an_exchange_that_never_ends_ends_the_job_at_shutdown(launch):

@@ -5,12 +5,15 @@ Whatever happens, ranks must never go on with different weights.
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import threading
 import time
 import warnings
 
+import numpy
 import pytest
 import torch
 
@@ -102,6 +105,26 @@ def test_clipped_by_data_after_synchronize():
             p.grad.data = p.grad.data.clamp(-1, 1)
         with optimizer.skip_synchronize():
             optimizer.step()
+    assert_alike(model)
+
+
+def test_gradients_may_be_read_while_they_are_exchanged():
+    """Read by whatever way; what would write without being noticed cannot."""
+    model, optimizer = build()
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        backward(model, step)
+        for p in model.parameters():
+            read = [p.grad.norm(), p.grad.data.norm(), copy.deepcopy(p.grad), p.grad.detach()]
+            assert {type(tensor) for tensor in read} == {torch.Tensor}
+            assert type(pickle.loads(pickle.dumps(p.grad))) is torch.Tensor
+            for array in (p.grad.numpy(), p.grad.data.numpy(), numpy.asarray(p.grad)):
+                with pytest.raises(ValueError, match="read-only"):
+                    array[...] = 0
+        optimizer.step()
+        assert {type(p.grad) for p in model.parameters()} == {torch.Tensor}
+        for p in model.parameters():
+            p.grad.numpy()[...] *= 2  # from here on it is the program's
     assert_alike(model)
 
 
@@ -222,6 +245,31 @@ def test_sparse_where_other_ranks_have_none():
             late(torch.tensor([1])).sum().backward()
 
 
+@pytest.mark.parametrize("first_sparse", [0, 1, 3])
+def test_sparse_on_one_rank_and_dense_on_others(first_sparse):
+    """A tied embedding: rank 0 looks rows up, and others use the whole matrix, or nothing."""
+    weight = torch.nn.Parameter(torch.ones(4, 2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0))
+    expected = weight.detach().clone()
+    dense = torch.tensor([[0.0], [1.0], [2.0], [0.0]]).expand(4, 2)
+    for step in range(8):
+        # A sparse gradient that is added to a dense one is dense.
+        optimizer.zero_grad(set_to_none=step <= first_sparse or step % 2 == 0)
+        others_have_any = step != 2
+        if hvd.rank() == 0 and step >= first_sparse:
+            torch.nn.functional.embedding(
+                torch.tensor([0, 1]), weight, sparse=True
+            ).sum().backward()
+        elif hvd.rank() > 0 and others_have_any:
+            (weight * dense).sum().backward()
+        optimizer.step()
+        if step >= first_sparse:
+            expected[:2] -= 1 / hvd.size()
+        if others_have_any:
+            expected -= dense * (hvd.size() - 1) / hvd.size()
+        torch.testing.assert_close(weight.detach(), expected)
+
+
 def test_waiting_is_told_from_transfer():
     model, optimizer = build()
     events = []
@@ -254,6 +302,21 @@ def test_dropped_optimizers_leave_no_threads():
     assert threading.active_count() <= before, threading.enumerate()
 
 
+def test_dropped_optimizers_leave_no_hooks():
+    model, optimizer = build()
+    for step in range(4):
+        inner = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = None
+        gc.collect()
+        assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+        optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+        optimizer.zero_grad()
+        backward(model, step)
+        optimizer.step()
+    assert {len(p._post_accumulate_grad_hooks) for p in model.parameters()} == {1}
+    assert_alike(model)
+
+
 # What these leave half done is not gone on with.
 
 
@@ -279,7 +342,26 @@ def test_changed_between_backward_and_step():
         for p in model.parameters():
             p.grad = p.grad * 0.5
 
-    for change in (clip, scale, replace):
+    def clamp_data(model):
+        for p in model.parameters():
+            p.grad.data.clamp_(-1e-3, 1e-3)
+
+    def scale_data(model):
+        for p in model.parameters():
+            p.grad.data *= 0.5
+
+    def one_element_of_data(model):
+        model[2].bias.grad.data.view(-1)[1:2].fill_(7)
+
+    def one_gradient_of_a_list(model):
+        grads = [p.grad for p in model.parameters()]
+        torch._foreach_zero_([grads[0].data])
+
+    def drop(model):
+        model.zero_grad()  # the model's, which knows of no exchange
+
+    by_data = (clamp_data, scale_data, one_element_of_data, one_gradient_of_a_list)
+    for change in (clip, scale, replace, *by_data, drop):
         model, optimizer = build()
         for step in range(2):
             optimizer.zero_grad()
@@ -304,6 +386,20 @@ def test_backward_in_a_closure_is_refused():
     model, optimizer = build()
     with pytest.raises(UsageError, match="closure"):
         optimizer.step(lambda: backward(model))
+
+
+def test_a_step_before_its_exchange_is_refused():
+    model, optimizer = build()
+    before = [p.detach().clone() for p in model.parameters()]
+    backward(model)
+    with optimizer.skip_synchronize():
+        with pytest.raises(UsageError, match=r"call optimizer.synchronize\(\) after the last"):
+            optimizer.step()
+        assert all(map(torch.equal, model.parameters(), before))
+        optimizer.synchronize()
+        optimizer.step()
+    assert not any(map(torch.equal, model.parameters(), before))
+    assert_alike(model)
 
 
 def test_a_new_optimizer_trains_after_all_this():

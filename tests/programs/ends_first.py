@@ -1,11 +1,12 @@
 """Rank 0 ends while the others still use MPI.
 
 Arguments: how all end, exit or shutdown, after which the optimizer is refused; and the ranks of a
-(pretended) node, if not all.
+(pretended) node, if not all. "interactive" before them: in an interactive session, after an error.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -15,7 +16,17 @@ import torch
 import hvd_ext.torch as hvd
 from hvd_ext.errors import UsageError
 
-how, *ranks_per_node = sys.argv[1:]
+arguments = sys.argv[1:]
+if arguments[0] == "interactive":
+    how, *ranks_per_node = ["typed", *arguments[2:]]
+    if not sys.flags.interactive:
+        typed, end = os.pipe()
+        os.write(end, b"1 / 0\nhvd.shutdown()\n" if arguments[1] == "shutdown" else b"1 / 0\n")
+        os.close(end)
+        os.dup2(typed, sys.stdin.fileno())
+        os.execv(sys.executable, [sys.executable, "-i", *sys.argv])
+else:
+    how, *ranks_per_node = arguments
 if ranks_per_node:
     from hvd_ext.torch import lifecycle
     from tests.pretended_nodes import pretend
