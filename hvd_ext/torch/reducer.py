@@ -27,7 +27,7 @@ from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import residuals
 from hvd_ext.torch.closing import close_later
-from hvd_ext.torch.parameters import NamedParameters, frozen, specify, trainable
+from hvd_ext.torch.parameters import NamedParameters, specify
 from hvd_ext.torch.residuals import Residuals
 from hvd_ext.torch.slot import BucketState, GradientSlot
 from hvd_ext.torch.sparse import KNOWN_AFTER, SparseExchange
@@ -53,8 +53,7 @@ class Reducer:
         number: among the optimizers of this process.
         in_flight: this rank has a part of the step's gradients.
         listening: gradients that autograd makes are this reducer's.
-        frozen: parameters that join the exchange once they are trained, on all ranks at once.
-        can_grow: whether any may join it.
+        frozen: parameters that have no part in the exchange yet.
         can_join: this rank may take part in a step with zeros, and update nothing.
     """
 
@@ -84,7 +83,6 @@ class Reducer:
         self.in_flight = False
         self.listening = True
         self.frozen: list[tuple[str, torch.nn.Parameter]] = []
-        self.can_grow = True
         self._factory = factory
         self._passes_per_step = passes_per_step
         self._sparse = sparse
@@ -176,8 +174,6 @@ class Reducer:
                 "the gradients' memory was moved, as model.share_memory() does: call that before "
                 "DistributedOptimizer()"
             )
-        if any(p.requires_grad for _, p in self.frozen):
-            self._take_in_unfrozen()
         self._factory.begin_step(self.number)
         for slot in self._slots:
             if slot.passes_left > 0:
@@ -185,21 +181,6 @@ class Reducer:
                 self._fill(slot)
             else:
                 slot.check_untouched()
-
-    def _take_in_unfrozen(self) -> None:
-        """Take in parameters that were frozen until now; collective.
-
-        Raises:
-            UsageError: the exchange cannot grow.
-        """
-        unfrozen = trainable(self.frozen)
-        if not self.can_grow:
-            raise UsageError(
-                f"{unfrozen[0][0]!r} was frozen when DistributedOptimizer() was called, and with "
-                "sync= nodes exchange what was trained then: call it again after unfreezing"
-            )
-        self.frozen = frozen(self.frozen)
-        self.add(unfrozen)
 
     def _finish(self) -> None:
         """Wait for what the arenas have been given."""
