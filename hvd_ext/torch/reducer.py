@@ -54,6 +54,7 @@ class Reducer:
         number: among the optimizers of this process.
         in_flight: this rank has a part of the step's gradients.
         listening: gradients that autograd makes are this reducer's.
+        frozen: parameters that have no part in the exchange yet.
         can_join: this rank may take part in a step with zeros, and update nothing.
     """
 
@@ -82,6 +83,7 @@ class Reducer:
         self.number = 0
         self.in_flight = False
         self.listening = True
+        self.frozen: list[tuple[str, torch.nn.Parameter]] = []
         self._factory = factory
         self._passes_per_step = passes_per_step
         self._sparse = sparse

@@ -29,7 +29,6 @@ def sharded_class(base: Any) -> Any:
 
         def _attach_shards(self, shards: Shards) -> None:
             self._shards = shards
-            self._frozen = [p for p in self._parameters() if not p.requires_grad]
             shards.keep_apart(vars(self))
 
         @property
@@ -53,20 +52,8 @@ def sharded_class(base: Any) -> Any:
             """The state that this rank keeps, of its parts of the parameters."""
             return self._shards.state
 
-        def synchronize(self) -> None:
-            """As of the plain one; of parameters too that were frozen when they came."""
-            self._take_in_unfrozen()
-            super().synchronize()
-
         def _exchange(self) -> None:
-            self._take_in_unfrozen()
             self._reducer.reduce()
-
-        def _take_in_unfrozen(self) -> None:
-            """Have all ranks exchange what was frozen when it came; collective where it is not."""
-            if unfrozen := [p for p in self._frozen if p.requires_grad]:
-                self._frozen = [p for p in self._frozen if not p.requires_grad]
-                self._reducer.add([(self._parameter_names[p], p) for p in unfrozen])
 
         # Calls the hooks that were registered with this optimizer.
         @torch.optim.Optimizer.profile_hook_step
@@ -123,7 +110,6 @@ def sharded_class(base: Any) -> Any:
 
         def add_param_group(self, param_group: dict[str, Any]) -> None:
             super().add_param_group(param_group)
-            self._frozen += [p for p in self.param_groups[-1]["params"] if not p.requires_grad]
             self._shards.changes_gradients |= try_elementwise(self, base).changes_gradients
 
     Sharded.__name__ = Sharded.__qualname__ = base.__name__
