@@ -21,6 +21,7 @@ class ShardedReducer(Reducer):
     """A Reducer that leaves each rank the sums of its shards, unless all are asked for."""
 
     can_join = False
+    can_share = False
 
     def __init__(
         self,
