@@ -7,6 +7,7 @@ from typing import Any
 
 import horovod.torch as horovod
 import torch
+from horovod.torch import functions as horovod_functions
 
 from hvd_ext.errors import UsageError
 from hvd_ext.torch import lifecycle
@@ -15,20 +16,27 @@ from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.reducer import Reducer
 from hvd_ext.torch.shards import Shards
 
-_horovods_state = horovod.broadcast_optimizer_state
+
+def _horovods_state(optimizer: Any, root_rank: int, model: torch.nn.Module | None) -> None:
+    """Horovod's own, whose tensors may have any strides, such as those of channels_last."""
+    before = horovod_functions.broadcast_parameters
+    horovod_functions.broadcast_parameters = _broadcast_shared
+    try:
+        horovod_functions.broadcast_optimizer_state(optimizer, root_rank, model)
+    finally:
+        horovod_functions.broadcast_parameters = before
 
 
-def broadcast_parameters(
-    params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int
-) -> None:
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
     """As Horovod's, but ranks keep what is their own.
 
     Raises:
         UsageError: nodes have different weights, in the middle of a round (`sync=`).
     """
     given = params if isinstance(params, Mapping) else list(params)
-    named = given.items() if isinstance(given, Mapping) else given
-    tensors = [t for _, t in named if torch.is_tensor(t)]
+    pairs = given.items() if isinstance(given, Mapping) else given
+    values = [pair[1] if isinstance(pair, tuple) else pair for pair in pairs]
+    tensors = [value for value in values if torch.is_tensor(value)]
     if any(rounds.differ_in(tensors) for rounds in lifecycle.rounds()):
         raise UsageError(
             "broadcast_parameters() of weights that differ between nodes, in the middle of a "

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class _Turn(Reducer):
     """A Reducer whose exchange ends later than its step."""
 
+    can_share = False
+
     def send(self) -> None:
         """Start to reduce what is not on its way yet; as `synchronize`, without the waiting."""
         self._complete()

@@ -206,6 +206,7 @@ def _open(
     except WindowError as error:
         return None, None, str(error)
     reducer.frozen = frozen(pairs)
+    reducer.can_grow = rounds is None and not factory.is_late
     lifecycle.add(reducer, rounds)
     lower_thread_priority()
     return reducer, rounds, None

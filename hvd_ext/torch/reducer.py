@@ -28,7 +28,7 @@ from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import residuals
 from hvd_ext.torch.closing import close_later
-from hvd_ext.torch.parameters import NamedParameters, specify
+from hvd_ext.torch.parameters import NamedParameters, frozen, specify, trainable
 from hvd_ext.torch.residuals import Residuals
 from hvd_ext.torch.slot import BucketState, GradientSlot
 from hvd_ext.torch.sparse import KNOWN_AFTER, SparseExchange
@@ -54,11 +54,14 @@ class Reducer:
         number: among the optimizers of this process.
         in_flight: this rank has a part of the step's gradients.
         listening: gradients that autograd makes are this reducer's.
-        frozen: parameters that have no part in the exchange yet.
+        frozen: parameters that join the exchange once they are trained, on all ranks at once.
+        can_grow: whether any may join it.
         can_join: this rank may take part in a step with zeros, and update nothing.
+        can_share: another optimizer may train the same parameters.
     """
 
     can_join = True
+    can_share = True
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class Reducer:
         self.in_flight = False
         self.listening = True
         self.frozen: list[tuple[str, torch.nn.Parameter]] = []
+        self.can_grow = True
         self._factory = factory
         self._passes_per_step = passes_per_step
         self._sparse = sparse
@@ -178,6 +182,8 @@ class Reducer:
                 "the gradients' memory was moved, as model.share_memory() does: call that before "
                 "DistributedOptimizer()"
             )
+        if any(p.requires_grad for _, p in self.frozen):
+            self._take_in_unfrozen()
         self._factory.begin_step(self.number)
         for slot in self._slots:
             if slot.passes_left > 0:
@@ -185,6 +191,21 @@ class Reducer:
                 self._fill(slot)
             else:
                 slot.check_untouched()
+
+    def _take_in_unfrozen(self) -> None:
+        """Take in parameters that were frozen until now; collective.
+
+        Raises:
+            UsageError: the exchange cannot grow.
+        """
+        unfrozen = trainable(self.frozen)
+        if not self.can_grow:
+            raise UsageError(
+                f"{unfrozen[0][0]!r} was frozen when DistributedOptimizer() was called, and with "
+                "sync= nodes exchange what was trained then: call it again after unfreezing"
+            )
+        self.frozen = frozen(self.frozen)
+        self.add(unfrozen)
 
     def _finish(self) -> None:
         """Wait for what the arenas have been given."""
@@ -195,6 +216,9 @@ class Reducer:
 
     def _end_step(self) -> None:
         self._sparse.finish(self._step)
+        for slot in self._slots:
+            if slot.others:
+                slot.give_copy()
         self._reset()
         self._step += 1
         self._times_hooks = times_hooks(self._step)
@@ -236,6 +260,8 @@ class Reducer:
         slots = [GradientSlot(name, p, p, self._passes_per_step) for name, p in named_parameters]
         self._place(arena, slots)
         for slot in slots:
+            if self.can_share:
+                slot.find_others()
             self._watch(slot)
 
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:

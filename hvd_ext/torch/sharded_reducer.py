@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.arena.sharded import ShardedArena
 from hvd_ext.errors import UsageError
-from hvd_ext.torch.parameters import frozen, trainable
 from hvd_ext.torch.reducer import Reducer
 from hvd_ext.torch.sharded_gradient import ShardedGradient
 
@@ -24,6 +23,7 @@ class ShardedReducer(Reducer):
     """A Reducer that leaves each rank the sums of its shards, unless all are asked for."""
 
     can_join = False
+    can_share = False
 
     def __init__(
         self,
@@ -89,13 +89,6 @@ class ShardedReducer(Reducer):
         if self._shards.changes_gradients:
             self._shards.hide_gradients()
         self._rebuild_if_due()
-
-    def _complete(self) -> None:
-        """As of Reducer; what is trained from now on joins the exchange, on all ranks at once."""
-        if unfrozen := trainable(self.frozen):
-            self.frozen = frozen(self.frozen)
-            self.add(unfrozen)
-        super()._complete()
 
     def _sharded_arenas(self) -> list[ShardedArena]:
         return [arena for arena in self._arenas if isinstance(arena, ShardedArena)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from hvd_ext.arena.layout import Bucket
 from hvd_ext.errors import UsageError
@@ -15,6 +17,9 @@ from hvd_ext.torch.parameters import grad_strides
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
+
+# By the parameter, in all optimizers that can share it.
+_slots = WeakTensorKeyDictionary()
 
 
 @dataclass
@@ -34,7 +39,7 @@ class BucketState:
     missing: int
 
 
-@dataclass
+@dataclass(eq=False)
 class GradientSlot:
     """One parameter's gradient.
 
@@ -44,6 +49,8 @@ class GradientSlot:
         passes_left: backward passes that this step's gradient still takes.
         version: of `.grad` when it was handed over to the exchange.
         ready_s: the earliest that it was ready after backward began.
+        others: of the same parameter, in other optimizers; gone with these. As long as there are
+            any, `.grad` is no view of an arena, and each optimizer's step puts its own sum there.
     """
 
     name: str
@@ -54,6 +61,24 @@ class GradientSlot:
     version: int = 0
     sparse: bool = False
     ready_s: float = math.inf
+    others: list[weakref.ref[GradientSlot]] = field(default_factory=list)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another optimizer takes this parameter's gradient, too."""
+        if self.others:
+            self.others = [other for other in self.others if other() is not None]
+        return bool(self.others)
+
+    def find_others(self) -> None:
+        """Look for optimizers that train the same parameter, and have them know of this one."""
+        of_parameter = _slots.setdefault(self.parameter, weakref.WeakSet())
+        for other in of_parameter:
+            self.others.append(weakref.ref(other))
+            other.others.append(weakref.ref(self))
+        of_parameter.add(self)
+        if self.others and self.parameter.grad is not None:  # a view, so far
+            self.parameter.grad = self.parameter.grad.detach().clone()
 
     def place(self, memory: torch.Tensor, offset_bytes: int, bucket: BucketState) -> None:
         p = self.parameter
@@ -80,18 +105,24 @@ class GradientSlot:
         # A gradient with a graph (create_graph=True) would keep those of all steps alive.
         if grad.data_ptr() != self.view.data_ptr() or grad.grad_fn is not None:
             self.view.copy_(grad.detach() if grad.requires_grad else grad)
-            self.parameter.grad = self.view.data
+            if not (self.others and self.is_shared):
+                self.parameter.grad = self.view.data
 
     def contribute_zeros(self) -> None:
         """Take part without a gradient."""
         self.view.zero_()
-        if self.parameter.requires_grad:
+        if self.parameter.requires_grad and not self.is_shared:
             self.parameter.grad = self.view.data
+
+    def give_copy(self) -> None:
+        """Put the sum into `.grad`, which is no view."""
+        if self.parameter.requires_grad and not self.sparse:
+            self.parameter.grad = self.view.clone()
 
     def hand_over(self) -> None:
         """Remember the gradient as it is: from now on it is being exchanged."""
         grad = self.parameter.grad
-        if grad is None or self.sparse:
+        if grad is None or self.sparse or self.others:
             return
         self.version = grad._version
         grad.__class__ = InFlight
@@ -102,7 +133,7 @@ class GradientSlot:
         Raises:
             UsageError: something did.
         """
-        if self.sparse:
+        if self.sparse or self.others:
             return
         grad = self.parameter.grad
         if grad is not None and grad.__class__ is InFlight:

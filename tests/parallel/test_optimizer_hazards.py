@@ -157,6 +157,117 @@ def test_a_group_that_cannot_be_exchanged():
         optimizer.add_param_group({"params": [late]})
 
 
+def test_two_optimizers_that_share_an_encoder():
+    """Each takes a step with the mean of the whole gradient, as on one rank with all samples."""
+    torch.manual_seed(0)
+    encoder, *heads = (torch.nn.Linear(4, size) for size in (4, 1, 2))
+
+    def loss(encoder, heads, step):
+        generator = torch.Generator().manual_seed(100 * step + hvd.rank())
+        coded = encoder(torch.randn(2, 4, generator=generator))
+        return sum(head(coded).square().sum() for head in heads)
+
+    alone = copy.deepcopy([encoder, *heads])
+
+    def optimizers(encoder, heads):
+        for head in heads:
+            yield torch.optim.SGD(
+                [*encoder.parameters(), *head.parameters()], lr=0.01, momentum=0.5
+            )
+
+    wrapped = [hvd.DistributedOptimizer(inner) for inner in optimizers(encoder, heads)]
+    plain = list(optimizers(alone[0], alone[1:]))
+    for step in range(2 * STEPS):
+        set_to_none = step % 3 > 0
+        for optimizer in (*wrapped, *plain):
+            optimizer.zero_grad(set_to_none=set_to_none)
+        loss(encoder, heads, step).backward()
+        for optimizer in wrapped[:: 1 if step % 2 else -1]:
+            optimizer.step()
+        loss(alone[0], alone[1:], step).backward()
+        for p in [p for module in alone for p in module.parameters()]:
+            p.grad = hvd.allreduce(p.grad)
+        for optimizer in plain[:: 1 if step % 2 else -1]:
+            optimizer.step()
+        if step == STEPS:
+            wrapped.pop()  # its gradients are the other's alone again
+            plain.pop()
+    everything = torch.nn.ModuleList([encoder, *heads])
+    assert_alike(everything)
+    for p, expected in zip(
+        everything.parameters(), torch.nn.ModuleList(alone).parameters(), strict=True
+    ):
+        torch.testing.assert_close(p, expected)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_parameter_unfrozen_later_is_reduced(sharded):
+    model, optimizer = build()
+    late = model[0].weight
+    late.requires_grad_(False)
+    inner = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), sharded=sharded)
+    for step in range(3 * STEPS):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        late.requires_grad_(step >= STEPS // 2)
+        before = late.detach().clone()
+        backward(model, step)
+        own = torch.zeros_like(late) if late.grad is None else late.grad.clone()
+        optimizer.step()
+        if step == STEPS // 2:
+            mean = hvd.allreduce(own, name="own")
+            torch.testing.assert_close(late.detach(), before - 0.01 * mean)
+        assert torch.equal(late.detach(), before) == (step < STEPS // 2)
+    assert_alike(model)
+
+
+def test_an_unfrozen_parameter_that_nodes_would_not_exchange_is_refused():
+    model, _ = build()
+    model[0].weight.requires_grad_(False)
+    inner = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), sync=hvd.LocalSGD(2))
+    model[0].weight.requires_grad_(True)
+    backward(model)
+    if SEVERAL_NODES:
+        with pytest.raises(UsageError, match=r"'0\.weight' was frozen when"):
+            optimizer.step()
+    else:
+        optimizer.step()
+        assert_alike(model)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_channels_last_is_broadcast(fresh):
+    """Parameters on some ranks only, too; and an optimizer's state."""
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(36, 2)
+    )
+    if hvd.rank() != 1:
+        model.to(memory_format=torch.channels_last)
+    strides = model[0].weight.stride()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    assert_alike(model)
+    with torch.no_grad():
+        model[0].weight += hvd.rank()
+    hvd.broadcast_parameters(list(model.parameters()), root_rank=0)
+    assert_alike(model)
+    assert model[0].weight.stride() == strides
+    model.to(memory_format=torch.channels_last)
+    inner = torch.optim.Adam(model.parameters(), lr=0.01 * (hvd.rank() + 1))
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    if not fresh:
+        backward(model)
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        backward(model, step)
+        optimizer.step()
+    assert_alike(model)
+
+
 def test_join_where_collectors_differ():
     """Whether join is served does not depend on what a rank's collector has taken."""
     _, optimizer = build()
