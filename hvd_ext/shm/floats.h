@@ -5,8 +5,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* x86 builds carry several versions of a loop and pick one when loaded. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)
+/* x86 builds carry several versions of a loop and pick one when loaded, at which time the thread
+ * sanitizer is not ready yet. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && \
+    !defined(__SANITIZE_THREAD__)
 #define VECTOR __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define VECTOR

@@ -1,0 +1,130 @@
+"""Runs the tests of the C parts with the compiler's sanitizers: `make sanitize`.
+
+A copy of the checkout in build/sanitize gets the C libraries with the address and the undefined
+sanitizer; its tests then run with their own library preloaded. Programs with several threads run
+the window and the recorder with the thread sanitizer, which cannot be preloaded into a Python.
+Standard library only. A report of a sanitizer, or a failed test, ends it with 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from workshop import ROOT, Failure
+
+PYTHON = ROOT / ".venv" / "bin" / "python"
+MPICC = ROOT / ".venv" / "bin" / "mpicc"
+FOLDER = ROOT / "build" / "sanitize"
+COPIED = ("hvd_ext", "profiling", "launch", "testbed", "training", "tests", "setup.py")
+COPIED += ("pyproject.toml", "edsr", "resnet", "mesh", "cosmoflow", "benchmarks", "examples")
+SANITIZERS = "-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+# What the C parts do, with one rank and with several.
+TESTS = (
+    *("tests/single/test_shm.py", "tests/single/test_codec.py", "tests/single/test_arena_layout.py"),
+    *("tests/single/test_data_packed.py", "tests/single/test_hvprof_record.py"),
+    *("tests/single/test_hvprof_record_files.py", "tests/single/test_hvprof_handles.py"),
+    *("tests/parallel/test_regions.py", "tests/parallel/test_arena_sums.py"),
+    *("tests/parallel/test_persistent_allreduce.py", "tests/parallel/test_started_allreduces.py"),
+    *("tests/parallel/test_compressed_exchange.py", "tests/parallel/test_allreduce.py"),
+)
+THREADS = (
+    ("tests/programs/window_threads.c", ["cc", "-Ihvd_ext/shm"]),
+    ("tests/programs/recorder_threads.c", [str(MPICC), "-Iprofiling/hvprof/recorder"]),
+)
+# MPI libraries are not compiled for the thread sanitizer, which sees half of what they do.
+SUPPRESSIONS = "".join(
+    f"{kind}:{library}\n"
+    for kind in ("called_from_lib", "race")
+    for library in ("libmpi", "libopen-pal", "libopen-rte", "libpmix", "libevent", "mca_")
+)
+
+
+def run(command: list[str], folder: Path, **variables: str) -> None:
+    """Run a command, with variables set.
+
+    Raises:
+        Failure: it ended with another code than 0.
+    """
+    done = subprocess.run(command, cwd=folder, env=os.environ | variables, check=False)
+    if done.returncode:
+        raise Failure(f"{' '.join(command)} ended with code {done.returncode}")
+
+
+def library(name: str) -> str:
+    """The path of one of the compiler's own libraries.
+
+    Raises:
+        Failure: the compiler has none.
+    """
+    asked = ["cc", f"-print-file-name={name}"]
+    path = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(path).is_absolute():
+        raise Failure(f"the compiler has no {name}: apt install gcc, or set CC to one that has")
+    return path
+
+
+def copy() -> Path:
+    """The checkout, with sanitized C libraries in place of its own."""
+    copied = FOLDER / "checkout"
+    shutil.rmtree(copied, ignore_errors=True)
+    copied.mkdir(parents=True)
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copied / name, ignore=ignored)
+        else:
+            shutil.copy(source, copied / name)
+    compilers = {"CC": f"cc {SANITIZERS}", "MPICC": f"{MPICC} {SANITIZERS}"}
+    run([str(PYTHON), "setup.py", "-q", "build_libraries"], copied, **compilers)
+    built = copied / "build" / "lib"
+    for path in built.rglob("*.so"):
+        relative = path.relative_to(built)
+        package = copied / "profiling" if relative.parts[0] == "hvprof" else copied
+        shutil.move(path, package / relative)
+    return copied
+
+
+def test_addresses(arguments: list[str]) -> None:
+    """Run the tests in the copy; a report ends the process that it is of, and fails its test."""
+    copied = copy()
+    run(
+        [str(PYTHON), "-m", "pytest", "-q", "-m", "not long", "--timeout", "900", *arguments],
+        copied,
+        LD_PRELOAD=library("libasan.so"),
+        # Python and MPI keep memory until they end. The recorder is preloaded ahead.
+        ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:abort_on_error=1",
+        UBSAN_OPTIONS="print_stacktrace=1",
+        PYTHONMALLOC="malloc",
+    )
+
+
+def test_threads() -> None:
+    """Compile and run the programs with several threads."""
+    suppressions = FOLDER / "threads.supp"
+    suppressions.write_text(SUPPRESSIONS)
+    for source, compiler in THREADS:
+        program = FOLDER / Path(source).stem
+        flags = ["-g", "-O1", "-fsanitize=thread", "-pthread", source, "-o", str(program), "-ldl"]
+        run([*compiler, *flags], ROOT)
+        options = f"halt_on_error=1:suppressions={suppressions}"
+        # The sanitizer needs the addresses of a program that is not spread out at random.
+        run(["setarch", "-R", str(program)], FOLDER, TSAN_OPTIONS=options)
+
+
+def main() -> None:
+    """Run both; arguments are tests to run in place of the usual ones."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    try:
+        test_threads()
+        test_addresses(sys.argv[1:] or list(TESTS))
+    except Failure as failure:
+        sys.exit(f"make sanitize: error: {failure}")
+
+
+if __name__ == "__main__":
+    main()
