@@ -283,9 +283,80 @@ def test_a_name_that_leads_out_of_the_folder_is_not_unpacked(classes: Path, tmp_
     folder = ImageFolder(classes)
     folder.names[5] = "../escaped.jpg"
     pack(folder, tmp_path / "i.pack", nothing)
-    with pytest.raises(UsageError, match=r"'\.\./escaped\.jpg': not unpacked"):
+    with pytest.raises(UsageError, match=r"'\.\./escaped\.jpg', which is no file within"):
         main(["unpack", str(tmp_path / "i.pack"), str(tmp_path / "out")])
     assert not (tmp_path / "escaped.jpg").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "{out}/../x", "../..", ".", "", "a/../../x", "link", "l/x", "a\0b", "\ud800"]
+)
+@pytest.mark.parametrize("decoded", [False, True], ids=["bytes", "pixels"])
+def test_no_sample_is_unpacked_out_of_the_folder(
+    classes: Path, tmp_path: Path, name: str, decoded: bool
+) -> None:
+    folder = ImageFolder(classes, decoded=decoded)
+    folder.names[5] = name.replace("{out}", str(tmp_path / "out"))
+    folder_with_links(tmp_path)
+    pack(folder, tmp_path / "i.pack", nothing)
+    nothing_is_written(tmp_path, "i.pack")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "{out}/../x", "a/../../x", "link", "l/x", "a\0b", "\ud800"]
+)
+def test_no_array_is_unpacked_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    out = folder_with_links(tmp_path)
+    (out / "link.npy").symlink_to(tmp_path / "victim")
+    name = name.replace("{out}", str(out))
+    arrays = {"right": np.zeros((2, 3)), name: np.zeros((2, 3))}
+    pack(Arrays(arrays), tmp_path / "a.pack", nothing)
+    nothing_is_written(tmp_path, "a.pack")
+
+
+def nothing_is_written(tmp_path: Path, file: str) -> None:
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=r"no file within .*: nothing is unpacked"):
+        main(["unpack", str(tmp_path / file), str(tmp_path / "out")])
+    assert set(tmp_path.rglob("*")) == before
+    assert (tmp_path / "victim").read_text() == "as it was"
+
+
+def folder_with_links(tmp_path: Path) -> Path:
+    """A folder that holds links to what lies outside."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "victim").write_text("as it was")
+    for name in ("link", "link.png"):
+        (out / name).symlink_to(tmp_path / "victim")
+    (out / "l").symlink_to(tmp_path)
+    return out
+
+
+def test_samples_of_one_name_do_not_replace_each_other(classes: Path, tmp_path: Path) -> None:
+    folder = ImageFolder(classes, decoded=True)
+    folder.names[4] = "cat/./0.jpg"
+    pack(folder, tmp_path / "i.pack", nothing)
+    with pytest.raises(
+        UsageError, match=r"'cat/\./0\.jpg', where another file of it goes: nothing"
+    ):
+        main(["unpack", str(tmp_path / "i.pack"), str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_pixels_that_are_no_image_are_one_line(tmp_path: Path) -> None:
+    class Deep:
+        fields, classes, names = (Field("x", "pixels"),), (), ("a.png",)
+
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, sample: int) -> dict[str, np.ndarray]:
+            return {"x": np.zeros((4, 4, 7), np.uint8)}
+
+    pack(Deep(), tmp_path / "d.pack", nothing)
+    with pytest.raises(UsageError, match=r"sample 0 of shape \(4, 4, 7\) cannot be written as PNG"):
+        main(["unpack", str(tmp_path / "d.pack"), str(tmp_path / "out")])
 
 
 def test_hdf5_and_zarr_are_sources(volumes: dict[str, np.ndarray], tmp_path: Path) -> None:
