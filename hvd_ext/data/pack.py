@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from json import dumps
@@ -33,6 +34,8 @@ from hvd_ext.files import atomic_path, make_folder
 T = TypeVar("T")
 
 _BATCH = 16
+_MOST_FOLDERS = 100
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def pack(samples: Samples, path: Path, advance: Advance) -> None:
@@ -147,7 +150,7 @@ def _targets(
     """Where files of some names go, each another one within the folder, links followed.
 
     Raises:
-        UsageError: a name leads out of the folder, or to where another one leads.
+        UsageError: a name leads elsewhere, or cannot be shown in a line.
     """
     base = os.path.realpath(folder)
     targets: dict[str, Path] = {}
@@ -158,15 +161,18 @@ def _targets(
             final = os.path.realpath(path)
         except ValueError:  # it holds what no path can
             path, final = folder, base
+        problem = ""
         if final == base or os.path.commonpath([base, final]) != base:
+            problem = f"is no file within {folder}"
+        elif final in targets:
+            problem = "is where another file of it goes"
+        elif _CONTROLS.search(name):
+            problem = "holds control characters"
+        elif name.count("/") > _MOST_FOLDERS:
+            problem = f"lies in more than {_MOST_FOLDERS} folders"
+        if problem:
             raise UsageError(
-                f"{file.path} names {name!r:.80}, which is no file within {folder}: nothing is "
-                "unpacked"
-            )
-        if final in targets:
-            raise UsageError(
-                f"{file.path} names {name!r:.80}, where another file of it goes: nothing is "
-                "unpacked"
+                f"{file.path} names {name!r:.80}, which {problem}: nothing is unpacked"
             )
         targets[final] = path
     return list(targets.values())

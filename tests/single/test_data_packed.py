@@ -333,12 +333,31 @@ def folder_with_links(tmp_path: Path) -> Path:
     return out
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("a\nb.jpg", "holds control characters"),
+        ("d/" * 1500 + "x", "lies in more than 100 folders"),
+    ],
+)
+def test_a_name_that_no_line_shows_or_no_folder_holds_is_not_unpacked(
+    classes: Path, tmp_path: Path, name: str, problem: str
+) -> None:
+    folder = ImageFolder(classes)
+    folder.names[5] = name
+    pack(folder, tmp_path / "i.pack", nothing)
+    with pytest.raises(UsageError, match=f"which {problem}: nothing is unpacked") as error:
+        main(["unpack", str(tmp_path / "i.pack"), str(tmp_path / "out")])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
 def test_samples_of_one_name_do_not_replace_each_other(classes: Path, tmp_path: Path) -> None:
     folder = ImageFolder(classes, decoded=True)
     folder.names[4] = "cat/./0.jpg"
     pack(folder, tmp_path / "i.pack", nothing)
     with pytest.raises(
-        UsageError, match=r"'cat/\./0\.jpg', where another file of it goes: nothing"
+        UsageError, match=r"'cat/\./0\.jpg', which is where another file of it goes: nothing"
     ):
         main(["unpack", str(tmp_path / "i.pack"), str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
