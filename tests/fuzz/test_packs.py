@@ -149,20 +149,8 @@ HOSTILE: tuple[Any, ...] = (
 )
 NAMES = (
     *("../file", "a/../../file", "out/../..", "x" * 300, "x\n" * 200, "d/" * 1500 + "x"),
-    *(
-        "a/b/c.png",
-        "same",
-        "./same",
-        "a",
-        "a/b",
-        " ",
-        "-",
-        "a.png/..",
-        ".png",
-        "\udc80",
-        "e\u2028f",
-        "\x1b[2J",
-    ),
+    *("same", "./same", "a", "a/b", "a/b/c.png", " ", "-", "a.png/..", ".png", "\udc80"),
+    *("e\u2028f", "\x1b[2J"),
 )
 
 
