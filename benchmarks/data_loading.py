@@ -30,8 +30,8 @@ from rich.table import Table
 from benchmarks import harness, kept_samples
 from hvd_ext.cli import at_least, progress
 from hvd_ext.data import DataLoader, Dataset, Order, PackedFile
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import Arrays, ImageFolder
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Arrays, ImageFolder
 from hvd_ext.statistics import gain
 from hvd_ext.units import MIB
 from testbed import timing

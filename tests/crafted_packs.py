@@ -12,7 +12,7 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.data import PackedFile
-from hvd_ext.data.layout import BLOCK_BYTES, FOOTER_BYTES, HEADER_BYTES, MAGIC, aligned
+from hvd_ext.data.packed.layout import BLOCK_BYTES, FOOTER_BYTES, HEADER_BYTES, MAGIC, aligned
 
 
 @dataclass

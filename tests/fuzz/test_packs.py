@@ -14,8 +14,8 @@ import pytest
 
 from hvd_ext.data import PackedFile
 from hvd_ext.data.__main__ import describe
-from hvd_ext.data.layout import Field
-from hvd_ext.data.pack import pack, unpack, verify
+from hvd_ext.data.packed.layout import Field
+from hvd_ext.data.packed.pack import pack, unpack, verify
 from hvd_ext.errors import HvdExtError
 from tests.crafted_packs import Crafted
 from tests.fuzz.damage import CASES, damaged

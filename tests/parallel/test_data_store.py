@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from hvd_ext.data import DataLoader, Order, PackedFile, store
-from hvd_ext.data.layout import Field
+from hvd_ext.data.packed.layout import Field
 from hvd_ext.errors import HvdExtError
 from hvd_ext.units import MIB
 from tests.packed_by_rank_0 import packed_by_rank_0

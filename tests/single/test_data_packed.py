@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edsr.images import load_rgb
-from hvd_ext.data import PackedFile, layout
+from hvd_ext.data import PackedFile
 from hvd_ext.data.__main__ import main
-from hvd_ext.data.layout import BLOCK_BYTES, Field
-from hvd_ext.data.pack import pack, verify
-from hvd_ext.data.sources import Arrays, ImageFolder, open_samples, open_source
+from hvd_ext.data.packed import layout
+from hvd_ext.data.packed.layout import BLOCK_BYTES, Field
+from hvd_ext.data.packed.pack import pack, verify
+from hvd_ext.data.packed.sources import Arrays, ImageFolder, open_samples, open_source
 from hvd_ext.errors import UsageError
 from resnet.folder import ClassFolder, ClassPack
 from testbed.ranks import ROOT, environment

@@ -10,9 +10,9 @@ import pytest
 
 from hvd_ext.data import PackedFile
 from hvd_ext.data.__main__ import main
-from hvd_ext.data.layout import DamagedError, Field, Header, check_places
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import Arrays
+from hvd_ext.data.packed.layout import DamagedError, Field, Header, check_places
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.errors import UsageError
 from tests.crafted_packs import Crafted
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from hvd_ext.data.__main__ import main
-from hvd_ext.data.layout import Field
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import Arrays, ImageFolder
+from hvd_ext.data.packed.layout import Field
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Arrays, ImageFolder
 from hvd_ext.errors import UsageError
 
 

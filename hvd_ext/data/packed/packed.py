@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng.zlib_ng import crc32
 
-from hvd_ext.data import layout
 from hvd_ext.data.agreed import agreed
-from hvd_ext.data.boxes import runs
-from hvd_ext.data.layout import BLOCK_BYTES, DamagedError, Field, Header
+from hvd_ext.data.packed import layout
+from hvd_ext.data.packed.boxes import runs
+from hvd_ext.data.packed.layout import BLOCK_BYTES, DamagedError, Field, Header
+from hvd_ext.data.packed.tables import Tables
 from hvd_ext.data.reading import Bytes, FileReader
-from hvd_ext.data.staging import StagedCopy
-from hvd_ext.data.tables import Tables
+from hvd_ext.data.staging.staging import StagedCopy
 from hvd_ext.errors import UsageError
 from hvd_ext.units import MIB
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng.zlib_ng import crc32
 
-from hvd_ext.data import layout
-from hvd_ext.data.layout import FOOTER_BYTES, DamagedError, Footer, Header
+from hvd_ext.data.packed import layout
+from hvd_ext.data.packed.layout import FOOTER_BYTES, DamagedError, Footer, Header
 from hvd_ext.data.reading import FileReader
 from hvd_ext.errors import UsageError
 

@@ -16,7 +16,7 @@ from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.cli import Advance
 from hvd_ext.data.ahead import map_ahead
-from hvd_ext.data.layout import (
+from hvd_ext.data.packed.layout import (
     BLOCK_BYTES,
     FOOTER_BYTES,
     Field,
@@ -26,8 +26,8 @@ from hvd_ext.data.layout import (
     encode_pixels,
     record_begin,
 )
-from hvd_ext.data.packed import PackedFile
-from hvd_ext.data.sources import Samples
+from hvd_ext.data.packed.packed import PackedFile
+from hvd_ext.data.packed.sources import Samples
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import atomic_path, make_folder
 
