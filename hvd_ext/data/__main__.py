@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.cli import at_least, output_file, progress, run, size_bytes
-from hvd_ext.data.budget import free_bytes
 from hvd_ext.data.packed.layout import printable
 from hvd_ext.data.packed.pack import pack, unpack, verify
 from hvd_ext.data.packed.packed import PackedFile
 from hvd_ext.data.packed.sources import open_samples
 from hvd_ext.data.plan import reading_plan
+from hvd_ext.data.store.budget import free_bytes
 from hvd_ext.units import format_bytes
 
 PROGRAM = "hvd_ext.data"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hvd_ext.data.exchange import RecordExchange
+from hvd_ext.data.store.exchange import RecordExchange
 from hvd_ext.errors import HvdExtError
 from tests.ranks.asserts import parallel_assert
 
@@ -24,7 +24,7 @@ LIMIT_S = 20
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     """The errors that would end the job."""
     errors: list[Exception] = []
-    monkeypatch.setattr("hvd_ext.data.exchange.end_job", errors.append)
+    monkeypatch.setattr("hvd_ext.data.store.exchange.end_job", errors.append)
     return errors
 
 

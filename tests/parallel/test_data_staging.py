@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from hvd_ext.cli import progress
-from hvd_ext.data import PackedFile, Tables, sharing
+from hvd_ext.data import PackedFile, Tables
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import Arrays
-from hvd_ext.data.staging import staging
+from hvd_ext.data.staging import sharing, staging
 from hvd_ext.data.staging.private_files import private_folder
 from hvd_ext.errors import HvdExtError, UsageError
 from tests.conftest import Launch

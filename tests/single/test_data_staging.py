@@ -16,9 +16,9 @@ from hvd_ext.cli import progress
 from hvd_ext.data import PackedFile
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import Arrays
-from hvd_ext.data.rounds import NO_PIECE, reading_rounds
 from hvd_ext.data.staging import staging
 from hvd_ext.data.staging.private_files import private_folder
+from hvd_ext.data.staging.rounds import NO_PIECE, reading_rounds
 from hvd_ext.errors import HvdExtError, UsageError
 from tests.crafted_packs import Crafted
 

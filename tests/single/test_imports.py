@@ -106,13 +106,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Reads what others wrote, if their libraries are there.
     "hvd_ext.data.packed": {*MPI, "hvd_ext.data", "zlib_ng", "PIL", "h5py", "zarr"},
     "hvd_ext.data.staging": {*MPI, "hvd_ext.data", "hvd_ext.job", "zlib_ng"},
-    # What the ranks of a node keep together.
-    "hvd_ext.data.node": {*MPI, "hvd_ext.data", "hvd_ext.shm"},
-    # Who keeps what between nodes is pure; the records travel by MPI.
-    "hvd_ext.data.store": {*MPI, "hvd_ext.data", "hvd_ext.shm"},
-    "hvd_ext.data.exchange": {*MPI, "hvd_ext.data", "hvd_ext.job"},
-    "hvd_ext.data.group_reading": {*MPI, "hvd_ext.data"},
-    "hvd_ext.data.sharing": {*MPI, "zlib_ng", "hvd_ext.data", "hvd_ext.job"},
+    "hvd_ext.data.store": {*MPI, "hvd_ext.data", "hvd_ext.job", "hvd_ext.shm"},
     **SPATIAL,
     **HVPROF,
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},

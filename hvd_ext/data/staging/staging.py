@@ -24,12 +24,12 @@ from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.data.agreed import agreed, require_threads
 from hvd_ext.data.reading import Bytes, FileReader
-from hvd_ext.data.sharing import PieceSharing
 from hvd_ext.data.staging.private_files import (
     open_private_file,
     open_private_folder,
     private_folder,
 )
+from hvd_ext.data.staging.sharing import PieceSharing
 from hvd_ext.errors import HvdExtError, StallError
 from hvd_ext.units import MIB, format_bytes
 
