@@ -38,7 +38,7 @@ from edsr.weights import load_weights, start_from
 from hvd_ext import spatial
 from hvd_ext.cli import above_zero, at_least, progress, run
 from hvd_ext.data import Order, fingerprint
-from hvd_ext.data.node import Arrays, share_arrays
+from hvd_ext.data.store.node import Arrays, share_arrays
 from hvd_ext.events import region
 from training import loop, ranks
 from training.arguments import (

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hvd_ext.cli import progress
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import Samples
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Samples
 
 
 @contextmanager

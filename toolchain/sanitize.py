@@ -24,7 +24,11 @@ COPIED += ("pyproject.toml", "edsr", "resnet", "mesh", "cosmoflow", "benchmarks"
 SANITIZERS = "-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 # What the C parts do, with one rank and with several.
 TESTS = (
-    *("tests/single/test_shm.py", "tests/single/test_codec.py", "tests/single/test_arena_layout.py"),
+    *(
+        "tests/single/test_shm.py",
+        "tests/single/test_codec.py",
+        "tests/single/test_arena_layout.py",
+    ),
     *("tests/single/test_data_packed.py", "tests/single/test_hvprof_record.py"),
     *("tests/single/test_hvprof_record_files.py", "tests/single/test_hvprof_handles.py"),
     *("tests/parallel/test_regions.py", "tests/parallel/test_arena_sums.py"),

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import BenchmarkError
-from hvd_ext.data import DataLoader, Order, PackedFile, store
+from hvd_ext.data import DataLoader, Order, PackedFile
+from hvd_ext.data.store import store
 from testbed import timing
 from testbed.ranks import report
 

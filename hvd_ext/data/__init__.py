@@ -4,13 +4,14 @@ Importing this package starts no MPI and loads no torch.
 """
 
 from hvd_ext.data.ahead import map_ahead
-from hvd_ext.data.budget import rank_budget
-from hvd_ext.data.group_reading import GroupReader
 from hvd_ext.data.loader import DataLoader, Dataset, Statistics
 from hvd_ext.data.order import Order, fingerprint, share
-from hvd_ext.data.packed import PackedField, PackedFile, Tables
-from hvd_ext.data.sources import Source
-from hvd_ext.data.store import MemoryStore, Records, StoreSize
+from hvd_ext.data.packed.packed import PackedField, PackedFile
+from hvd_ext.data.packed.sources import Source
+from hvd_ext.data.packed.tables import Tables
+from hvd_ext.data.store.budget import rank_budget
+from hvd_ext.data.store.group_reading import GroupReader
+from hvd_ext.data.store.store import MemoryStore, Records, StoreSize
 
 __all__ = [
     "DataLoader",

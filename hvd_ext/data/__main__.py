@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.cli import add_version, at_least, output_file, progress, run, size_bytes
-from hvd_ext.data.budget import free_bytes
-from hvd_ext.data.pack import pack, unpack, verify
-from hvd_ext.data.packed import PackedFile
+from hvd_ext.data.packed.layout import printable
+from hvd_ext.data.packed.pack import pack, unpack, verify
+from hvd_ext.data.packed.packed import PackedFile
+from hvd_ext.data.packed.sources import open_samples
 from hvd_ext.data.plan import reading_plan
-from hvd_ext.data.sources import open_samples
+from hvd_ext.data.store.budget import free_bytes
 from hvd_ext.units import format_bytes
 
 PROGRAM = "hvd_ext.data"
@@ -154,9 +155,9 @@ def _show(told: dict[str, Any], before: str) -> None:
     print(f"  a sample has {sizes[0]} to {sizes[2]}, {sizes[1]} on average")
     for field in told["fields"]:
         of = f" of {field['dtype']} {field['shape']}" if "shape" in field else ""
-        print(f"  {field['name']}: {field['kind']}{of}")
-    if told["classes"]:
-        print(f"  {len(told['classes'])} classes, {told['classes'][0]} to {told['classes'][-1]}")
+        print(f"  {printable(field['name'])}: {field['kind']}{of}")
+    if classes := [printable(name) for name in told["classes"]]:
+        print(f"  {len(classes)} classes, {classes[0]} to {classes[-1]}")
     print(f"  fingerprint {told['fingerprint']}")
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hvd_ext.data.ahead import in_order, then, threads
 from hvd_ext.data.order import Order, share
-from hvd_ext.data.store import MemoryStore, Records
+from hvd_ext.data.store.store import MemoryStore, Records
 from hvd_ext.errors import UsageError
 from hvd_ext.process import allow_singleton_mpi
 

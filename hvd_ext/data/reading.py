@@ -23,8 +23,12 @@ class FileReader:
         file_bytes: how long the file was when it was opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
         """Open a file.
+
+        Args:
+            path: the file.
+            descriptor: of the file where it is open already; it is closed with this.
 
         Raises:
             UsageError: it cannot be read.
@@ -32,7 +36,8 @@ class FileReader:
         self.path, self.bytes_read = path, 0
         self._lock = threading.Lock()
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            flags = os.O_RDONLY | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags) if descriptor is None else descriptor
             self.file_bytes = os.fstat(self._descriptor).st_size
             # Whole samples are asked for, here and there: reading on would read in vain.
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from hvd_ext.errors import StallError
+from hvd_ext.errors import HvdExtError, StallError
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -123,7 +123,7 @@ class StallMonitor:
         return [self._of_node[rank] for rank in late.args[0]]
 
 
-def end_job(error: StallError, within_s: float = _END_WITHIN_S) -> None:
+def end_job(error: HvdExtError, within_s: float = _END_WITHIN_S) -> None:
     """End every rank of the job after `within_s`, unless this process ended by then."""
 
     def abort() -> None:

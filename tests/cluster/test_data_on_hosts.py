@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hvd_ext.cli import progress
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import Arrays
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Arrays
 
 HEADERS = 1.04
 SAMPLES = 32

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hvd_ext.data import DataLoader, Order, PackedFile
-from hvd_ext.data.sources import Arrays
+from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.spatial import ProcessGrid
 from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.ranks.asserts import parallel_assert

@@ -12,8 +12,8 @@ import pytest
 
 from hvd_ext.cli import progress
 from hvd_ext.data import DataLoader, Order, PackedFile, Tables
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import Arrays
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Arrays
 from tests.conftest import Launch
 from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.ranks.asserts import parallel_assert

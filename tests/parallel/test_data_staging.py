@@ -15,11 +15,14 @@ import numpy as np
 import pytest
 
 from hvd_ext.cli import progress
-from hvd_ext.data import PackedFile, Tables, sharing, staging
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import Arrays
+from hvd_ext.data import PackedFile, Tables
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Arrays
+from hvd_ext.data.staging import sharing, staging
+from hvd_ext.data.staging.private_files import private_folder
 from hvd_ext.errors import HvdExtError, UsageError
 from tests.conftest import Launch
+from tests.crafted_packs import Crafted
 from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.ranks.asserts import parallel_assert
 
@@ -104,7 +107,7 @@ def test_a_node_that_is_new_or_lacks_some_gets_what_it_lacks(
     if comm.rank == 1:
         shutil.rmtree(disk / "a")
     if comm.rank == 2:
-        marks = next((disk / "a").glob("*.pieces"))
+        marks = next((disk / "a").glob("*/*.pieces"))
         marks.write_bytes(marks.read_bytes()[:3] + bytes(2) + marks.read_bytes()[5:])
     file = opened(folder=disk / "a")
     read = read_by_all(comm, file)
@@ -190,6 +193,25 @@ def test_a_node_without_space_or_disk_is_one_line_on_every_rank(
 
 
 @pytest.mark.ranks(NODES)
+def test_a_folder_or_file_that_one_rank_cannot_trust_is_one_line_on_every_rank(
+    comm: MPI.Comm, path: Path, disk: Path, opened: Open
+) -> None:
+    if comm.rank == 2:
+        private_folder(disk / "open").mkdir(0o755, parents=True)
+    with pytest.raises(HvdExtError, match=r"open/.* cannot be trusted: .* with mode 755, not 700"):
+        opened(folder=disk / "open")
+
+    # A file that one rank alone sees damaged is so for all.
+    crafted = Crafted.of(path)
+    crafted.header["fields"][0]["dtype"] = "|O"
+    seen = disk / "seen.pack"
+    seen.write_bytes(crafted.encode() if comm.rank == 2 else path.read_bytes())
+    with pytest.raises(UsageError, match=r"has the dtype '.O': use one of numbers"):
+        PackedFile(seen, stage_to=disk / "b", share_staging=comm)
+    parallel_assert(comm, not (disk / "b").exists(), "something is left")
+
+
+@pytest.mark.ranks(NODES)
 def test_a_rank_that_closes_early_holds_nobody_up(
     comm: MPI.Comm, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +245,7 @@ def test_a_job_that_was_killed_half_way_goes_on_with_what_lacks(
     program = ("tests/programs/staged_by_nodes.py", path, tmp_path, PIECE)
     done = launch(NODES, (*program, "killed"))
     assert done.returncode == 128 + signal.SIGKILL, done.stdout
-    marks = [folder.read_bytes() for folder in tmp_path.glob("node*/*.pieces")]
+    marks = [folder.read_bytes() for folder in tmp_path.glob("node*/*/*.pieces")]
     lacks = [b"\0" in column for column in map(bytes, zip(*marks, strict=True))]
     assert 0 < sum(lacks) < len(lacks)
     done = launch(NODES, program)
@@ -232,6 +254,6 @@ def test_a_job_that_was_killed_half_way_goes_on_with_what_lacks(
     lengths = [min(PIECE, path.stat().st_size - begin) for begin in pieces]
     expected = sum(length for length, lack in zip(lengths, lacks, strict=True) if lack)
     assert f"{expected} bytes were read" in done.stdout
-    copies = list(tmp_path.glob("node*/*.pack"))
+    copies = list(tmp_path.glob("node*/*/*.pack"))
     assert len(copies) == NODES
     assert all(copy.read_bytes() == path.read_bytes() for copy in copies)

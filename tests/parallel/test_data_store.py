@@ -14,8 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
-from hvd_ext.data import DataLoader, Order, PackedFile, store
-from hvd_ext.data.layout import Field
+from hvd_ext.data import DataLoader, Order, PackedFile
+from hvd_ext.data.packed.layout import Field
+from hvd_ext.data.store import store
 from hvd_ext.errors import HvdExtError
 from hvd_ext.units import MIB
 from tests.packed_by_rank_0 import packed_by_rank_0
@@ -265,7 +266,7 @@ def test_a_rank_that_does_not_come_is_named(
 ) -> None:
     monkeypatch.setenv("HVD_EXT_STALL_TIMEOUT_S", "0.5")
     ended: list[Exception] = []
-    monkeypatch.setattr("hvd_ext.data.exchange.end_job", ended.append)
+    monkeypatch.setattr("hvd_ext.data.store.exchange.end_job", ended.append)
     with PackedFile(path) as file:
         loader = DataLoader(
             file, 3, Order(SAMPLES, 1), rank=comm.rank, size=2, prefetch_factor=0,

@@ -199,7 +199,7 @@ def test_meshes_from_files_packs_and_stores(launch: Launch, tmp_path: Path) -> N
         train(launch, size, *FROM_FILES, "--data", data, *flags, "--output", output)
         other = 0 if size == 2 else 5e-3  # a grid adds up in another order
         assert losses(output) == pytest.approx(losses(tmp_path / "files"), rel=other)
-    (copy,) = (tmp_path / "disk").glob("*.pack")
+    (copy,) = (tmp_path / "disk").glob("*/*.pack")
     assert copy.read_bytes() == packed.read_bytes()
 
 

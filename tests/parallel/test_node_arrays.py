@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hvd_ext.data.node import share_arrays
+from hvd_ext.data.store.node import share_arrays
 from hvd_ext.errors import UsageError
 from hvd_ext.shm import regions
 from tests.ranks.asserts import parallel_assert

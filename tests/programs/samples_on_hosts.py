@@ -11,7 +11,8 @@ from pathlib import Path
 from mpi4py import MPI
 
 from hvd_ext.cli import run
-from hvd_ext.data import DataLoader, Order, PackedFile, Tables, staging
+from hvd_ext.data import DataLoader, Order, PackedFile, Tables
+from hvd_ext.data.staging import staging
 from hvd_ext.units import MIB
 
 EPOCHS, AHEAD = 4, 2

@@ -8,7 +8,8 @@ import signal
 from mpi4py import MPI
 
 from hvd_ext.cli import run
-from hvd_ext.data import PackedFile, Tables, staging
+from hvd_ext.data import PackedFile, Tables
+from hvd_ext.data.staging import staging
 
 
 def main(arguments: list[str]) -> int:

@@ -9,7 +9,8 @@ import sys
 from mpi4py import MPI
 
 from hvd_ext.cli import run
-from hvd_ext.data import DataLoader, Order, PackedFile, store
+from hvd_ext.data import DataLoader, Order, PackedFile
+from hvd_ext.data.store import store
 from hvd_ext.errors import HvdExtError
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.data import boxes, layout
-from hvd_ext.data.boxes import boxes_in_blocks, run_boxes, runs
-from hvd_ext.data.layout import Field
-from hvd_ext.data.rounds import NO_READER, readers
+from hvd_ext.data.packed import boxes, layout
+from hvd_ext.data.packed.boxes import boxes_in_blocks, run_boxes, runs
+from hvd_ext.data.packed.layout import Field
+from hvd_ext.data.staging.rounds import NO_READER, readers
 
 SHAPES = st.lists(st.integers(1, 6), max_size=4)
 

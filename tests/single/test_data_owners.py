@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.data import Order
-from hvd_ext.data.owners import NO_OWNER, Owners
+from hvd_ext.data.store.owners import NO_OWNER, Owners
 
 SMALL = st.integers(1, 9)
 

@@ -10,10 +10,10 @@ import pytest
 
 from hvd_ext.cli import progress
 from hvd_ext.data.__main__ import main
-from hvd_ext.data.budget import free_bytes
-from hvd_ext.data.pack import pack
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.data.plan import reading_plan
-from hvd_ext.data.sources import Arrays
+from hvd_ext.data.store.budget import free_bytes
 
 GB = 10**9
 

@@ -13,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.cli import progress
-from hvd_ext.data import PackedFile, staging
-from hvd_ext.data.pack import pack
-from hvd_ext.data.rounds import NO_PIECE, reading_rounds
-from hvd_ext.data.sources import Arrays
+from hvd_ext.data import PackedFile
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import Arrays
+from hvd_ext.data.staging import staging
+from hvd_ext.data.staging.private_files import private_folder
+from hvd_ext.data.staging.rounds import NO_PIECE, reading_rounds
 from hvd_ext.errors import HvdExtError, UsageError
+from tests.crafted_packs import Crafted
 
 SAMPLES, PIECE = 20, 40_000
 
@@ -111,6 +114,101 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(
     with pytest.raises(HvdExtError, match=r"has 12 KiB free, and .* are to be copied"):
         PackedFile(path, stage_to=tmp_path / "node")
     assert list((tmp_path / "node").iterdir()) == []
+
+
+def staged(path: Path, folder: Path) -> Path:
+    """Where the copy of a file goes."""
+    with PackedFile(path) as file:
+        return private_folder(folder) / f"{file.fingerprint[:32]}.pack"
+
+
+@pytest.mark.parametrize("suffix", [".pack", ".pieces"])
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe", "folder", "another user's"])
+def test_a_file_that_others_may_write_to_is_not_staged_to(
+    path: Path, tmp_path: Path, suffix: str, kind: str
+) -> None:
+    copy = staged(path, tmp_path / "node").with_suffix(suffix)
+    copy.parent.mkdir(0o700, parents=True)
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"as it was")
+    if kind == "link":
+        copy.symlink_to(victim)
+    elif kind == "second name":
+        copy.hardlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(copy)
+    elif kind == "folder":
+        copy.mkdir()
+    else:
+        copy.write_bytes(path.read_bytes())
+        given_to_another_user(copy)
+    with pytest.raises(HvdExtError, match=rf"{copy} cannot be trusted: it ") as error:
+        PackedFile(path, stage_to=tmp_path / "node")
+    assert "\n" not in str(error.value)
+    assert victim.read_bytes() == b"as it was"
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "open to others", "another user's"])
+def test_a_folder_that_others_may_write_to_is_not_staged_to(
+    path: Path, tmp_path: Path, kind: str
+) -> None:
+    folder = private_folder(tmp_path / "node")
+    folder.parent.mkdir()
+    (tmp_path / "elsewhere").mkdir(0o700)
+    if kind == "link":
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif kind == "file":
+        folder.touch()
+    else:
+        folder.mkdir(0o700)
+        if kind == "open to others":
+            folder.chmod(0o770)
+        else:
+            given_to_another_user(folder)
+    with pytest.raises(HvdExtError, match=rf"{folder} cannot be trusted: it ") as error:
+        PackedFile(path, stage_to=tmp_path / "node")
+    assert "\n" not in str(error.value)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert kind == "file" or not list(folder.iterdir())
+
+
+def test_a_copy_that_was_forged_beforehand_is_not_read(path: Path, tmp_path: Path) -> None:
+    """Its checksums are right, and it lies where anybody can tell that a copy will lie."""
+    with PackedFile(path) as whole:
+        expected = whole[3]["x"]
+    copy = staged(path, tmp_path / "node")
+    crafted = Crafted.of(path)
+    crafted.records[:] = bytes(len(crafted.records))
+    (tmp_path / "node").mkdir(0o1777)
+    for folder in (tmp_path / "node", tmp_path):
+        (folder / copy.name).write_bytes(crafted.encode())
+        (folder / copy.with_suffix(".pieces").name).write_bytes(b"\1" * 100)
+    with PackedFile(path, stage_to=tmp_path / "node") as file:
+        assert copied(file) == copy
+        assert copy.parent.stat().st_mode & 0o777 == 0o700
+        assert np.array_equal(file[3]["x"], expected)
+        assert copy.read_bytes() == path.read_bytes()
+
+
+def given_to_another_user(path: Path) -> None:
+    try:
+        os.chown(path, 12345, -1)
+    except PermissionError:
+        pytest.skip("only root gives files away")
+
+
+def test_closing_again_closes_no_other_file(path: Path, tmp_path: Path) -> None:
+    file = PackedFile(path, stage_to=tmp_path / "node")
+    copied(file)
+    file.close()
+    # Whoever opens files next gets the numbers that the copy had.
+    others = [os.open(path, os.O_RDONLY) for _ in range(8)]
+    file.close()
+    for other in others:
+        assert os.pread(other, 8, 0) == b"HVDPACK1"
+        os.close(other)
+    with pytest.raises(UsageError, match="cannot read"):
+        file[0]
 
 
 @given(nodes=st.integers(1, 6), pieces=st.integers(0, 20), seed=st.integers(0, 99))

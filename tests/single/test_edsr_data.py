@@ -10,8 +10,8 @@ from torch import Tensor
 from edsr.data import Pair, Patches, folder_images, packed_images, stack, synthetic_image
 from edsr.images import find_images, load_rgb, open_image, resize_bicubic, shrink
 from hvd_ext.data import Order, PackedFile, share
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import ImageFolder
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import ImageFolder
 from hvd_ext.errors import UsageError
 
 

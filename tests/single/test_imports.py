@@ -25,7 +25,6 @@ FACTS = {
     *("hvd_ext.memory", "hvd_ext.statistics", "hvd_ext.variables", "hvd_ext.version"),
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
-DATA = {*FACTS, "numpy", "zlib_ng"}
 SHOWN = {"rich", "numpy", "matplotlib"}
 # Geometry is integers: no torch, no MPI.
 _EXCHANGE = {*MPI, "torch", "hvd_ext.job", "hvd_ext.spatial.geometry"}
@@ -101,23 +100,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hvd_ext.arena",
     },
     "hvd_ext.spatial": {*MPI, "hvd_ext.job", "torch"},
-    # Samples: neither torch nor MPI.
-    "hvd_ext.data": DATA,
-    # Read what others wrote, if their libraries are there.
-    "hvd_ext.data.sources": {*DATA, "hvd_ext.data", "PIL", "h5py", "zarr"},
-    # What the ranks of a node keep together.
-    "hvd_ext.data.node": {*MPI, "hvd_ext.data", "hvd_ext.shm"},
-    # Who keeps what between nodes is pure; the records travel by MPI.
-    "hvd_ext.data.store": {*MPI, "hvd_ext.data", "hvd_ext.shm"},
-    "hvd_ext.data.loader": {*MPI, "hvd_ext.data"},
-    "hvd_ext.data.exchange": {*MPI, "hvd_ext.data", "hvd_ext.job"},
-    "hvd_ext.data.group_reading": {*MPI, "hvd_ext.data"},
-    "hvd_ext.data.sharing": {*MPI, "zlib_ng", "hvd_ext.data", "hvd_ext.job"},
-    # Take a communicator, and import MPI where they are given one.
-    "hvd_ext.data.agreed": {*MPI, "hvd_ext.data"},
-    "hvd_ext.data.packed": {*MPI, "zlib_ng", "hvd_ext.data"},
-    "hvd_ext.data.staging": {*MPI, "zlib_ng", "hvd_ext.data"},
-    "hvd_ext.data.pack": {*DATA, "hvd_ext.data", "PIL"},
+    # Samples: no torch, and MPI only where ranks read, stage or keep them together.
+    "hvd_ext.data": MPI,
+    # Reads what others wrote, if their libraries are there.
+    "hvd_ext.data.packed": {*MPI, "hvd_ext.data", "zlib_ng", "PIL", "h5py", "zarr"},
+    "hvd_ext.data.staging": {*MPI, "hvd_ext.data", "hvd_ext.job", "zlib_ng"},
+    "hvd_ext.data.store": {*MPI, "hvd_ext.data", "hvd_ext.job", "hvd_ext.shm"},
     **SPATIAL,
     **HVPROF,
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},

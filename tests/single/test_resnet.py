@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from hvd_ext.data import PackedFile
-from hvd_ext.data.pack import pack
-from hvd_ext.data.sources import ImageFolder
+from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.sources import ImageFolder
 from hvd_ext.errors import UsageError
 from resnet.folder import (
     ClassFolder,

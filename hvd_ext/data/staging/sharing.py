@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.data.reading import Bytes
-from hvd_ext.data.rounds import NO_PIECE, reading_rounds
+from hvd_ext.data.staging.rounds import NO_PIECE, reading_rounds
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import StallReport

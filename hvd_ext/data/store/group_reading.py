@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvd_ext.data import layout
 from hvd_ext.data.agreed import require_threads
-from hvd_ext.data.boxes import Box, boxes_in_blocks
-from hvd_ext.data.exchange import Bytes, RecordExchange
-from hvd_ext.data.packed import PackedField
-from hvd_ext.data.rounds import readers
+from hvd_ext.data.packed import layout
+from hvd_ext.data.packed.boxes import Box, boxes_in_blocks
+from hvd_ext.data.packed.packed import PackedField
+from hvd_ext.data.staging.rounds import readers
+from hvd_ext.data.store.exchange import Bytes, RecordExchange
 from hvd_ext.errors import UsageError
 
 if TYPE_CHECKING:

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from zlib_ng.zlib_ng import crc32
 
+from hvd_ext.errors import UsageError
 from hvd_ext.units import KIB, MIB
 
 MAGIC = b"HVDPACK1"
@@ -34,6 +36,8 @@ HEADER_BYTES = 4 * KIB  # a multiple of it
 _HEAD = struct.Struct("<8sII")
 _FOOTER = struct.Struct("<8s5Q3I")
 _PIXELS = struct.Struct("<3Q")
+_PIXELS_BYTES = 64  # of the shape before an image
+_MOST_DIMS = 31  # NumPy has 32, of which the samples are one
 
 Kind = Literal["array", "bytes", "pixels"]
 
@@ -52,6 +56,9 @@ class Field:
             in a file of its own; "pixels": a decoded image, (H, W, C) of uint8.
         dtype: of an array, as numpy writes it.
         shape: of an array.
+
+    Raises:
+        UsageError: there can be no such field.
     """
 
     name: str
@@ -59,10 +66,27 @@ class Field:
     dtype: str = "|u1"
     shape: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError(f"a field is named {self.name!r:.80}: give it a text as its name")
+        if self.kind not in get_args(Kind):
+            raise UsageError(f"{self._what} is {self.kind!r:.80}: use array, bytes or pixels")
+        if not _is_number(self.dtype):
+            raise UsageError(f"{self._what} has the dtype {self.dtype!r:.80}: use one of numbers")
+        if len(self.shape) > _MOST_DIMS or not all(type(n) is int and n >= 0 for n in self.shape):
+            raise UsageError(
+                f"{self._what} has the shape {self.shape!r:.80}: use at most {_MOST_DIMS} numbers "
+                "of 0 or more"
+            )
+
     @property
     def count_bytes(self) -> int:
         """Bytes of an array."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def _what(self) -> str:
+        return f"field {self.name!r:.80}"
 
 
 @dataclass(frozen=True)
@@ -73,11 +97,29 @@ class Header:
         samples: number of records.
         fields: of each record; at most the last one varies in length.
         classes: what labels are places in; may be empty.
+
+    Raises:
+        UsageError: there can be no such records.
     """
 
     samples: int
     fields: tuple[Field, ...]
     classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.samples) is not int or self.samples < 1:
+            raise UsageError(f"{self.samples!r:.80} samples: a packed file has one or more")
+        names = [field.name for field in self.fields]
+        if not names or len(set(names)) < len(names):
+            raise UsageError(f"fields {names!r:.80}: give at least one, and no name twice")
+        for field in self.fields:
+            if field.kind != "array" and field is not self.fields[-1]:
+                raise UsageError(f"field {field.name!r:.80} is not an array: make it the last one")
+            extents = (self.samples, *(max(1, extent) for extent in field.shape))
+            if prod(extents) * np.dtype(field.dtype).itemsize >= 2**63:
+                raise UsageError(f"field {field.name!r:.80} has more bytes than can be addressed")
+        if not all(isinstance(name, str) for name in self.classes):
+            raise UsageError(f"classes {self.classes!r:.80}: give each a text as its name")
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -111,9 +153,24 @@ def decode_header(data: bytes) -> Header:
     text = data[_HEAD.size : _HEAD.size + length]
     if magic != MAGIC or crc32(text) != check:
         raise DamagedError("the header")
-    known = json.loads(text)
-    fields = (Field(**{**field, "shape": tuple(field["shape"])}) for field in known["fields"])
-    return Header(known["samples"], tuple(fields), tuple(known["classes"]))
+    try:
+        known = json.loads(text)
+        fields = (Field(**{**field, "shape": tuple(field["shape"])}) for field in known["fields"])
+        return Header(known["samples"], tuple(fields), tuple(known["classes"]))
+    except UsageError as error:
+        raise DamagedError(f"the header: {error}") from error
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise DamagedError("the header") from error
+
+
+def _is_number(dtype: object) -> bool:
+    """Whether elements are numbers, which have no other objects or fields in them."""
+    if not isinstance(dtype, str) or not re.fullmatch(r"[<>|=]?[a-z]+[0-9]{0,3}", dtype):
+        return False
+    try:
+        return np.dtype(dtype).kind in "biufc"
+    except TypeError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -153,6 +210,8 @@ def decode_footer(data: bytes, file_bytes: int) -> Footer:
     if magic != MAGIC or places[0] != file_bytes:
         raise DamagedError("the end")
     file_bytes, records, index, checks, names, *crcs = places
+    if not HEADER_BYTES <= records <= index <= checks <= names <= file_bytes - FOOTER_BYTES:
+        raise DamagedError("the end")
     return Footer(file_bytes, records, index, checks, names, (crcs[0], crcs[1], crcs[2]))
 
 
@@ -169,6 +228,56 @@ def aligned(position: int, to: int) -> int:
 def record_begin(position: int, record_bytes: int) -> int:
     """Where a record goes that cannot begin before a position."""
     return aligned(position, 4 * KIB if record_bytes >= 64 * KIB else 64)
+
+
+def check_places(header: Header, footer: Footer, places: NDArray[np.uint64]) -> None:
+    """See that every record lies among the records, behind the one before it, and is whole.
+
+    Args:
+        header: fields of the records.
+        footer: where the records are.
+        places: (samples, 2): offset and bytes of each record.
+
+    Raises:
+        DamagedError: one does not.
+    """
+    # Before anything is added, which could pass the end of the numbers.
+    if places.max() > footer.file_bytes:
+        raise DamagedError("the index")
+    begins, lengths = places.astype(np.int64).T
+    if np.any(lengths > footer.index - begins):
+        raise DamagedError("the index")
+    if np.any(begins < np.concatenate([[footer.records], (begins + lengths)[:-1]])):
+        raise DamagedError("the index")
+    last, least = header.fields[-1], header.offsets[-1]
+    if last.kind == "array":
+        least += last.count_bytes
+    elif last.kind == "pixels":
+        least += _PIXELS_BYTES
+    if lengths.min() < least or (last.kind == "array" and lengths.max() > least):
+        raise DamagedError("the index")
+
+
+def decode_names(data: bytes, samples: int) -> list[str]:
+    """The names of the samples; there may be none.
+
+    Raises:
+        DamagedError: they are not a text for each sample.
+    """
+    try:
+        names = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError("the names") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DamagedError("the names")
+    if names and len(names) != samples:
+        raise DamagedError("the names")
+    return names
+
+
+def printable(name: str) -> str:
+    """A name as a message of one line shows it."""
+    return name if name.isprintable() else repr(name)
 
 
 def blocks(record_bytes: int) -> int:
@@ -203,9 +312,17 @@ def touched(field: Field, begin: int, box: tuple[tuple[int, int], ...]) -> NDArr
 
 def encode_pixels(image: NDArray[np.uint8]) -> bytes:
     """An image (H, W, C), its shape before it."""
-    return _PIXELS.pack(*image.shape).ljust(64, b"\0") + image.tobytes()
+    return _PIXELS.pack(*image.shape).ljust(_PIXELS_BYTES, b"\0") + image.tobytes()
 
 
 def decode_pixels(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The image (H, W, C) of `encode_pixels`."""
-    return data[64:].reshape(_PIXELS.unpack_from(data.data))
+    """The image (H, W, C) of `encode_pixels`.
+
+    Raises:
+        DamagedError: it has not as many bytes as its shape says.
+    """
+    shape = _PIXELS.unpack_from(data.data)
+    try:
+        return data[_PIXELS_BYTES:].reshape(shape)
+    except (ValueError, OverflowError) as error:
+        raise DamagedError(f"an image of {shape} in {data.size - _PIXELS_BYTES} bytes") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng.zlib_ng import crc32
 
-from hvd_ext.data import layout
 from hvd_ext.data.agreed import agreed
-from hvd_ext.data.boxes import runs
-from hvd_ext.data.layout import BLOCK_BYTES, FOOTER_BYTES, DamagedError, Field, Footer, Header
+from hvd_ext.data.packed import layout
+from hvd_ext.data.packed.boxes import runs
+from hvd_ext.data.packed.layout import BLOCK_BYTES, DamagedError, Field, Header
+from hvd_ext.data.packed.tables import Tables
 from hvd_ext.data.reading import Bytes, FileReader
-from hvd_ext.data.staging import StagedCopy
+from hvd_ext.data.staging.staging import StagedCopy
 from hvd_ext.errors import UsageError
 from hvd_ext.units import MIB
 
@@ -26,41 +26,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _ANNOUNCED_BYTES = 4 * MIB
-
-
-@dataclass(frozen=True)
-class Tables:
-    """All of a packed file but its records: what one rank may read for all.
-
-    Attributes:
-        header: fields and classes.
-        footer: where the sections are.
-        fingerprint: of the whole file.
-        places: (samples, 2) u64: offset and bytes of each record.
-        checks: crc32 of each block of each record, in order.
-    """
-
-    header: Header
-    footer: Footer
-    fingerprint: str
-    places: NDArray[np.uint64]
-    checks: NDArray[np.uint32]
-
-    @classmethod
-    def read(cls, path: Path) -> Tables:
-        """Read the tables of a file.
-
-        Raises:
-            UsageError: there is no such file, it is no packed file, or is cut off or damaged.
-        """
-        with FileReader(path) as reader:
-            return _read_tables(reader)
-
-    @property
-    def table_bytes(self) -> int:
-        """Bytes that `read` takes from the file."""
-        footer = self.footer
-        return footer.records + footer.names - footer.index + FOOTER_BYTES
 
 
 class PackedFile:
@@ -103,7 +68,7 @@ class PackedFile:
         self.path = Path(path)
         with agreed(share_staging):
             self._reader = FileReader(self.path)
-            self.tables = tables or _read_tables(self._reader)
+            self.tables = tables or Tables.read_from(self._reader)
             if self._reader.file_bytes != self.tables.footer.file_bytes:
                 raise UsageError(
                     f"{path} has {self._reader.file_bytes} bytes here, and "
@@ -170,8 +135,7 @@ class PackedFile:
                 check = crc32(data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES].data)
                 if check != self.tables.checks[self._first_check[sample] + block]:
                     raise UsageError(
-                        f"{reader.path}: sample {sample} ({self.name(sample)}) is damaged: its "
-                        "checksum differs: "
+                        f"{reader.path}: {self._called(sample)} is damaged: its checksum differs: "
                         + (
                             "copy or pack the file again"
                             if reader is self._reader
@@ -197,7 +161,11 @@ class PackedFile:
         return self.tables.places[:, 1].astype(np.int64)
 
     def decode(self, sample: int, record: Bytes) -> dict[str, Any]:
-        """The fields that the record of a sample holds."""
+        """The fields that the record of a sample holds.
+
+        Raises:
+            UsageError: its pixels are not as many as their shape says.
+        """
         values: dict[str, Any] = {}
         for field, begin in zip(self.header.fields, self._offsets, strict=True):
             if field.kind == "array":
@@ -205,7 +173,13 @@ class PackedFile:
             elif field.kind == "bytes":
                 values[field.name] = record[begin:].tobytes()
             else:
-                values[field.name] = layout.decode_pixels(record[begin:])
+                try:
+                    values[field.name] = layout.decode_pixels(record[begin:])
+                except DamagedError as error:
+                    raise UsageError(
+                        f"{self.path}: {self._called(sample)} is damaged: {error}: pack the file "
+                        "again"
+                    ) from error
         return values
 
     def field(self, name: str) -> PackedField:
@@ -217,20 +191,25 @@ class PackedFile:
         arrays = [field.name for field in self.header.fields if field.kind == "array"]
         if name not in arrays:
             raise UsageError(
-                f"{self.path} has no array {name!r}: it has {', '.join(arrays) or 'none'}"
+                f"{self.path} has no array {name!r}: it has "
+                f"{', '.join(map(layout.printable, arrays)) or 'none'}"
             )
         place = [field.name for field in self.header.fields].index(name)
         return PackedField(self, self.header.fields[place], self._offsets[place])
 
     def name(self, sample: int) -> str:
-        """What a sample was called where it came from."""
+        """What a sample was called where it came from.
+
+        Raises:
+            UsageError: the names cannot be read, or are damaged.
+        """
         if self._names is None:
-            try:
-                section = _section(self._reader, self.tables.footer, "names")
-            except DamagedError as error:
-                raise _not_whole(self.path, error) from error
-            self._names = loads(section) or [f"sample {i}" for i in range(len(self))]
+            names = self.tables.read_names(self._reader)
+            self._names = names or [f"sample {i}" for i in range(len(self))]
         return self._names[sample]
+
+    def _called(self, sample: int) -> str:
+        return f"sample {sample} ({layout.printable(self.name(sample))})"
 
     def close(self) -> None:
         """Close the file, and end the copying of it."""
@@ -286,38 +265,6 @@ class PackedField:
             record = self.file.record(sample, wanted)
             result[row] = self.of(record)[index[1:]]
         return result
-
-
-def _read_tables(reader: FileReader) -> Tables:
-    try:
-        if reader.file_bytes < FOOTER_BYTES + layout.HEADER_BYTES:
-            raise DamagedError("the end")
-        end = reader.read(reader.file_bytes - FOOTER_BYTES, FOOTER_BYTES)
-        footer = layout.decode_footer(end, reader.file_bytes)
-        beginning = reader.read(0, footer.records)
-        if layout.header_bytes(beginning) != footer.records:
-            raise DamagedError("the header")
-        header = layout.decode_header(beginning)
-        places = np.frombuffer(_section(reader, footer, "index"), "<u8").reshape(-1, 2)
-        checks = np.frombuffer(_section(reader, footer, "checks"), "<u4")
-    except DamagedError as error:
-        raise _not_whole(reader.path, error) from error
-    return Tables(header, footer, layout.fingerprint(beginning, end), places, checks)
-
-
-def _not_whole(path: Path, part: DamagedError) -> UsageError:
-    return UsageError(
-        f"{path} is not a packed file, or is cut off or damaged ({part}): copy it again, or make "
-        "it with python -m hvd_ext.data pack"
-    )
-
-
-def _section(reader: FileReader, footer: Footer, name: str) -> bytes:
-    begin, end = footer.sections[name]
-    data = reader.read(begin, end - begin)
-    if crc32(data) != footer.section_checks[list(footer.sections).index(name)]:
-        raise DamagedError(f"the section {name}")
-    return data
 
 
 def _array(record: Bytes, field: Field, begin: int) -> NDArray[Any]:

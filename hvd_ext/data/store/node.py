@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvd_ext.data.layout import aligned
+from hvd_ext.data.packed.layout import aligned
 from hvd_ext.errors import HvdExtError
 from hvd_ext.process import allow_singleton_mpi
 from hvd_ext.shm.regions import WindowError, map_files

@@ -3,12 +3,14 @@
 Which pieces are there is said by a file beside the copy, a byte for each, so processes need not
 talk: one that holds the lock copies what lacks, whichever it is, and goes on where an earlier
 one ended. A piece counts once it was read back from the disk. Where nodes share the reading,
-those that hold the locks of their nodes send each other the pieces.
+those that hold the locks of their nodes send each other the pieces. Both files lie in a folder
+that is the user's alone, so that no other user can have made or changed them.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import logging
 import os
@@ -22,7 +24,12 @@ from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.data.agreed import agreed, require_threads
 from hvd_ext.data.reading import Bytes, FileReader
-from hvd_ext.data.sharing import PieceSharing
+from hvd_ext.data.staging.private_files import (
+    open_private_file,
+    open_private_folder,
+    private_folder,
+)
+from hvd_ext.data.staging.sharing import PieceSharing
 from hvd_ext.errors import HvdExtError, StallError
 from hvd_ext.units import MIB, format_bytes
 
@@ -51,20 +58,20 @@ class StagedCopy:
         Args:
             source: what is copied.
             fingerprint: of what it holds; a later run with it finds its copy.
-            folder: on the node's own disk.
+            folder: on the node's own disk; the copy goes to a folder in it that is this user's.
             comm: ranks of all nodes, which read the source once together; None: each node reads
                 all of it.
 
         Raises:
-            HvdExtError: the folder cannot be written, or has too little space; with `comm` on
-                every rank alike.
+            HvdExtError: the folder cannot be written, or has too little space, or what is there
+                may come from another user; with `comm` on every rank alike.
         """
         self._source = source
-        self.path = folder / f"{fingerprint[:32]}.pack"
+        self.path = private_folder(folder) / f"{fingerprint[:32]}.pack"
         self._marks_path = self.path.with_suffix(".pieces")
         self._pieces = -(-source.file_bytes // PIECE_BYTES)
         self._whole = False
-        self._file = self._marks = -1
+        self._folder = self._file = self._marks = -1
         try:
             with agreed(comm):
                 self._take_space(folder, comm)
@@ -80,6 +87,8 @@ class StagedCopy:
         """Whether the copy has these bytes."""
         if self._whole or count == 0:
             return True
+        if self._marks < 0:  # it is closed
+            return False
         first, last = offset // PIECE_BYTES, (offset + count - 1) // PIECE_BYTES
         marks = os.pread(self._marks, last + 1 - first, first)
         return marks == b"\1" * (last + 1 - first)
@@ -90,12 +99,14 @@ class StagedCopy:
         return self._whole
 
     def close(self) -> None:
-        """End the thread after the piece that it is at; what is there stays."""
+        """End the thread after the piece that it is at; what is there stays.
+
+        To close it again does nothing.
+        """
         self._leave()
         atexit.unregister(self._leave)
         self.reader.close()
-        for descriptor in (self._file, self._marks):
-            os.close(descriptor)
+        self._close_files()
 
     def _leave(self) -> None:
         self._closing.set()
@@ -105,10 +116,12 @@ class StagedCopy:
         if comm:
             require_threads(comm, "sharing a staged file")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = _take(self.path, self._source.file_bytes)
-            self._marks = _take(self._marks_path, self._pieces)
-            self.reader = FileReader(self.path)
+            self._folder = open_private_folder(self.path.parent)
+            self._file = open_private_file(self._folder, self.path)
+            self._marks = open_private_file(self._folder, self._marks_path)
+            _take_space(self._file, self._source.file_bytes, folder)
+            _take_space(self._marks, self._pieces, folder)
+            self.reader = FileReader(self.path, os.dup(self._file))
         except OSError as error:
             raise HvdExtError(
                 f"cannot stage to {_place(folder)}: {error.strerror}: name another folder"
@@ -116,13 +129,20 @@ class StagedCopy:
 
     def _give_back(self) -> None:
         """Close the files; if they hold nothing yet, take them away."""
-        known = self._marks >= 0
-        empty = known and b"\1" not in os.pread(self._marks, self._pieces, 0)
-        for descriptor, path in ((self._file, self.path), (self._marks, self._marks_path)):
+        if self._marks >= 0 and b"\1" not in os.pread(self._marks, self._pieces, 0):
+            # Another process of the node may be at the same.
+            with contextlib.suppress(OSError):
+                os.unlink(self.path.name, dir_fd=self._folder)
+                os.unlink(self._marks_path.name, dir_fd=self._folder)
+                self.path.parent.rmdir()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        descriptors = (self._folder, self._file, self._marks)
+        self._folder = self._file = self._marks = -1
+        for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
-                if empty:
-                    path.unlink(missing_ok=True)
 
     def _share_with(self, comm: MPI.Comm) -> PieceSharing | None:
         """Take part for this node, if this process holds its lock. A collective over `comm`."""
@@ -219,27 +239,22 @@ class StagedCopy:
         os.pwrite(self._marks, b"\1", piece)
 
 
-def _take(path: Path, count: int) -> int:
-    """Open a file, and take the space that it lacks.
+def _take_space(descriptor: int, count: int, folder: Path) -> None:
+    """Take the space that a file lacks.
 
     Raises:
         HvdExtError: there is too little.
         OSError: it cannot be written.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     lacks = count - 512 * os.fstat(descriptor).st_blocks
     disk = os.fstatvfs(descriptor)
     free = disk.f_bavail * disk.f_frsize
     if lacks > free:
-        os.close(descriptor)
-        if path.stat().st_size == 0:
-            path.unlink()
         raise HvdExtError(
-            f"cannot stage to {_place(path.parent)}: it has {format_bytes(free)} free, and "
+            f"cannot stage to {_place(folder)}: it has {format_bytes(free)} free, and "
             f"{format_bytes(lacks)} are to be copied: name another folder, or make room"
         )
     os.posix_fallocate(descriptor, 0, count)
-    return descriptor
 
 
 def _place(folder: Path) -> str:

@@ -2,7 +2,8 @@
 
 Sender and receiver know of each message beforehand, and who, how long and which tag: nothing
 is asked for. The thread looks for what has arrived, and sleeps in between: an MPI library
-moves long messages only while it is called.
+moves long messages only while it is called. Once it has met an error, that is raised wherever
+a record is waited for or asked for, and the job ends soon: other ranks wait for this one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hvd_ext.errors import HvdExtError, StallError
 from hvd_ext.job.stalls import StallReport, end_job
 from hvd_ext.settings import stall_timeout_s
 from hvd_ext.units import GIB
@@ -72,6 +74,9 @@ class RecordExchange:
         self._new: queue.Queue[_UnderWay | None] = queue.Queue()
         self._under_way: list[_UnderWay] = []
         self._failed = False
+        # Why nothing is moved any more; asked and set under the lock.
+        self._ended: HvdExtError | None = None
+        self._lock = threading.Lock()
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hvd_ext.data", daemon=True)
         self._thread.start()
@@ -85,13 +90,16 @@ class RecordExchange:
             data: any number of bytes.
             peer: who receives them.
             tag: that it receives them with.
+
+        Raises:
+            HvdExtError: the exchange has failed, or is closed.
         """
         requests: list[MPI.Request] = []
 
         def look() -> bool:
             if not data.done():
                 return False
-            if data.exception():
+            if data.cancelled() or data.exception():
                 self._failed = True  # raised where this rank uses it: the job ends there
                 return True
             record = data.result()
@@ -101,14 +109,17 @@ class RecordExchange:
             self.bytes_sent += record.nbytes
             return True
 
-        self._new.put(_UnderWay(peer, look))
+        self._begin(_UnderWay(peer, look))
 
     def receive(self, into: Bytes, peer: int, tag: int) -> Future[Bytes]:
         """Receive what a peer sends with this tag.
 
         Returns:
             `into`, once it is filled, which cannot be written to any more; raises StallError
-            if that takes too long.
+            if that takes too long, or another HvdExtError if the exchange fails before.
+
+        Raises:
+            HvdExtError: the exchange has failed, or is closed.
         """
         record: Future[Bytes] = Future()
         requests: list[MPI.Request] = []
@@ -122,7 +133,7 @@ class RecordExchange:
             record.set_result(into)
             return True
 
-        self._new.put(_UnderWay(peer, look, record))
+        self._begin(_UnderWay(peer, look, record))
         return record
 
     def wait_for(self, record: Bytes, there: Callable[[], bool], peer: int) -> Future[Bytes]:
@@ -134,7 +145,10 @@ class RecordExchange:
             peer: who writes it.
 
         Returns:
-            `record`; raises StallError if that takes too long.
+            `record`; raises as that of `receive`.
+
+        Raises:
+            HvdExtError: the exchange has failed, or is closed.
         """
         coming: Future[Bytes] = Future()
 
@@ -144,15 +158,16 @@ class RecordExchange:
             coming.set_result(record)
             return True
 
-        self._new.put(_UnderWay(peer, look, coming))
+        self._begin(_UnderWay(peer, look, coming))
         return coming
 
     def close(self) -> None:
         """Wait for what is under way, and end; a collective, unless something has failed."""
         self._new.put(None)
         self._thread.join()
-        atexit.unregister(self._leave)
+        # Where something is left under way, MPI may still write to it: `_leave` keeps it alive.
         if not self._failed:
+            atexit.unregister(self._leave)
             self._comm.Free()
 
     def _leave(self) -> None:
@@ -160,34 +175,67 @@ class RecordExchange:
         self._new.put(None)
         self._thread.join()
 
+    def _begin(self, entry: _UnderWay) -> None:
+        if entry.record is not None:
+            entry.record.set_running_or_notify_cancel()  # nobody can cancel what a peer does
+        with self._lock:
+            if self._ended:
+                raise self._ended
+            self._new.put(entry)
+
     def _run(self) -> None:
+        try:
+            self._move()
+            self._failed |= bool(self._under_way)
+            self._end(HvdExtError("samples are asked for after their store or reader was closed"))
+        except StallError as error:  # which ends the job
+            self._failed = True
+            self._end(error)
+        except BaseException as error:
+            failure = HvdExtError(
+                f"the exchange of samples failed ({type(error).__name__}: {error}): look for "
+                "earlier errors of any rank"
+            )
+            failure.__cause__ = error
+            self._failed = True
+            self._end(failure)
+            end_job(failure)  # other ranks wait for this one
+
+    def _end(self, error: HvdExtError) -> None:
+        """Raise an error wherever a record is waited for, and whenever one is asked for."""
+        with self._lock:
+            self._ended = error
+        while not self._new.empty():
+            if entry := self._new.get():
+                self._under_way.append(entry)
+        for entry in self._under_way:
+            # Some have come while the error was on its way.
+            if entry.record is not None and not entry.record.done():
+                entry.record.set_exception(error)
+
+    def _move(self) -> None:
+        """Move what is begun, until the exchange is closed or left."""
         closing = False
         sleep_s = _SHORTEST_SLEEP_S
-        try:
-            while not self._leaving.is_set():
-                try:
-                    if self._under_way:
-                        new = self._new.get(timeout=sleep_s)
-                    elif closing:
-                        return
-                    else:
-                        new = self._new.get()
-                    if new is None:
-                        closing = True
-                    else:
-                        self._under_way.append(new)
-                        continue  # as long as there are more
-                except queue.Empty:
-                    pass
-                before = len(self._under_way)
-                self._under_way = [entry for entry in self._under_way if not self._over(entry)]
-                moved = len(self._under_way) < before
-                sleep_s = _SHORTEST_SLEEP_S if moved else min(2 * sleep_s, _LONGEST_SLEEP_S)
-        except BaseException as error:  # raised where the records are waited for
-            self._failed = True
-            for entry in self._under_way:
-                if entry.record is not None:
-                    entry.record.set_exception(error)
+        while not self._leaving.is_set():
+            try:
+                if self._under_way:
+                    new = self._new.get(timeout=sleep_s)
+                elif closing:
+                    return
+                else:
+                    new = self._new.get()
+                if new is None:
+                    closing = True
+                else:
+                    self._under_way.append(new)
+                    continue  # as long as there are more
+            except queue.Empty:
+                pass
+            before = len(self._under_way)
+            self._under_way = [entry for entry in self._under_way if not self._over(entry)]
+            moved = len(self._under_way) < before
+            sleep_s = _SHORTEST_SLEEP_S if moved else min(2 * sleep_s, _LONGEST_SLEEP_S)
 
     def _over(self, entry: _UnderWay) -> bool:
         if entry.look():

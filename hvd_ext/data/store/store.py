@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.data.agreed import agreed, require_threads
-from hvd_ext.data.budget import free_bytes, rank_budget
-from hvd_ext.data.exchange import TAGS, RecordExchange
 from hvd_ext.data.order import Order
-from hvd_ext.data.owners import NO_OWNER, Owners
+from hvd_ext.data.store.budget import free_bytes, rank_budget
+from hvd_ext.data.store.exchange import TAGS, RecordExchange
+from hvd_ext.data.store.owners import NO_OWNER, Owners
 from hvd_ext.errors import HvdExtError
 from hvd_ext.shm.flags import is_raised, load, raise_flag
 from hvd_ext.shm.regions import WindowError, map_files, map_regions

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hvd_ext.data.layout import BLOCK_BYTES, Field
+from hvd_ext.data.packed.layout import BLOCK_BYTES, Field
 
 Box = tuple[tuple[int, int], ...]  # (first, end) along each dim
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hvd_ext.data.layout import Field
+from hvd_ext.data.packed.layout import Field
 from hvd_ext.errors import UsageError
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")

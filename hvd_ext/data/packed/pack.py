@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from json import dumps
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.cli import Advance
 from hvd_ext.data.ahead import map_ahead
-from hvd_ext.data.layout import (
+from hvd_ext.data.packed.layout import (
     BLOCK_BYTES,
     FOOTER_BYTES,
     Field,
@@ -24,14 +26,16 @@ from hvd_ext.data.layout import (
     encode_pixels,
     record_begin,
 )
-from hvd_ext.data.packed import PackedFile
-from hvd_ext.data.sources import Samples
+from hvd_ext.data.packed.packed import PackedFile
+from hvd_ext.data.packed.sources import Samples
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import atomic_path, make_folder
 
 T = TypeVar("T")
 
 _BATCH = 16
+_MOST_FOLDERS = 100
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def pack(samples: Samples, path: Path, advance: Advance) -> None:
@@ -111,31 +115,79 @@ def unpack(file: PackedFile, folder: Path, advance: Advance) -> None:
     """Write images as files, and arrays as FOLDER/field.npy.
 
     Raises:
-        UsageError: a sample is damaged, or its name leads out of the folder.
+        UsageError: a sample is damaged or is not an image, or a name leads out of the folder or
+            occurs twice; nothing is written for a wrong name.
         HvdExtError: the folder cannot be written.
     """
-    make_folder(folder)
-    *arrays, last = file.header.fields
+    last = file.header.fields[-1]
+    if last.kind == "array":
+        names = [f"{field.name}.npy" for field in file.header.fields]
+    else:
+        names = [file.name(number) for number in range(len(file))]
+    ending = ".png" if last.kind == "pixels" else None
+    targets = _targets(file, folder, names, ending)
     try:
+        for path in targets:
+            make_folder(path.parent)
         if last.kind == "array":
-            for field in (*arrays, last):
-                with atomic_path(folder / f"{field.name}.npy") as temporary:
+            for field, path in zip(file.header.fields, targets, strict=True):
+                with atomic_path(path) as temporary:
                     _write_array(file, field, temporary, advance)
             return
         for number, values in enumerate(_ahead(file.__getitem__, len(file))):
-            path = folder / file.name(number)
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise UsageError(f"{file.path} names a sample {file.name(number)!r}: not unpacked")
-            make_folder(path.parent)
             if last.kind == "bytes":
-                path.write_bytes(values[last.name])
+                targets[number].write_bytes(values[last.name])
             else:
-                from PIL import Image
-
-                Image.fromarray(values[last.name]).save(path.with_suffix(".png"))
+                _write_image(file, number, values[last.name], targets[number])
             advance(number + 1)
     except OSError as error:
         raise HvdExtError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+def _targets(
+    file: PackedFile, folder: Path, names: Sequence[str], ending: str | None
+) -> list[Path]:
+    """Where files of some names go, each another one within the folder, links followed.
+
+    Raises:
+        UsageError: a name leads elsewhere, or cannot be shown in a line.
+    """
+    base = os.path.realpath(folder)
+    targets: dict[str, Path] = {}
+    for name in names:
+        try:
+            path = folder / name
+            path = path.with_suffix(ending) if ending else path
+            final = os.path.realpath(path)
+        except ValueError:  # it holds what no path can
+            path, final = folder, base
+        problem = ""
+        if final == base or os.path.commonpath([base, final]) != base:
+            problem = f"is no file within {folder}"
+        elif final in targets:
+            problem = "is where another file of it goes"
+        elif _CONTROLS.search(name):
+            problem = "holds control characters"
+        elif name.count("/") > _MOST_FOLDERS:
+            problem = f"lies in more than {_MOST_FOLDERS} folders"
+        if problem:
+            raise UsageError(
+                f"{file.path} names {name!r:.80}, which {problem}: nothing is unpacked"
+            )
+        targets[final] = path
+    return list(targets.values())
+
+
+def _write_image(file: PackedFile, number: int, pixels: NDArray[np.uint8], path: Path) -> None:
+    from PIL import Image
+
+    try:
+        Image.fromarray(pixels).save(path)
+    except (TypeError, ValueError, SystemError) as error:
+        raise UsageError(
+            f"{file.path}: sample {number} of shape {pixels.shape} cannot be written as PNG "
+            f"({error}): read it as PackedFile(...)[{number}]"
+        ) from error
 
 
 def _write_array(file: PackedFile, field: Field, path: Path, advance: Advance) -> None:

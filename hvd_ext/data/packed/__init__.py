@@ -1,0 +1,1 @@
+"""One file with all samples of a data set, whose every MiB has a checksum."""

@@ -1,0 +1,1 @@
+"""Copies of a packed file on the nodes' own disks."""

@@ -1,0 +1,1 @@
+"""Samples in the ranks' memory, kept once and read together."""
