@@ -51,7 +51,7 @@ def start() -> bool:
 
 def with_thread_idle(idle: bool, exchange: Callable[[], None]) -> Callable[[], None]:
     """The exchange, with Horovod's background thread scheduled as idle or not; see `start`."""
-    from hvd_ext.torch.background import set_idle
+    from hvd_ext.torch.job.background import set_idle
 
     def exchange_so() -> None:
         set_idle(idle)

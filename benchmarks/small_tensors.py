@@ -61,7 +61,7 @@ def _work(rounds: int) -> None:
 
     import hvd_ext.torch as hvd
     from hvd_ext.allreduce.persistent import allreduce
-    from hvd_ext.torch import lifecycle
+    from hvd_ext.torch.job import lifecycle
 
     torch.set_num_threads(1)
     follows = gradients.start()

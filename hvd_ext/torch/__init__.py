@@ -29,9 +29,9 @@ from hvd_ext.schedules import LocalSGD as LocalSGD
 from hvd_ext.torch.broadcasts import broadcast_optimizer_state as broadcast_optimizer_state
 from hvd_ext.torch.broadcasts import broadcast_parameters as broadcast_parameters
 from hvd_ext.torch.compression import Compression as Compression
-from hvd_ext.torch.lifecycle import init as init
-from hvd_ext.torch.lifecycle import join as join
-from hvd_ext.torch.lifecycle import shutdown as shutdown
+from hvd_ext.torch.job.lifecycle import init as init
+from hvd_ext.torch.job.lifecycle import join as join
+from hvd_ext.torch.job.lifecycle import shutdown as shutdown
 from hvd_ext.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from hvd_ext.torch.planned import plan_allreduce as plan_allreduce
 

@@ -10,11 +10,11 @@ import torch
 from horovod.torch import functions as horovod_functions
 
 from hvd_ext.errors import UsageError
-from hvd_ext.torch import lifecycle
+from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.own import broadcast_parameters as _broadcast_shared
 from hvd_ext.torch.own import refuse_own
-from hvd_ext.torch.reducer import Reducer
-from hvd_ext.torch.shards import Shards
+from hvd_ext.torch.reduction.reducer import Reducer
+from hvd_ext.torch.sharded.shards import Shards
 
 
 def _horovods_state(optimizer: Any, root_rank: int, model: torch.nn.Module | None) -> None:

@@ -17,20 +17,21 @@ from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
 from hvd_ext.schedules import EVERY_STEP, Schedule, parse
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.torch import fallback, lifecycle
-from hvd_ext.torch.arenas import ArenaFactory
-from hvd_ext.torch.background import lower_thread_priority
+from hvd_ext.torch import fallback
 from hvd_ext.torch.compression import horovods, wanted
-from hvd_ext.torch.elementwise import try_elementwise
-from hvd_ext.torch.late_reducer import LateReducer
+from hvd_ext.torch.job import lifecycle
+from hvd_ext.torch.job.background import lower_thread_priority
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import frozen, pair_names, trainable
-from hvd_ext.torch.reducer import Reducer
-from hvd_ext.torch.rounds import Rounds
-from hvd_ext.torch.sharded import sharded_class
-from hvd_ext.torch.sharded_reducer import ShardedReducer
-from hvd_ext.torch.shards import Shards
-from hvd_ext.torch.sparse import NoSparse, SparseExchange
+from hvd_ext.torch.reduction.arena_factory import ArenaFactory
+from hvd_ext.torch.reduction.reducer import Reducer
+from hvd_ext.torch.reduction.sparse import NoSparse, SparseExchange
+from hvd_ext.torch.sharded.elementwise import try_elementwise
+from hvd_ext.torch.sharded.reducer import ShardedReducer
+from hvd_ext.torch.sharded.shards import Shards
+from hvd_ext.torch.sharded.wrapped import sharded_class
+from hvd_ext.torch.sync.late_reducer import LateReducer
+from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
 
 log = logging.getLogger("hvd_ext")

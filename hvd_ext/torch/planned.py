@@ -9,8 +9,9 @@ import torch
 
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
-from hvd_ext.torch import fallback, lifecycle
+from hvd_ext.torch import fallback
 from hvd_ext.torch.agreement import read_table
+from hvd_ext.torch.job import lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,11 +13,11 @@ import torch
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback
-from hvd_ext.torch.late_reducer import LateReducer
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import frozen, trainable
-from hvd_ext.torch.reducer import Reducer
-from hvd_ext.torch.rounds import Rounds
+from hvd_ext.torch.reduction.reducer import Reducer
+from hvd_ext.torch.sync.late_reducer import LateReducer
+from hvd_ext.torch.sync.rounds import Rounds
 
 # Horovod's broadcast_optimizer_state knows a wrapped optimizer by its module, and
 # then fills in missing state by the step of the class it wraps.

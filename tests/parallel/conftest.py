@@ -30,7 +30,7 @@ def library(request: pytest.FixtureRequest) -> Path:
 def nodes(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Topology]:
     """`nodes(k)`: from now on each k ranks are a node to optimizers that are made."""
     # Not everywhere is there a torch, and outside ranks no MPI may start.
-    from hvd_ext.torch import lifecycle
+    from hvd_ext.torch.job import lifecycle
     from tests.pretended_nodes import pretend
 
     def of(ranks_per_node: int) -> Topology:

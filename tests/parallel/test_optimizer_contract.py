@@ -13,7 +13,8 @@ import torch
 
 import hvd_ext.torch as hvd
 from hvd_ext import listen
-from hvd_ext.torch import background, optimizer
+from hvd_ext.torch import optimizer
+from hvd_ext.torch.job import background
 
 IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (3, 4)]
 pytestmark = [

@@ -33,7 +33,7 @@ def nodes():
     """Every so many ranks are a node by themselves, as far as hvd_ext is told."""
     with pytest.MonkeyPatch.context() as patch:
         if SEVERAL_NODES:
-            from hvd_ext.torch import lifecycle
+            from hvd_ext.torch.job import lifecycle
             from tests.pretended_nodes import pretend
 
             ranks_per_node = int(os.environ["HVD_EXT_TEST_RANKS_PER_NODE"])

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import hvd_ext.torch
-from hvd_ext.torch import lifecycle, shards
+from hvd_ext.torch.job import lifecycle
+from hvd_ext.torch.sharded.wrapped import shards
 from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
 from tests.sharding import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hvd_ext.errors import UsageError
-from hvd_ext.torch import lifecycle
+from hvd_ext.torch.job import lifecycle
 from tests.sharding import build, take_step, train, wrap
 
 

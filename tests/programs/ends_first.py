@@ -28,7 +28,7 @@ if arguments[0] == "interactive":
 else:
     how, *ranks_per_node = arguments
 if ranks_per_node:
-    from hvd_ext.torch import lifecycle
+    from hvd_ext.torch.job import lifecycle
     from tests.pretended_nodes import pretend
 
     lifecycle.discover = lambda comm, timeout_s: pretend(comm, int(ranks_per_node[0]))

@@ -9,7 +9,7 @@ import time
 import torch
 
 import hvd_ext.torch as hvd
-from hvd_ext.torch import lifecycle
+from hvd_ext.torch.job import lifecycle
 
 hvd.init()
 torch.set_num_threads(1)

@@ -7,7 +7,7 @@ import time
 import torch
 
 import hvd_ext.torch as hvd
-from hvd_ext.torch import lifecycle
+from hvd_ext.torch.job import lifecycle
 from tests.pretended_nodes import pretend
 
 lifecycle.discover = lambda comm, timeout_s: pretend(comm, 1)

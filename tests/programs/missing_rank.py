@@ -16,7 +16,7 @@ import torch
 
 import hvd_ext.torch as hvd
 from hvd_ext.job import stalls
-from hvd_ext.torch import lifecycle
+from hvd_ext.torch.job import lifecycle
 
 # How long ranks wait, once one is known to be missing, for what does not come.
 stalls.end_job.__defaults__ = (2.0,)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hvd_ext.errors import UsageError
-from hvd_ext.torch.elementwise import try_elementwise
+from hvd_ext.torch.sharded.elementwise import try_elementwise
 
 SERVED = [
     (torch.optim.SGD, {"lr": 0.1}, set()),

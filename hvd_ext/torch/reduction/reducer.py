@@ -26,17 +26,17 @@ from hvd_ext.errors import UsageError
 from hvd_ext.events import HandingOver, region, times_hooks
 from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.torch import residuals
-from hvd_ext.torch.closing import close_later
+from hvd_ext.torch.job.closing import close_later
 from hvd_ext.torch.parameters import NamedParameters, frozen, specify, trainable
-from hvd_ext.torch.residuals import Residuals
-from hvd_ext.torch.slot import BucketState, GradientSlot
-from hvd_ext.torch.sparse import KNOWN_AFTER, SparseExchange
+from hvd_ext.torch.reduction import residuals
+from hvd_ext.torch.reduction.residuals import Residuals
+from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
+from hvd_ext.torch.reduction.sparse import KNOWN_AFTER, SparseExchange
 from hvd_ext.units import format_seconds
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
-    from hvd_ext.torch.arenas import ArenaFactory
+    from hvd_ext.torch.reduction.arena_factory import ArenaFactory
 
 # Steps until it is known when gradients are ready: no sooner than which are sparse.
 _REBUILD_AFTER = KNOWN_AFTER

@@ -12,8 +12,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from hvd_ext.arena.layout import Bucket
 from hvd_ext.errors import UsageError
-from hvd_ext.torch.in_flight import InFlight
 from hvd_ext.torch.parameters import grad_strides
+from hvd_ext.torch.reduction.in_flight import InFlight
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena

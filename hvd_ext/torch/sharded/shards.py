@@ -18,15 +18,15 @@ import torch
 
 from hvd_ext.arena.layout import parts
 from hvd_ext.errors import MismatchError
-from hvd_ext.torch.elementwise import Tried, on_other_parameters, unhooked_step
 from hvd_ext.torch.parameters import grad_strides
-from hvd_ext.torch.sharded_gradient import ShardedGradient
+from hvd_ext.torch.sharded.elementwise import Tried, on_other_parameters, unhooked_step
+from hvd_ext.torch.sharded.gradient import ShardedGradient
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.arena.sharded import ShardedArena
-    from hvd_ext.torch.slot import GradientSlot
+    from hvd_ext.torch.reduction.slot import GradientSlot
 
 State = dict[str, Any]
 # What the optimizer of parts has for itself.

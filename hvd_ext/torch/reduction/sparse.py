@@ -16,7 +16,7 @@ import torch
 from hvd_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from hvd_ext.torch.slot import GradientSlot
+    from hvd_ext.torch.reduction.slot import GradientSlot
 
 # Steps until every rank knows which gradients are sparse.
 KNOWN_AFTER = 4

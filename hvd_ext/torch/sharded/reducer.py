@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.arena.sharded import ShardedArena
 from hvd_ext.errors import UsageError
-from hvd_ext.torch.reducer import Reducer
-from hvd_ext.torch.sharded_gradient import ShardedGradient
+from hvd_ext.torch.reduction.reducer import Reducer
+from hvd_ext.torch.sharded.gradient import ShardedGradient
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
-    from hvd_ext.torch.arenas import ArenaFactory
     from hvd_ext.torch.parameters import NamedParameters
-    from hvd_ext.torch.shards import Shards
-    from hvd_ext.torch.slot import GradientSlot
-    from hvd_ext.torch.sparse import SparseExchange
+    from hvd_ext.torch.reduction.arena_factory import ArenaFactory
+    from hvd_ext.torch.reduction.slot import GradientSlot
+    from hvd_ext.torch.reduction.sparse import SparseExchange
+    from hvd_ext.torch.sharded.shards import Shards
 
 
 class ShardedReducer(Reducer):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.arena.protocol import Arena
-    from hvd_ext.torch.slot import GradientSlot
+    from hvd_ext.torch.reduction.slot import GradientSlot
 
 Residuals = dict[torch.nn.Parameter, torch.Tensor]
 # Arenas, each with its parameters' gradients in the order of its layout.

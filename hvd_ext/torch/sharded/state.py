@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hvd_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from hvd_ext.torch.shards import Shards
+    from hvd_ext.torch.sharded.shards import Shards
 
 _NONE = object()
 

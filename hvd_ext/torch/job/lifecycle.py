@@ -21,11 +21,11 @@ from horovod.torch import mpi_lib_v2
 from hvd_ext import memory, settings
 from hvd_ext.errors import UsageError
 from hvd_ext.job.topology import Topology, discover
-from hvd_ext.torch import background
-from hvd_ext.torch.begun_steps import BegunSteps
-from hvd_ext.torch.closing import wait_until_closed
-from hvd_ext.torch.reducer import Reducer
-from hvd_ext.torch.rounds import Rounds
+from hvd_ext.torch.job import background
+from hvd_ext.torch.job.begun_steps import BegunSteps
+from hvd_ext.torch.job.closing import wait_until_closed
+from hvd_ext.torch.reduction.reducer import Reducer
+from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.variables import misspelt
 
 # What shutdown allows for exchanges that were started and never waited for, and for ranks that

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from hvd_ext.job.progress_thread import wait_for
-from hvd_ext.torch.reducer import Reducer
+from hvd_ext.torch.reduction.reducer import Reducer
 
 if TYPE_CHECKING:
-    from hvd_ext.torch.arenas import ArenaFactory
     from hvd_ext.torch.parameters import NamedParameters
-    from hvd_ext.torch.residuals import Residuals
-    from hvd_ext.torch.sparse import SparseExchange
+    from hvd_ext.torch.reduction.arena_factory import ArenaFactory
+    from hvd_ext.torch.reduction.residuals import Residuals
+    from hvd_ext.torch.reduction.sparse import SparseExchange
 
 
 class _Turn(Reducer):

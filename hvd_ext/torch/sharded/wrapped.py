@@ -9,11 +9,11 @@ import torch
 
 from hvd_ext import settings
 from hvd_ext.job.monitored_allgather import monitored_allgather
-from hvd_ext.torch import lifecycle
-from hvd_ext.torch.elementwise import try_elementwise
-from hvd_ext.torch.sharded_reducer import ShardedReducer
-from hvd_ext.torch.sharded_state import ShardedState
-from hvd_ext.torch.shards import Shards
+from hvd_ext.torch.job import lifecycle
+from hvd_ext.torch.sharded.elementwise import try_elementwise
+from hvd_ext.torch.sharded.reducer import ShardedReducer
+from hvd_ext.torch.sharded.shards import Shards
+from hvd_ext.torch.sharded.state import ShardedState
 from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
 
 

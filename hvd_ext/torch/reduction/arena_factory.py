@@ -21,10 +21,10 @@ from hvd_ext.errors import UsageError
 from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.torch import lifecycle
 from hvd_ext.torch.agreement import agree_on_layout, read_table
+from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.parameters import NamedParameters
-from hvd_ext.torch.rounds import Rounds
+from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.units import MIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:

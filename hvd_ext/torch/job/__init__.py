@@ -1,0 +1,1 @@
+"""From hvd.init() to hvd.shutdown()."""

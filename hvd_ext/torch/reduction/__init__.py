@@ -1,0 +1,1 @@
+"""Gradients in the arena: the reducer and what it is made of."""

@@ -1,0 +1,1 @@
+"""The update divided over the ranks of a node."""

@@ -1,0 +1,1 @@
+"""Nodes that do not exchange in every step."""
