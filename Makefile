@@ -10,7 +10,7 @@ BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
 SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
-.PHONY: help env mpis mpi-horovod demo test test-long fuzz sweep bench check docs clean
+.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize sweep bench check docs clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
@@ -45,6 +45,9 @@ test-long: env mpis  ## run the long tests: trainings, and the commands of docs
 
 fuzz: env  ## try 1,000 damaged and crafted packs, tables, timelines and recordings each
 	HVD_EXT_TEST_FUZZ=1000 $(PYTEST) -q -n 2 --timeout 3000 tests/fuzz
+
+sanitize: env  ## run the tests of the C parts with the address, undefined and thread sanitizers
+	@$(PY) toolchain/sanitize.py
 
 sweep: env  ## more of some tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py tests/parallel/test_allreduce_long.py -k "int_counts or flat"
