@@ -24,7 +24,7 @@ from hvd_ext.torch.compression import horovods, wanted
 from hvd_ext.torch.elementwise import state_per_element
 from hvd_ext.torch.late_reducer import LateReducer
 from hvd_ext.torch.own import refuse_own
-from hvd_ext.torch.parameters import frozen, pair_names, trainable
+from hvd_ext.torch.parameters import pair_names, trainable
 from hvd_ext.torch.reducer import Reducer
 from hvd_ext.torch.rounds import Rounds
 from hvd_ext.torch.sharded import sharded_class
@@ -205,8 +205,8 @@ def _open(
             rounds = factory.rounds(named)
     except WindowError as error:
         return None, None, str(error)
-    reducer.frozen = frozen(pairs)
-    reducer.can_grow = rounds is None and not factory.is_late
+    reducer.frozen.add(pairs)
+    reducer.frozen.can_thaw = rounds is None and not factory.is_late
     lifecycle.add(reducer, rounds)
     lower_thread_priority()
     return reducer, rounds, None
