@@ -22,7 +22,7 @@ from hvd_ext.torch.compression import horovods, wanted
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.job.background import lower_thread_priority
 from hvd_ext.torch.own import refuse_own
-from hvd_ext.torch.parameters import frozen, pair_names, trainable
+from hvd_ext.torch.parameters import pair_names, trainable
 from hvd_ext.torch.reduction.arena_factory import ArenaFactory
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.reduction.sparse import NoSparse, SparseExchange
@@ -206,8 +206,8 @@ def _open(
             rounds = factory.rounds(named)
     except WindowError as error:
         return None, None, str(error)
-    reducer.frozen = frozen(pairs)
-    reducer.can_grow = rounds is None and not factory.is_late
+    reducer.frozen.add(pairs)
+    reducer.frozen.can_thaw = rounds is None and not factory.is_late
     lifecycle.add(reducer, rounds)
     lower_thread_priority()
     return reducer, rounds, None

@@ -54,11 +54,6 @@ def trainable(pairs: NamedParameters) -> list[tuple[str, torch.nn.Parameter]]:
     return [(name, p) for name, p in pairs if p.requires_grad and not is_own(p)]
 
 
-def frozen(pairs: NamedParameters) -> list[tuple[str, torch.nn.Parameter]]:
-    """Those whose gradients would be exchanged if they had any."""
-    return [(name, p) for name, p in pairs if not p.requires_grad and not is_own(p)]
-
-
 def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:
     """Describe parameters for the layout. A gradient has its parameter's memory layout."""
     return [

@@ -14,7 +14,7 @@ from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback
 from hvd_ext.torch.own import refuse_own
-from hvd_ext.torch.parameters import frozen, trainable
+from hvd_ext.torch.parameters import trainable
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
@@ -246,7 +246,7 @@ def distributed_class(base: Any) -> Any:
             if self._reducer:
                 try:
                     self._reducer.add(trainable(pairs))
-                    self._reducer.frozen += frozen(pairs)
+                    self._reducer.frozen.add(pairs)
                 except WindowError as error:
                     raise HvdExtError(
                         f"no memory for the gradients of a new group: {error}"

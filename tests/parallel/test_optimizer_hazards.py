@@ -200,27 +200,6 @@ def test_two_optimizers_that_share_an_encoder():
         torch.testing.assert_close(p, expected)
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_a_parameter_unfrozen_later_is_reduced(sharded):
-    model, optimizer = build()
-    late = model[0].weight
-    late.requires_grad_(False)
-    inner = torch.optim.SGD(model.parameters(), lr=0.01)
-    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), sharded=sharded)
-    for step in range(3 * STEPS):
-        optimizer.zero_grad(set_to_none=step % 2 == 0)
-        late.requires_grad_(step >= STEPS // 2)
-        before = late.detach().clone()
-        backward(model, step)
-        own = torch.zeros_like(late) if late.grad is None else late.grad.clone()
-        optimizer.step()
-        if step == STEPS // 2:
-            mean = hvd.allreduce(own, name="own")
-            torch.testing.assert_close(late.detach(), before - 0.01 * mean)
-        assert torch.equal(late.detach(), before) == (step < STEPS // 2)
-    assert_alike(model)
-
-
 def test_an_unfrozen_parameter_that_nodes_would_not_exchange_is_refused():
     model, _ = build()
     model[0].weight.requires_grad_(False)
@@ -425,6 +404,27 @@ def test_dropped_optimizers_leave_no_hooks():
         backward(model, step)
         optimizer.step()
     assert {len(p._post_accumulate_grad_hooks) for p in model.parameters()} == {1}
+    assert_alike(model)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_parameter_unfrozen_later_is_reduced(sharded):
+    model, optimizer = build()
+    late = model[0].weight
+    late.requires_grad_(False)
+    inner = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), sharded=sharded)
+    for step in range(3 * STEPS):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        late.requires_grad_(step >= STEPS // 2)
+        before = late.detach().clone()
+        backward(model, step)
+        own = torch.zeros_like(late) if late.grad is None else late.grad.clone()
+        optimizer.step()
+        if step == STEPS // 2:
+            mean = hvd.allreduce(own, name="own")
+            torch.testing.assert_close(late.detach(), before - 0.01 * mean)
+        assert torch.equal(late.detach(), before) == (step < STEPS // 2)
     assert_alike(model)
 
 

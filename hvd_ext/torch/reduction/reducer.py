@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.dlpack import from_dlpack
-from torch.utils.hooks import RemovableHandle
 
 from hvd_ext.errors import UsageError
-from hvd_ext.events import HandingOver, region, times_hooks
+from hvd_ext.events import region, times_hooks
 from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch.job.closing import close_later
-from hvd_ext.torch.parameters import NamedParameters, frozen, specify, trainable
+from hvd_ext.torch.parameters import NamedParameters, specify
 from hvd_ext.torch.reduction import residuals
+from hvd_ext.torch.reduction.frozen import Frozen
+from hvd_ext.torch.reduction.hooks import Hooks
 from hvd_ext.torch.reduction.residuals import Residuals
 from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 from hvd_ext.torch.reduction.sparse import KNOWN_AFTER, SparseExchange
@@ -54,8 +55,8 @@ class Reducer:
         number: among the optimizers of this process.
         in_flight: this rank has a part of the step's gradients.
         listening: gradients that autograd makes are this reducer's.
+        times_hooks: hooks are timed in this step.
         frozen: parameters that join the exchange once they are trained, on all ranks at once.
-        can_grow: whether any may join it.
         can_join: this rank may take part in a step with zeros, and update nothing.
         can_share: another optimizer may train the same parameters.
     """
@@ -86,14 +87,13 @@ class Reducer:
         self.number = 0
         self.in_flight = False
         self.listening = True
-        self.frozen: list[tuple[str, torch.nn.Parameter]] = []
-        self.can_grow = True
+        self.times_hooks = False
+        self.frozen = Frozen()
         self._factory = factory
         self._passes_per_step = passes_per_step
         self._sparse = sparse
         self._exposed_s = 0.0
         self._step = 0  # since parameters were added
-        self._times_hooks = False
         self._backward_since_s: float | None = None
         self._arenas: list[Arena] = []
         self._placed: list[tuple[Arena, Sequence[GradientSlot]]] = []  # and what lies in it
@@ -108,9 +108,7 @@ class Reducer:
         # An optimizer that is dropped leaves no threads, which would outlive MPI.
         self._close = weakref.finalize(self, close_later, self._progress, self._arenas)
         self._close.atexit = False
-        # Nor hooks, which parameters would keep.
-        self._hooks: list[RemovableHandle] = []
-        weakref.finalize(self, _remove, self._hooks).atexit = False
+        self._hooks = Hooks(self)
         self._take_in(arena, named_parameters)
 
     def add(self, named_parameters: NamedParameters) -> None:
@@ -182,8 +180,8 @@ class Reducer:
                 "the gradients' memory was moved, as model.share_memory() does: call that before "
                 "DistributedOptimizer()"
             )
-        if any(p.requires_grad for _, p in self.frozen):
-            self._take_in_unfrozen()
+        if unfrozen := self.frozen.take():
+            self.add(unfrozen)
         self._factory.begin_step(self.number)
         for slot in self._slots:
             if slot.passes_left > 0:
@@ -191,21 +189,6 @@ class Reducer:
                 self._fill(slot)
             else:
                 slot.check_untouched()
-
-    def _take_in_unfrozen(self) -> None:
-        """Take in parameters that were frozen until now; collective.
-
-        Raises:
-            UsageError: the exchange cannot grow.
-        """
-        unfrozen = trainable(self.frozen)
-        if not self.can_grow:
-            raise UsageError(
-                f"{unfrozen[0][0]!r} was frozen when DistributedOptimizer() was called, and with "
-                "sync= nodes exchange what was trained then: call it again after unfreezing"
-            )
-        self.frozen = frozen(self.frozen)
-        self.add(unfrozen)
 
     def _finish(self) -> None:
         """Wait for what the arenas have been given."""
@@ -221,7 +204,7 @@ class Reducer:
                 slot.give_copy()
         self._reset()
         self._step += 1
-        self._times_hooks = times_hooks(self._step)
+        self.times_hooks = times_hooks(self._step)
 
     def _rebuild_if_due(self) -> None:
         if self._step == _REBUILD_AFTER and self._factory.may_rebuild and self._buckets:
@@ -262,7 +245,8 @@ class Reducer:
         for slot in slots:
             if self.can_share:
                 slot.find_others()
-            self._watch(slot)
+            self._slots.append(slot)
+            self._hooks.add(slot.parameter)
 
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
@@ -310,25 +294,9 @@ class Reducer:
             self.keep(unsent)
         log.info("hvd_ext: %s", self._reason)
 
-    def _watch(self, slot: GradientSlot) -> None:
-        # The parameter must not keep alive what is the optimizer's: through autograd's
-        # hooks the collector does not see such a cycle.
-        reducer, index = weakref.ref(self), len(self._slots)
-
-        def on_gradient(_: torch.Tensor) -> None:
-            owner = reducer()
-            if owner is None or not owner.listening:
-                return
-            if owner._times_hooks:
-                with HandingOver():
-                    owner._ready(owner._slots[index])
-            else:
-                owner._ready(owner._slots[index])
-
-        self._slots.append(slot)
-        self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(on_gradient))
-
-    def _ready(self, slot: GradientSlot) -> None:
+    def ready(self, index: int) -> None:
+        """Take the gradient of slot `index`, which autograd has made."""
+        slot = self._slots[index]
         if slot.passes_left <= 0:
             # The complaint is this one, also if step() is called nevertheless.
             slot.hand_over()
@@ -378,8 +346,3 @@ class Reducer:
         self._next = 0
         self._backward_since_s = None
         self.in_flight = False
-
-
-def _remove(hooks: Sequence[RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()

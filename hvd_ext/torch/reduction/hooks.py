@@ -1,0 +1,59 @@
+"""The hooks by which autograd hands over gradients to a reducer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from hvd_ext.events import HandingOver
+
+
+class TakesGradients(Protocol):
+    """A reducer.
+
+    Attributes:
+        listening: gradients that autograd makes are this reducer's.
+        times_hooks: hooks are timed in this step.
+    """
+
+    listening: bool
+    times_hooks: bool
+
+    def ready(self, index: int) -> None:
+        """Take the gradient of the parameter with this index: autograd has made it."""
+
+
+class Hooks:
+    """The hooks of one reducer; they are removed when it is dropped."""
+
+    def __init__(self, reducer: TakesGradients) -> None:
+        # Parameters must not keep alive what is the optimizer's: through autograd's hooks the
+        # collector does not see such a cycle.
+        self._reducer = weakref.ref(reducer)
+        self._handles: list[RemovableHandle] = []
+        weakref.finalize(reducer, _remove, self._handles).atexit = False
+
+    def add(self, parameter: torch.nn.Parameter) -> None:
+        """Watch the next parameter."""
+        reducer, index = self._reducer, len(self._handles)
+
+        def on_gradient(_: torch.Tensor) -> None:
+            owner = reducer()
+            if owner is None or not owner.listening:
+                return
+            if owner.times_hooks:
+                with HandingOver():
+                    owner.ready(index)
+            else:
+                owner.ready(index)
+
+        self._handles.append(parameter.register_post_accumulate_grad_hook(on_gradient))
+
+
+def _remove(handles: Sequence[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
