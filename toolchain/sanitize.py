@@ -89,7 +89,7 @@ def copy() -> Path:
             shutil.copy(source, copied / name)
     compilers = {"CC": f"cc {SANITIZERS}", "MPICC": f"{MPICC} {SANITIZERS}"}
     run([str(PYTHON), "setup.py", "-q", "build_libraries"], copied, **compilers)
-    built = copied / "build" / "lib"
+    (built,) = (copied / "build").glob("lib*")
     for path in built.rglob("*.so"):
         relative = path.relative_to(built)
         package = copied / "profiling" if relative.parts[0] == "hvprof" else copied

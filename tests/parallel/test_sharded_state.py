@@ -11,7 +11,7 @@ import torch
 
 from hvd_ext.errors import StallError
 from hvd_ext.torch.job import lifecycle
-from hvd_ext.torch.sharded.wrapped import shards
+from hvd_ext.torch.sharded import shards
 from tests.sharding import Net, assert_same_state, build_same, take_same_steps, train
 
 # Shards of three ranks are the unevenest.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_ext.torch.sharded.wrapped import shards
+from hvd_ext.torch.sharded import shards
 from tests.ranks.asserts import parallel_assert
 from tests.sharding_patterns import (
     PATTERNS,
