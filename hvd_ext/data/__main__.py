@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.cli import at_least, output_file, progress, run, size_bytes
-from hvd_ext.data.budget import free_bytes
 from hvd_ext.data.pack import pack, unpack, verify
 from hvd_ext.data.packed import PackedFile
 from hvd_ext.data.plan import reading_plan
 from hvd_ext.data.sources import open_samples
+from hvd_ext.node_memory import free_bytes
 from hvd_ext.units import format_bytes
 
 PROGRAM = "hvd_ext.data"

@@ -99,4 +99,3 @@ class Communicators:
                     comm.Free()
         self._leases.clear()
         return True
-

@@ -23,6 +23,7 @@ FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
     *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli", "hvd_ext.schedules"),
     "hvd_ext.memory",
+    "hvd_ext.node_memory",
     "hvd_ext.statistics",
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
