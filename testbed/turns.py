@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -158,6 +159,8 @@ def take_turns(prepare: Callable[[], Callable[[Any], Any]]) -> None:
         prepare: returns what gives each task's answer; both are JSON.
     """
     folder = Path(os.environ[_FOLDER])
+    # Ranks on two emulated hosts may have the same process id.
+    rank = secrets.token_hex(8)
     try:
         answer = prepare()
         for number in itertools.count():
@@ -166,10 +169,10 @@ def take_turns(prepare: Callable[[], Callable[[Any], Any]]) -> None:
                 time.sleep(_POLL_S)
             if (task := json.loads(path.read_text())) is None:
                 return
-            write_json(folder / f"answer-{number}-{os.getpid()}.json", answer(task))
+            write_json(folder / f"answer-{number}-{rank}.json", answer(task))
     except Exception as error:
         kind = "" if isinstance(error, HvdExtError) else f"{type(error).__name__}: "
-        write_text(folder / f"failed-{os.getpid()}", f"{kind}{error}".partition("\n")[0])
+        write_text(folder / f"failed-{rank}", f"{kind}{error}".partition("\n")[0])
         raise
 
 

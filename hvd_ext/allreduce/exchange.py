@@ -29,8 +29,11 @@ class Exchange(Protocol):
     def on(self, comm: MPI.Comm) -> PlannedCall:
         """The same on another communicator of the same ranks, for another thread."""
 
-    def error(self, code: int) -> Exception:
-        """What `run` stands for by the code that it gave; after a stall the job ends soon."""
+    def resume(self, code: int) -> None:
+        """Finish a `run` that gave a code, or raise what that stands for.
+
+        After a stall the job ends soon.
+        """
 
 
 class MessageExchange:
@@ -56,10 +59,10 @@ class MessageExchange:
             return native.plan(comm, buffer, operation)
         return call
 
-    def error(self, code: int) -> Exception:
+    def resume(self, code: int) -> None:
         from mpi4py import MPI
 
-        return MPI.Exception(code)
+        raise MPI.Exception(code)
 
 
 class StagedFromDevice:
@@ -78,12 +81,12 @@ class StagedFromDevice:
         run = self._inner.on(comm)
         return lambda: self._staged(run)
 
-    def error(self, code: int) -> Exception:
-        return self._inner.error(code)
+    def resume(self, code: int) -> None:
+        self._inner.resume(code)
 
     def _staged(self, run: PlannedCall) -> int | None:
         self._device.get(out=self._host)
-        code = run()
-        if not code:
-            self._device.set(self._host)
-        return code
+        if code := run():
+            self._inner.resume(code)
+        self._device.set(self._host)
+        return None

@@ -154,7 +154,7 @@ class PersistentAllreduce:
         """
         if self._started is None and not listening():
             if code := self._run():
-                raise self._exchange.error(code)
+                self._exchange.resume(code)
             return
         self._check_idle()
         self._call(self._run)
@@ -184,7 +184,7 @@ class PersistentAllreduce:
     def _call(self, run: PlannedCall) -> None:
         start_s = time.monotonic()
         if code := run():
-            raise self._exchange.error(code)
+            self._exchange.resume(code)
         if listening():
             emit(
                 CommEvent(

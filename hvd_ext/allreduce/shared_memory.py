@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.errors import StallError, UsageError
+from hvd_ext.errors import UsageError
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.window import NodeExchange, NodeWindow, staging_bytes
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 # Up to here it takes less to combine all parts oneself than to wait for others' shards.
 _SHORTEST_IN_PLACE = 512
+# Between two slices of a wait Python handles Ctrl-C, on whichever thread it came.
+_SLICE_S = 0.2
 
 
 class SharedMemoryExchange:
     """An Exchange of one buffer among the ranks of one node; collective to make.
 
     Attributes:
-        run: reduces it; anything but 0 means that ranks did not arrive.
+        run: reduces it; anything but 0 means that ranks did not arrive yet.
     """
 
     def __init__(
@@ -78,11 +80,21 @@ class SharedMemoryExchange:
             address = buffer.ctypes.data
         self._window = window
         self._monitor = StallMonitor(topology, timeout_s, "a planned allreduce")
-        self.run = window.repeated(planned, timeout_s, address)
+        self.run = window.repeated(planned, min(_SLICE_S, timeout_s), address)
 
     def on(self, comm: MPI.Comm) -> Callable[[], int | None]:
         """The same: no messages are sent that others could match."""
         return self.run
 
-    def error(self, code: int) -> StallError:
-        return self._monitor.give_up(self._window.late(code))
+    def resume(self, code: int) -> None:
+        """Wait on for the ranks that are late.
+
+        Raises:
+            StallError: they did not arrive in time, or ended.
+        """
+
+        def wait(_: float) -> None:
+            if again := self.run():
+                raise self._window.late(again)
+
+        self._monitor(wait)

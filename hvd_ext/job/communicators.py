@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvd_ext.job.abandoned import abandon
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -88,7 +90,7 @@ class Communicators:
         while not request.Test():
             if time.monotonic() > deadline:
                 log.info("hvd_ext: communicators are not freed, as ranks are still running")
-                _abandoned.append((request, idle, idle_everywhere))
+                abandon([request], idle, idle_everywhere)
                 return False
             time.sleep(_POLL_S)
         for lease, free in zip(self._leases, idle_everywhere[1:], strict=True):
@@ -97,7 +99,3 @@ class Communicators:
                     comm.Free()
         self._leases.clear()
         return True
-
-
-# MPI may still write there.
-_abandoned: list[object] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from hvd_ext.job.abandoned import abandoned_on_error
 from hvd_ext.job.stalls import StallReport
 
 if TYPE_CHECKING:
@@ -53,14 +54,15 @@ def monitored_allgather(
     sent = comm.isend(payload, dest=0, tag=_TAG)
     answer = comm.irecv(bytearray(_ANSWER_BYTES), source=0, tag=_ANSWER_TAG)
     deadline = time.monotonic() + timeout_s + _GRACE_S
-    while True:
-        done, received = answer.test()
-        if done:
-            break
-        if time.monotonic() > deadline:
-            raise StallReport([0], occasion, timeout_s).error(hosts)
-        time.sleep(_POLL_S)
-    sent.wait()
+    with abandoned_on_error([sent, answer]):
+        while True:
+            done, received = answer.test()
+            if done:
+                break
+            if time.monotonic() > deadline:
+                raise StallReport([0], occasion, timeout_s).error(hosts)
+            time.sleep(_POLL_S)
+        sent.wait()
     payloads, missing = cast("tuple[list[T], list[int]]", received)
     if missing:
         raise StallReport(missing, occasion, timeout_s).error(hosts)
@@ -77,19 +79,21 @@ def _collect(
     payloads: dict[int, T] = {0: payload}
     waiting = {rank: comm.irecv(source=rank, tag=_TAG) for rank in range(1, comm.size)}
     deadline = time.monotonic() + timeout_s
-    while waiting and time.monotonic() < deadline:
-        for rank in list(waiting):
-            done, received = waiting[rank].test()
-            if done:
-                payloads[rank] = cast("T", received)
-                del waiting[rank]
-        time.sleep(_POLL_S)
-    missing = sorted(waiting)
-    answer = ([payloads.get(rank) for rank in range(comm.size)], missing)
-    for request in [
-        comm.isend(answer, dest=rank, tag=_ANSWER_TAG) for rank in payloads if rank != 0
-    ]:
-        request.wait()
-    if missing:
-        raise StallReport(missing, occasion, timeout_s).error(hosts)
+    requests = [*waiting.values()]
+    with abandoned_on_error(requests):
+        while waiting and time.monotonic() < deadline:
+            for rank in list(waiting):
+                done, received = waiting[rank].test()
+                if done:
+                    payloads[rank] = cast("T", received)
+                    del waiting[rank]
+            time.sleep(_POLL_S)
+        missing = sorted(waiting)
+        answer = ([payloads.get(rank) for rank in range(comm.size)], missing)
+        sent = [comm.isend(answer, dest=rank, tag=_ANSWER_TAG) for rank in payloads if rank != 0]
+        requests += sent
+        for request in sent:
+            request.wait()
+        if missing:
+            raise StallReport(missing, occasion, timeout_s).error(hosts)
     return [payloads[rank] for rank in range(comm.size)]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.stalls import StallReport, end_job
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _ASK_TAG, _ANSWER_TAG = 1, 2
 _LOOK_EVERY_S = 0.5
 _ANSWER_WITHIN_S = 5.0
+# A question that has been announced is a few bytes.
+_QUESTION_WITHIN_S = 1.0
 
 
 class Watchdog:
@@ -44,6 +47,7 @@ class Watchdog:
         self._round = round_
         self._entered = 0
         self._since: float | None = None
+        self._answers: list[MPI.Request] = []  # that may still be on their way
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hvd_ext watchdog", daemon=True)
         self._thread.start()
@@ -67,6 +71,7 @@ class Watchdog:
         # The collector may call this from any thread.
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        abandon(self._answers)
 
     def _watch(self) -> None:
         while not self._closing.wait(_LOOK_EVERY_S):
@@ -82,12 +87,14 @@ class Watchdog:
         from mpi4py import MPI
 
         status = MPI.Status()
-        while self._comm.iprobe(tag=_ASK_TAG, status=status):
-            if self._comm.recv(source=status.source, tag=_ASK_TAG) != self._round:
+        self._answers = [answer for answer in self._answers if not answer.Test()]
+        while question := self._comm.improbe(tag=_ASK_TAG, status=status):
+            if _received(question.irecv()) != self._round:
                 continue
             # A rank that is waiting itself, perhaps in an earlier exchange, is not the culprit.
             there = math.inf if self._since is not None else self._entered
-            self._comm.isend((self._round, there), dest=status.source, tag=_ANSWER_TAG)
+            answer = self._comm.isend((self._round, there), dest=status.source, tag=_ANSWER_TAG)
+            self._answers.append(answer)
 
     def _ask(self) -> list[int]:
         others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
@@ -109,5 +116,18 @@ class Watchdog:
                 if there >= self._entered:
                     behind.discard(rank)
             time.sleep(0.01)
-        del asked
+        abandon([*asked, *answers.values()])
         return sorted(behind)
+
+
+def _received(question: MPI.Request) -> object:
+    """What a rank asked; None if its message does not arrive, as that rank has ended."""
+    deadline = time.monotonic() + _QUESTION_WITHIN_S
+    with abandoned_on_error([question]):
+        while time.monotonic() < deadline:
+            done, round_ = question.test()
+            if done:
+                return cast("object", round_)
+            time.sleep(0.001)
+    abandon([question])
+    return None

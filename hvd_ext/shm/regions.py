@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import mmap
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from hvd_ext.errors import HvdExtError
+from hvd_ext.node_memory import FreeMemory, free_memory
+from hvd_ext.shm import forks
+from hvd_ext.shm.libc import MAP_FIXED, address, libc, libc_call
+from hvd_ext.units import format_bytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -30,7 +33,7 @@ _TOKEN_BYTES = 16
 _HUGE_PAGE_BYTES = 2**21
 # Linux's numbers, which Python's mmap does not know. MADV_COLLAPSE (Linux 6.1) needs no setting
 # of the machine: it makes huge pages at once, of such as are there.
-_MAP_FIXED, _MADV_COLLAPSE = 0x10, 25
+_MADV_COLLAPSE, _MFD_CLOEXEC = 25, 1
 
 
 class WindowError(HvdExtError):
@@ -55,21 +58,50 @@ def on_every_rank(topology: Topology, make: Callable[[], T]) -> T:
     return cast("T", made)
 
 
-def map_regions(node: MPI.Comm, region_bytes: int) -> list[memoryview]:
+def map_regions(node: MPI.Comm, region_bytes: int, huge: bool = True) -> list[memoryview]:
     """One region of each rank of the node, in rank order; collective over `node`.
+
+    Args:
+        node: the ranks.
+        region_bytes: of this rank's.
+        huge: whether its pages are put together as far as can be, which takes a pass over them.
 
     Raises:
         WindowError: on every rank of the node alike, with the first reason.
     """
+    wanted = node.allgather((region_bytes, _free_memory()))
     fd, failure = -1, ""
     try:
-        fd = os.memfd_create("hvd_ext", os.MFD_CLOEXEC)
+        _check_free(wanted, node.rank)
+        fd = new_file("hvd_ext")
         # Pages are taken now: an error here, not a bus error in the middle of a step.
         os.posix_fallocate(fd, 0, region_bytes)
-        _use_huge_pages(fd, region_bytes)
-    except OSError as error:
-        failure = f"{region_bytes} bytes of shared memory: {error.strerror}"
+        if huge:
+            _use_huge_pages(fd, region_bytes)
+    except Exception as error:  # whatever it is, every rank hears of it
+        failure = f"{region_bytes} bytes of shared memory: {_reason(error)}"
     return map_files(node, fd, region_bytes, failure)
+
+
+def new_file(name: str) -> int:
+    """The descriptor of an anonymous file, empty and closed on exec.
+
+    Raises:
+        WindowError: this system has none.
+        OSError: it refuses one.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    # Python was built against a C library without it (glibc before 2.27), and runs on another.
+    try:
+        create = libc().memfd_create
+    except AttributeError:
+        raise WindowError("the C library has no memfd_create: use glibc 2.27 or newer") from None
+    fd = int(create(name.encode(), ctypes.c_uint(_MFD_CLOEXEC)))
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return fd
 
 
 def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> list[memoryview]:
@@ -77,7 +109,8 @@ def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> li
 
     Args:
         node: the ranks.
-        fd: of memfd_create; is closed. The 16 bytes at CONTROL_BYTES are written over.
+        fd: of `new_file`; is closed, or kept for as long as its region. The 16 bytes at
+            CONTROL_BYTES are written over.
         file_bytes: how long this rank's file is.
         failure: why this rank has none.
 
@@ -85,24 +118,73 @@ def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> li
         WindowError: on every rank of the node alike, with the first reason.
     """
     token = secrets.token_bytes(_TOKEN_BYTES)
-    if not failure:
-        os.pwrite(fd, token, CONTROL_BYTES)
     regions: list[memoryview] = []
-    entries = node.allgather((os.getpid(), fd, token, file_bytes, failure))
-    failure = next((entry[4] for entry in entries if entry[4]), "")
-    if not failure:
-        try:
-            regions = [_open_region(*entry[:4]) for entry in entries]
-        except OSError as error:
-            reason = error.strerror or error
-            failure = f"a peer's memory: {reason}: start a node's ranks inside one container"
-    # Also the point up to which every rank has to keep its descriptor open.
-    failures = [text for text in node.allgather(failure) if text]
-    if fd >= 0:
-        os.close(fd)
-    if failures:
-        raise WindowError(failures[0])
+    kept = False
+    try:
+        if not failure:
+            try:
+                os.pwrite(fd, token, CONTROL_BYTES)
+            except OSError as error:
+                failure = f"{file_bytes} bytes of shared memory: {_reason(error)}"
+        entries = node.allgather((os.getpid(), fd, token, file_bytes, failure))
+        failure = next((entry[4] for entry in entries if entry[4]), "")
+        if not failure:
+            try:
+                for rank, entry in enumerate(entries):
+                    regions.append(_open_region(*entry[:4]))
+                    if rank != node.rank:
+                        forks.read_only(regions[-1])
+            except Exception as error:  # as above
+                failure = (
+                    f"a peer's memory: {_reason(error)}: start a node's ranks inside one container"
+                )
+        # Also the point up to which every rank has to keep its descriptor open.
+        failures = [text for text in node.allgather(failure) if text]
+        if failures:
+            raise WindowError(failures[0])
+        forks.private(regions[node.rank], fd)
+        kept = True
+    finally:
+        if fd >= 0 and not kept:
+            os.close(fd)
     return regions
+
+
+def _free_memory() -> FreeMemory | None:
+    """What is free here; None where the system does not say."""
+    try:
+        return free_memory()
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def _check_free(wanted: Sequence[tuple[int, FreeMemory | None]], rank: int) -> None:
+    """Check that there is memory for what ranks take of the same limit's.
+
+    The kernel gives no error at a control group's limit: it kills.
+
+    Args:
+        wanted: by each rank, and what was free before any took it.
+        rank: whose memory it is.
+
+    Raises:
+        WindowError: there is not.
+    """
+    own = wanted[rank][1]
+    if own is None:
+        return
+    total = sum(count for count, free in wanted if free is not None and free.limit == own.limit)
+    if total > own.free_bytes:
+        raise WindowError(
+            f"this node's ranks want {format_bytes(total)} together, and {own.limit} has "
+            f"{format_bytes(own.free_bytes)} free"
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error) if isinstance(error, HvdExtError) else f"{type(error).__name__}: {error}"
 
 
 def _open_region(pid: int, fd: int, token: bytes, region_bytes: int) -> memoryview:
@@ -122,7 +204,7 @@ def _use_huge_pages(fd: int, region_bytes: int) -> None:
     if whole:
         region = _map(fd, region_bytes)
         with contextlib.suppress(OSError):
-            _libc_call("madvise", address(region), whole, _MADV_COLLAPSE)
+            libc_call("madvise", address(region), whole, _MADV_COLLAPSE)
 
 
 def _map(fd: int, region_bytes: int) -> memoryview:
@@ -130,34 +212,13 @@ def _map(fd: int, region_bytes: int) -> memoryview:
     reserved = mmap.mmap(-1, region_bytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE)
     begin = -address(reserved) % _HUGE_PAGE_BYTES
     # In the place of the reserved pages, and unmapped with them.
-    _libc_call(
+    libc_call(
         "mmap",
         address(reserved) + begin,
         region_bytes,
         mmap.PROT_READ | mmap.PROT_WRITE,
-        mmap.MAP_SHARED | _MAP_FIXED,
+        mmap.MAP_SHARED | MAP_FIXED,
         fd,
         0,
     )
     return memoryview(reserved)[begin : begin + region_bytes]
-
-
-def _libc_call(function: str, *arguments: int) -> None:
-    """Call a function of libc that returns -1 when it fails.
-
-    Raises:
-        OSError: it has failed.
-    """
-    if _libc()[function](*map(ctypes.c_ssize_t, arguments)) == -1:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def address(region: mmap.mmap | memoryview) -> int:
-    """Where a region begins in this process."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(region))

@@ -67,9 +67,10 @@ static double now_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t seen, long ns) {
+/* Whether a signal was handled meanwhile. */
+static int futex_wait(_Atomic uint32_t *word, uint32_t seen, long ns) {
     struct timespec t = {0, ns};
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+    return syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0) != 0 && errno == EINTR;
 }
 
 static void futex_wake(_Atomic uint32_t *word) {
@@ -111,8 +112,9 @@ static int find_dead(struct window *w) {
     return dead;
 }
 
-/* Wait until all ranks have reached a ticket: OVER; or TIMED_OUT after timeout_s; or
- * DIED as soon as a rank that is waited for is gone. */
+/* Wait until all ranks have reached a ticket: OVER; or TIMED_OUT after timeout_s, or once a
+ * signal has come, which Python handles before it waits on; or DIED as soon as a rank that
+ * is waited for is gone. */
 static enum outcome wait_for_all(struct window *w, enum mark mark, uint64_t ticket,
                                  double timeout_s) {
     if (!find_missing(w, mark, ticket)) return OVER;
@@ -126,7 +128,8 @@ static enum outcome wait_for_all(struct window *w, enum mark mark, uint64_t tick
     for (;;) {
         atomic_store(&own->awaits[mark], ticket);
         uint32_t seen = atomic_load(&own->bell);
-        if (find_missing(w, mark, ticket)) futex_wait(&own->bell, seen, LOOK_AGAIN_NS);
+        int interrupted = find_missing(w, mark, ticket) &&
+                          futex_wait(&own->bell, seen, LOOK_AGAIN_NS);
         atomic_store(&own->awaits[mark], 0);
         if (!find_missing(w, mark, ticket)) return OVER;
         double waited = now_s() - start;
@@ -135,7 +138,7 @@ static enum outcome wait_for_all(struct window *w, enum mark mark, uint64_t tick
             if (!find_missing(w, mark, ticket)) return OVER;
             if (find_dead(w)) return DIED;
         }
-        if (waited > timeout_s) return find_missing(w, mark, ticket) ? TIMED_OUT : OVER;
+        if (interrupted || waited > timeout_s) return find_missing(w, mark, ticket) ? TIMED_OUT : OVER;
     }
 }
 
@@ -190,10 +193,14 @@ void window_publish(struct window *w, const struct exchange *x) {
 /* Say that this rank's shards of all exchanges up to `ticket` are published. */
 void window_done(struct window *w, uint64_t ticket) { reach(w, DONE, ticket); }
 
-/* A single exchange, from end to end. */
+/* A single exchange, from end to end. As those below, it is called again with its ticket
+ * where it gave up: what this rank has reached says how far it came. */
 static int exchange_all(struct window *w, struct exchange *x, uint64_t ticket, double timeout_s) {
-    enum outcome gave_up = window_reduce(w, x, ticket, timeout_s);
-    return gave_up ? gave_up : wait_for_all(w, DONE, ticket, timeout_s);
+    if (reached(w, DONE) < ticket) {
+        enum outcome gave_up = window_reduce(w, x, ticket, timeout_s);
+        if (gave_up) return gave_up;
+    }
+    return wait_for_all(w, DONE, ticket, timeout_s);
 }
 
 /* The exchange of a short message that lies anywhere: every rank puts its part into
@@ -203,8 +210,10 @@ static int exchange_all(struct window *w, struct exchange *x, uint64_t ticket, d
 static int one_shot(struct window *w, struct exchange *x, char *buffer, uint64_t ticket,
                           double timeout_s) {
     uint64_t place = (ticket & 1) * x->offset;
-    memcpy(w->data[w->rank] + place, buffer, x->count * ITEM_BYTES[x->dtype]);
-    reach(w, READY, ticket);
+    if (reached(w, READY) < ticket) {
+        memcpy(w->data[w->rank] + place, buffer, x->count * ITEM_BYTES[x->dtype]);
+        reach(w, READY, ticket);
+    }
     enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
     if (gave_up) return gave_up;
     const char *parts[w->size];
@@ -213,14 +222,27 @@ static int one_shot(struct window *w, struct exchange *x, char *buffer, uint64_t
     return OVER;
 }
 
+/* An exchange that a window repeats. One argument, because each costs a short call
+ * from Python a tenth of its time. */
+struct call {
+    struct window *window;
+    struct exchange *exchange;
+    char *buffer;    /* a message's that lies anywhere; NULL: it is in the window */
+    uint64_t ticket; /* the last that is over */
+    double timeout_s;
+    uint64_t at; /* elements of a long message that are done, where it is to go on */
+};
+
 /* The exchange of a long message that lies anywhere: through the window, piece by piece,
  * each short enough to be in the cache still when it is copied out. Pieces go into two
  * places in turn. A rank's piece is overwritten by others' shares only once the rank is
  * ready with it, and it is ready only after it copied out what lay there before. */
-static int two_shot(struct window *w, struct exchange *x, char *buffer, uint64_t *ticket,
-                           double timeout_s) {
+static int two_shot(struct call *c) {
+    struct window *w = c->window;
+    struct exchange *x = c->exchange;
     const uint64_t item = ITEM_BYTES[x->dtype], most = x->offset / item;
-    for (uint64_t at = 0; at < x->count; at += most) {
+    for (; c->at < x->count; c->at += most) {
+        uint64_t at = c->at, ticket = c->ticket + 1;
         uint64_t n = x->count - at < most ? x->count - at : most;
         uint64_t lines = (n * item + LINE - 1) / LINE, per_line = LINE / item;
         uint64_t begin = lines * w->rank / w->size * per_line;
@@ -228,34 +250,28 @@ static int two_shot(struct window *w, struct exchange *x, char *buffer, uint64_t
         if (begin > n) begin = n;
         if (end > n) end = n;
         struct exchange piece = *x;
-        piece.offset = (++*ticket & 1) * x->offset;
+        piece.offset = (ticket & 1) * x->offset;
         piece.begin = begin;
         piece.count = end - begin;
-        memcpy(w->data[w->rank] + piece.offset, buffer + at * item, n * item);
-        enum outcome gave_up = exchange_all(w, &piece, *ticket, timeout_s);
+        if (reached(w, READY) < ticket)
+            memcpy(w->data[w->rank] + piece.offset, c->buffer + at * item, n * item);
+        enum outcome gave_up = exchange_all(w, &piece, ticket, c->timeout_s);
         if (gave_up) return gave_up;
-        memcpy(buffer + at * item, w->data[w->rank] + piece.offset, n * item);
+        memcpy(c->buffer + at * item, w->data[w->rank] + piece.offset, n * item);
+        c->ticket = ticket;
     }
+    c->at = 0;
     return OVER;
 }
 
-/* An exchange that a window repeats. One argument, because each costs a short call
- * from Python a tenth of its time. */
-struct call {
-    struct window *window;
-    struct exchange *exchange;
-    char *buffer; /* a message's that lies anywhere; NULL: it is in the window */
-    uint64_t ticket;
-    double timeout_s;
-};
-
 int window_call(struct call *c) {
     struct exchange *x = c->exchange;
-    if (c->buffer && x->count * ITEM_BYTES[x->dtype] > x->offset)
-        return two_shot(c->window, x, c->buffer, &c->ticket, c->timeout_s);
-    uint64_t ticket = ++c->ticket;
-    return c->buffer ? one_shot(c->window, x, c->buffer, ticket, c->timeout_s)
-                     : exchange_all(c->window, x, ticket, c->timeout_s);
+    if (c->buffer && x->count * ITEM_BYTES[x->dtype] > x->offset) return two_shot(c);
+    uint64_t ticket = c->ticket + 1;
+    enum outcome gave_up = c->buffer ? one_shot(c->window, x, c->buffer, ticket, c->timeout_s)
+                                     : exchange_all(c->window, x, ticket, c->timeout_s);
+    if (!gave_up) c->ticket = ticket;
+    return gave_up;
 }
 
 /* Flags beside data that ranks share: `flags.py`. */

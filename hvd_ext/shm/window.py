@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import align_up, shard
-from hvd_ext.shm.regions import WindowError, address, map_regions
+from hvd_ext.shm.libc import address
+from hvd_ext.shm.regions import WindowError, map_regions
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -58,6 +59,7 @@ class _CCall(ctypes.Structure):
         ("buffer", ctypes.c_void_p),
         ("ticket", ctypes.c_uint64),
         ("timeout_s", ctypes.c_double),
+        ("at", ctypes.c_uint64),
     ]
 
 
@@ -161,8 +163,8 @@ class NodeWindow:
             then published.
 
         Raises:
-            TimeoutError: local ranks (in `args[0]`) were not ready in time; calling
-                again waits on.
+            TimeoutError: local ranks (in `args[0]`) were not ready in time, or when a
+                signal came; calling again waits on.
             ProcessLookupError: local ranks (in `args[0]`) ended before they were.
         """
         code = self._library.window_reduce(self._address, exchange.address, ticket, timeout_s)
@@ -226,9 +228,9 @@ class NodeWindow:
 
         Returns:
             A call that gives 0 once it is done; any other code means that ranks did not
-            arrive, and `late` tells which.
+            arrive yet, or a signal did. `late` says which ranks, and calling again waits on.
         """
-        call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s)
+        call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, 0)
         return _Repeated(self._library.window_call, ctypes.byref(call), self, exchange)
 
     def late(self, code: int) -> OSError:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hvd_ext.data.store.node import share_arrays
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm import regions
 from tests.ranks.asserts import parallel_assert
 
@@ -96,3 +96,12 @@ def test_ranks_that_cannot_share_memory_keep_all_of_it(
     found = share_arrays(3, item, comm)
     same = [np.array_equal(a, b) for n in range(3) for a, b in zip(found[n], item(n), strict=True)]
     parallel_assert(comm, all(same) and "falling back to a copy" in caplog.text, caplog.text)
+
+
+@pytest.mark.ranks(2)
+def test_any_error_of_one_rank_is_an_error_of_all(comm: MPI.Comm) -> None:
+    def make(number: int) -> list[np.ndarray]:
+        return [np.zeros(4)] if number else [1 / number]
+
+    with pytest.raises(HvdExtError, match="a sample cannot be made: ZeroDivisionError"):
+        share_arrays(2, make, comm)

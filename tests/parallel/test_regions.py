@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
+import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hvd_ext.shm.regions import address, map_regions
+from hvd_ext.node_memory import FreeMemory
+from hvd_ext.shm import regions as module
+from hvd_ext.shm.libc import address
+from hvd_ext.shm.regions import WindowError, map_regions
+from hvd_ext.shm.window import NodeWindow
+from tests.ranks.asserts import parallel_assert
 
 MIB = 2**20
 MADV_COLLAPSE = 25
@@ -59,3 +66,83 @@ def test_pages_are_huge_for_every_rank(comm):
         np.frombuffer(region, np.uint8).sum()
         assert huge_kib(address(region)) == 6 * 1024
     comm.Barrier()
+
+
+def memory_files() -> int:
+    """How many anonymous files this process has open."""
+    gc.collect()
+    found = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.exists()]
+    return sum("memfd:hvd_ext" in name for name in found)
+
+
+@pytest.mark.ranks(2)
+def test_a_forked_child_changes_nothing_of_its_parents(comm):
+    window = NodeWindow(comm, 1 << 16)
+    words = np.frombuffer(window.data, np.uint64)
+    words[:] = comm.rank + 1
+    comm.Barrier()
+    child = os.fork()
+    if child == 0:
+        right = (words == comm.rank + 1).all()  # it sees what was there
+        words[:] = 7
+        os._exit(0 if right and (words == 7).all() else 1)
+    _, status = os.waitpid(child, 0)
+    comm.Barrier()
+    parallel_assert(comm, status == 0 and (words == comm.rank + 1).all(), (status, words))
+
+
+@pytest.mark.ranks(2)
+def test_regions_leave_no_file_behind(comm):
+    before = memory_files()
+    regions = map_regions(comm, 4096)
+    del regions
+    comm.Barrier()
+    parallel_assert(comm, memory_files() == before, memory_files())
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), AttributeError("x")])
+@pytest.mark.parametrize("where", ["_use_huge_pages", "_open_region"])
+def test_any_error_of_one_rank_is_a_window_error_of_all(comm, monkeypatch, error, where):
+    def fails(*arguments):
+        raise error
+
+    before = memory_files()
+    if comm.rank == 1:
+        monkeypatch.setattr(module, where, fails)
+    with pytest.raises(WindowError) as caught:
+        map_regions(comm, 4096)
+    said = str(caught.value)
+    del caught
+    parallel_assert(comm, len(set(comm.allgather(said))) == 1, said)
+    parallel_assert(comm, memory_files() == before, memory_files())
+
+
+@pytest.mark.ranks(2)
+def test_a_python_without_memfd_create_takes_the_c_librarys(comm, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    regions = map_regions(comm, 4096)
+    parallel_assert(comm, [region.nbytes for region in regions] == [4096] * 2, regions)
+    comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_a_system_without_anonymous_files_is_a_window_error(comm, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    if comm.rank == 1:
+        monkeypatch.setattr(module, "libc", lambda: object())
+    with pytest.raises(WindowError, match=r"no memfd_create: use glibc 2\.27"):
+        map_regions(comm, 4096)
+
+
+@pytest.mark.ranks(2)
+def test_more_than_a_memory_limit_has_free_is_refused_by_name(comm, monkeypatch):
+    """At a control group's limit the kernel kills: it is asked before memory is taken."""
+    limit = FreeMemory(10000, "the memory limit of /sys/fs/cgroup/job")
+    monkeypatch.setattr(module, "free_memory", lambda: limit)
+    regions = map_regions(comm, 4096)
+    said = r"together, and the memory limit of /sys/fs/cgroup/job has 9.766 KiB free"
+    with pytest.raises(WindowError, match=said):
+        map_regions(comm, 8192)
+    comm.Barrier()
+    del regions

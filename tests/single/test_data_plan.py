@@ -13,7 +13,7 @@ from hvd_ext.data.__main__ import main
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.data.plan import reading_plan
-from hvd_ext.data.store.budget import free_bytes
+from hvd_ext.node_memory import free_bytes, free_memory
 
 GB = 10**9
 
@@ -63,3 +63,6 @@ def test_free_memory_is_that_of_the_control_group_if_it_has_less(tmp_path: Path)
     assert free_bytes(meminfo, tmp_path) == 50 * 1024
     (tmp_path / "memory.max").write_text("20000\n")
     assert free_bytes(meminfo, tmp_path) == 20000 - 9000 + 3000
+    (tmp_path / "memory.stat").write_text("anon 5000\ninactive_file 3000\nactive_file 500\n")
+    found = free_memory(meminfo, tmp_path)
+    assert found == (20000 - 9000 + 3500, f"the memory limit of {tmp_path}")

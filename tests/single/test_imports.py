@@ -22,7 +22,8 @@ SOURCES = {
 FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
     *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli", "hvd_ext.schedules"),
-    *("hvd_ext.memory", "hvd_ext.statistics", "hvd_ext.variables", "hvd_ext.version"),
+    *("hvd_ext.memory", "hvd_ext.node_memory", "hvd_ext.statistics", "hvd_ext.variables"),
+    "hvd_ext.version",
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}

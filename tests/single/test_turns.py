@@ -59,6 +59,24 @@ def test_a_failure_is_told_and_ends_every_job(task: str, said: str) -> None:
     assert not any(map(alive, started))
 
 
+def test_ranks_of_two_hosts_may_have_the_same_process_id() -> None:
+    rank = (
+        "import os; os.getpid = lambda: 7\n"
+        "from testbed.turns import take_turns\n"
+        "take_turns(lambda: str.upper)"
+    )
+    both = (
+        "import subprocess, sys\n"
+        "command = [sys.executable, '-c', sys.argv[1]]\n"
+        "ranks = [subprocess.Popen(command) for _ in range(2)]\n"
+        "sys.exit(max(rank.wait() for rank in ranks))"
+    )
+    command = [sys.executable, "-c", both, rank]
+    with turns.job("a", command, environment(), size=2, timeout_s=60) as a:
+        assert a.turn("work") == ["WORK", "WORK"]
+        a.end()
+
+
 def test_a_turn_that_takes_too_long_is_told() -> None:
     with (
         pytest.raises(JobError, match=r"^a took more than 0.1 s for a turn$"),

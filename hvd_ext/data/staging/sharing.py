@@ -21,6 +21,7 @@ from zlib_ng.zlib_ng import crc32
 from hvd_ext.data.reading import Bytes
 from hvd_ext.data.staging.rounds import NO_PIECE, reading_rounds
 from hvd_ext.errors import HvdExtError
+from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import StallReport
 from hvd_ext.settings import stall_timeout_s
@@ -33,8 +34,6 @@ log = logging.getLogger("hvd_ext")
 _TAG = 1
 _CHECK_BYTES = 4  # a piece travels with its crc32 behind it
 _SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 1e-4, 1e-3
-# MPI may still read or write there, after a wait was given up.
-_abandoned: list[object] = []
 
 
 class PieceSharing:
@@ -58,6 +57,10 @@ class PieceSharing:
         self._timeout_s = stall_timeout_s()
         # Of this round: to whom, the request, and what it sends.
         self._sent: list[tuple[int, MPI.Request, Bytes]] = []
+
+    def __del__(self) -> None:
+        for _, request, sealed in self.__dict__.get("_sent", ()):
+            abandon([request], sealed)
 
     def pieces(
         self,
@@ -133,13 +136,13 @@ class PieceSharing:
         self, request: MPI.Request, peer: int, data: Bytes, status: MPI.Status | None = None
     ) -> None:
         sleep_s, until_s = _SHORTEST_SLEEP_S, time.monotonic() + self._timeout_s
-        while not request.Test(status):
-            if time.monotonic() > until_s:
-                _abandoned.append((self, request, data))
-                report = StallReport([peer], "an exchange of pieces", self._timeout_s)
-                raise report.error(self._hosts)
-            time.sleep(sleep_s)
-            sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)
+        with abandoned_on_error([request], data):
+            while not request.Test(status):
+                if time.monotonic() > until_s:
+                    report = StallReport([peer], "an exchange of pieces", self._timeout_s)
+                    raise report.error(self._hosts)
+                time.sleep(sleep_s)
+                sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)
 
 
 def _check(data: Bytes) -> Bytes:

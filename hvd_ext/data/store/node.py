@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hvd_ext.data.packed.layout import aligned
 from hvd_ext.errors import HvdExtError
 from hvd_ext.process import allow_singleton_mpi
-from hvd_ext.shm.regions import WindowError, map_files
+from hvd_ext.shm.regions import WindowError, map_files, new_file
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -49,12 +49,13 @@ def share_arrays(
     from mpi4py import MPI
 
     node = (world or MPI.COMM_WORLD).Split_type(MPI.COMM_TYPE_SHARED)
-    fd = os.memfd_create("hvd_ext.data", os.MFD_CLOEXEC)
+    fd = -1
     error: HvdExtError | None = None
     # Of each array: where it lies, its dtype and its shape.
     made: list[list[tuple[int, str, tuple[int, ...]]]] = []
     end = _HEADER_BYTES
     try:
+        fd = new_file("hvd_ext.data")
         for item in range(node.rank, count, node.size):
             places = []
             for array in make(item):
@@ -67,10 +68,13 @@ def share_arrays(
         error = HvdExtError(f"no memory for all samples, after {end} bytes of them: {failure}")
     except HvdExtError as failure:
         error = failure
+    except Exception as failure:  # every rank must hear of it
+        error = HvdExtError(f"a sample cannot be made: {type(failure).__name__}: {failure}")
     everyones = node.allgather((made, error))
     errors = [entry[1] for entry in everyones if entry[1]]
     if errors:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
         node.Free()
         raise errors[0]
     size = node.size

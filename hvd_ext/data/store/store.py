@@ -7,7 +7,6 @@ keeps and sends what is worked out in `owners`, some steps ahead, by each rank a
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ from numpy.typing import NDArray
 
 from hvd_ext.data.agreed import agreed, require_threads
 from hvd_ext.data.order import Order
-from hvd_ext.data.store.budget import free_bytes, rank_budget
+from hvd_ext.data.store.budget import rank_budget
 from hvd_ext.data.store.exchange import TAGS, RecordExchange
 from hvd_ext.data.store.owners import NO_OWNER, Owners
 from hvd_ext.errors import HvdExtError
 from hvd_ext.shm.flags import is_raised, load, raise_flag
-from hvd_ext.shm.regions import WindowError, map_files, map_regions
+from hvd_ext.shm.regions import WindowError, map_regions
 from hvd_ext.units import format_bytes
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hvd_ext")
 
 Bytes = NDArray[np.uint8]
-_HEADER_BYTES = 4096  # map_files writes into it
+_HEADER_BYTES = 4096  # map_regions writes into it
 
 
 class Records(Protocol):
@@ -268,24 +267,12 @@ def _map(comm: MPI.Comm, node: MPI.Comm, own_bytes: int) -> list[Bytes]:
     Raises:
         HvdExtError: on every rank alike: it cannot be had.
     """
-    count = _HEADER_BYTES + own_bytes
-    wanted, free = node.allreduce(count), node.bcast(free_bytes())
-    fd, regions = -1, []
     with agreed(comm):
-        if wanted > free:
-            raise HvdExtError(
-                f"a store of {format_bytes(wanted)} on {socket.gethostname()}, which has "
-                f"{format_bytes(free)} free: give a smaller size, or use more nodes"
-            )
         try:
-            fd = os.memfd_create("hvd_ext.data", os.MFD_CLOEXEC)
-            # Pages are taken now: an error here, not a bus error in the middle of a step.
-            os.posix_fallocate(fd, 0, count)
-        except OSError as error:
+            regions = map_regions(node, _HEADER_BYTES + own_bytes, huge=False)
+        except WindowError as error:
             raise HvdExtError(
-                f"no memory for a store of {format_bytes(wanted)}: {error.strerror}: give a "
-                "smaller size, or use more nodes"
+                f"a store on {socket.gethostname()}: {error}: give a smaller size, or use more "
+                "nodes"
             ) from error
-    with agreed(comm):
-        regions = map_files(node, fd, count)
     return [np.frombuffer(region, np.uint8)[_HEADER_BYTES:] for region in regions]

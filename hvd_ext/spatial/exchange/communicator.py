@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hvd_ext.errors import StallError
 from hvd_ext.events import CommEvent, emit, listening, region
+from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.stalls import StallReport
 from hvd_ext.settings import stall_timeout_s
 
@@ -84,7 +85,7 @@ class MpiCommunicator:
 
         def wait() -> None:
             entered_s = time.monotonic()
-            with region("halo", kind="communication"):
+            with region("halo", kind="communication"), abandoned_on_error(*keep):
                 self._wait(requests, [peer for peer, _ in (*receives, *sends)], "a halo exchange")
             self._unfinished = [kept for kept in self._unfinished if kept is not keep]
             for _, tensor, host in arrivals:
@@ -110,7 +111,8 @@ class MpiCommunicator:
         others = [rank for rank in range(self.size) if rank != self.rank]
         with region("sum over space", kind="communication"):
             request = self._comm.Iallgather(_bytes(host), _bytes(rows))
-            self._wait([request], others, "a sum over space")
+            with abandoned_on_error([request], host, rows):
+                self._wait([request], others, "a sum over space")
         total = rows[0].clone()
         for row in rows[1:]:
             total += row
@@ -118,6 +120,10 @@ class MpiCommunicator:
             took_s = time.monotonic() - begun_s
             emit(CommEvent("allreduce", "allgather", host.nbytes, self.size, begun_s, 0.0, took_s))
         return total.to(tensor.device, tensor.dtype)
+
+    def __del__(self) -> None:
+        for requests, memory in self.__dict__.get("_unfinished", ()):
+            abandon(requests, memory)
 
     def group(self, members: Sequence[int]) -> Communicator:
         part = self._comm.Split(color=members[0], key=members.index(self.rank))

@@ -1,0 +1,66 @@
+"""How much memory of a node, or of its control group, a program can still take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_ROOT = Path("/sys/fs/cgroup")
+# Of both versions of control groups: limit, usage, and prefix of the entries of memory.stat.
+_VERSIONS = (
+    ("memory.max", "memory.current", ""),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+)
+# File cache: the kernel frees it before a program goes without.
+_CACHES = ("inactive_file", "active_file")
+
+
+class FreeMemory(NamedTuple):
+    """What can still be taken.
+
+    Attributes:
+        free_bytes: the number of bytes.
+        limit: what bounds it, such as "the memory limit of /sys/fs/cgroup/job".
+    """
+
+    free_bytes: int
+    limit: str
+
+
+def free_memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = _ROOT) -> FreeMemory:
+    """What a program can still take of this node's memory, or of its control groups'."""
+    lines = meminfo.read_text().splitlines()
+    free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    return min([FreeMemory(free, "the memory of this machine"), *_left_in_groups(groups)])
+
+
+def free_bytes(meminfo: Path = Path("/proc/meminfo"), groups: Path = _ROOT) -> int:
+    """As `free_memory`: the number alone."""
+    return free_memory(meminfo, groups).free_bytes
+
+
+def _left_in_groups(root: Path) -> Iterator[FreeMemory]:
+    names = [line.split(":", 2)[2].strip("/") for line in _own_groups()]
+    folders = {root, root / "memory"}
+    for name in names:
+        for top in (root, root / "memory"):
+            folders |= {top / name, *(top / parent for parent in Path(name).parents)}
+    for folder in folders:
+        for limit, usage, prefix in _VERSIONS:
+            try:
+                most, used = (folder / limit).read_text(), int((folder / usage).read_text())
+                known = dict(line.split() for line in (folder / "memory.stat").open())
+            except OSError:
+                continue
+            if most.strip() != "max":
+                cached = sum(int(known.get(prefix + cache, 0)) for cache in _CACHES)
+                left = max(0, int(most) - used + cached)
+                yield FreeMemory(left, f"the memory limit of {folder}")
+
+
+def _own_groups() -> list[str]:
+    try:
+        return Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
