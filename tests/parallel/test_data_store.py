@@ -21,6 +21,7 @@ from hvd_ext.errors import HvdExtError
 from hvd_ext.units import MIB
 from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.parallel.test_node_arrays import proportional_bytes
+from tests.parallel.test_regions import memory_files
 from tests.ranks.asserts import parallel_assert
 
 if TYPE_CHECKING:
@@ -256,11 +257,29 @@ def test_more_memory_than_there_is_is_refused_by_all_ranks_alike(comm: MPI.Comm)
     loader = DataLoader(
         Huge(), 1, Order(10, 1), rank=comm.rank, size=3, store=2**50, comm=comm
     )  # fmt: skip
-    before = len([*Path("/proc/self/fd").iterdir()])
-    for _ in range(3):
-        with pytest.raises(HvdExtError, match=r"has .* free: give a smaller size, or use more"):
-            next(loader)
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    with pytest.raises(HvdExtError, match=r"has .* free: give a smaller size, or use more nodes"):
+        next(loader)
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_without_memory_leaves_no_file_open_on_any(
+    comm: MPI.Comm, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(fd: int, offset: int, count: int) -> None:
+        if comm.rank == 1 and count > 4096:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", take)
+    before = memory_files()
+    with PackedFile(path) as file:
+        loader = DataLoader(
+            file, 1, Order(SAMPLES, 1), rank=comm.rank, size=2, store=300_000, comm=comm
+        )
+        for _ in range(2):
+            with pytest.raises(HvdExtError, match="No space left on device") as caught:
+                next(loader)
+            del caught
+    parallel_assert(comm, memory_files() == before, f"{memory_files()} files, {before} before")
 
 
 @pytest.mark.ranks(2)
