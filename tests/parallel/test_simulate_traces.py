@@ -21,13 +21,13 @@ class RecordedRequest:
     def __init__(self, request, record, line):
         self._request, self._record, self._line = request, record, line
 
-    def Test(self):  # noqa: N802
+    def Test(self):
         done = self._request.Test()
         if done:
             self._record(self._line)
         return done
 
-    def Wait(self):  # noqa: N802
+    def Wait(self):
         self._request.Wait()
         self._record(self._line)
 
@@ -44,18 +44,18 @@ class Recorded:
         if line:
             self.lines.append(f"{self.rank} {line}\n")
 
-    def Isend(self, buffer, dest, tag):  # noqa: N802
+    def Isend(self, buffer, dest, tag):
         eager = buffer.nbytes < EAGER_BYTES
         self._record(f"{'send' if eager else 'isend'} {dest} {tag} {buffer.nbytes}")
         line = "" if eager else f"wait {self.rank} {dest} {tag}"
         return RecordedRequest(self._comm.Isend(buffer, dest, tag), self._record, line)
 
-    def Irecv(self, buffer, source, tag):  # noqa: N802
+    def Irecv(self, buffer, source, tag):
         self._record(f"irecv {source} {tag} {buffer.nbytes}")
         line = f"wait {source} {self.rank} {tag}"
         return RecordedRequest(self._comm.Irecv(buffer, source, tag), self._record, line)
 
-    def Sendrecv(self, outgoing, dest, tag, incoming, source, theirs):  # noqa: N802
+    def Sendrecv(self, outgoing, dest, tag, incoming, source, theirs):
         """As MPI defines it: both at once, and both are done."""
         requests = [self.Irecv(incoming, source, theirs), self.Isend(outgoing, dest, tag)]
         for request in requests:

@@ -86,7 +86,7 @@ def calibrate(samples: Sequence[Sample], start: Platform, advance: Advance) -> C
     check_installed()
     measured = np.array([sample.time_s for sample in samples])
     values = _first_guess(samples)
-    total, done = len(samples) * (_ROUNDS * (len(values) + 1) + 1), 0
+    total, done = len(samples) * (_ROUNDS * (len(values) + 1) + 2), 0
     with tempfile.TemporaryDirectory(prefix="hvd-simulate-") as folder:
         lists = _traces(Path(folder), samples, start)
 
