@@ -41,7 +41,9 @@ def draw(result: dict[str, Any], folder: Path) -> None:
     if "steps" in result:
         models = dict.fromkeys(row["model"] for row in result["steps"])
         figure = Figure(figsize=(5 * len(models), 4), layout="constrained")
-        for axes, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models):
+        for axes, model in zip(
+            figure.subplots(1, len(models), squeeze=False)[0], models, strict=True
+        ):
             rows = [row for row in result["steps"] if row["model"] == model]
             for name in ("hvd_ext", "horovod"):
                 axes.plot(

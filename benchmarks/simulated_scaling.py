@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
-import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hvd_ext.units import KIB, MIB
 from hvd_launch.simulate import library, replay
 from hvd_launch.simulate.cases import Situation, plan
 from hvd_launch.simulate.platform import Platform
+from hvd_launch.simulate.workers import run_all
 
 GROWING = ("ring", "tree", "double_tree", "recursive_doubling", "rabenseifner")
 _SHORT_BYTES = 4 * KIB
@@ -77,12 +78,9 @@ class Simulator:
 
     def together(self, jobs: Sequence[Callable[[], object]], title: str) -> list[Any]:
         """Run jobs on all cores, in the order given."""
-        with progress(title, len(jobs)) as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
-            found = []
-            for done, result in enumerate(pool.map(lambda job: job(), jobs), 1):
-                found.append(result)
-                advance(done)
-        return found
+        ended = itertools.count(1)
+        with progress(title, len(jobs)) as advance:
+            return run_all(jobs, lambda _: advance(next(ended)))
 
     def _key(self, situation: Situation, name: str, message_bytes: int) -> str:
         platform, cluster = asdict(self.platform), asdict(situation)
@@ -107,7 +105,7 @@ def growth(simulator: Simulator, hosts: Sequence[int]) -> dict[str, Any]:
     if len(hosts) < 3:
         raise harness.BenchmarkError("--hosts: growth needs three numbers of hosts or more")
     jobs = [
-        lambda name=name, count=count: simulator.ours_s(Situation(count, 1, 1), name, _SHORT_BYTES)
+        functools.partial(simulator.ours_s, Situation(count, 1, 1), name, _SHORT_BYTES)
         for count in sorted(hosts)
         for name in GROWING
     ]
@@ -145,9 +143,9 @@ def selectors(simulator: Simulator, hosts: Sequence[int]) -> dict[str, Any]:
     situations = [Situation(count, 1, 1) for count in sorted(hosts)]
     jobs: list[Callable[[], object]] = []
     for one in situations:
-        jobs += [lambda one=one, size=size: simulator.best_s(one, size) for size in _SIZES]
+        jobs += [functools.partial(simulator.best_s, one, size) for size in _SIZES]
         jobs += [
-            lambda one=one, name=name: simulator.theirs_s(one, name, _SIZES[0], _SIZES)
+            functools.partial(simulator.theirs_s, one, name, _SIZES[0], _SIZES)
             for name in library.SELECTORS
         ]
     simulator.together(jobs, "selectors")

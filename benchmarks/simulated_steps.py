@@ -6,6 +6,7 @@ simulated; that exchanges follow one another is arithmetic.
 
 from __future__ import annotations
 
+import functools
 import shutil
 import statistics
 import sys
@@ -18,6 +19,8 @@ import numpy as np
 
 import hvprof
 from benchmarks.simulated_scaling import Simulator
+from hvd_ext.errors import UsageError
+from hvd_ext.process import run_to_end
 from hvd_ext.units import KIB, MIB
 from hvd_launch.simulate.cases import Situation
 from hvd_launch.simulate.platform import Platform
@@ -87,8 +90,8 @@ def steps(simulator: Simulator, folder: Path, hosts: Sequence[int]) -> dict[str,
     for count in counts:
         between, flat = _situations(count)
         if count > 1:
-            jobs += [lambda one=between, size=size: simulator.best_s(one, size) for size in _SIZES]
-        jobs.append(lambda one=flat: simulator.theirs_s(one, _SELECTOR, _SIZES[0], _SIZES))
+            jobs += [functools.partial(simulator.best_s, between, size) for size in _SIZES]
+        jobs.append(functools.partial(simulator.theirs_s, flat, _SELECTOR, _SIZES[0], _SIZES))
     simulator.together(jobs, "steps")
     found = []
     for name, workload in WORKLOADS.items():
@@ -121,7 +124,10 @@ def recorded_step(folder: Path) -> Step:
     Raises:
         UsageError: the recording has no trace of whole steps.
     """
-    every = [step[0] for step in steps_of(hvprof.load_trace(folder))]
+    trace = hvprof.load_trace(hvprof.load(folder))
+    if trace is None:
+        raise UsageError(f"{folder}: has no trace: record with --trace")
+    every = [step[0] for step in steps_of(trace)]
     every.sort(key=lambda one: one.end_s - one.begin_s)
     return _without_exchanges(every[len(every) // 2])
 
@@ -217,7 +223,7 @@ def _record(name: str, workload: Workload, folder: Path) -> Path:
     words = [word.format(folder=folder / f"{name}.output") for word in workload.arguments]
     command = [sys.executable, "-m", "hvprof", "record", "--trace", str(_TRACED), "-o", str(draft)]
     command += ["--", *ranks.hvd_launch(2), sys.executable, *words]
-    done = ranks.run_to_end(command, ranks.environment(ranks.sharing_cores(2)), _TIMEOUT_S)
+    done = run_to_end(command, ranks.environment(ranks.sharing_cores(2)), _TIMEOUT_S)
     if done.returncode != 0:
         raise ranks.JobError(f"{name} could not be recorded:\n{ranks.last_lines(done.stdout)}")
     draft.rename(recording)

@@ -75,16 +75,18 @@ def compare(measured: Times, predicted: Times) -> dict[str, Any]:
         for size, by_name in measured.items()
         for name, time_s in by_name.items()
     ]
-    choices = []
+    choices: list[dict[str, Any]] = []
+    right = 0
     for size, by_name in measured.items():
         named = min(predicted[size], key=predicted[size].__getitem__)
         best = min(by_name, key=by_name.__getitem__)
         cost = by_name[named] / by_name[best]
+        right += cost <= _RIGHT
         choices.append({"message_bytes": size, "predicted": named, "measured": best, "costs": cost})
     return {
         "median_error": statistics.median(errors),
         "worst_error": max(errors),
-        "right_choices": sum(choice["costs"] <= _RIGHT for choice in choices),
+        "right_choices": right,
         "choices": choices,
     }
 

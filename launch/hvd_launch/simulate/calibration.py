@@ -8,11 +8,10 @@ without negative values, whose coefficients are differences of simulated times.
 
 from __future__ import annotations
 
-import os
+import functools
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from hvd_ext.errors import UsageError
 from hvd_launch.simulate import trace
 from hvd_launch.simulate.platform import Platform
 from hvd_launch.simulate.replay import check_installed, replay
+from hvd_launch.simulate.workers import run_all
 
 _ROUNDS = 4
 _STEP = 0.02  # of a value, for a difference
@@ -90,16 +90,18 @@ def calibrate(samples: Sequence[Sample], start: Platform, advance: Advance) -> C
     with tempfile.TemporaryDirectory(prefix="hvd-simulate-") as folder:
         lists = _traces(Path(folder), samples, start)
 
-        def simulate(all_values: Sequence[Values]) -> list[Values]:
+        def count(_: float) -> None:
             nonlocal done
-            jobs = [(v, s, at) for v in all_values for s, at in zip(samples, lists, strict=True)]
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                times = []
-                run = pool.map(lambda job: _replay(start, *job), jobs)
-                for time_s in run:
-                    times.append(time_s)
-                    done += 1
-                    advance(done, total=total)
+            done += 1
+            advance(done, total=total)
+
+        def simulate(all_values: Sequence[Values]) -> list[Values]:
+            jobs = [
+                functools.partial(_replay, start, one, sample, listed)
+                for one in all_values
+                for sample, listed in zip(samples, lists, strict=True)
+            ]
+            times = run_all(jobs, count)
             return list(np.array(times).reshape(len(all_values), len(samples)))
 
         best, least = values, np.inf

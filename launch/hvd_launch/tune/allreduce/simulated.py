@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from hvd_ext.cli import Advance
 from hvd_launch.simulate import library, replay
 from hvd_launch.simulate.cases import Case, Situation, Times, library_s, make_row, plan, situations
 from hvd_launch.simulate.platform import Platform
+from hvd_launch.simulate.workers import run_all
 from hvd_launch.tune.common.journal import Journal
 
 _PHASE = "simulate"
@@ -102,19 +103,17 @@ def simulate(request: Request, planned: Plan, journal: Journal, advance: Advance
     ]
     done = planned.count - len(todo) - len(libraries)
     advance(done, total=planned.count)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = [pool.submit(_run_case, request.platform, case) for case in todo]
-        running += [pool.submit(_run_library, request, situation) for situation in libraries]
-        try:
-            for finished in as_completed(running):
-                for entry in finished.result():
-                    journal.append(entry)
-                done += 1
-                advance(done)
-        except BaseException:
-            # What has not begun is left to the next run.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+    def keep(entries: list[dict[str, Any]]) -> None:
+        nonlocal done
+        for entry in entries:
+            journal.append(entry)
+        done += 1
+        advance(done)
+
+    jobs = [functools.partial(_run_case, request.platform, case) for case in todo]
+    jobs += [functools.partial(_run_library, request, situation) for situation in libraries]
+    run_all(jobs, keep)
     return [
         make_row(request.platform, situation, _times(journal, situation, request.sizes))
         for situation in planned.situations
