@@ -31,12 +31,14 @@ def show(result: dict[str, Any]) -> None:
 def draw(result: dict[str, Any], folder: Path) -> None:
     """Draw growth.png and steps.png into `folder`."""
     if "growth_s" in result:
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        for name, times in result["growth_s"].items():
-            axes.plot([int(count) for count in times], [1e6 * t for t in times.values()], ".-")
-            axes.lines[-1].set_label(name)
-        _label(axes, "ranks", "us for 4 KiB, simulated")
+        growth = result["growth_s"]
+        figure = Figure(figsize=(4.5 * len(growth), 4), layout="constrained")
+        panels = figure.subplots(1, len(growth), squeeze=False)[0]
+        for axes, (size, by_name) in zip(panels, growth.items(), strict=True):
+            for name, times in by_name.items():
+                axes.plot(list(times), [1e6 * t for t in times.values()], ".-", label=name)
+            axes.set_title(format_bytes(int(size)))
+            _label(axes, "ranks", "us, simulated")
         _save(figure, folder / "growth.png")
     if "steps" in result:
         models = dict.fromkeys(row["model"] for row in result["steps"])
@@ -114,6 +116,9 @@ def _show_growth(result: dict[str, Any], console: Console) -> None:
     ]
     columns = ("4 KiB", "a rank more", "r2", "twice the ranks", "r2")
     _table(console, f"Growth, {result['platform']}", columns, rows)
+    for size, found in result["fastest"].items():
+        parts = ", ".join(f"{name} from {count} ranks" for count, name in found)
+        console.print(f"fastest for {format_bytes(int(size))}: {parts}")
 
 
 def _show_selectors(found: Sequence[dict[str, Any]], console: Console) -> None:

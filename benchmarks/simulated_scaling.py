@@ -15,14 +15,16 @@ import numpy as np
 
 from benchmarks import harness
 from hvd_ext.cli import progress
+from hvd_ext.errors import UsageError
 from hvd_ext.units import KIB, MIB
 from hvd_launch.simulate import library, replay
-from hvd_launch.simulate.cases import Situation, plan
+from hvd_launch.simulate.cases import Situation, make_case, plan
 from hvd_launch.simulate.platform import Platform
 from hvd_launch.simulate.workers import run_all
 
 GROWING = ("ring", "tree", "double_tree", "recursive_doubling", "rabenseifner")
 _SHORT_BYTES = 4 * KIB
+_GROWTH_BYTES = (_SHORT_BYTES, MIB, 100 * MIB)
 _SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 100 * MIB)
 # hvd_ext's choice is to take no longer than this times a library's.
 _LEAST_RATIO = 0.95
@@ -101,22 +103,51 @@ class Simulator:
 
 
 def growth(simulator: Simulator, hosts: Sequence[int]) -> dict[str, Any]:
-    """Time of a short message by the number of ranks, and the slopes of it."""
+    """Time by the number of ranks at three sizes; for the short one the slopes of it, too."""
     if len(hosts) < 3:
         raise harness.BenchmarkError("--hosts: growth needs three numbers of hosts or more")
-    jobs = [
-        functools.partial(simulator.ours_s, Situation(count, 1, 1), name, _SHORT_BYTES)
+    cases = [
+        (size, name, count)
         for count in sorted(hosts)
+        for size in _GROWTH_BYTES
         for name in GROWING
+        if size == _SHORT_BYTES or _fits(simulator, name, count, size)
     ]
-    times = simulator.together(jobs, "growth")
-    found = {name: times[index :: len(GROWING)] for index, name in enumerate(GROWING)}
+    jobs = [
+        functools.partial(simulator.ours_s, Situation(count, 1, 1), name, size)
+        for size, name, count in cases
+    ]
+    times: dict[int, dict[str, dict[int, float]]] = {}
+    for (size, name, count), time_s in zip(cases, simulator.together(jobs, "growth"), strict=True):
+        times.setdefault(size, {}).setdefault(name, {})[count] = time_s
     return {
-        "growth_s": {
-            name: dict(zip(sorted(hosts), taken, strict=True)) for name, taken in found.items()
+        "growth_s": times,
+        "fastest": {size: _fastest(by_name) for size, by_name in times.items()},
+        "slopes": {
+            name: slopes(list(taken), list(taken.values()))
+            for name, taken in times[_SHORT_BYTES].items()
         },
-        "slopes": {name: slopes(sorted(hosts), taken) for name, taken in found.items()},
     }
+
+
+def _fits(simulator: Simulator, name: str, count: int, size: int) -> bool:
+    """Whether a case is small enough; the short message is simulated whatever it takes."""
+    try:
+        make_case(simulator.platform, Situation(count, 1, 1), name, size)
+    except UsageError:
+        return False
+    return True
+
+
+def _fastest(by_name: dict[str, dict[int, float]]) -> list[tuple[int, str]]:
+    """From how many ranks on which algorithm is the fastest of those that were simulated."""
+    found: list[tuple[int, str]] = []
+    for count in sorted({count for taken in by_name.values() for count in taken}):
+        there = {name: taken[count] for name, taken in by_name.items() if count in taken}
+        name = min(there, key=there.__getitem__)
+        if not found or found[-1][1] != name:
+            found.append((count, name))
+    return found
 
 
 def slopes(ranks: Sequence[int], times_s: Sequence[float]) -> dict[str, float]:

@@ -21,8 +21,6 @@ from testbed.emulated_hosts import emulated_hosts
 _LEAST_BYTES = 4096
 # Open MPI's, as the emulated hosts have it.
 _EAGER_KIB = 512.0
-# What passes an idle link at no cost: of two packets of the wire, as a simulator knows none.
-_BURST = "3kb"
 # A choice is right if it costs no more than that over the best one.
 _RIGHT = 1.05
 _SAMPLE_S, _MOST_CALLS = 0.02, 50
@@ -64,6 +62,7 @@ def validate(options: argparse.Namespace) -> dict[str, Any]:
         "measured_s": measured,
         "predicted_s": predicted,
         "gbit": options.gbit,
+        "burst": options.burst,
         "hosts": hosts,
     }
 
@@ -101,7 +100,7 @@ def _calibration(found: Calibration) -> Mapping[str, Any]:
 
 def _measure(hosts: int, options: argparse.Namespace, counts: Sequence[int]) -> Times:
     words = [f"--message-bytes={','.join(map(str, counts))}", f"--rounds={options.rounds}"]
-    with emulated_hosts(hosts, options.gbit, _BURST) as emulated:
+    with emulated_hosts(hosts, options.gbit, options.burst) as emulated:
         found = ranks.launch(
             "benchmarks.simulated_cluster",
             hosts,

@@ -104,6 +104,11 @@ class Hosts:
 def emulated_hosts(count: int, gbit: float, burst: str = _BURST) -> Iterator[Hosts]:
     """Build `count` hosts, each with a link of `gbit` Gbit/s in either direction.
 
+    Args:
+        count: how many.
+        gbit: the speed of a link.
+        burst: what passes a link at once that was idle; "16kb" is 16 KiB.
+
     Raises:
         EmulationError: tools or privileges are missing.
     """

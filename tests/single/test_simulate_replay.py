@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from hvd_ext.allreduce.algorithms import NATIVE
 from hvd_ext.allreduce.table import Row, Table, dump, load
 from hvd_ext.errors import HvdExtError
+from hvd_ext.process import descendants
 from hvd_ext.units import KIB, MIB
 from hvd_launch.simulate import calibration, library, platform, replay, trace
 from hvd_launch.simulate.calibration import Sample
@@ -211,3 +214,39 @@ def test_rows_are_simulated_beside_measured_ones_and_a_second_run_goes_on(tmp_pa
     other = tune(folder, *words)
     assert other.returncode == 2
     assert "name another folder with -o, or start over with --fresh" in other.stderr
+
+
+@needs_smpirun
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_what_is_simulated_and_keeps_what_is_done(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    folder, scratch = tmp_path / "tuning", tmp_path / "scratch"
+    scratch.mkdir()
+    (tmp_path / "star.json").write_text("{}")
+    words = ["--simulate", str(tmp_path / "star.json"), "--nodes", "256", "--most", "64MiB"]
+    words += ["--library", "mpich", "-o", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hvd_launch", "tune", "allreduce", *words],
+        env={
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'launch'}",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(scratch),
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    journal = folder / "simulate.jsonl"
+    deadline_s = time.monotonic() + 60
+    children: list[int] = []
+    while not (children and journal.exists() and len(journal.read_text().splitlines()) > 1):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+        children = descendants(process.pid)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + number, errors
+    assert "Traceback" not in errors
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert not list(scratch.iterdir())
+    assert not (folder / "table.json").exists()

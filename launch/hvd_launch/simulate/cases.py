@@ -88,13 +88,18 @@ def plan(
             if time_s > _IN_VAIN * fastest:
                 continue
             try:
-                cases.append(_case(platform, situation, name, message_bytes))
+                cases.append(make_case(platform, situation, name, message_bytes))
             except UsageError as error:
                 refused.append(str(error))
     return sorted(cases, key=lambda case: case.expected_s), refused
 
 
-def _case(platform: Platform, situation: Situation, name: str, message_bytes: int) -> Case:
+def make_case(platform: Platform, situation: Situation, name: str, message_bytes: int) -> Case:
+    """One allreduce to simulate.
+
+    Raises:
+        UsageError: its trace would be too large, or take too long to simulate.
+    """
     extent = trace.check(name, situation.size, message_bytes, platform.eager_bytes)
     expected_s = extent.total_bytes * _BYTE_S * max(1.0, extent.at_once / _AT_ONCE)
     if expected_s > _MOST_S:

@@ -8,6 +8,7 @@ hold no times ("time-independent traces"): what a message and a byte take is the
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from hvd_ext.units import GIB, format_bytes
 MOST_BYTES = 2 * GIB
 MOST_RANKS = 4096
 _BUFFERED_BYTES = 1 << 16
+# Set while simulations are being ended: a trace that is being written is given up.
+cancelled = threading.Event()
 Write = Callable[[str], Any]
 
 
@@ -179,6 +182,8 @@ def _write(folder: Path, size: int, lines: Callable[[int, Write], None]) -> tupl
     try:
         paths = [folder / str(rank) for rank in range(size)]
         for rank, path in enumerate(paths):
+            if cancelled.is_set():
+                raise HvdExtError(f"the trace in {folder} was given up")
             with path.open("w", _BUFFERED_BYTES) as file:
                 file.write(f"{rank} init\n")
                 lines(rank, file.write)

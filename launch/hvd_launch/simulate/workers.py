@@ -6,13 +6,15 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import TypeVar
 
 from hvd_ext.process import descendants
+from hvd_launch.simulate import trace
 
 T = TypeVar("T")
+_AGAIN_S = 0.1
 _PROGRAMS = ("smpirun", "smpimain")
 
 
@@ -29,8 +31,13 @@ def run_all(jobs: Sequence[Callable[[], T]], done: Callable[[T], object]) -> lis
                 done(finished.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            _end_simulations()
+            trace.cancelled.set()
+            # A thread that had just written its trace starts a program yet.
+            while wait(running, _AGAIN_S).not_done:
+                _end_simulations()
             raise
+        finally:
+            trace.cancelled.clear()
     return [finished.result() for finished in running]
 
 
