@@ -17,7 +17,7 @@ import pytest
 from hvd_ext.allreduce.algorithms import NATIVE
 from hvd_ext.allreduce.table import Row, Table, dump, load
 from hvd_ext.errors import HvdExtError
-from hvd_ext.process import descendants
+from hvd_ext.process import descendants, started
 from hvd_ext.units import KIB, MIB
 from hvd_launch.simulate import calibration, library, platform, replay, trace
 from hvd_launch.simulate.calibration import Sample
@@ -226,25 +226,22 @@ def test_ctrl_c_ends_what_is_simulated_and_keeps_what_is_done(
     (tmp_path / "star.json").write_text("{}")
     words = ["--simulate", str(tmp_path / "star.json"), "--nodes", "256", "--most", "64MiB"]
     words += ["--library", "mpich", "-o", str(folder)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hvd_launch", "tune", "allreduce", *words],
-        env={
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'launch'}",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "TMPDIR": str(scratch),
-        },
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    journal = folder / "simulate.jsonl"
-    deadline_s = time.monotonic() + 60
-    children: list[int] = []
-    while not (children and journal.exists() and len(journal.read_text().splitlines()) > 1):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-        children = descendants(process.pid)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    env = {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'launch'}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TMPDIR": str(scratch),
+    }
+    command = [sys.executable, "-m", "hvd_launch", "tune", "allreduce", *words]
+    with started(command, env=env, stderr=subprocess.PIPE) as process:
+        journal = folder / "simulate.jsonl"
+        deadline_s = time.monotonic() + 60
+        children: list[int] = []
+        while not (children and journal.exists() and len(journal.read_text().splitlines()) > 1):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+            children = descendants(process.pid)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == 128 + number, errors
     assert "Traceback" not in errors
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,8 +34,9 @@ def run_all(jobs: Sequence[Callable[[], T]], done: Callable[[T], object]) -> lis
             pool.shutdown(wait=False, cancel_futures=True)
             trace.cancelled.set()
             # A thread that had just written its trace starts a program yet.
-            while wait(running, _AGAIN_S).not_done:
+            while not all(one.done() for one in running):
                 _end_simulations()
+                time.sleep(_AGAIN_S)
             raise
         finally:
             trace.cancelled.clear()
