@@ -121,7 +121,11 @@ setup(
         *find_packages("launch"),
         "hvd_launch.rank.set_device_shim",
     ],
-    package_data={"hvd_ext.arena.cuda": ["*.cu"], "hvprof.reporters": ["templates/*.j2"]},
+    package_data={
+        "hvd_ext.arena.cuda": ["*.cu"],
+        "hvprof.reporters": ["templates/*.j2"],
+        "hvd_launch.simulate": ["*.c"],
+    },
     install_requires=[
         "argcomplete>=3.5",  # completion by the shell
         "jinja2>=3.1",  # the profiler's pages

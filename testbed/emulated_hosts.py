@@ -101,8 +101,13 @@ class Hosts:
 
 
 @contextmanager
-def emulated_hosts(count: int, gbit: float) -> Iterator[Hosts]:
+def emulated_hosts(count: int, gbit: float, burst: str = _BURST) -> Iterator[Hosts]:
     """Build `count` hosts, each with a link of `gbit` Gbit/s in either direction.
+
+    Args:
+        count: how many.
+        gbit: the speed of a link.
+        burst: what passes a link at once that was idle; "16kb" is 16 KiB.
 
     Raises:
         EmulationError: tools or privileges are missing.
@@ -116,7 +121,7 @@ def emulated_hosts(count: int, gbit: float) -> Iterator[Hosts]:
     try:
         known = _hosts_file(names, addresses)
         pids = {name: _start(name, known, first) for name in (*names, _SWITCH)}
-        _join(pids, addresses, gbit)
+        _join(pids, addresses, gbit, burst)
         yield Hosts(names, addresses, tuple(pids.values()))
     finally:
         for process in first.values():
@@ -156,8 +161,8 @@ def _start(name: str, known: str, first: dict[str, subprocess.Popen[str]]) -> in
     return int(line)
 
 
-def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float) -> None:
-    bucket = f"root tbf rate {gbit * 1e6:.0f}kbit burst {_BURST} limit {_QUEUE}"
+def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float, burst: str) -> None:
+    bucket = f"root tbf rate {gbit * 1e6:.0f}kbit burst {burst} limit {_QUEUE}"
     switch = pids[_SWITCH]
     bridge = ["add bridge type bridge", "set bridge up", "set lo up"]
     _batch("ip", switch, [f"link {line}" for line in bridge])

@@ -41,6 +41,7 @@ class Row:
         choices: (least message_bytes, algorithm), ascending from 0.
         dtype_class: of its elements: "float", "half", "integer", or "any".
         measured_us: what the choices rest on, ascending; for `explain` only.
+        simulated: the platform on which these times were simulated; "" if they were measured.
     """
 
     nodes: int
@@ -49,6 +50,7 @@ class Row:
     choices: Choices
     dtype_class: str = ANY_DTYPE
     measured_us: MeasuredUs = ()
+    simulated: str = ""
 
     def matches(self, nodes: int, ranks_per_node: int, memory: str, dtype_class: str) -> bool:
         return (
@@ -129,10 +131,11 @@ def _evidence(row: Row, choice: str, message_bytes: int) -> str:
         return ""
     sizes = [size for size, _ in row.measured_us]
     size, measured = row.measured_us[max(0, bisect_right(sizes, message_bytes) - 1)]
+    how = "simulated" if row.simulated else "measured"
     if choice not in measured:
-        return f"; {choice} was not measured at {format_bytes(size)}"
+        return f"; {choice} was not {how} at {format_bytes(size)}"
     others = {name: us for name, us in measured.items() if name != choice}
-    text = f"; measured at {format_bytes(size)}: {format_seconds(measured[choice] / 1e6)}"
+    text = f"; {how} at {format_bytes(size)}: {format_seconds(measured[choice] / 1e6)}"
     if not others:
         return text
     second = min(others, key=others.__getitem__)
@@ -177,7 +180,8 @@ def load(path: Path) -> Table:
 
     The file holds {"version": 1, "rows": [{"nodes", "ranks_per_node", "memory",
     "choices": [[least_bytes, algorithm], ...]}, ...]}; a row may also have a
-    "dtype_class", and "measured_us": [[message_bytes, {algorithm: us}], ...].
+    "dtype_class", "measured_us": [[message_bytes, {algorithm: us}], ...], and "simulated",
+    the platform of times that were simulated.
 
     Raises:
         UsageError: names the file, the line, the row and the rule that it breaks.
@@ -215,6 +219,7 @@ def _dump_row(row: Row) -> str:
         "ranks_per_node": row.ranks_per_node,
         "memory": row.memory,
         "dtype_class": row.dtype_class,
+        **({"simulated": row.simulated} if row.simulated else {}),
     }
     # One choice and one measured size a line.
     parts = [json.dumps(head)[1:-1], _dump_list("choices", row.choices)]
@@ -264,6 +269,9 @@ def _row(row: Any, where: str) -> Row:
     dtype_class = row.get("dtype_class", ANY_DTYPE)
     if dtype_class not in _CLASSES:
         raise UsageError(f"{where}: dtype_class {dtype_class!r} must be one of {_CLASSES}")
+    simulated = row.get("simulated", "")
+    if not isinstance(simulated, str):
+        raise UsageError(f"{where}: simulated {simulated!r} must be a text, the platform")
     choices = row.get("choices")
     if not isinstance(choices, list) or not choices:
         raise UsageError(f"{where}: choices must be a list of [least_bytes, algorithm]")
@@ -274,6 +282,7 @@ def _row(row: Any, where: str) -> Row:
         tuple(_choices(choices, where)),
         dtype_class,
         tuple(_measured(row.get("measured_us", []), where)),
+        simulated,
     )
 
 

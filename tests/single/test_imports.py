@@ -116,8 +116,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Runs in processes of its own, to see what these load.
     "hvd_launch.doctor.child": {"hvd_ext.memory", "hvd_launch.doctor", "mpi4py", "horovod"},
     "hvd_launch.doctor.yielding": {"mpi4py"},
+    # Runs the algorithms with a communicator that writes lines: numpy, no MPI.
+    "hvd_launch.simulate": {*FACTS, "hvd_ext.allreduce", "numpy", "scipy"},
     "hvd_launch.tune": {
         "hvd_launch",
+        "hvd_launch.simulate",
+        "hvd_ext.allreduce.algorithms",
         *FACTS,
         "hvd_ext.statistics",
         "hvd_ext.allreduce.table",

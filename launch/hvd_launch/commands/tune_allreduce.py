@@ -9,6 +9,7 @@ from pathlib import Path
 from hvd_ext.cli import at_least, progress, size_bytes
 from hvd_ext.errors import UsageError
 from hvd_ext.files import write_text
+from hvd_launch.tune.allreduce import simulate_command
 from hvd_launch.tune.allreduce.native_rules import FILES
 from hvd_launch.tune.allreduce.result import settings_text
 from hvd_launch.tune.common.journal import Journal
@@ -33,15 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-table", action="store_true", help="leave hvd_ext's own algorithms out"
     )
+    simulate_command.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     """Tune; 0, whether anything was gained or not."""
     if command:
         raise UsageError("tune allreduce runs no command: leave out -- and what follows")
+    sizes = _sizes(options.least, options.most)
+    if simulate_command.wanted(options):
+        return simulate_command.run(options, sizes)
     if options.np == 1:
         raise UsageError("-np 1: an allreduce takes at least 2 ranks")
-    sizes = _sizes(options.least, options.most)
     target = target_of(options)
     from rich.console import Console
 

@@ -41,7 +41,7 @@ class Target:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-np", type=int, required=True, metavar="N", help="number of ranks")
+    parser.add_argument("-np", type=int, metavar="N", help="number of ranks")
     parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
     parser.add_argument(
         "-o",
@@ -64,6 +64,8 @@ def target_of(options: argparse.Namespace) -> Target:
         UsageError: a host is unknown, or has too few slots.
         HvdExtError: no MPI library was found.
     """
+    if options.np is None:
+        raise UsageError("-np is missing: give the number of ranks, such as -np 4")
     check_size(options.np)
     hosts = parse_hosts(options.hosts) if options.hosts is not None else ()
     check_hosts(hosts, os.environ)

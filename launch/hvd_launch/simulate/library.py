@@ -1,0 +1,72 @@
+"""What an MPI library's own allreduce would take: SMPI has the choices of four libraries.
+
+They are the libraries' tables and rules as of SimGrid's release, not those of the version at
+hand. Combining takes no time here, so these times are lower bounds.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError
+from hvd_launch.simulate.platform import SCALE, Platform
+from hvd_launch.simulate.replay import check_installed, smpirun
+
+# SMPI's names for Open MPI's, MPICH's, MVAPICH2's and Intel MPI's.
+SELECTORS = ("ompi", "mpich", "mvapich2", "impi")
+_SOURCE = Path(__file__).with_name("library_allreduce.c")
+
+
+def times_s(
+    platform: Platform,
+    nodes: int,
+    ranks_per_node: int,
+    selector: str,
+    sizes: Sequence[int],
+    link_share: float = 1.0,
+) -> dict[int, float]:
+    """Simulated seconds of one allreduce of float32, by message_bytes.
+
+    Args:
+        platform: the cluster.
+        nodes: how many have ranks.
+        ranks_per_node: on each.
+        selector: one of SELECTORS.
+        sizes: message_bytes.
+        link_share: as `replay` takes it.
+
+    Raises:
+        HvdExtError: no smpirun or smpicc, or one failed.
+    """
+    check_installed()
+    with tempfile.TemporaryDirectory(prefix="hvd-simulate-") as folder:
+        program = _compile(Path(folder))
+        words = [f"--cfg=smpi/coll-selector:{selector}"]
+        words += ["--cfg=smpi/simulate-computation:no", str(program), *map(str, sizes)]
+        output = smpirun(platform, nodes, ranks_per_node, Path(folder), words, link_share)
+    slowest = dict.fromkeys(sizes, 0.0)
+    for line in output.splitlines():
+        _, message_bytes, seconds = line.split()
+        slowest[int(message_bytes)] = max(slowest[int(message_bytes)], float(seconds))
+    return {message_bytes: time_s / SCALE for message_bytes, time_s in slowest.items()}
+
+
+def _compile(folder: Path) -> Path:
+    program = folder / "library_allreduce"
+    try:
+        subprocess.run(
+            ["smpicc", "-O2", "-o", str(program), str(_SOURCE)],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+        )
+    except FileNotFoundError:
+        raise HvdExtError("smpicc: command not found: install libsimgrid-dev whole") from None
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.strip().splitlines() or ["it printed nothing"])[0]
+        raise HvdExtError(f"smpicc cannot compile {_SOURCE.name}: {reason}") from None
+    return program

@@ -1,0 +1,68 @@
+"""The arithmetic of benchmarks.simulated_cluster: errors, choices, slopes, and steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulated_scaling import slopes
+from benchmarks.simulated_steps import Step, horovod_step_s, own_step_s
+from benchmarks.simulated_validation import compare, sizes
+
+
+def test_sizes_are_whole_floats_from_4_kib_to_64_mib() -> None:
+    found = sizes(16, 64 << 20)
+    assert (len(found), found[0], found[-1]) == (16, 4096, 64 << 20)
+    assert all(size % 4 == 0 for size in found)
+    assert found == sorted(set(found))
+
+
+def test_a_wrong_choice_is_right_if_it_costs_little() -> None:
+    measured = {1: {"a": 1.0, "b": 1.04}, 2: {"a": 1.0, "b": 1.1}}
+    predicted = {1: {"a": 1.0, "b": 0.9}, 2: {"a": 1.2, "b": 1.1}}
+    found = compare(measured, predicted)
+    assert found["right_choices"] == 1
+    assert found["choices"][1] == {
+        "message_bytes": 2,
+        "predicted": "b",
+        "measured": "a",
+        "costs": 1.1,
+    }
+    assert found["worst_error"] == pytest.approx(0.2)
+    assert found["median_error"] == pytest.approx((0.14 / 1.04 + 0) / 2, abs=0.07)
+
+
+def test_slopes_tell_linear_growth_from_logarithmic() -> None:
+    ranks = [4, 16, 64, 256]
+    line = slopes(ranks, [1e-6 * count for count in ranks])
+    assert line["s_per_rank"] == pytest.approx(1e-6)
+    assert line["r2_ranks"] == pytest.approx(1)
+    assert line["r2_doublings"] < 0.8
+    tree = slopes(ranks, [2e-6, 4e-6, 6e-6, 8e-6])
+    assert tree["s_per_doubling"] == pytest.approx(1e-6)
+    assert tree["r2_doublings"] == pytest.approx(1)
+    assert tree["r2_ranks"] < 0.8
+
+
+def test_buckets_are_exchanged_one_after_the_other_while_the_step_computes() -> None:
+    step = Step(1.0, ((0.2, 100), (0.4, 100), (0.8, 100)))
+    # 0.1 s each: all hidden but the last one, which ends 0.1 s after it was ready.
+    assert own_step_s(step, lambda size: 0.1) == pytest.approx(1.1)
+    # 0.5 s each: they follow one another from 0.2 on, to 1.7; 0.2 s of compute is left then.
+    assert own_step_s(step, lambda size: 0.5) == pytest.approx(1.9)
+    assert own_step_s(Step(1.0, ()), lambda size: 0.5) == 1.0
+    scaled = step.scaled(2.0)
+    assert scaled.compute_s == 2.0
+    assert scaled.buckets == ((0.4, 100), (0.8, 100), (1.6, 100))
+
+
+def test_horovod_fuses_what_is_ready_in_a_cycle() -> None:
+    exchanged: list[float] = []
+
+    def exchange(size: float) -> float:
+        exchanged.append(size)
+        return 0.0 if size == 4096 else 0.01
+
+    step = Step(1.0, ((0.2, 100), (0.205, 100), (0.2055, 100), (0.8, 100)))
+    # The first starts a cycle; the next two are ready when it is over.
+    assert horovod_step_s(step, exchange) == pytest.approx(1.01, abs=0.002)
+    assert [size for size in exchanged if size != 4096] == [100, 200, 100]
