@@ -25,11 +25,19 @@ CALLS = 60
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording of two ranks with traces, and a report of it as page and JSON."""
+    """Recordings of two ranks with traces, with and without steps, and a report of one."""
     folder = tmp_path_factory.mktemp("sound")
-    run = write_job(folder / "run", 2, steps=40)
-    for rank in hvprof.load(run).ranks:
-        write_rank(run, dataclasses.replace(rank, trace_capacity=CALLS, trace_calls=CALLS))
+    for name in ("run", "steps"):
+        write_recording(folder / name, has_steps=name == "steps")
+    assert main(["report", str(folder / "steps"), "--html", str(folder / "report.html")]) == 0
+    return folder
+
+
+def write_recording(run: Path, *, has_steps: bool) -> None:
+    none: dict[str, Any] = {} if has_steps else {"steps": (), "step_count": 0, "all_steps": None}
+    for rank in hvprof.load(write_job(run, 2, steps=40)).ranks:
+        traced = dataclasses.replace(rank, trace_capacity=CALLS, trace_calls=CALLS, **none)
+        write_rank(run, traced)
         ring = np.zeros(CALLS + 1, EVENT)
         key = encode(Key(2, 1, size_bin=45))
         for call in range(1, CALLS + 1):
@@ -38,8 +46,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         head = b"hvtrace\n" + np.array([VERSION, rank.rank], "<u4").tobytes()
         trace = head.ljust(EVENT.itemsize, b"\0") + ring[1:].tobytes()
         (run / f"rank-{rank.rank:05d}.trace").write_bytes(trace)
-    assert main(["report", str(run), "--html", str(folder / "report.html")]) == 0
-    return folder
 
 
 def is_accepted(*words: str | Path) -> bool:
@@ -61,7 +67,8 @@ def test_a_damaged_recording(
     seed: int, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    shutil.copytree(sound / "run", run)
+    # What follows from steps takes seconds to compute: in one case of ten.
+    shutil.copytree(sound / ("run" if seed % 10 else "steps"), run)
     path = sorted(run.iterdir())[seed % len(list(run.iterdir()))]
     content = path.read_bytes()
     # Most of a rank's file is room for steps: its beginning and its end are what is in use.
