@@ -79,7 +79,9 @@ class SharedMemoryExchange:
             planned = window.plan_staged(dtype, buffer.size, operation, scale)
             address = buffer.ctypes.data
         self._window = window
-        self._monitor = StallMonitor(topology, timeout_s, "a planned allreduce")
+        self._monitor = StallMonitor(
+            *(topology.hosts, topology.node_world_ranks(), timeout_s, "a planned allreduce")
+        )
         self.run = window.repeated(planned, min(_SLICE_S, timeout_s), address)
 
     def on(self, comm: MPI.Comm) -> Callable[[], int | None]:

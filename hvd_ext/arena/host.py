@@ -82,7 +82,9 @@ class HostArena:
         self.data: Array = np.frombuffer(self._window.data, np.uint8, layout.total_bytes)
         self._local = self._nodes == 1
         limit_s = timeout_s if self._local else _NO_LIMIT_S
-        self._monitored = StallMonitor(topology, limit_s, "a gradient exchange")
+        self._monitored = StallMonitor(
+            *(topology.hosts, topology.node_world_ranks(), limit_s, "a gradient exchange")
+        )
         at_once = self._local and self._GIVES_SUMS
         # A pass over memory less: a node of one rank has nothing to sum, and coding scales.
         coding_scales = self._ranks == 1 and not self._local and format.is_coded

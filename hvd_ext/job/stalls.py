@@ -11,12 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hvd_ext.errors import HvdExtError, StallError
-
-if TYPE_CHECKING:
-    from hvd_ext.job.topology import Topology
 
 T = TypeVar("T")
 Hosts = Sequence[str] | Mapping[int, str]  # by rank of the world
@@ -79,14 +76,21 @@ class StallReport:
 class StallMonitor:
     """Waits for the ranks of a node, warns of those that are late, and gives up in the end."""
 
-    def __init__(self, topology: Topology, limit_s: float, occasion: str) -> None:
-        self._hosts = topology.hosts
+    def __init__(self, hosts: Hosts, ranks: Sequence[int], limit_s: float, occasion: str) -> None:
+        """Note whom to wait for.
+
+        Args:
+            hosts: host name of every rank of the world.
+            ranks: world ranks of the node's ranks, by local rank.
+            limit_s: how long they are waited for.
+            occasion: what they should reach, as it stands in the error.
+        """
+        self._hosts = hosts
+        self._of_node = ranks
         self._limit_s = limit_s
         self._occasion = occasion
         # Called between two slices of a wait: what it raises ends the wait.
         self.check: Callable[[], None] = lambda: None
-        # Asked for now: a thread may still be waiting here when MPI has ended.
-        self._of_node = topology.node_world_ranks()
 
     def __call__(self, wait: Callable[[float], T]) -> T:
         """Call `wait` with a time limit until it ends or the time allowed is over.

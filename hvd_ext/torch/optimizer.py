@@ -193,7 +193,9 @@ def _open(
     rounds: Rounds | None = None
     kind = ShardedArena if shards else HostArena
     try:
-        factory = ArenaFactory(op, device, format, kind, schedule)
+        factory = ArenaFactory(
+            *(lifecycle.topology(), lifecycle.begun_steps, op, device, format, kind, schedule)
+        )
         if shards:
             refused = NoSparse("sharded=True")
             reducer = ShardedReducer(named, passes, factory, refused, shards)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 
 from hvd_ext.errors import StallError
@@ -38,18 +36,16 @@ def test_ranks_that_ended_are_named():
 def test_the_monitor_gives_up_on_the_nodes_ranks_by_their_world_rank(monkeypatch, error):
     ended = []
     monkeypatch.setattr(stalls, "end_job", ended.append)
-    topology = types.SimpleNamespace(hosts=HOSTS, node_world_ranks=lambda: [2])
 
     def wait(_: float) -> None:
         raise error([0])
 
     with pytest.raises(StallError, match=r"rank 2 \(node08\)") as caught:
-        StallMonitor(topology, 0.0, "a test")(wait)
+        StallMonitor(HOSTS, [2], 0.0, "a test")(wait)
     assert ended == [caught.value]
 
 
 def test_the_monitor_waits_on_and_gives_what_came(monkeypatch):
-    topology = types.SimpleNamespace(hosts=HOSTS, node_world_ranks=lambda: [0, 1])
     calls = []
 
     def wait(_: float) -> str:
@@ -58,4 +54,4 @@ def test_the_monitor_waits_on_and_gives_what_came(monkeypatch):
             raise TimeoutError([1])
         return "done"
 
-    assert StallMonitor(topology, 60.0, "a test")(wait) == "done"
+    assert StallMonitor(HOSTS, [0, 1], 60.0, "a test")(wait) == "done"

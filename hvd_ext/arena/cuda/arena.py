@@ -84,7 +84,9 @@ class DeviceArena:
             raise WindowError("GPUs of several nodes are not served yet")
         self.layout = layout
         self._device = device
-        self._monitored = StallMonitor(topology, timeout_s, "a gradient exchange")
+        self._monitored = StallMonitor(
+            *(topology.hosts, topology.node_world_ranks(), timeout_s, "a gradient exchange")
+        )
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.

@@ -18,6 +18,11 @@ from hvd_ext.shm.regions import map_regions
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+SHARDED_JOIN = (
+    "hvd.join() with a sharded optimizer: a rank that has joined would not update its part of "
+    "the parameters: give every rank as many batches, or leave sharded out"
+)
+
 # The first word is the number of steps begun, then the optimizer of the last one: one store.
 # The second is 1 + the number of steps begun when the rank was last refused to join.
 _OPTIMIZER_BITS = 24

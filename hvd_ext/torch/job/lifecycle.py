@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 import horovod.torch as horovod
 import torch
@@ -22,9 +22,8 @@ from hvd_ext import memory, settings
 from hvd_ext.errors import UsageError
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.torch.job import background
-from hvd_ext.torch.job.begun_steps import BegunSteps
+from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
 from hvd_ext.torch.job.closing import wait_until_closed
-from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.variables import misspelt
 
@@ -33,15 +32,22 @@ from hvd_ext.variables import misspelt
 _LATE_AFTER_S = 5.0
 _POLL_S = 0.0005
 
-SHARDED_JOIN = (
-    "hvd.join() with a sharded optimizer: a rank that has joined would not update its part of "
-    "the parameters: give every rank as many batches, or leave sharded out"
-)
-
 log = logging.getLogger("hvd_ext")
 
 _horovods_init, _horovods_join = horovod.init, horovod.join
 _horovods_shutdown = horovod.shutdown
+
+
+class Joinable(Protocol):
+    """An optimizer's gradients, as join and shutdown need them; as of Reducer."""
+
+    number: int
+    can_join: bool
+
+    def leave_step(self) -> None: ...
+    def take_part(self) -> None: ...
+    def close(self) -> None: ...
+
 
 _topology: Topology | None = None
 # The program started MPI before Horovod, which then leaves its end to the program.
@@ -49,7 +55,7 @@ _mpi_outlives_horovod = False
 # None on several nodes, where a rank cannot see that others have begun a step.
 _begun: BegunSteps | None = None
 # By the order in which they were made, which is the same on every rank.
-_reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
+_reducers: weakref.WeakValueDictionary[int, Joinable] = weakref.WeakValueDictionary()
 _rounds: weakref.WeakSet[Rounds] = weakref.WeakSet()
 _made = 0
 _sharded = False  # one of them
@@ -119,7 +125,7 @@ def begun_steps() -> BegunSteps | None:
     return _begun
 
 
-def add(reducer: Reducer, rounds: Rounds | None = None) -> None:
+def add(reducer: Joinable, rounds: Rounds | None = None) -> None:
     """Have join and shutdown know of an optimizer's gradients, and shutdown of its rounds."""
     global _made, _sharded
     if not reducer.can_join:

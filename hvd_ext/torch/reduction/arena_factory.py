@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import horovod.torch as horovod
@@ -22,13 +22,15 @@ from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch.agreement import agree_on_layout, read_table
-from hvd_ext.torch.job import lifecycle
+from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
 from hvd_ext.torch.parameters import NamedParameters
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.units import MIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from hvd_ext.job.topology import Topology
 
 # Until it was measured when gradients are ready.
 _FIRST_BUCKET_BYTES = 4 * MIB
@@ -42,6 +44,8 @@ class ArenaFactory:
 
     def __init__(
         self,
+        topology: Topology,
+        begun_steps: Callable[[], BegunSteps | None],
         op: Any,
         device: torch.device,
         compression: Format | str = NONE,
@@ -51,6 +55,8 @@ class ArenaFactory:
         """Read what the user set, and wait for all ranks; collective.
 
         Args:
+            topology: this job's nodes and ranks.
+            begun_steps: gives where ranks say that they begin a step; collective.
             op: Horovod's Average or Sum.
             device: where gradients are.
             compression: between nodes; or AUTO, to choose by measurement.
@@ -64,7 +70,7 @@ class ArenaFactory:
         self._on_host = on_host
         self._bucket_bytes = settings.bucket_bytes()
         self._timeout_s = settings.stall_timeout_s()
-        self._topology = lifecycle.topology()
+        self._topology, self._begun_steps = topology, begun_steps
         self._table = read_table(self._topology.world)
         self._asked = compression
         self._sync = EVERY_STEP if self._topology.one_node else sync
@@ -103,7 +109,7 @@ class ArenaFactory:
             reason = "as HVD_EXT_BUCKET_BYTES says, last parameter first"
         elif on_host:
             reason = reason if self.is_late else f"not measured yet: {reason}"
-        self._begun = lifecycle.begun_steps()
+        self._begun = self._begun_steps()
         return self._make(layout_by_size(specs, most)), reason
 
     def rebuilt(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[Arena, str]:
@@ -222,7 +228,7 @@ class ArenaFactory:
         """
         if self._begun is not None and (ranks := self._begun.refused_others()):
             names = name_ranks(ranks, self._topology.hosts)
-            raise UsageError(f"{names} called {lifecycle.SHARDED_JOIN}")
+            raise UsageError(f"{names} called {SHARDED_JOIN}")
 
     def _make(self, layout: Layout) -> Arena:
         if self._device.type == "cuda":

@@ -11,25 +11,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-import weakref
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
-from functools import partial
 from typing import TYPE_CHECKING
-
-import torch
-from torch.utils.dlpack import from_dlpack
 
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region, times_hooks
-from hvd_ext.job.progress_thread import ProgressThread, wait_for
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.torch.job.closing import close_later
 from hvd_ext.torch.parameters import NamedParameters, specify
 from hvd_ext.torch.reduction import residuals
 from hvd_ext.torch.reduction.frozen import Frozen
 from hvd_ext.torch.reduction.hooks import Hooks
+from hvd_ext.torch.reduction.placed import PlacedArenas
 from hvd_ext.torch.reduction.residuals import Residuals
 from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 from hvd_ext.torch.reduction.sparse import KNOWN_AFTER, SparseExchange
@@ -95,19 +87,12 @@ class Reducer:
         self._exposed_s = 0.0
         self._step = 0  # since parameters were added
         self._backward_since_s: float | None = None
-        self._arenas: list[Arena] = []
-        self._placed: list[tuple[Arena, Sequence[GradientSlot]]] = []  # and what lies in it
-        self._memory: list[tuple[torch.Tensor, int]] = []  # of each arena, and its address
         self._unsent: Residuals = {}
         self._slots: list[GradientSlot] = []
         self._buckets: list[BucketState] = []
         self._next = 0  # bucket to be submitted
-        self._pending: deque[Future[None]] = deque()
         arena, self._reason = factory.first(specify(named_parameters))
-        self._progress = ProgressThread()
-        # An optimizer that is dropped leaves no threads, which would outlive MPI.
-        self._close = weakref.finalize(self, close_later, self._progress, self._arenas)
-        self._close.atexit = False
+        self._arenas = PlacedArenas()
         self._hooks = Hooks(self)
         self._take_in(arena, named_parameters)
 
@@ -122,7 +107,7 @@ class Reducer:
 
     def explain(self) -> str:
         """Say which buckets there are and why, and how they are reduced."""
-        said = (a.explain() for a in self._arenas)
+        said = (a.explain() for a in self._arenas.arenas)
         exposed = f"exposed in the last step: {format_seconds(self._exposed_s)}"
         return "\n".join([f"buckets: {self._reason}", self._factory.explain(), *said, exposed])
 
@@ -133,11 +118,11 @@ class Reducer:
 
     def drain(self) -> Residuals:
         """As residuals.drain, of all arenas."""
-        return residuals.drain(self._placed, self._factory.node) or self._unsent
+        return residuals.drain(self._arenas.placed, self._factory.node) or self._unsent
 
     def keep(self, drained: Residuals) -> None:
         """As residuals.keep, in all arenas; or later, once a format is chosen that has any."""
-        residuals.keep(self._placed, drained)
+        residuals.keep(self._arenas.placed, drained)
         self._unsent = {} if self._factory.has_residuals else drained
 
     def set_passes_per_step(self, passes: int) -> None:
@@ -163,23 +148,14 @@ class Reducer:
         self._complete()
         start_s = time.monotonic()
         with region("exposed", kind="communication"):
-            for arena in self._arenas:
-                arena.ready(len(arena.layout.buckets) - 1)
-            # What is left is done here: this thread has nothing else to do, and a core.
-            wait_for(self._pending)
-            for bucket in self._buckets[self._next :]:
-                bucket.arena.reduce(bucket.index)
+            self._arenas.reduce_rest(self._buckets[self._next :])
             self._finish()
         self._exposed_s = time.monotonic() - start_s
         self._end_step()
 
     def _complete(self) -> None:
         """Have the arenas hold all that this rank puts into the exchange."""
-        if any(memory.data_ptr() != address for memory, address in self._memory):
-            raise UsageError(
-                "the gradients' memory was moved, as model.share_memory() does: call that before "
-                "DistributedOptimizer()"
-            )
+        self._arenas.check_unmoved()
         if unfrozen := self.frozen.take():
             self.add(unfrozen)
         self._factory.begin_step(self.number)
@@ -192,8 +168,7 @@ class Reducer:
 
     def _finish(self) -> None:
         """Wait for what the arenas have been given."""
-        for arena in self._arenas:
-            arena.finish()
+        self._arenas.finish()
         if self._step < KNOWN_AFTER:
             self._sparse.start_what_others_have(self._slots, self._factory.named_by_any)
 
@@ -237,7 +212,7 @@ class Reducer:
 
     def close(self) -> None:
         """End the threads, after the exchanges that were started; see `wait_until_closed`."""
-        self._close()
+        self._arenas.close()
 
     def _take_in(self, arena: Arena, named_parameters: NamedParameters) -> None:
         slots = [GradientSlot(name, p, p, self._passes_per_step) for name, p in named_parameters]
@@ -250,16 +225,7 @@ class Reducer:
 
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
-        self._arenas.append(arena)
-        self._placed.append((arena, slots))
-        self._progress.submit(arena.enter_thread)
-        memory = from_dlpack(arena.data)
-        self._memory.append((memory, memory.data_ptr()))
-        for index, layout in enumerate(arena.layout.buckets):
-            bucket = BucketState(arena, index, layout, len(layout.spans))
-            for span in layout.spans:
-                slots[span.parameter].place(memory, span.offset_bytes, bucket)
-            self._buckets.append(bucket)
+        self._buckets += self._arenas.place(arena, slots)
 
     def _rebuild_buckets(self) -> None:
         """Lay out all gradients again, by when they were ready; collective.
@@ -281,11 +247,7 @@ class Reducer:
         except WindowError as error:
             self._reason = f"unchanged, no memory for the measured ones: {error}"
             return
-        for old in self._arenas:
-            old.close()
-        self._arenas.clear()
-        self._placed.clear()
-        self._memory.clear()
+        self._arenas.discard()
         self._buckets.clear()
         for slot in self._slots:
             slot.displace()
@@ -320,12 +282,8 @@ class Reducer:
             return
         slot.bucket.missing -= 1
         while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
-            self._submit(self._buckets[self._next])
+            self._arenas.submit(self._buckets[self._next])
             self._next += 1
-
-    def _submit(self, bucket: BucketState) -> None:
-        bucket.arena.ready(bucket.index)
-        self._pending.append(self._progress.submit(partial(bucket.arena.reduce, bucket.index)))
 
     def _fill(self, slot: GradientSlot) -> None:
         """Have the slot hold what this rank puts into the exchange."""

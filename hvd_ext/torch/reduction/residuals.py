@@ -19,15 +19,13 @@ from hvd_ext.torch.parameters import in_memory_order, placed_as
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from hvd_ext.arena.protocol import Arena
+    from hvd_ext.torch.reduction.placed import PlacedArena
     from hvd_ext.torch.reduction.slot import GradientSlot
 
 Residuals = dict[torch.nn.Parameter, torch.Tensor]
-# Arenas, each with its parameters' gradients in the order of its layout.
-Placed = Sequence[tuple["Arena", Sequence["GradientSlot"]]]
 
 
-def drain(placed: Placed, node: MPI.Comm) -> Residuals:
+def drain(placed: Sequence[PlacedArena], node: MPI.Comm) -> Residuals:
     """Gather what was rounded away and not sent yet; collective over all ranks.
 
     Every node goes on with an equal part of it.
@@ -41,28 +39,30 @@ def drain(placed: Placed, node: MPI.Comm) -> Residuals:
         every rank, and of the parameter's shape.
     """
     found: Residuals = {}
-    for arena, slots in placed:
-        if isinstance(arena, HostArena):
-            found |= _drain(arena, slots, node)
+    for each in placed:
+        if isinstance(each.arena, HostArena):
+            found |= _drain(each.arena, each.slots, node)
     return found
 
 
-def keep(placed: Placed, residuals: Mapping[torch.nn.Parameter, torch.Tensor]) -> None:
+def keep(
+    placed: Sequence[PlacedArena], residuals: Mapping[torch.nn.Parameter, torch.Tensor]
+) -> None:
     """Go on with what `drain` gave, of this job or of another one; what is not there is 0.
 
     Args:
         placed: arenas between two rounds.
         residuals: the same on every rank.
     """
-    for arena, slots in placed:
-        if isinstance(arena, HostArena):
+    for each in placed:
+        if isinstance(each.arena, HostArena):
             of_parameters = {
                 index: in_memory_order(slot.parameter, residuals[slot.parameter]).numpy()
-                for index, slot in enumerate(slots)
+                for index, slot in enumerate(each.slots)
                 if slot.parameter in residuals
             }
-            for index in range(len(arena.layout.buckets)):
-                arena.keep(index, of_parameters)
+            for index in range(len(each.arena.layout.buckets)):
+                each.arena.keep(index, of_parameters)
 
 
 def _drain(arena: HostArena, slots: Sequence[GradientSlot], node: MPI.Comm) -> Residuals:

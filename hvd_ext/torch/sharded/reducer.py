@@ -91,7 +91,7 @@ class ShardedReducer(Reducer):
         self._rebuild_if_due()
 
     def _sharded_arenas(self) -> list[ShardedArena]:
-        return [arena for arena in self._arenas if isinstance(arena, ShardedArena)]
+        return [arena for arena in self._arenas.arenas if isinstance(arena, ShardedArena)]
 
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         super()._place(arena, slots)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
-from hvd_ext.job.progress_thread import wait_for
 from hvd_ext.torch.reduction.reducer import Reducer
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class _Turn(Reducer):
         """Start to reduce what is not on its way yet; as `synchronize`, without the waiting."""
         self._complete()
         for bucket in self._buckets[self._next :]:
-            self._submit(bucket)
+            self._arenas.submit(bucket)
         self._next = len(self._buckets)
         self.in_flight = False  # the program may go on to the next step
 
@@ -40,7 +39,7 @@ class _Turn(Reducer):
         """Wait for what was sent, and leave it in `.grad`."""
         start_s = time.monotonic()
         with region("exposed", kind="communication"):
-            wait_for(self._pending)
+            self._arenas.wait()
             self._finish()
         self._exposed_s = time.monotonic() - start_s
         self._end_step()

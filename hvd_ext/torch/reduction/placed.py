@@ -1,0 +1,123 @@
+"""An optimizer's arenas, the gradients that lie in them, and the thread that reduces them."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from hvd_ext.errors import UsageError
+from hvd_ext.job.progress_thread import ProgressThread, wait_for
+from hvd_ext.torch.job.closing import close_later
+from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
+
+if TYPE_CHECKING:
+    from hvd_ext.arena.protocol import Arena
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedArena:
+    """An arena, and the gradients that lie in it.
+
+    Attributes:
+        arena: reduces them.
+        slots: the gradients, in the order of the arena's parameters.
+        memory: the arena's bytes as a tensor, of which the gradients are views.
+        address: of `memory` when the gradients were placed.
+    """
+
+    arena: Arena
+    slots: Sequence[GradientSlot]
+    memory: torch.Tensor
+    address: int
+
+    def check_unmoved(self) -> None:
+        """Check that the memory is still the arena's.
+
+        Raises:
+            UsageError: torch has moved it.
+        """
+        if self.memory.data_ptr() != self.address:
+            raise UsageError(
+                "the gradients' memory was moved, as model.share_memory() does: call that before "
+                "DistributedOptimizer()"
+            )
+
+
+class PlacedArenas:
+    """The arenas of one optimizer, and the thread that reduces their buckets.
+
+    Attributes:
+        arenas: all of them.
+        placed: the same, with their gradients.
+    """
+
+    def __init__(self) -> None:
+        self.arenas: list[Arena] = []
+        self.placed: list[PlacedArena] = []
+        self._progress = ProgressThread()
+        self._pending: deque[Future[None]] = deque()
+        # An optimizer that is dropped leaves no threads, which would outlive MPI. The arenas
+        # alone are kept until then: gradients would keep the optimizer from being dropped.
+        self._close = weakref.finalize(self, close_later, self._progress, self.arenas)
+        self._close.atexit = False
+
+    def place(self, arena: Arena, slots: Sequence[GradientSlot]) -> list[BucketState]:
+        """Give slots their memory in the arena, in the order of its parameters."""
+        self.arenas.append(arena)
+        self._progress.submit(arena.enter_thread)
+        memory = from_dlpack(arena.data)
+        self.placed.append(PlacedArena(arena, slots, memory, memory.data_ptr()))
+        buckets: list[BucketState] = []
+        for index, layout in enumerate(arena.layout.buckets):
+            bucket = BucketState(arena, index, layout, len(layout.spans))
+            for span in layout.spans:
+                slots[span.parameter].place(memory, span.offset_bytes, bucket)
+            buckets.append(bucket)
+        return buckets
+
+    def check_unmoved(self) -> None:
+        """As of PlacedArena, of each."""
+        for placed in self.placed:
+            placed.check_unmoved()
+
+    def submit(self, bucket: BucketState) -> None:
+        """Have the thread reduce a bucket, after those that were submitted before."""
+        bucket.arena.ready(bucket.index)
+        self._pending.append(self._progress.submit(partial(bucket.arena.reduce, bucket.index)))
+
+    def wait(self) -> None:
+        """Wait until everything that was submitted is reduced."""
+        wait_for(self._pending)
+
+    def reduce_rest(self, buckets: Sequence[BucketState]) -> None:
+        """Reduce the buckets that were not submitted, and wait for those that were."""
+        for arena in self.arenas:
+            arena.ready(len(arena.layout.buckets) - 1)
+        # What is left is done here: this thread has nothing else to do, and a core.
+        self.wait()
+        for bucket in buckets:
+            bucket.arena.reduce(bucket.index)
+
+    def finish(self) -> None:
+        """Wait for what the arenas have been given."""
+        for arena in self.arenas:
+            arena.finish()
+
+    def discard(self) -> None:
+        """Close the arenas, between two steps; others may be placed then."""
+        for arena in self.arenas:
+            arena.close()
+        self.arenas.clear()
+        self.placed.clear()
+
+    def close(self) -> None:
+        """End the thread, after the exchanges that were started; see `wait_until_closed`."""
+        self._close()
