@@ -22,8 +22,12 @@ env:  ## make or update .venv (MPI=system: for the mpicc on PATH; MPI=embedded: 
 	@$(PYTHON) toolchain/make_env.py $(if $(MPI),--mpi $(MPI))
 
 mpis: env  ## make .venvs: other MPI libraries for tests (MVAPICH2=ARCHIVE_OR_PREFIX: that too)
-	@for mpi in openmpi5 mpich5 intelmpi; do $(PYTHON) toolchain/make_env.py --beside $$mpi || exit; done
-	@$(if $(MVAPICH2),$(PYTHON) toolchain/make_env.py --beside mvapich2 --from '$(MVAPICH2)')
+	@failed=0; \
+	for mpi in openmpi5 mpich5 intelmpi; do \
+		$(PYTHON) toolchain/make_env.py --beside $$mpi || failed=1; \
+	done; \
+	$(if $(MVAPICH2),$(PYTHON) toolchain/make_env.py --beside mvapich2 --from '$(MVAPICH2)' || failed=1;) \
+	exit $$failed
 
 mpi-horovod:  ## Horovod built against another MPI: MPI=openmpi5, mpich5, intelmpi or mvapich2
 	@$(PYTHON) toolchain/make_env.py
@@ -33,15 +37,19 @@ mpi-horovod:  ## Horovod built against another MPI: MPI=openmpi5, mpich5, intelm
 demo: env  ## train with Horovod, with hvd_ext and without any exchange, and show what was gained
 	$(PY) -m benchmarks.demo --output runs/demo
 
-test: env mpis  ## run every test that this machine supports, except the long ones
+test: env  ## run every test that this machine supports, except the long ones
 	@failed=0; \
+	$(MAKE) --no-print-directory mpis || failed=1; \
 	$(PYTEST) -q -n 2 --dist loadfile -m "not long" $(SINGLE) || $(ALONE) $(SINGLE) || failed=1; \
 	$(PYTEST) -n 2 --dist loadfile -m "not long" --durations=25 $(RANKED) || $(ALONE) $(RANKED) \
 		|| failed=1; \
 	exit $$failed
 
-test-long: env mpis  ## run the long tests: trainings, and the commands of docs
-	$(PYTEST) -n 2 --dist loadfile -m long --durations=25 tests || $(ALONE) tests
+test-long: env  ## run the long tests: trainings, and the commands of docs
+	@failed=0; \
+	$(MAKE) --no-print-directory mpis || failed=1; \
+	$(PYTEST) -n 2 --dist loadfile -m long --durations=25 tests || $(ALONE) tests || failed=1; \
+	exit $$failed
 
 fuzz: env  ## try 1,000 damaged and crafted packs, tables, timelines and recordings each
 	HVD_EXT_TEST_FUZZ=1000 $(PYTEST) -q -n 2 --timeout 3000 tests/fuzz

@@ -138,7 +138,7 @@ setup(
     extras_require={
         # hvd_ext.torch. Not required: hvprof and hvd-launch serve other programs too, and
         # Horovod's release can be built only once torch is there (see toolchain/).
-        "torch": ["torch>=2.1", "horovod==0.28.1"],
+        "torch": ["torch>=2.3", "horovod==0.28.1"],  # the first torch that takes NumPy 2
         # The bundled trainers: reading images, the photographs of the demo, SSIM.
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
         # Arrays of other formats, which `python -m hvd_ext.data pack` reads.

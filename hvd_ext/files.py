@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import glob
+import functools
 import json
 import os
 import secrets
@@ -48,18 +48,22 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def _draft(target: Path) -> Path:
     """A new file next to `target` that no other writer has; its suffix stays.
 
-    Some writers choose the format by the suffix. Drafts that a killed process left there are
-    removed once they are a day old.
+    Some writers choose the format by the suffix.
     """
-    prefix = f".{target.stem[:100]}."
-    for old in target.parent.glob(f"{glob.escape(prefix)}*.part{glob.escape(target.suffix)}"):
-        with contextlib.suppress(OSError):
-            if time.time() - old.lstat().st_mtime > _ABANDONED_AFTER_S:
-                old.unlink()
-    draft = target.with_name(f"{prefix}{secrets.token_hex(8)}.part{target.suffix}")
+    _remove_abandoned(target.parent)
+    draft = target.with_name(f".{target.stem[:100]}.{secrets.token_hex(8)}.part{target.suffix}")
     # With O_EXCL, neither a file nor a link that is already there is opened.
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     return draft
+
+
+@functools.cache  # once for each folder: a listing for each file takes long where they are many
+def _remove_abandoned(folder: Path) -> None:
+    """Remove drafts that killed processes left in a folder, once they are a day old."""
+    for old in folder.glob(f".*.{'[0-9a-f]' * 16}.part*"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.lstat().st_mtime > _ABANDONED_AFTER_S:
+                old.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from workshop import ROOT, Failure
 
 PYTHON = ROOT / ".venv" / "bin" / "python"
-MPICC = ROOT / ".venv" / "bin" / "mpicc"
+# That of `make env MPI=system` is on PATH.
+MPICC = shutil.which("mpicc", path=f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}") or "mpicc"
 FOLDER = ROOT / "build" / "sanitize"
 COPIED = ("hvd_ext", "profiling", "launch", "testbed", "training", "tests", "setup.py")
 COPIED += ("pyproject.toml", "edsr", "resnet", "mesh", "cosmoflow", "benchmarks", "examples")
@@ -38,11 +39,13 @@ TESTS = (
 )
 THREADS = (
     ("tests/programs/window_threads.c", ["cc", "-Ihvd_ext/shm"]),
-    ("tests/programs/recorder_threads.c", [str(MPICC), "-Iprofiling/hvprof/recorder"]),
+    ("tests/programs/recorder_threads.c", [MPICC, "-Iprofiling/hvprof/recorder"]),
 )
 # UCX's hooks into malloc run where the sanitizer no longer does, at a thread's end.
 WITHOUT_UCX = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader", "OMPI_MCA_osc": "^ucx"}
 WITHOUT_UCX |= {"OMPI_MCA_coll": "^hcoll", "UCX_MEM_EVENTS": "n"}
+# No launcher starts the programs: Open MPI would look for its daemon.
+ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
 # MPI libraries are not compiled for the thread sanitizer, which sees half of what they do.
 SUPPRESSIONS = "".join(
     f"{kind}:{library}\n"
@@ -98,15 +101,36 @@ def copy() -> Path:
 
 
 def test_addresses(arguments: list[str]) -> None:
-    """Run the tests in the copy; a report ends the process that it is of, and fails its test."""
+    """Run the tests in the copy; a report ends the process that it is of.
+
+    Reports are files too, as a test may expect that a program fails, or not print why.
+
+    Raises:
+        Failure: a test failed, or a sanitizer reported something.
+    """
     copied = copy()
+    reports = FOLDER / "reports"
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir()
+    try:
+        run_tests(copied, f"log_path={reports}/report", arguments)
+    finally:
+        found = sorted(reports.iterdir())
+        for report in found:
+            print(report.read_text(errors="replace"), flush=True)
+    if found:
+        raise Failure(f"{len(found)} reports of a sanitizer: see {reports}")
+
+
+def run_tests(copied: Path, log: str, arguments: list[str]) -> None:
+    """Run tests of the copy with the address and the undefined sanitizer."""
     run(
         [str(PYTHON), "-m", "pytest", "-q", "-m", "not long", "--timeout", "900", *arguments],
         copied,
         LD_PRELOAD=library("libasan.so"),
         # Python and MPI keep memory until they end. The recorder is preloaded ahead.
-        ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:abort_on_error=1",
-        UBSAN_OPTIONS="print_stacktrace=1",
+        ASAN_OPTIONS=f"detect_leaks=0:verify_asan_link_order=0:abort_on_error=1:{log}",
+        UBSAN_OPTIONS=f"print_stacktrace=1:{log}",
         PYTHONMALLOC="malloc",
     )
 
@@ -121,9 +145,8 @@ def test_threads() -> None:
         run([*compiler, *flags], ROOT)
         # The sanitizer fails where the kernel spreads a program's addresses too far.
         command = ["setarch", platform.machine(), "-R", str(program)]
-        mpirun = [str(MPICC.with_name("mpirun")), "--allow-run-as-root", "-np", "1"]
         options = f"halt_on_error=1:suppressions={suppressions}"
-        run([*mpirun, *command], FOLDER, TSAN_OPTIONS=options, **WITHOUT_UCX)
+        run(command, FOLDER, TSAN_OPTIONS=options, **WITHOUT_UCX, **ALONE)
 
 
 def main() -> None:

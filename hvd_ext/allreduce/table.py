@@ -8,7 +8,6 @@ ascend, and a message takes the algorithm of the nearest lower size.
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -240,18 +239,27 @@ def _dump_list(name: str, items: Sequence[Any]) -> str:
 def _places(text: str, count: int) -> list[str]:
     """Line and number of each row, for errors; the text is known to be JSON with rows."""
     decoder, places = json.JSONDecoder(), []
-    # Within a string the quotes would be escaped. The last key of that name counts.
-    openings = [match.end() for match in re.finditer(r'"rows"\s*:\s*\[', text)]
-    try:
-        position = openings[-1]
-        for number in range(count):
-            position += len(text[position:]) - len(text[position:].lstrip(", \t\r\n"))
-            places.append(f"line {text.count(chr(10), 0, position) + 1}, row {number}")
-            _, position = decoder.raw_decode(text, position)
-    except (IndexError, ValueError):
-        # The key is written with escapes, or an object within the table has it too.
-        return [f"row {number}" for number in range(count)]
+    rows = 0
+    position = _next(text, text.index("{") + 1)
+    while text[position] != "}":
+        key, position = decoder.raw_decode(text, position)
+        position = _next(text, position)
+        if key == "rows":  # the last one counts
+            rows = position + 1
+        _, position = decoder.raw_decode(text, position)
+        position = _next(text, position)
+    for number in range(count):
+        rows = _next(text, rows)
+        places.append(f"line {text.count(chr(10), 0, rows) + 1}, row {number}")
+        _, rows = decoder.raw_decode(text, rows)
     return places
+
+
+def _next(text: str, position: int) -> int:
+    """Where the next value, or the end of a list or an object, begins."""
+    while text[position] in ",: \t\r\n":
+        position += 1
+    return position
 
 
 def _row(row: Any, where: str) -> Row:

@@ -10,15 +10,23 @@
 
 enum { CALLERS = 3, CALLS = 2000 };
 
+static MPI_Comm comms[CALLERS];
+
 static void *calls(void *number)
 {
-    (void)number;
-    MPI_Comm own;
-    if (MPI_Comm_dup(MPI_COMM_SELF, &own) != MPI_SUCCESS) exit(1);
+    MPI_Comm own = comms[(intptr_t)number];
     for (int i = 0; i < CALLS; i++) {
-        double one[64] = {1}, sum[64];
+        double one[64] = {1}, sum[64], now_s = 1e-9 * (double)clock_ns(CLOCK_MONOTONIC);
+        hvprof_region_begin("sums", i % KINDS);
         MPI_Allreduce(one, sum, 1 + i % 64, MPI_DOUBLE, MPI_SUM, own);
+        hvprof_region_begin("within", COMMUNICATION);
         if (i % 50 == 0) MPI_Barrier(own);
+        hvprof_region_end();
+        hvprof_exchange("allreduce", "ring", 8, 2, now_s, 1e-6, 1e-6, now_s);
+        hvprof_cache("handles", i % 2);
+        hvprof_region_end();
+        /* From thread to thread, as where a training moves to another one. */
+        if (i % 10 == 0) hvprof_step();
     }
     return NULL;
 }
@@ -33,8 +41,10 @@ int main(int argc, char **argv)
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     if (provided != MPI_THREAD_MULTIPLE || !recorder) return 1;
     pthread_t threads[CALLERS];
-    /* Communicators are made one after the other: MPI asks for that, not the recorder. */
-    for (int t = 0; t < CALLERS; t++) pthread_create(&threads[t], NULL, calls, NULL);
+    /* One after the other: MPI asks for that, not the recorder. */
+    for (int t = 0; t < CALLERS; t++) MPI_Comm_dup(MPI_COMM_SELF, &comms[t]);
+    for (int t = 0; t < CALLERS; t++)
+        pthread_create(&threads[t], NULL, calls, (void *)(intptr_t)t);
     for (int t = 0; t < CALLERS; t++) pthread_join(threads[t], NULL);
     MPI_Finalize();
     char command[200];

@@ -63,6 +63,16 @@ static void *rank(void *number)
         /* Nobody writes there again before all have looked. */
         ticket++;
         if (window_meet(&w, ticket, 60) != OVER) exit(1);
+        /* The same, where a rank's shard travels between nodes before it is published. */
+        for (int i = 0; i < LONG; i++) own[i] = mine;
+        a.local = 0;
+        ticket++;
+        if (window_reduce(&w, &a, ticket, 60) != REDUCED) exit(1);
+        window_publish(&w, &a);
+        window_done(&w, ticket);
+        check(window_finish(&w, ticket, 60), own, LONG, sum, "between nodes");
+        ticket++;
+        if (window_meet(&w, ticket, 60) != OVER) exit(1);
     }
     return NULL;
 }

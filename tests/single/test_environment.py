@@ -119,27 +119,24 @@ def test_an_mpi_that_must_be_named_is_asked_for(
 @pytest.mark.parametrize(
     ("name", "target"), [("../../../x", None), ("{tmp}/x", None), ("mpi/link", "../../../..")]
 )
-@pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
+@pytest.mark.parametrize("filters", [True, False])
 def test_an_archive_does_not_leave_its_folder(
-    name: str, target: str | None, python: str, tmp_path: Path
+    name: str, target: str | None, filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Debian's own Python has no filters for archives; the project's may have them."""
-    if not Path(python).exists():
-        pytest.skip(f"no {python}")
+    """Debian 12's own Python has no filters for archives; the project's may have them."""
+    if not filters:
+        # What newer ones do without being asked is what that one always does.
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+        monkeypatch.setattr(tarfile.TarFile, "extraction_filter", lambda self, member, _: member)
     member = tarfile.TarInfo(name.format(tmp=tmp_path))
     if target:
         member.type, member.linkname = tarfile.SYMTYPE, target
     with tarfile.open(tmp_path / "mpi.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("mpi/README"))
         archive.addfile(member)
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'toolchain')!r})\n"
-        "import mpis; from pathlib import Path\n"
-        f"mpis._unpack(Path({str(tmp_path / 'mpi.tar')!r}), Path({str(tmp_path / 'a' / 'venv')!r}))"
-    )
     (tmp_path / "a" / "venv").mkdir(parents=True)
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    assert "Failure" in done.stderr
+    with pytest.raises(make_env.Failure, match=r"mpi\.tar (cannot be unpacked|holds no)"):
+        mpis._unpack(tmp_path / "mpi.tar", tmp_path / "a" / "venv")
     assert not (tmp_path / "x").exists()
     assert not (tmp_path / "a" / "venv" / "unpacked" / "mpi" / "link").is_symlink()
 

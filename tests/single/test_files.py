@@ -63,14 +63,28 @@ def test_a_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
 
 
 def test_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    with atomic_path(path) as draft:
-        pass
-    old, fresh = tmp_path / draft.name, tmp_path / draft.name.replace(".part", "0.part")
-    other = tmp_path / ".other.0123456789abcdef.part.json"
-    for left in (old, fresh, other):
+    with atomic_path(tmp_path / "other.json") as draft:
+        name = draft.name
+    folder = tmp_path / "results"
+    folder.mkdir()
+    path = folder / "result.json"
+    old, fresh = folder / name, folder / name.replace("other", "result")
+    mine = folder / ".other.part.json"
+    for left in (old, fresh, mine):
         left.write_text("")
-    for left in (old, other):
+    for left in (old, mine):
         os.utime(left, (0, time.time() - 2 * 24 * 3600))
     write_text(path, "new")
-    assert set(tmp_path.iterdir()) == {path, fresh, other}
+    assert set(folder.iterdir()) == {path, fresh, mine}
+
+
+def test_a_folder_of_many_files_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`unpack` writes thousands of files into one; a listing for each took minutes."""
+    listed: list[Path] = []
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, *rest: listed.append(self) or glob(self, *rest))
+    for number in range(20):
+        write_text(tmp_path / f"{number}.txt", "")
+    assert listed == [tmp_path]

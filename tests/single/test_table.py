@@ -114,6 +114,10 @@ def test_an_error_names_the_line(tmp_path):
     path.write_text(f'{{"version": 1,\n "rows":\n [{good},\n\n  {{"nodes": 1}}]}}')
     with pytest.raises(UsageError, match="line 5, row 1: nodes"):
         load(path)
+    twice = f'"rows": 1,\n "r\\u006fws": [{good},\n {{"nodes": 1}}],\n "x": {{"rows": [1,\n 2, 3]}}'
+    path.write_text(f'{{"version": 1, {twice}}}')
+    with pytest.raises(UsageError, match="line 3, row 1: nodes"):
+        load(path)
     path.write_text(f'{{"version": 1,\n "rows":\n [{good}\n\n  {{"nodes": 1}}]}}')
     with pytest.raises(UsageError, match=r"not JSON: .* line 5"):
         load(path)

@@ -292,6 +292,17 @@ static void mark_step(struct recorder *into, uint64_t now_ns)
         count(into, region_key(into, "handing over", COMPUTE), 0, handed_ns, 0);
 }
 
+/* Another thread may take the ledger over at any time, and its schedstat with it. */
+static void read_queue(bool was_blocked)
+{
+    if (!on_ledgers_thread())
+        return;
+    lock(&ledger.lock);
+    if (on_ledgers_thread())
+        note_queue(queued_ns(ledger.schedstat), was_blocked);
+    unlock(&ledger.lock);
+}
+
 static void enter_region(struct recorder *into, const char *name, int kind, uint64_t now_ns)
 {
     bool was_blocked = is_blocked();
@@ -313,21 +324,22 @@ static void enter_region(struct recorder *into, const char *name, int kind, uint
         regions.at[regions.depth].begin_ns = into && !within ? now_ns : 0;
     }
     regions.depth++;
-    if (into && on_ledgers_thread() && is_blocked() != was_blocked)
-        note_queue(queued_ns(ledger.schedstat), was_blocked);
+    if (into && is_blocked() != was_blocked)
+        read_queue(was_blocked);
 }
 
 static void leave_region(struct recorder *into, uint64_t now_ns)
 {
     if (into && on_ledgers_thread()) {
         lock(&ledger.lock);
-        end_part(now_ns);
+        if (on_ledgers_thread())
+            end_part(now_ns);
         unlock(&ledger.lock);
     }
     bool was_blocked = is_blocked();
     int left = regions.depth > 0 ? --regions.depth : DEPTH;
-    if (into && on_ledgers_thread() && is_blocked() != was_blocked)
-        note_queue(queued_ns(ledger.schedstat), was_blocked);
+    if (into && is_blocked() != was_blocked)
+        read_queue(was_blocked);
     if (left < DEPTH && regions.at[left].kind == COMMUNICATION)
         regions.communicating--;
     if (into && left < DEPTH && regions.at[left].begin_ns)
