@@ -53,7 +53,8 @@ class Workload:
     step_s: float
 
 
-# One V100 trains EDSR at 10.3 images/s and ResNet-50 at 360 (Anthony et al., 2021, doi 10.1109/IPDPSW52791.2021.00143).
+# One V100 trains EDSR at 10.3 images/s and ResNet-50 at 360 (Anthony et al., 2021,
+# doi 10.1109/IPDPSW52791.2021.00143).
 _EDSR = ("-m", "edsr.train", "--synthetic", "--preset", "full", "--patch", "12")
 _RESNET = ("-m", "resnet.train", "--synthetic", "--batch-size", "2", "--image-size", "64")
 WORKLOADS = {
