@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
-
-_ABANDONED_AFTER_S = 24 * 3600.0
 
 
 @contextlib.contextmanager
@@ -28,10 +26,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     in_place = path.exists() and not path.is_file()
     target = path if in_place else Path(os.path.realpath(path))
-    temporary = path
+    temporary, lock = path, -1
     try:
         if not in_place:
-            temporary = _draft(target)
+            temporary, lock = _draft(target)
         yield temporary
         if not in_place:
             temporary.replace(target)
@@ -40,30 +38,40 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise HvdExtError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        if temporary is not path:
+        if lock >= 0:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+            os.close(lock)
 
 
-def _draft(target: Path) -> Path:
-    """A new file next to `target` that no other writer has; its suffix stays.
+def _draft(target: Path) -> tuple[Path, int]:
+    """A new file next to `target` that no other writer has, and a descriptor that locks it.
 
-    Some writers choose the format by the suffix.
+    Its suffix stays, because some writers choose the format by it.
     """
     _remove_abandoned(target.parent)
-    draft = target.with_name(f".{target.stem[:100]}.{secrets.token_hex(8)}.part{target.suffix}")
-    # With O_EXCL, neither a file nor a link that is already there is opened.
-    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    return draft
+    while True:
+        draft = target.with_name(f".{target.stem[:100]}.{secrets.token_hex(8)}.part{target.suffix}")
+        # With O_EXCL, neither a file nor a link that is already there is opened.
+        lock = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return draft, lock
+        os.close(lock)  # another process took it for abandoned before it was locked
 
 
 @functools.cache  # once for each folder: a listing for each file takes long where they are many
 def _remove_abandoned(folder: Path) -> None:
-    """Remove drafts that killed processes left in a folder, once they are a day old."""
+    """Remove drafts that killed processes left in a folder: those that nobody locks."""
     for old in folder.glob(f".*.{'[0-9a-f]' * 16}.part*"):
         with contextlib.suppress(OSError):
-            if time.time() - old.lstat().st_mtime > _ABANDONED_AFTER_S:
+            lock = os.open(old, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 old.unlink()
+            finally:
+                os.close(lock)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -68,14 +68,14 @@ def test_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
     path = folder / "result.json"
-    old, fresh = folder / name, folder / name.replace("other", "result")
+    old, used = folder / name, folder / name.replace("other", "result")
     mine = folder / ".other.part.json"
-    for left in (old, fresh, mine):
+    for left in (old, used, mine):
         left.write_text("")
-    for left in (old, mine):
-        os.utime(left, (0, time.time() - 2 * 24 * 3600))
-    write_text(path, "new")
-    assert set(folder.iterdir()) == {path, fresh, mine}
+    with used.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write_text(path, "new")
+    assert set(folder.iterdir()) == {path, used, mine}
 
 
 def test_a_folder_of_many_files_is_listed_once(

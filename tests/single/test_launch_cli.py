@@ -42,7 +42,7 @@ def complete(line: str, answer: Path) -> list[str]:
 
 def test_a_shell_completes_what_is_ours_and_then_the_command(tmp_path: Path) -> None:
     answer = tmp_path / "answer"
-    assert set(complete("", answer)) == {*SUBCOMMANDS, "--help"}
+    assert set(complete("", answer)) == {*SUBCOMMANDS, "--help", "--version"}
     assert complete("do", answer) == ["doctor"]
     assert complete("run --pro", answer) == ["--profile"]
     assert "mpi-reg" in complete("env --preset ", answer)
