@@ -50,7 +50,8 @@ def _left_in_groups(root: Path) -> Iterator[FreeMemory]:
         for limit, usage, prefix in _VERSIONS:
             try:
                 most, used = (folder / limit).read_text(), int((folder / usage).read_text())
-                known = dict(line.split() for line in (folder / "memory.stat").open())
+                lines = (folder / "memory.stat").read_text().splitlines()
+                known = dict(line.split() for line in lines)
             except OSError:
                 continue
             if most.strip() != "max":
