@@ -66,7 +66,9 @@ def _remove_abandoned(folder: Path) -> None:
     """Remove drafts that killed processes left in a folder: those that nobody locks."""
     for old in folder.glob(f".*.{'[0-9a-f]' * 16}.part*"):
         with contextlib.suppress(OSError):
-            lock = os.open(old, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # Neither a link is followed nor a pipe's writer waited for.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            lock = os.open(old, flags)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 old.unlink()

@@ -88,3 +88,10 @@ def test_a_folder_of_many_files_is_listed_once(
     for number in range(20):
         write_text(tmp_path / f"{number}.txt", "")
     assert listed == [tmp_path]
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_at_the_name_of_a_draft_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".result.0123456789abcdef.part.json")
+    write_text(tmp_path / "result.json", "new")
+    assert (tmp_path / "result.json").read_text() == "new"
