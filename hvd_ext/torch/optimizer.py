@@ -6,9 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-import horovod.torch as horovod
 import torch
-from horovod.torch.optimizer import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_ext import settings
 from hvd_ext.arena.host import HostArena
@@ -17,8 +15,8 @@ from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
 from hvd_ext.schedules import EVERY_STEP, Schedule, parse
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.torch import fallback
-from hvd_ext.torch.compression import horovods, wanted
+from hvd_ext.torch import fallback, horovods
+from hvd_ext.torch.compression import nearest_of_horovods, wanted
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.job.background import lower_thread_priority
 from hvd_ext.torch.own import refuse_own
@@ -32,7 +30,7 @@ from hvd_ext.torch.sharded.shards import Shards
 from hvd_ext.torch.sharded.wrapped import sharded_class
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
-from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
+from hvd_ext.torch.wrapped import distributed_class
 
 log = logging.getLogger("hvd_ext")
 
@@ -40,14 +38,14 @@ log = logging.getLogger("hvd_ext")
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
-    compression: Any = horovod.Compression.none,
+    compression: Any = horovods.Compression.none,
     backward_passes_per_step: int = 1,
-    op: Any = horovod.Average,
+    op: Any = horovods.Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,
     sparse_as_dense: bool = False,
-    process_set: Any = horovod.global_process_set,
+    process_set: Any = horovods.global_process_set,
     *,
     sharded: bool | None = None,
     sync: Schedule | None = None,
@@ -104,15 +102,15 @@ def DistributedOptimizer(
     if reason is None:
         if backward_passes_per_step <= 0:
             raise ValueError("backward_passes_per_step must be > 0")
-        if gradient_predivide_factor != 1.0 and op != horovod.Average:
+        if gradient_predivide_factor != 1.0 and op != horovods.Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
         pairs = pair_names(optimizer, named)
-        if op != horovod.Average:
+        if op != horovods.Average:
             refuse_own((p for _, p in pairs), f"op={op}", "leave it out")
         if sharded:
             refuse_own((p for _, p in pairs), "sharded=True (HVD_EXT_SHARDED)", "leave it out")
             tried = try_elementwise(optimizer, type(optimizer))
-        if horovod.size() > 1:
+        if horovods.size() > 1:
             if sharded:
                 node = lifecycle.topology().node
                 shards = Shards(optimizer, type(optimizer), tried, node)
@@ -128,12 +126,12 @@ def DistributedOptimizer(
     if reason is not None:
         every = (p for group in optimizer.param_groups for p in group["params"])
         refuse_own(every, "Horovod's DistributedOptimizer", f"the arena cannot take it: {reason}")
-        if horovod.rank() == 0:
+        if horovods.rank() == 0:
             log.warning("hvd_ext: falling back to Horovod's DistributedOptimizer: %s", reason)
-        return HorovodsOptimizer(
+        return horovods.DistributedOptimizer(
             optimizer,
             named,
-            horovods(compression),
+            nearest_of_horovods(compression),
             backward_passes_per_step,
             op,
             gradient_predivide_factor,
@@ -154,9 +152,6 @@ def DistributedOptimizer(
     return new
 
 
-DistributedOptimizer.__module__ = HOROVODS_MODULE
-
-
 def _check_sync(schedule: Schedule, sharded: bool, op: Any) -> None:
     """Refuse what nodes that do not exchange in every step do not go with.
 
@@ -165,7 +160,7 @@ def _check_sync(schedule: Schedule, sharded: bool, op: Any) -> None:
     """
     if sharded:
         raise UsageError(f"sync={str(schedule)!r} with sharded=True: leave one of them out")
-    if op != horovod.Average:
+    if op != horovods.Average:
         raise UsageError(
             f"sync={str(schedule)!r} with another op than Average: leave one of them out"
         )

@@ -12,17 +12,12 @@ import torch
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.torch import fallback
+from hvd_ext.torch import fallback, horovods
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import trainable
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
-
-# Horovod's broadcast_optimizer_state knows a wrapped optimizer by its module, and
-# then fills in missing state by the step of the class it wraps.
-HOROVODS_MODULE = "horovod.torch.optimizer"
-
 
 # What state_dict() holds beside torch's: "residuals" by parameter, and "rounds".
 Drained = dict[str, Any]
@@ -34,7 +29,8 @@ def distributed_class(base: Any) -> Any:
     """A class derived from an optimizer's whose step() takes gradients reduced over all ranks."""
 
     class Distributed(base):
-        __module__ = HOROVODS_MODULE
+        # Horovod's broadcast_optimizer_state then fills in missing state by the step of `base`.
+        __module__ = horovods.WRAPPED_MODULE
 
         def _attach(
             self,

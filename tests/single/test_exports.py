@@ -50,6 +50,16 @@ def test_every_name_of_horovods_is_there_and_no_file_hides_it() -> None:
             assert getattr(ours, name) is theirs, name
 
 
+def test_the_optimizers_package_shows_what_it_exports_and_no_module_of_its_own() -> None:
+    ours = importlib.import_module("hvd_ext.torch")
+    assert dir(ours) == sorted(ours.__all__)
+    assert set(OVERRIDES) < set(ours.__all__)
+    shown = {name for name in ours.__all__ if inspect.ismodule(getattr(ours, name))}
+    assert shown == {"elastic"}  # a module of Horovod's, which scripts use
+    with pytest.raises(AttributeError, match=r"'hvd_ext\.torch' has no attribute 'alreduce'"):
+        ours.alreduce  # noqa: B018
+
+
 def test_every_exported_name_is_in_the_reference() -> None:
     pages = ROOT / "docs" / "reference" / "api"
     for package, name in exported():

@@ -13,14 +13,12 @@ import weakref
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-import horovod.torch as horovod
 import torch
-from horovod.common.exceptions import HorovodInternalError
-from horovod.torch import mpi_lib_v2
 
 from hvd_ext import memory, settings
 from hvd_ext.errors import UsageError
 from hvd_ext.job.topology import Topology, discover
+from hvd_ext.torch import horovods
 from hvd_ext.torch.job import background
 from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
 from hvd_ext.torch.job.closing import wait_until_closed
@@ -33,9 +31,6 @@ _LATE_AFTER_S = 5.0
 _POLL_S = 0.0005
 
 log = logging.getLogger("hvd_ext")
-
-_horovods_init, _horovods_join = horovod.init, horovod.join
-_horovods_shutdown = horovod.shutdown
 
 
 class Joinable(Protocol):
@@ -70,7 +65,7 @@ def init(*arguments: Any, **named: Any) -> Any:
         UsageError: MPI has ended, and cannot be started again.
     """
     global _mpi_outlives_horovod
-    if not horovod.is_initialized() and _mpi_has_ended():
+    if not horovods.is_initialized() and _mpi_has_ended():
         raise UsageError(
             "hvd.init() after MPI has ended, which Horovod started and hvd.shutdown() ended: put "
             "`from mpi4py import MPI` before the first hvd.init(), so that MPI outlives Horovod"
@@ -78,11 +73,11 @@ def init(*arguments: Any, **named: Any) -> Any:
     if reason := memory.keep_freed_memory():
         log.info("hvd_ext: freed memory is left to malloc: %s", reason)
     mpi = sys.modules.get("mpi4py.MPI")  # importing it starts MPI
-    if not horovod.is_initialized():
+    if not horovods.is_initialized():
         _mpi_outlives_horovod = mpi is not None and mpi.Is_initialized()
     with background.noting_thread():
-        result = _horovods_init(*arguments, **named)
-    if horovod.rank() == 0:
+        result = horovods.init(*arguments, **named)
+    if horovods.rank() == 0:
         for line in misspelt(os.environ):
             log.warning("hvd_ext: %s", line)
     return result
@@ -91,7 +86,7 @@ def init(*arguments: Any, **named: Any) -> Any:
 def _mpi_has_ended() -> bool:
     """As MPI says, which Horovod's library brings along; importing mpi4py would start it."""
     ended = ctypes.c_int(0)
-    library = ctypes.CDLL(mpi_lib_v2.__file__)
+    library = ctypes.CDLL(horovods.LIBRARY_PATH)
     if hasattr(library, "MPI_Finalized"):  # otherwise Horovod was built without MPI
         library.MPI_Finalized(ctypes.byref(ended))
     return bool(ended.value)
@@ -156,7 +151,7 @@ def join(device: int = -1) -> int:
             is sharded.
     """
     if not _made:
-        return int(_horovods_join(device))
+        return int(horovods.join(device))
     # Decided by what is the same on every rank, not by whether the collector has taken
     # an optimizer already.
     if _begun is None:
@@ -187,7 +182,7 @@ def join(device: int = -1) -> int:
 
 def _join_horovod(joined: Future[int], device: int) -> None:
     try:
-        joined.set_result(int(_horovods_join(device)))
+        joined.set_result(int(horovods.join(device)))
     except BaseException as error:  # handed to the thread that waits
         joined.set_exception(error)
 
@@ -205,7 +200,7 @@ def _take_part(number: int) -> None:
 def shutdown() -> None:
     """End Horovod, after what hvd_ext runs beside it: Horovod may end MPI."""
     _close(_mpi_outlives_horovod)
-    _horovods_shutdown()
+    horovods.shutdown()
 
 
 def _at_exit(pid: int) -> None:
@@ -245,14 +240,14 @@ def _wait_for_others(within_s: float) -> None:
 
     Horovod's thread does the waiting, as MPI may end meanwhile.
     """
-    if not horovod.is_initialized() or horovod.size() == 1:
+    if not horovods.is_initialized() or horovods.size() == 1:
         return
     deadline = time.monotonic() + within_s
     try:
-        arrived = horovod.allreduce_async(torch.zeros(1), name="hvd_ext.shutdown", op=horovod.Sum)
-        while not horovod.poll(arrived) and time.monotonic() < deadline:
+        arrived = horovods.allreduce_async(torch.zeros(1), name="hvd_ext.shutdown", op=horovods.Sum)
+        while not horovods.poll(arrived) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        if horovod.poll(arrived):
-            horovod.synchronize(arrived)
-    except (HorovodInternalError, ValueError) as error:
+        if horovods.poll(arrived):
+            horovods.synchronize(arrived)
+    except (horovods.HorovodInternalError, ValueError) as error:
         log.debug("hvd_ext: another rank has ended Horovod: %s", error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import horovod.torch as horovod
 import numpy as np
 import torch
 
@@ -21,6 +20,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.torch import horovods
 from hvd_ext.torch.agreement import agree_on_layout, read_table
 from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
 from hvd_ext.torch.parameters import NamedParameters
@@ -78,7 +78,7 @@ class ArenaFactory:
         self._format, self._why = NONE, ""  # as long as ranks have not agreed on what is asked
         self._between_nodes = isinstance(self._sync, str)
         summed = self._topology.world if self._between_nodes else self._topology.node
-        self._scale = 1.0 / summed.size if op == horovod.Average else 1.0
+        self._scale = 1.0 / summed.size if op == horovods.Average else 1.0
 
     @property
     def may_rebuild(self) -> bool:

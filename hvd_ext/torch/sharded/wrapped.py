@@ -9,12 +9,13 @@ import torch
 
 from hvd_ext import settings
 from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.torch import horovods
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.sharded.elementwise import try_elementwise
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.sharded.shards import Shards
 from hvd_ext.torch.sharded.state import ShardedState
-from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
+from hvd_ext.torch.wrapped import distributed_class
 
 
 def sharded_class(base: Any) -> Any:
@@ -24,7 +25,7 @@ def sharded_class(base: Any) -> Any:
     """
 
     class Sharded(distributed_class(base)):  # type: ignore[misc]
-        __module__ = HOROVODS_MODULE
+        __module__ = horovods.WRAPPED_MODULE
         _reducer: ShardedReducer
 
         def _attach_shards(self, shards: Shards) -> None:
