@@ -68,7 +68,7 @@ def test_join_is_refused_on_every_rank(comm, hvd):
 def test_join_is_refused_where_others_take_a_step(comm, hvd, monkeypatch):
     """The rank that would join, and those that wait for it, get the same line."""
     # Ranks go on from here with different numbers of steps.
-    monkeypatch.setattr(lifecycle, "_begun", None)
+    monkeypatch.setattr(lifecycle._job, "begun", None)
     model, optimizer = train(True, 1)
     others = functools.partial(take_step, model, optimizer)
     with pytest.raises(UsageError) as refused:
