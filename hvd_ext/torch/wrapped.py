@@ -18,6 +18,7 @@ from hvd_ext.torch.parameters import trainable
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
+from hvd_ext.torch.torch_internals import needs_no_hooks
 
 # What state_dict() holds beside torch's: "residuals" by parameter, and "rounds".
 Drained = dict[str, Any]
@@ -74,6 +75,7 @@ def distributed_class(base: Any) -> Any:
             finally:
                 self._should_synchronize = True
 
+        @needs_no_hooks
         def step(self, closure: Callable[[], Any] | None = None) -> Any:
             if self._should_synchronize and not self._clipped:
                 if self._synchronized:
@@ -102,10 +104,6 @@ def distributed_class(base: Any) -> Any:
             if self._rounds:
                 self._rounds.end_step()
             return result
-
-        # Or Optimizer.__setstate__ (by load_state_dict) would wrap it, and the hooks, which
-        # the step of the class below calls, would be called twice.
-        step.hooked = True  # type: ignore[attr-defined]
 
         def _exchange(self) -> None:
             """Have what the step takes: the sums of all gradients."""

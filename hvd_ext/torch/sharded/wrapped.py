@@ -15,6 +15,7 @@ from hvd_ext.torch.sharded.elementwise import try_elementwise
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.sharded.shards import Shards
 from hvd_ext.torch.sharded.state import ShardedState
+from hvd_ext.torch.torch_internals import calls_step_hooks
 from hvd_ext.torch.wrapped import distributed_class
 
 
@@ -56,8 +57,7 @@ def sharded_class(base: Any) -> Any:
         def _exchange(self) -> None:
             self._reducer.reduce()
 
-        # Calls the hooks that were registered with this optimizer.
-        @torch.optim.Optimizer.profile_hook_step
+        @calls_step_hooks
         def _update(self, closure: Callable[[], Any] | None) -> Any:
             self._shards.bring_home()
             if closure is None:  # which would read parameters
