@@ -11,8 +11,8 @@ from hvd_ext.errors import UsageError
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.own import is_own, refuse_own
-from hvd_ext.torch.reduction.reducer import Reducer
-from hvd_ext.torch.sharded.shards import Shards
+from hvd_ext.torch.sharded.wrapped import ShardedMixin
+from hvd_ext.torch.wrapped import DistributedMixin
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
@@ -50,15 +50,14 @@ def broadcast_optimizer_state(
         "broadcast_optimizer_state",
         "have each rank load the state that it saved",
     )
-    if isinstance(getattr(optimizer, "_shards", None), Shards):
+    if isinstance(optimizer, ShardedMixin):
         state = optimizer.state_dict()
         if not horovods.broadcast_object(bool(state["state"]), root_rank, name="has_state"):
             optimizer.make_state()
             state = optimizer.state_dict()
         optimizer.load_state_dict(horovods.broadcast_object(state, root_rank))
         return
-    reducer = getattr(optimizer, "_reducer", None)
-    if not (isinstance(reducer, Reducer) and optimizer.keeps_more):
+    if not (isinstance(optimizer, DistributedMixin) and optimizer.keeps_more):
         _broadcast_state(optimizer, root_rank, model)
         return
     optimizer.require_drained("broadcast_optimizer_state()")

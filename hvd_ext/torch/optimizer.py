@@ -27,7 +27,7 @@ from hvd_ext.torch.reduction.sparse import NoSparse, SparseExchange
 from hvd_ext.torch.sharded.elementwise import try_elementwise
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.sharded.shards import Shards
-from hvd_ext.torch.sharded.wrapped import sharded_class
+from hvd_ext.torch.sharded.wrapped import ShardedMixin, sharded_class
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.torch.wrapped import distributed_class
@@ -38,42 +38,53 @@ log = logging.getLogger("hvd_ext")
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
-    compression: Any = horovods.Compression.none,
+    compression: Any = None,
     backward_passes_per_step: int = 1,
-    op: Any = horovods.Average,
+    op: Any = None,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,
     sparse_as_dense: bool = False,
-    process_set: Any = horovods.global_process_set,
+    process_set: Any = None,
     *,
     sharded: bool | None = None,
     sync: Schedule | None = None,
 ) -> torch.optim.Optimizer:
-    """Wrap an optimizer so that its gradients are reduced over all ranks.
+    """Wrap an optimizer so that its gradients are reduced over all ranks; collective.
 
     Takes what `horovod.torch.DistributedOptimizer` takes. Gradients are reduced in
-    the arena while backward goes on. Where that does not serve what is asked for,
+    the arena while backward continues. Where that does not serve what is asked for,
     Horovod's own optimizer is returned, and rank 0 logs the reason.
 
-    With `sharded`, the ranks of a node share the update: each takes the optimizer's step
-    on the part of the parameters whose gradients it has summed, keeps the state of that
-    part alone, and gives the others the new parameters. Results are the same bits.
-    By default HVD_EXT_SHARDED says it.
+    Args:
+        optimizer: its state and parameter groups are shared with the new one.
+        named_parameters: as `model.named_parameters()` gives them; by default parameters are
+            numbered. Names are the same on all ranks.
+        compression: how gradients travel between nodes: Horovod's none or fp16, or bf16, int8,
+            powersgd(rank) or auto, as attributes of hvd.Compression or as text. By default
+            HVD_EXT_COMPRESSION counts. Within a node nothing is rounded.
+        backward_passes_per_step: how many backward passes fill a gradient.
+        op: hvd.Average (the default) or hvd.Sum; others are served by Horovod's own optimizer.
+        gradient_predivide_factor: has no effect: 16-bit gradients are summed in 32 bits, so there
+            is no overflow to guard against.
+        num_groups: has no effect: gradients are always reduced in buckets.
+        groups: has no effect either.
+        sparse_as_dense: makes sparse gradients dense; served by Horovod's own optimizer.
+        process_set: the ranks that exchange gradients: all by default. Others are served by
+            Horovod's own optimizer.
+        sharded: whether the ranks of a node share the update: each takes the optimizer's step on
+            the part of the parameters whose gradients it has summed, keeps the state of that part
+            alone, and gives the others the new parameters. Results are the same bits. By default
+            HVD_EXT_SHARDED counts.
+        sync: when nodes exchange: "every_step"; hvd.LocalSGD(steps) or hvd.DiLoCo(steps), by which
+            gradients are reduced within a node in every step and nodes exchange weights once in so
+            many; "one_step_late", by which gradients travel behind the next step's backward; or
+            the same as text, such as "diloco:steps=100". By default HVD_EXT_SYNC counts. On one
+            node it is every step.
 
-    `compression` is how gradients travel between nodes: Horovod's none or fp16, or bf16, int8,
-    powersgd(rank) or auto, as attributes of hvd.Compression or as text; by default
-    HVD_EXT_COMPRESSION says it. Within a node nothing is rounded.
-
-    `sync` is when nodes exchange: "every_step"; hvd.LocalSGD(steps) or hvd.DiLoCo(steps), by which
-    gradients are reduced within a node in every step and nodes exchange weights once in so many;
-    "one_step_late", by which gradients travel behind the next step's backward; or the same as
-    text, such as "diloco:steps=100"; by default HVD_EXT_SYNC says it. On one node it is every
-    step.
-
-    `groups` has no effect here: gradients are always reduced in buckets. Nor has
-    `gradient_predivide_factor`: 16-bit gradients are summed in 32 bits, so there is
-    no overflow to guard against.
+    Returns:
+        An optimizer of a class that derives from the given one's, with the methods of
+        `DistributedMixin`; or Horovod's own.
 
     Raises:
         ValueError: as Horovod does, for names that are missing or not unique.
@@ -83,6 +94,9 @@ def DistributedOptimizer(
             does not serve what is asked for; or ranks have filters of their own, and what is
             asked for is no average by the arena; `sync` is none, or does not go with the rest.
     """
+    compression = horovods.Compression.none if compression is None else compression
+    op = horovods.Average if op is None else op
+    process_set = horovods.global_process_set if process_set is None else process_set
     sharded = settings.sharded() if sharded is None else sharded
     schedule = parse(settings.sync() if sync is None else sync)
     # A generator of names must be there for a second reader.
@@ -147,7 +161,7 @@ def DistributedOptimizer(
     # learning rate schedule has put its counter around it: that one calls the old step.
     new.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     new._attach(reducer, op, backward_passes_per_step, {p: name for name, p in pairs}, rounds)
-    if shards:
+    if shards and isinstance(new, ShardedMixin):
         new._attach_shards(shards)
     return new
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -98,8 +98,8 @@ def drop_step_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 def calls_step_hooks(step: _Step) -> _Step:
     """A step that calls the hooks of its optimizer, as torch makes it of an optimizer's own."""
-    hooked: _Step = torch.optim.Optimizer.profile_hook_step(step)
-    return hooked
+    hooked: Any = torch.optim.Optimizer.profile_hook_step(step)
+    return cast(_Step, hooked)
 
 
 def needs_no_hooks(step: _Step) -> _Step:

@@ -92,3 +92,20 @@ def test_horovod_is_imported_by_one_file() -> None:
         p for p, tree in TREES.items() if any(n.split(".")[0] == "horovod" for n in imported(tree))
     ]
     assert found == []
+
+
+def test_no_class_of_the_optimizer_has_an_unknown_base() -> None:
+    """Neither mypy nor a documentation tool sees into a class that derives from Any."""
+    names = {"Any", "base"}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for path, tree in TREES.items()
+        if path.is_relative_to(ROOT / "torch")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(
+            isinstance(b, ast.Call) or (isinstance(b, ast.Name) and b.id in names)
+            for b in node.bases
+        )
+    ]
+    assert found == []
