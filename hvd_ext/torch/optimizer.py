@@ -22,6 +22,7 @@ from hvd_ext.torch.job.background import lower_thread_priority
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import pair_names, trainable
 from hvd_ext.torch.reduction.arena_factory import ArenaFactory
+from hvd_ext.torch.reduction.protocol import Reduces
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.reduction.sparse import NoSparse, SparseExchange
 from hvd_ext.torch.sharded.elementwise import try_elementwise
@@ -109,7 +110,7 @@ def DistributedOptimizer(
             "leave it out",
         )
         _check_sync(schedule, sharded, op)
-    reducer: Reducer | None = None
+    reducer: Reduces | None = None
     rounds: Rounds | None = None
     shards: Shards | None = None
     pairs: list[tuple[str, torch.nn.Parameter]] = []
@@ -187,13 +188,13 @@ def _open(
     shards: Shards | None,
     format: Format | str,
     schedule: Schedule,
-) -> tuple[Reducer | None, Rounds | None, str | None]:
+) -> tuple[Reduces | None, Rounds | None, str | None]:
     """Make the reducer, and what exchanges weights, if that is asked for.
 
     The last value is why it could not be done, the same on every rank.
     """
     device = pairs[0][1].device if pairs else torch.device("cpu")
-    reducer: Reducer
+    reducer: Reduces
     if device.type != "cpu" and format is not NONE:
         return None, None, f"gradient compression of parameters on {device}"
     if device.type != "cpu" and (shards or schedule != EVERY_STEP):

@@ -15,7 +15,7 @@ from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback, horovods
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import trainable
-from hvd_ext.torch.reduction.reducer import Reducer
+from hvd_ext.torch.reduction.protocol import Reduces
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.torch.torch_internals import needs_no_hooks
@@ -39,7 +39,7 @@ class DistributedMixin(torch.optim.Optimizer):
 
     def _attach(
         self,
-        reducer: Reducer | None,
+        reducer: Reduces | None,
         op: Any,
         passes: int,
         names: dict[torch.nn.Parameter, str],
