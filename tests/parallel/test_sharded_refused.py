@@ -91,6 +91,25 @@ def test_join_that_every_rank_is_refused_hinders_no_step(comm, hvd):
 
 
 @pytest.mark.ranks(2)
+def test_join_is_served_once_all_ranks_have_dropped_their_sharded_optimizers(comm, hvd):
+    _, optimizer = train(True, 1)
+    kept = optimizer if comm.rank == 1 else None
+    del optimizer
+    for served in (False, True):
+        # Ranks find out together when the next one is made.
+        model, plain = train(False, 1)
+        if served:
+            for _ in range(comm.rank):
+                take_step(model, plain)
+            assert hvd.join() == 1
+        else:
+            with pytest.raises(UsageError, match=r"join\(\) with a sharded optimizer"):
+                hvd.join()
+        kept = None
+    assert kept is None
+
+
+@pytest.mark.ranks(2)
 def test_a_graph_kept_over_a_step_is_refused_as_ever(comm, hvd):
     model = build()
     optimizer = wrap(model, True)

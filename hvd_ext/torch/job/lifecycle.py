@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import logging
 import os
 import sys
@@ -55,7 +56,7 @@ class _Job:
         topology: its nodes and ranks, once something needs them.
         begun: None on several nodes, where a rank cannot see that others have begun a step.
         made: the number of optimizers that were made, dropped ones included.
-        any_sharded: whether one of these was sharded.
+        any_sharded: some rank had a sharded optimizer when the last one was made.
         reducers: theirs, by the order in which they were made: the same on every rank.
         rounds: of the optimizers whose nodes exchange weights.
     """
@@ -134,7 +135,14 @@ def begun_steps() -> BegunSteps | None:
 
 
 def add(reducer: Joinable, rounds: Rounds | None = None) -> None:
-    """Have join and shutdown know of an optimizer's gradients, and shutdown of its rounds."""
+    """Have join and shutdown know of an optimizer's gradients, and shutdown of its rounds.
+
+    Collective, as making an optimizer is.
+    """
+    if _job.any_sharded:
+        gc.collect()
+        left = not all(other.can_join for other in _job.reducers.values())
+        _job.any_sharded = any(topology().world.allgather(left))
     _job.any_sharded |= not reducer.can_join
     reducer.number = _job.made
     _job.reducers[_job.made] = reducer
