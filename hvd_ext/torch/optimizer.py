@@ -31,7 +31,7 @@ from hvd_ext.torch.sharded.shards import Shards
 from hvd_ext.torch.sharded.wrapped import ShardedMixin, sharded_class
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
-from hvd_ext.torch.wrapped import distributed_class
+from hvd_ext.torch.wrapped import DistributedMixin, distributed_class
 
 log = logging.getLogger("hvd_ext")
 
@@ -93,8 +93,13 @@ def DistributedOptimizer(
         MismatchError: ranks have different parameters; names the first.
         UsageError: `sharded`, and the optimizer looks at parameters as a whole, or the arena
             does not serve what is asked for; or ranks have filters of their own, and what is
-            asked for is no average by the arena; `sync` is none, or does not go with the rest.
+            asked for is no average by the arena; `sync` is none, or does not go with the rest; or
+            the optimizer is wrapped already.
     """
+    if isinstance(optimizer, DistributedMixin):
+        raise UsageError(
+            "DistributedOptimizer() of an optimizer that it has wrapped: give it the plain one"
+        )
     compression = horovods.Compression.none if compression is None else compression
     op = horovods.Average if op is None else op
     process_set = horovods.global_process_set if process_set is None else process_set

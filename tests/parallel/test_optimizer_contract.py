@@ -13,6 +13,7 @@ import torch
 
 import hvd_ext.torch as hvd
 from hvd_ext import listen
+from hvd_ext.errors import UsageError
 from hvd_ext.torch import optimizer
 from hvd_ext.torch.job import background
 
@@ -223,3 +224,9 @@ def test_horovods_own_broadcast_makes_state_by_a_step_without_an_exchange():
     assert steps == [2.0, 2.0]
     weights = hvd.allgather(model.weight.detach()[None])
     assert torch.equal(weights, weights[:1].expand_as(weights))
+
+
+def test_an_optimizer_is_wrapped_once():
+    _, optimizer = model_and_optimizer()
+    with pytest.raises(UsageError, match="that it has wrapped: give it the plain one"):
+        hvd.DistributedOptimizer(optimizer)
