@@ -150,7 +150,7 @@ class DistributedMixin(torch.optim.Optimizer):
     ) -> torch.Tensor:
         """Clip the reduced gradients as one vector, between backward() and step().
 
-        As torch.nn.utils.clip_grad_norm_ does after synchronize(), but a sharded
+        As `torch.nn.utils.clip_grad_norm_` does after synchronize(), but a sharded
         optimizer's ranks clip what each has summed.
 
         Returns:
