@@ -7,8 +7,8 @@ import torch
 
 import hvprof
 from hvprof.recording.session import variables
-from tests.other_codec import SCALAR, compile_codec
-from tests.trainer_runs import losses, same
+from tests.support.compression.other_codec import SCALAR, compile_codec
+from tests.support.training.trainer_runs import losses, same
 
 FLAGS = (
     *("--synthetic", "--blocks=2", "--features=8", "--patch=12", "--batch-size=2", "--threads=1"),

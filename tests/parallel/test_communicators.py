@@ -12,7 +12,7 @@ from hvd_ext.allreduce.table import BUILT_IN
 from hvd_ext.arena.bucket_cost import measure_bucket
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
-from tests.pretended_nodes import pretend
+from tests.support.arena.pretended_nodes import pretend
 
 COUNTS = (5, 3000, 70)
 SPECS = [ParameterSpec(str(i), (count,), (1,), "float32") for i, count in enumerate(COUNTS)]

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import hvd_ext.torch
 from hvd_ext.arena import inter_node
 from hvd_ext.errors import MismatchError, UsageError
-from tests.learning import Net, batch, flat
 from tests.ranks.asserts import assert_same_bits, parallel_assert
+from tests.support.optimizer.learning import Net, batch, flat
 
 # Laid out at once, and not by measurement: what is rounded away is kept from the first step on.
 AT_ONCE = {"HVD_EXT_BUCKET_BYTES": "2 KiB"}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from testbed.emulated_hosts import INTERFACE, EmulationError, Hosts, emulated_hosts
-from tests.launching import BIN, ROOT, rank_environment, run_to_end
-from tests.on_every_mpi import hvd_launch
+from tests.support.launch.launching import BIN, ROOT, rank_environment, run_to_end
+from tests.support.launch.on_every_mpi import hvd_launch
 
 TRAIN = [sys.executable, str(ROOT / "tests" / "programs" / "where_gradients_meet.py")]
 SMALL = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'

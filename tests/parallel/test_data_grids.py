@@ -14,8 +14,8 @@ import pytest
 from hvd_ext.data import DataLoader, Order, PackedFile
 from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.spatial import ProcessGrid
-from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.ranks.asserts import parallel_assert
+from tests.support.data.packed_by_rank_0 import packed_by_rank_0
 from training.blocks import Blocks
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from hvd_ext.data import DataLoader, Order, PackedFile, Tables
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import Arrays
 from tests.conftest import Launch
-from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.ranks.asserts import parallel_assert
+from tests.support.data.packed_by_rank_0 import packed_by_rank_0
 
 if TYPE_CHECKING:
     from mpi4py import MPI

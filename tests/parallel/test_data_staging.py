@@ -22,9 +22,9 @@ from hvd_ext.data.staging import sharing, staging
 from hvd_ext.data.staging.private_files import private_folder
 from hvd_ext.errors import HvdExtError, UsageError
 from tests.conftest import Launch
-from tests.crafted_packs import Crafted
-from tests.packed_by_rank_0 import packed_by_rank_0
 from tests.ranks.asserts import parallel_assert
+from tests.support.data.crafted_packs import Crafted
+from tests.support.data.packed_by_rank_0 import packed_by_rank_0
 
 if TYPE_CHECKING:
     from mpi4py import MPI

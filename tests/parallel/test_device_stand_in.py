@@ -17,8 +17,8 @@ from hvd_ext.arena.cuda import ipc
 from hvd_ext.arena.cuda.arena import SERVED, DeviceArena
 from hvd_ext.arena.cuda.handle_cache import HandleCache
 from testbed.cuda_stand_in import memory, streams
-from tests.mutants import mutate
 from tests.ranks.asserts import parallel_assert
+from tests.support.mutants import mutate
 
 FOUR = pytest.param(4, marks=pytest.mark.long)
 MORE_THAN_ARE_KEPT = ipc._MOST_IDLE + 2
@@ -41,7 +41,7 @@ def _devices_work():
     ],
 )
 def test_sums_are_exact_though_gpus_are_late(topology, monkeypatch, dtype, bucket_bytes):
-    from tests.device_rounds import late_rounds
+    from tests.support.arena.device_rounds import late_rounds
 
     wrong = late_rounds(topology, monkeypatch, dtype, bucket_bytes)
     parallel_assert(topology.world, not wrong, wrong)
@@ -49,7 +49,7 @@ def test_sums_are_exact_though_gpus_are_late(topology, monkeypatch, dtype, bucke
 
 def late(topology, patch) -> tuple[bool, str]:
     """Rounds in which GPUs are late in turn."""
-    from tests.device_rounds import late_rounds
+    from tests.support.arena.device_rounds import late_rounds
 
     wrong = late_rounds(topology, patch)
     return not wrong, "; ".join(wrong)
@@ -57,7 +57,7 @@ def late(topology, patch) -> tuple[bool, str]:
 
 @pytest.mark.ranks(2, FOUR)
 def test_an_arena_made_anew_lies_where_the_last_one_did(topology):
-    from tests.device_rounds import Device, layout_of, one_round
+    from tests.support.arena.device_rounds import Device, layout_of, one_round
 
     device, peers = Device(topology), topology.world.size - 1
     hits, misses, places = ipc._opened.hits, ipc._opened.misses, []
@@ -87,7 +87,7 @@ def test_handles_that_are_not_in_use_are_closed(topology, monkeypatch):
 
 def evicting(topology, patch) -> tuple[bool, str]:
     """More arenas at once than handles are kept: while they live, each has its peers' memory."""
-    from tests.device_rounds import Device, layout_of, one_round
+    from tests.support.arena.device_rounds import Device, layout_of, one_round
 
     device, peers = Device(topology), topology.world.size - 1
     arenas = [device.arena(layout_of([1000])) for _ in range(MORE_THAN_ARE_KEPT)]
@@ -112,7 +112,7 @@ def test_an_arena_is_closed_while_its_kernel_is_under_way(topology, monkeypatch)
 
 def closing_under_way(topology, patch) -> tuple[bool, str]:
     """Closed in the middle of a round, on a thread that is on another GPU, with no handle kept."""
-    from tests.device_rounds import Device, cuda, layout_of
+    from tests.support.arena.device_rounds import Device, cuda, layout_of
 
     patch.setattr(ipc._opened, "_most", 0)
     device = Device(topology, 1)
@@ -136,7 +136,7 @@ def test_memory_is_used_again_only_when_no_peer_writes_there(topology, monkeypat
 
 def anew_under_way(topology, patch) -> tuple[bool, str]:
     """An arena given up in the middle of a round, and a new one, while a kernel is late."""
-    from tests.device_rounds import Device, layout_of, raw, runtime, values
+    from tests.support.arena.device_rounds import Device, layout_of, raw, runtime, values
 
     # To close a handle would wait for the kernel.
     patch.setattr(ipc._opened, "_most", 1000)

@@ -14,7 +14,7 @@ from PIL import Image
 from edsr import upscale
 from edsr.data import synthetic_image
 from edsr.model import edsr, write_architecture
-from tests.trainer_runs import losses, read_log, refusals, run_in_turn, train
+from tests.support.training.trainer_runs import losses, read_log, refusals, run_in_turn, train
 from training.checkpoint import save_checkpoint
 
 TRAIN = ("edsr.train", "--synthetic", "--blocks", 2, "--features", 8, "--patch", 17)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from edsr import photographs
-from tests.trainer_runs import EXCHANGES, losses, read_log, same, train
+from tests.support.training.trainer_runs import EXCHANGES, losses, read_log, same, train
 
 STEPS = 1200
 FLAGS = ["--scale", 2, "--blocks", 4, "--features", 32, "--patch", 24, "--batch-size", 8]

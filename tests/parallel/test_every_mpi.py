@@ -10,7 +10,7 @@ import pytest
 from hvd_launch.backends.libraries import LIBRARIES as KNOWN
 from hvd_launch.backends.tuning import RuleRequest
 from hvd_launch.tune.allreduce.rank import MARK
-from tests.on_every_mpi import LIBRARIES, ROOT, backend_of, can, run
+from tests.support.launch.on_every_mpi import LIBRARIES, ROOT, backend_of, can, run
 
 PROGRAMS = ROOT / "tests" / "programs"
 # For rules: what is chosen, and what takes longer from 64 KiB to 1 MiB.

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.on_every_mpi import LIBRARIES, environment, horovod_bin_of, hvd_launch, on_two_hosts, run
+from tests.support.launch.on_every_mpi import (
+    LIBRARIES,
+    environment,
+    horovod_bin_of,
+    hvd_launch,
+    on_two_hosts,
+    run,
+)
 
 SMALL = ("--blocks", "2", "--features", "8", "--patch", "12", "--log-every", "1")
 EDSR = ("-m", "edsr.train", "--synthetic", *SMALL, "--steps", "8", "--batch-size", "2")

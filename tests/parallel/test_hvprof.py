@@ -20,7 +20,7 @@ from hvprof.importers.horovod_timeline import import_timeline
 from hvprof.recording.model import RegistrationCache
 from hvprof.reporters.header import warnings
 from hvprof.reporters.perfetto import write_chrome
-from tests.recorded import (
+from tests.support.hvprof.recorded import (
     ENVIRONMENT,
     PROGRAMS,
     PYTHON,

@@ -12,7 +12,7 @@ import pytest
 
 import hvprof
 from hvprof.analysis.contention import step_parts
-from tests.recorded import PROGRAMS, RECORD, mpirun, own_mpi, run
+from tests.support.hvprof.recorded import PROGRAMS, RECORD, mpirun, own_mpi, run
 
 _ATTEMPTS = 10
 _QUIET_S = 0.01  # off the core, of a step that computes for 0.1 s

@@ -13,8 +13,7 @@ import pytest
 
 import hvprof
 from hvprof.analysis.wait_time import waiting
-from tests.on_every_mpi import LIBRARIES, bin_of
-from tests.recorded import (
+from tests.support.hvprof.recorded import (
     ENVIRONMENT,
     PROGRAMS,
     RECORDER,
@@ -23,6 +22,7 @@ from tests.recorded import (
     run,
     totals,
 )
+from tests.support.launch.on_every_mpi import LIBRARIES, bin_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,15 @@ import pytest
 
 import hvprof
 from hvprof.format.trace import load_trace
-from tests.recorded import ENVIRONMENT, RECORD, mpirun, own_mpi, record_code, run, totals
+from tests.support.hvprof.recorded import (
+    ENVIRONMENT,
+    RECORD,
+    mpirun,
+    own_mpi,
+    record_code,
+    run,
+    totals,
+)
 
 ALLREDUCE = (
     "import numpy; from mpi4py import MPI\n"

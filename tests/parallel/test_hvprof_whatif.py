@@ -13,7 +13,7 @@ import hvprof
 from hvprof.analysis.replay.timeline import steps_of
 from hvprof.cli import main
 from hvprof.format.trace import load_trace
-from tests.recorded import RECORD, run
+from tests.support.hvprof.recorded import RECORD, run
 
 _TRAINING = ["--synthetic", "--steps", "8", "--blocks", "2", "--features", "8", "--patch", "16"]
 

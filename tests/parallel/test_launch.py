@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.on_every_mpi import (
+from tests.support.launch.on_every_mpi import (
     HERE,
     ROOT,
     SUM,

@@ -15,7 +15,7 @@ from hvd_ext.memory import chosen_names
 from hvd_launch import machine
 from hvd_launch.backends.libraries import LIBRARIES as KNOWN
 from hvd_launch.doctor.rules_node import CACHE_LINE
-from tests.on_every_mpi import HERE, LIBRARIES, backend_of, bin_of, environment
+from tests.support.launch.on_every_mpi import HERE, LIBRARIES, backend_of, bin_of, environment
 
 Told = dict[str, dict[str, str]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.on_every_mpi import (
+from tests.support.launch.on_every_mpi import (
     FAIL,
     can,
     environment,

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.on_every_mpi import (
+from tests.support.launch.on_every_mpi import (
     HERE,
     WAIT,
     alive,

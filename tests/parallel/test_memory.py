@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.memory import VARIABLES, chosen_names
-from tests.on_every_mpi import environment, run
-from tests.page_faults import COUNT
+from tests.support.launch.on_every_mpi import environment, run
+from tests.support.launch.page_faults import COUNT
 
 SIZES_MIB = ("20", "20", "20", "48")
 # A round's pages, where the kernel gives them in huge ones of 2 MiB.

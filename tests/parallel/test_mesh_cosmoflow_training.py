@@ -19,7 +19,7 @@ from cosmoflow.data import Universes
 from hvd_ext.data.__main__ import main as pack
 from mesh.data import Meshes
 from tests.conftest import Launch
-from tests.trainer_runs import refusals, run_in_turn
+from tests.support.training.trainer_runs import refusals, run_in_turn
 
 MESH = ("-m", "mesh.train", "--synthetic", "--size", 32, "--samples", 12, "--held-out", 2)
 MESH = (*MESH, "--batch-size", 2, "--log-every", 1, "--threads", 1)

@@ -34,7 +34,7 @@ def nodes():
     with pytest.MonkeyPatch.context() as patch:
         if SEVERAL_NODES:
             from hvd_ext.torch.job import lifecycle
-            from tests.pretended_nodes import pretend
+            from tests.support.arena.pretended_nodes import pretend
 
             ranks_per_node = int(os.environ["HVD_EXT_TEST_RANKS_PER_NODE"])
             patch.setattr(lifecycle, "discover", lambda comm, _: pretend(comm, ranks_per_node))

@@ -18,7 +18,7 @@ from hvd_ext.data.__main__ import main as pack
 from resnet.folder import ClassFolder, centred, load_batches, normalised
 from resnet.model import resnet50
 from tests.conftest import Launch
-from tests.trainer_runs import (
+from tests.support.training.trainer_runs import (
     EXCHANGES,
     read_log,
     refusals,

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 import hvd_ext.torch
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.sharded import shards
-from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
-from tests.sharding import (
+from tests.support.arena.pretended_nodes import pretend
+from tests.support.optimizer.sharding import (
     OPTIMIZERS,
     assert_same_state,
     build,

@@ -11,7 +11,7 @@ import torch
 
 from hvd_ext.errors import UsageError
 from hvd_ext.torch.job import lifecycle
-from tests.sharding import build, take_step, train, wrap
+from tests.support.optimizer.sharding import build, take_step, train, wrap
 
 
 class ByNorm(torch.optim.SGD):

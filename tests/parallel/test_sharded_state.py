@@ -12,7 +12,13 @@ import torch
 from hvd_ext.errors import StallError
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.sharded import shards
-from tests.sharding import Net, assert_same_state, build_same, take_same_steps, train
+from tests.support.optimizer.sharding import (
+    Net,
+    assert_same_state,
+    build_same,
+    take_same_steps,
+    train,
+)
 
 # Shards of three ranks are the unevenest.
 TWO = pytest.param(2, marks=pytest.mark.long)

@@ -6,7 +6,7 @@ import pytest
 
 from hvd_ext.torch.sharded import shards
 from tests.ranks.asserts import parallel_assert
-from tests.sharding_patterns import (
+from tests.support.optimizer.sharding_patterns import (
     PATTERNS,
     clipping,
     differences,

@@ -20,7 +20,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.on_every_mpi import FAIL, HERE, LIBRARIES, ROOT, SUM, WAIT, alive, bin_of, wait_for
+from tests.support.launch.on_every_mpi import (
+    FAIL,
+    HERE,
+    LIBRARIES,
+    ROOT,
+    SUM,
+    WAIT,
+    alive,
+    bin_of,
+    wait_for,
+)
 
 TOOLS = {
     **dict.fromkeys(("slurmctld", "slurmd", "salloc", "sbatch", "srun"), "slurm-wlm"),

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from hvd_ext.errors import StallError
 from hvd_ext.spatial import ProcessGrid, scatter
-from tests import spatial_adjoint
-from tests.spatial_case import check
-from tests.spatial_cases import FAMILIES, cases
+from tests.support.spatial import adjoint
+from tests.support.spatial.random_layers import FAMILIES, cases
+from tests.support.spatial.split_layers import check
 
 # How many cases of each kind of layer, by the number of ranks.
 COUNTS = {2: 20, 3: 12, 4: 12, 6: 8, 8: 6}
@@ -50,10 +50,10 @@ def test_every_exchange_has_its_adjoint(comm) -> None:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(spatial_adjoint.cases([comm.size]))
-    def scenario(case: spatial_adjoint.Case) -> None:
-        spatial_adjoint.check_exchange(comm, case)
-        spatial_adjoint.check_maps(comm, case)
+    @given(adjoint.cases([comm.size]))
+    def scenario(case: adjoint.Case) -> None:
+        adjoint.check_exchange(comm, case)
+        adjoint.check_maps(comm, case)
 
     scenario()
 

@@ -12,7 +12,7 @@ from torch import nn
 import hvd_ext.torch as hvd
 from hvd_ext import spatial
 from hvd_ext.errors import UsageError
-from tests.split_models import adam, build, cases, split, unsplit, worst
+from tests.support.spatial.split_models import adam, build, cases, split, unsplit, worst
 
 DEEP = {"gather_before": ["features.11"], "split_filters": ["features.11", "features.15", "head"]}
 SAMPLES = 2

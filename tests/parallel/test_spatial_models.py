@@ -12,7 +12,7 @@ import hvd_ext.torch as hvd
 from cosmoflow.data import Universes
 from tests.conftest import Launch
 from tests.programs import spatial_memory
-from tests.split_models import adam, build, cases, split, unsplit, worst
+from tests.support.spatial.split_models import adam, build, cases, split, unsplit, worst
 
 MEMORY = Path(__file__).parents[1] / "programs" / "spatial_memory.py"
 SWEEP = "HVD_EXT_TEST_SWEEP" in os.environ

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from testbed.ranks import ROOT, environment
-from tests.on_every_mpi import wait_for
+from tests.support.launch.on_every_mpi import wait_for
 
 TINY = ("--synthetic", "--blocks", "1", "--features", "4", "--patch", "8", "--batch-size", "1")
 FLAGS = (*TINY, "--log-every", "1", "--threads", "1", "--checkpoint-every", "1000000")

@@ -11,8 +11,8 @@ import torch
 
 import hvd_ext.torch
 from hvd_ext.errors import MismatchError, UsageError
-from tests.learning import Net, batch, flat
 from tests.ranks.asserts import assert_same_bits, parallel_assert
+from tests.support.optimizer.learning import Net, batch, flat
 
 
 def build(sync, seed=3, kind=torch.optim.SGD, dtype=torch.float32, **options):

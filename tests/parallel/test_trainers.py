@@ -18,7 +18,7 @@ from edsr.evaluate import judge
 from edsr.images import load_rgb, shrink
 from edsr.weights import load_model
 from hvd_ext.data.__main__ import main as pack
-from tests.trainer_runs import (
+from tests.support.training.trainer_runs import (
     EXCHANGES,
     losses,
     read_log,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.trainer_runs import run_in_turn
+from tests.support.training.trainer_runs import run_in_turn
 
 SHORT = ("--bf16", "--channels-last")
 

@@ -20,7 +20,7 @@ import pytest
 from hvd_ext.allreduce.table import BUILT_IN, dump
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
-from tests.on_every_mpi import HERE, ROOT, backend_of, horovod_bin_of
+from tests.support.launch.on_every_mpi import HERE, ROOT, backend_of, horovod_bin_of
 
 ALLREDUCE = ["allreduce", "-np", "2", "--least", "64KiB", "--most", "128KiB"]
 ALLREDUCE += ["--no-table", "--rounds", "2", "--pairs", "2", "--json"]

@@ -8,7 +8,7 @@ import pytest
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.shm.regions import WindowError
-from tests.pretended_nodes import make_arena, pretend, reduce_and_check
+from tests.support.arena.pretended_nodes import make_arena, pretend, reduce_and_check
 
 
 def check_shards_go_between_nodes(comm, ranks_per_node, algorithm):

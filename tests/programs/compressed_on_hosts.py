@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import hvd_ext.torch as hvd
 from hvd_ext.compression import codec, powersgd
-from tests.learning import Net, batch, flat
+from tests.support.optimizer.learning import Net, batch, flat
 
 STEPS, ROUND = 4, 2
 

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from hvd_ext.errors import StallError
 from hvd_ext.job.topology import discover
-from tests.device_rounds import Device, layout_of, one_round
+from tests.support.arena.device_rounds import Device, layout_of, one_round
 
 TIMEOUT_S = 2.0
 

@@ -29,7 +29,7 @@ else:
     how, *ranks_per_node = arguments
 if ranks_per_node:
     from hvd_ext.torch.job import lifecycle
-    from tests.pretended_nodes import pretend
+    from tests.support.arena.pretended_nodes import pretend
 
     lifecycle.discover = lambda comm, timeout_s: pretend(comm, int(ranks_per_node[0]))
 

@@ -8,7 +8,7 @@ import torch
 
 import hvd_ext.torch as hvd
 from hvd_ext.torch.job import lifecycle
-from tests.pretended_nodes import pretend
+from tests.support.arena.pretended_nodes import pretend
 
 lifecycle.discover = lambda comm, timeout_s: pretend(comm, 1)
 lifecycle._LATE_AFTER_S = 1.0

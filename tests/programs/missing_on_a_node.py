@@ -7,7 +7,7 @@ import time
 
 from mpi4py import MPI
 
-from tests.pretended_nodes import make_arena, pretend, reduce_and_check
+from tests.support.arena.pretended_nodes import make_arena, pretend, reduce_and_check
 
 topology = pretend(MPI.COMM_WORLD, int(sys.argv[1]))
 arena = make_arena(topology, "native", timeout_s=3)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.job.topology import discover
-from tests.pretended_nodes import make_arena, pretend, reduce_and_check
+from tests.support.arena.pretended_nodes import make_arena, pretend, reduce_and_check
 
 topology = discover(MPI.COMM_WORLD, 30.0)
 rank, size = topology.world.rank, topology.world.size

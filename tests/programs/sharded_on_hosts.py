@@ -10,7 +10,7 @@ import sys
 import torch
 
 import hvd_ext.torch as hvd
-from tests.sharding import parameters, train
+from tests.support.optimizer.sharding import parameters, train
 
 hvd.init()
 torch.set_num_threads(1)

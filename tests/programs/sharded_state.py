@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import hvd_ext.torch as hvd
-from tests.sharding import build_same, take_same_steps
+from tests.support.optimizer.sharding import build_same, take_same_steps
 
 hvd.init()
 torch.set_num_threads(1)

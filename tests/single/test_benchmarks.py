@@ -11,7 +11,7 @@ import pytest
 from benchmarks import shapes
 from benchmarks.compressed_training.__main__ import compare
 from testbed.ranks import ROOT
-from tests.trainer_runs import run_in_turn
+from tests.support.training.trainer_runs import run_in_turn
 
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAMS = sorted(

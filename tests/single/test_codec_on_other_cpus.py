@@ -7,7 +7,7 @@ import pytest
 
 from hvd_ext.compression import codec
 from hvd_ext.compression.formats import BF16, FP16, INT8
-from tests.other_codec import SCALAR, THIS_CPU, compile_codec
+from tests.support.compression.other_codec import SCALAR, THIS_CPU, compile_codec
 
 COUNT = 5003
 

@@ -20,7 +20,7 @@ from hvd_ext.data.staging import staging
 from hvd_ext.data.staging.private_files import private_folder
 from hvd_ext.data.staging.rounds import NO_PIECE, reading_rounds
 from hvd_ext.errors import HvdExtError, UsageError
-from tests.crafted_packs import Crafted
+from tests.support.data.crafted_packs import Crafted
 
 SAMPLES, PIECE = 20, 40_000
 

@@ -14,7 +14,7 @@ from hvd_ext.data.packed.layout import DamagedError, Field, Header, check_places
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.errors import UsageError
-from tests.crafted_packs import Crafted
+from tests.support.data.crafted_packs import Crafted
 
 Change = Callable[[Crafted], object]
 

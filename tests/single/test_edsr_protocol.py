@@ -20,7 +20,7 @@ from edsr import bicubic, metrics
 from edsr.data import synthetic_image
 from edsr.images import resize_bicubic, shrink
 from edsr.model import edsr, write_architecture
-from tests.trainer_runs import run_in_turn
+from tests.support.training.trainer_runs import run_in_turn
 from training.checkpoint import save_checkpoint
 
 ROOT = Path(__file__).parents[2]

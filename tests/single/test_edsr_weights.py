@@ -10,7 +10,7 @@ import torch
 from edsr.model import PRESETS, edsr, write_architecture
 from edsr.weights import load_model, read_weights, start_from
 from hvd_ext.errors import UsageError
-from tests.edsr_reference import enlarge, random_weights
+from tests.support.training.edsr_reference import enlarge, random_weights
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -20,7 +20,7 @@ from hvprof.analysis.regression import check, parse_percent
 from hvprof.analysis.summary import BLOCKS, Row
 from hvprof.cli import main
 from hvprof.reporters.comparison import cells, notes, render
-from tests.made_recordings import write_job
+from tests.support.hvprof.made_recordings import write_job
 
 PAIRS = 100
 LABELS = ("1-128 KB", "128 KB-16 MB", "16-32 MB", "32-64 MB", "64-128 MB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.recorded import PROGRAMS, own_mpi
+from tests.support.hvprof.recorded import PROGRAMS, own_mpi
 
 
 def test_ranks_that_give_up_decide_as_those_that_do_not(tmp_path: Path) -> None:

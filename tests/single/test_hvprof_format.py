@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hvprof.format import bins, layout
 from hvprof.format.key import SOURCES, TRAFFIC, Key, decode, decode_all, encode
-from tests.recorded import BIN, RECORDER
+from tests.support.hvprof.recorded import BIN, RECORDER
 
 STRUCTS = {
     "step": layout.STEP,

@@ -13,7 +13,7 @@ from hvprof.analysis.analysis import Analysis
 from hvprof.recording.model import RankRecording, Recording, Region, RegistrationCache
 from hvprof.reporters import terminal
 from hvprof.reporters.header import registration
-from tests.made_recordings import write_job
+from tests.support.hvprof.made_recordings import write_job
 
 HANDLES = "hvd_ext, CUDA IPC handles"
 

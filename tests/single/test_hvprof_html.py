@@ -19,7 +19,7 @@ from hvprof.analysis.layers import LAYERS_VERSION
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
 from testbed.browser import Page, browser, find
-from tests.made_recordings import write_job
+from tests.support.hvprof.made_recordings import write_job
 
 CHROMIUM = find()
 HOSTILE = (

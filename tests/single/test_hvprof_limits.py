@@ -19,7 +19,7 @@ from hvprof.analysis.limits.step_time import StepModel
 from hvprof.analysis.limits.stops import crossing
 from hvprof.analysis.order_statistics import expected_maximum, expected_maximum_of
 from hvprof.cli import main
-from tests.limits_command import layer, limits, write_layers
+from tests.support.hvprof.limits_command import layer, limits, write_layers
 
 # Keuper and Pfreundt, "Distributed Training of Deep Neural Networks: Theoretical and Practical
 # Limits of Parallel Scalability" (MLHPC 2016), tables I and II: bytes of the model, batch of all

@@ -16,10 +16,10 @@ from hvprof.analysis.limits.limits import Question, limits_of_recording
 from hvprof.analysis.limits.waiting import jitter_of
 from hvprof.cli import main
 from hvprof.recording.model import RankRecording, Recording, Step
-from tests.limits_command import layer, limits, write_layers
-from tests.made_recordings import MESSAGES, write_job
+from tests.support.hvprof.limits_command import layer, limits, write_layers
+from tests.support.hvprof.made_recordings import MESSAGES, write_job
 
-# What tests.made_recordings writes, in seconds: compute, of it backward in two thirds, exposed,
+# What made_recordings writes, in seconds: compute, of it backward in two thirds, exposed,
 # hidden, input, other.
 COMPUTE, EXPOSED, HIDDEN, INPUT, OTHER = 0.2, 0.081, 0.054, 0.012, 0.006
 STEP = COMPUTE + EXPOSED + INPUT + OTHER

@@ -16,7 +16,7 @@ from hvprof.analysis.projection.points import Point
 from hvprof.analysis.projection.projection import Projection, project
 from hvprof.analysis.projection.shapes import shapes
 from hvprof.cli import main
-from tests.made_recordings import write_job
+from tests.support.hvprof.made_recordings import write_job
 
 # EDSR on Lassen (4 GPUs a node), images/s, as printed on the slides of Anthony et al.'s talk to
 # doi 10.1109/IPDPSW52791.2021.00143.

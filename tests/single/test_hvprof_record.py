@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made_recordings import write_job
+from tests.support.hvprof.made_recordings import write_job
 
 ROOT = Path(__file__).resolve().parents[2]
 HVPROF = [sys.executable, "-m", "hvprof"]

@@ -13,7 +13,7 @@ import hvprof
 from hvd_ext.errors import UsageError
 from hvprof.cli import main
 from hvprof.importers.horovod_timeline import fused_messages, import_timeline
-from tests.made_timelines import FUSED, Event, single
+from tests.support.hvprof.made_timelines import FUSED, Event, single
 
 
 def put(path: Path, events: list[Event]) -> Path:

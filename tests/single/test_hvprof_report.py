@@ -24,8 +24,8 @@ from hvprof.format.writer import write_rank
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.sections.base import scaled_seconds
 from hvprof.reporters.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
-from tests.launching import ROOT, rank_environment
-from tests.made_recordings import write_job
+from tests.support.hvprof.made_recordings import write_job
+from tests.support.launch.launching import ROOT, rank_environment
 
 
 def test_the_forms_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from hvprof.analysis.replay.replay import replay
 from hvprof.analysis.replay.timeline import Blocked, Exchange, JobStep, RankStep
 from hvprof.analysis.replay.whatif import answer
 from hvprof.cli import main
-from tests.made_recordings import write_job
+from tests.support.hvprof.made_recordings import write_job
 
 MB = 1_000_000
 LATENCY_S, BYTE_S = 1e-3, 20e-9

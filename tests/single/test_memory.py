@@ -13,7 +13,7 @@ import pytest
 
 from hvd_ext.errors import UsageError
 from hvd_ext.memory import VARIABLES, chosen_names, keep_freed_memory, left_alone
-from tests.page_faults import ASK, COUNT, ROOT
+from tests.support.launch.page_faults import ASK, COUNT, ROOT
 
 # As glibc comes, each of them goes back to the kernel: the last exceeds what a threshold may be.
 SIZES_MIB = ([20] * 4, [5] * 16, [48] * 2)

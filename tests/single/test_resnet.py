@@ -24,7 +24,7 @@ from resnet.model import MODELS, ResNet, resnet18, resnet50
 from resnet.optimizer import sgd
 from resnet.schedule import LearningRate
 from resnet.weights import load_weights, read_weights, start_from
-from tests.resnet_reference import logits, random_weights
+from tests.support.training.resnet_reference import logits, random_weights
 
 
 @pytest.fixture(scope="module")

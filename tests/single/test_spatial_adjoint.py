@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.geometry.partition import Box
-from tests import spatial_adjoint as adjoint
+from tests.support.spatial import adjoint
 
 SIZES = range(1, 7)
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, gather, scatter
-from tests.on_grids import mean, normal, on_grid
+from tests.support.spatial.on_grids import mean, normal, on_grid
 
 LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
     "conv": (lambda x, w: F.conv1d(x, w, None, 2, 2), (1, 1, 7), (2, 1, 4)),

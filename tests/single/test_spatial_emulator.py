@@ -17,8 +17,8 @@ from hvd_ext.errors import StallError
 from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.layers import windowed
-from tests import spatial_cases
-from tests.spatial_case import check
+from tests.support.spatial import random_layers
+from tests.support.spatial.split_layers import check
 
 TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))
 # Convolutions first: that is what the layers are for.
@@ -41,7 +41,7 @@ def check_family(family: str, count: int, seed: int) -> None:
     with warnings.catch_warnings():
         # torch's, about 'same' padding of even kernels.
         warnings.simplefilter("ignore", UserWarning)
-        drawn = spatial_cases.cases(family, count, seed, range(1, 9))
+        drawn = random_layers.cases(family, count, seed, range(1, 9))
     for number, (case, _) in enumerate(drawn):
 
         def rank(comm: Communicator, number: int = number) -> None:
@@ -80,7 +80,7 @@ def test_small_shards_summed_as_large_ones_are(
 
 
 def test_every_kind_of_layer_is_drawn() -> None:
-    assert set(COUNTS) == set(spatial_cases.FAMILIES)
+    assert set(COUNTS) == set(random_layers.FAMILIES)
     exact = ("conv", "transposed", "max_pool", "pad", "shuffle")
     assert sum(COUNTS[family] for family in exact) >= 2000
 

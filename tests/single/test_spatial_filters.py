@@ -20,8 +20,8 @@ from hvd_ext.spatial.exchange import emulator, replicated
 from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.layers import filters
 from hvd_ext.spatial.layers.filters import OwnParameter, layers_with_filters, whole_gradients
-from tests.mutants import mutate
-from tests.on_grids import normal
+from tests.support.mutants import mutate
+from tests.support.spatial.on_grids import normal
 
 Axes = dict[str, int]
 EVERY = ("0", "2", "5", "7", "9")

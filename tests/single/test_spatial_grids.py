@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hvd_ext.spatial import ProcessGrid, gather, scatter
 from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.communicator import Communicator
-from tests.on_grids import normal, on_grid, size_of
+from tests.support.spatial.on_grids import normal, on_grid, size_of
 
 
 def test_sample_groups_do_not_mix() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, UnsupportedError, gather, scatter
-from tests.on_grids import normal, on_grid
+from tests.support.spatial.on_grids import normal, on_grid
 
 X = normal(2, 4, 6, 7)
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, gather, scatter
-from tests.on_grids import mean, normal, on_grid
+from tests.support.spatial.on_grids import mean, normal, on_grid
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])

@@ -10,7 +10,7 @@ import pytest
 
 from hvd_ext.spatial import GridShape, verify
 from hvd_ext.spatial.exchange import emulator
-from tests.split_models import build, cases, split, unsplit, worst
+from tests.support.spatial.split_models import build, cases, split, unsplit, worst
 
 SAMPLES = 2
 # (depth, height, width), and how many groups of ranks have samples of their own.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, gather, scatter
-from tests.on_grids import mean, normal, on_grid, size_of
+from tests.support.spatial.on_grids import mean, normal, on_grid, size_of
 
 
 def block() -> nn.Sequential:

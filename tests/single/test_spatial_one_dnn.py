@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, gather, scatter
 from hvd_ext.spatial.layers.one_dnn import conv3d
-from tests.on_grids import mean, normal, on_grid
+from tests.support.spatial.on_grids import mean, normal, on_grid
 
 # Stride, padding and dilation.
 ALIKE = ((1, 1, 1),) * 3

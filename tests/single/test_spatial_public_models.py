@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="spatial layers need torch")
 
-from tests.public_models import MODELS, Public
-from tests.public_outcomes import outcome
+from tests.support.spatial.public_models import MODELS, Public
+from tests.support.spatial.public_outcomes import outcome
 
 
 @pytest.mark.parametrize("public", MODELS, ids=lambda public: f"{public.package} {public.name}")

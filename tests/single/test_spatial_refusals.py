@@ -26,7 +26,7 @@ from hvd_ext.spatial import (
 )
 from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.communicator import Communicator
-from tests.on_grids import on_grid
+from tests.support.spatial.on_grids import on_grid
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "sort": (lambda x: torch.sort(x), "torch.sort"),

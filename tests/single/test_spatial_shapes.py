@@ -21,7 +21,7 @@ from hvd_ext.spatial import (
     scatter,
     unsupported,
 )
-from tests.on_grids import mean, normal, on_grid
+from tests.support.spatial.on_grids import mean, normal, on_grid
 
 X = normal(2, 4, 7, 9)
 W = normal(5, 4, seed=1)

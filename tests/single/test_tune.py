@@ -20,7 +20,7 @@ from hvd_launch.tune.allreduce.result import Result, settings_text
 from hvd_launch.tune.common.jobs import Outcome
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import Target
-from tests.openmpi_rules import read_openmpi_rules
+from tests.support.launch.openmpi_rules import read_openmpi_rules
 
 OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
 OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")

@@ -15,7 +15,7 @@ from hvd_launch.backends import intelmpi, mpich, openmpi
 from hvd_launch.backends.libraries import LIBRARIES, Backend
 from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce.native_rules import native_rules
-from tests.openmpi_rules import read_openmpi_rules
+from tests.support.launch.openmpi_rules import read_openmpi_rules
 
 # Least sizes from 0 up, and what a rule names: None is the library's own decision.
 RULES = st.lists(st.integers(1, 2**40), unique=True, max_size=6).flatmap(

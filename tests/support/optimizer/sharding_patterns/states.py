@@ -11,7 +11,7 @@ from contextlib import suppress
 import torch
 
 import hvd_ext.torch as hvd
-from tests.sharding_patterns import STEPS, Run, pattern, refused
+from tests.support.optimizer.sharding_patterns import STEPS, Run, pattern, refused
 
 NOT_READ = r"optimizer\.state cannot be read after a step"
 schedules = torch.optim.lr_scheduler

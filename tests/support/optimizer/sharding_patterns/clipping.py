@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from tests.sharding_patterns import STEPS, Run, pattern, refused
-from tests.sharding_patterns.gradients import IN_PARTS, grads, synchronized
+from tests.support.optimizer.sharding_patterns import STEPS, Run, pattern, refused
+from tests.support.optimizer.sharding_patterns.gradients import IN_PARTS, grads, synchronized
 
 
 @pattern

@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch.nn.utils import clip_grad_value_
 
-from tests.sharding_patterns import STEPS, Run, pattern, refused
+from tests.support.optimizer.sharding_patterns import STEPS, Run, pattern, refused
 
 IN_PARTS = r"this rank has reduced only its part of the gradient of '.*': call zero_grad\(\)"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.sharding_patterns import STEPS, Run, pattern
+from tests.support.optimizer.sharding_patterns import STEPS, Run, pattern
 
 _OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {}),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hvd_ext.spatial import GridShape
-from tests import gans
+from tests.support.spatial import gans
 
 GRIDS = (GridShape(height=2), GridShape(width=3), GridShape(height=2, width=2))
 PHOTO = (2, 3, 67, 75)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.sharding_patterns import STEPS, Run, mlp, pattern
+from tests.support.optimizer.sharding_patterns import STEPS, Run, mlp, pattern
 
 
 def _generator() -> nn.Module:

@@ -1,6 +1,6 @@
 """What becomes of each public model when it is split.
 
-`python -m tests.public_outcomes` verifies all of them and prints the table of
+`python -m tests.support.spatial.public_outcomes` verifies all of them and prints the table of
 docs/reference/models.md; parts of names behind it choose some.
 """
 
@@ -17,7 +17,7 @@ import torch
 
 from hvd_ext.spatial import UnsupportedError, verify
 from hvd_ext.spatial.layers import gather
-from tests.public_models import GRIDS, MODELS, Public
+from tests.support.spatial.public_models import GRIDS, MODELS, Public
 
 
 @dataclass(frozen=True)

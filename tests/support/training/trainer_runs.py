@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from tests.launching import LAUNCHERS, rank_environment, run_to_end
+from tests.support.launch.launching import LAUNCHERS, rank_environment, run_to_end
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 EXCHANGES = ("horovod", "hvd_ext")
 

@@ -8,7 +8,7 @@ import io
 import torch
 from torch import nn
 
-from tests.sharding_patterns import STEPS, Run, pattern
+from tests.support.optimizer.sharding_patterns import STEPS, Run, pattern
 
 
 @pattern

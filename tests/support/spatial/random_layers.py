@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial import SpatialTensor, scatter
-from tests.spatial_case import Case, Grid, prepared, reference
+from tests.support.spatial.split_layers import Case, Grid, prepared, reference
 
 
 def grids(dims: int, most: int) -> list[Grid]:

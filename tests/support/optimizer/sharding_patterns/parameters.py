@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tests.sharding_patterns import STEPS, Run, mlp, pattern, refused
-from tests.sharding_patterns.gradients import IN_PARTS
+from tests.support.optimizer.sharding_patterns import STEPS, Run, mlp, pattern, refused
+from tests.support.optimizer.sharding_patterns.gradients import IN_PARTS
 
 # Freezing
 

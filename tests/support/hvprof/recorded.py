@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hvprof
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = ROOT / "tests" / "programs"
 RECORDER = ROOT / "profiling" / "hvprof" / "recorder"
 BIN = Path(sys.executable).parent

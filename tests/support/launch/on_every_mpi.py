@@ -17,7 +17,7 @@ import pytest
 from hvd_launch.backends.libraries import Backend
 from testbed.emulated_hosts import INTERFACE, EmulationError, emulated_hosts
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(sys.executable).parent
 
 
