@@ -43,8 +43,8 @@ TESTS = (
 # The sanitizer keeps freed memory for a while, so a test that measures memory would fail.
 CHOSEN = ("-m", "not long", "-k", "not memory_stays_flat")
 THREADS = (
-    ("tests/programs/window_threads.c", ["cc", "-Ihvd_ext/shm"]),
-    ("tests/programs/recorder_threads.c", [MPICC, "-Iprofiling/hvprof/recorder"]),
+    ("tests/programs/arena/window_threads.c", ["cc", "-Ihvd_ext/shm"]),
+    ("tests/programs/hvprof/recorder_threads.c", [MPICC, "-Iprofiling/hvprof/recorder"]),
 )
 # UCX's hooks into malloc run where the sanitizer no longer does, at a thread's end.
 WITHOUT_UCX = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader", "OMPI_MCA_osc": "^ucx"}

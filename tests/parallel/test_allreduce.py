@@ -19,7 +19,7 @@ HUGE = os.environ.get("HVD_EXT_TEST_HUGE") == "1"
 @pytest.mark.parametrize("np", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_memory_stays_flat(launch, np):
     calls = 20_000 if HUGE else 1_000
-    done = launch(np, ["tests/programs/soak.py", calls], timeout=900)
+    done = launch(np, ["tests/programs/allreduce/soak.py", calls], timeout=900)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("ok ") == np, done.stdout
 

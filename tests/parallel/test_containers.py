@@ -16,7 +16,7 @@ from testbed.emulated_hosts import INTERFACE, EmulationError, Hosts, emulated_ho
 from tests.support.launch.launching import BIN, ROOT, rank_environment, run_to_end
 from tests.support.launch.on_every_mpi import hvd_launch
 
-TRAIN = [sys.executable, str(ROOT / "tests" / "programs" / "where_gradients_meet.py")]
+TRAIN = [sys.executable, str(ROOT / "tests" / "programs" / "optimizer" / "where_gradients_meet.py")]
 SMALL = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
 APART = ["unshare", "--user", "--map-root-user"]
 SHARED = "each its shard straight from its peers' memory"

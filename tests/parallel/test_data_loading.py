@@ -96,7 +96,7 @@ def test_a_rank_that_ends_in_an_exchange_is_named_and_ends_all(
         with path.open("r+b") as stream:
             stream.seek(damaged)
             stream.write(b"\xff")
-    done = launch(2, ("tests/programs/store_that_fails.py", path, how), timeout=60)
+    done = launch(2, ("tests/programs/data/store_that_fails.py", path, how), timeout=60)
     assert "Traceback" not in done.stdout
     assert done.returncode == (2 if how == "damaged" else 128 + 9), done.stdout
     if how == "damaged":

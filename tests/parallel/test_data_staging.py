@@ -242,7 +242,7 @@ def test_a_job_that_was_killed_half_way_goes_on_with_what_lacks(
     path = tmp_path / "a.pack"
     with progress("packing", shown=False) as advance:
         pack(samples(), path, advance)
-    program = ("tests/programs/staged_by_nodes.py", path, tmp_path, PIECE)
+    program = ("tests/programs/data/staged_by_nodes.py", path, tmp_path, PIECE)
     done = launch(NODES, (*program, "killed"))
     assert done.returncode == 128 + signal.SIGKILL, done.stdout
     marks = [folder.read_bytes() for folder in tmp_path.glob("node*/*/*.pieces")]

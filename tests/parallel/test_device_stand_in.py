@@ -174,7 +174,7 @@ def anew_under_way(topology, patch) -> tuple[bool, str]:
     ],
 )
 def test_a_missing_rank_is_named(launch, how, says, env):
-    done = launch(3, ["tests/programs/device_missing_rank.py", how], env=env, timeout=60)
+    done = launch(3, ["tests/programs/arena/device_missing_rank.py", how], env=env, timeout=60)
     assert done.returncode != 0, done.stdout
     assert "all rounds done" not in done.stdout
     assert re.search(rf"rank 2 \(.*\) {says}", done.stdout), done.stdout

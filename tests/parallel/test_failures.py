@@ -31,7 +31,7 @@ def test_a_missing_rank_ends_the_job_by_name_and_nothing_stays(launch, how, tmp_
     before, start = shared_memory(), time.monotonic()
     done = launch(
         3,
-        ["tests/programs/missing_rank.py", how, tmp_path],
+        ["tests/programs/job/missing_rank.py", how, tmp_path],
         env={"HVD_EXT_STALL_TIMEOUT_S": "3"},
         timeout=90,
     )
@@ -49,7 +49,7 @@ def test_a_missing_rank_ends_the_job_by_name_and_nothing_stays(launch, how, tmp_
 
 
 def test_a_programs_own_error_is_the_last_word(launch):
-    done = launch(2, ["tests/programs/missing_rank.py", "late"], timeout=60)
+    done = launch(2, ["tests/programs/job/missing_rank.py", "late"], timeout=60)
     assert done.returncode == 1, done.stdout
     assert "ValueError: loss is NaN" in done.stdout
     assert "signal" not in done.stdout
@@ -119,7 +119,13 @@ def test_what_no_rank_can_train_with_is_said_once_for_all(
     flags = ("--synthetic", "--blocks=1", "--patch=8", "--batch-size=1", "--steps=1", "--threads=1")
     done = launch(
         2,
-        ["tests/programs/features_by_rank.py", features, *flags, "--output", tmp_path / "run"],
+        [
+            "tests/programs/training/features_by_rank.py",
+            features,
+            *flags,
+            "--output",
+            tmp_path / "run",
+        ],
         env={"HVD_EXT_BUCKET_BYTES": bucket_bytes},
     )
     assert done.returncode == code, done.stdout

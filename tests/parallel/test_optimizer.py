@@ -23,39 +23,39 @@ import torch
 )
 def test_a_rank_that_ends_first_waits_for_those_that_use_mpi(launch, np_, arguments):
     """And after hvd.shutdown() an optimizer is not used."""
-    done = launch(np_, ["tests/programs/ends_first.py", *arguments])
+    done = launch(np_, ["tests/programs/optimizer/ends_first.py", *arguments])
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("ok ") == np_
 
 
 def test_a_forked_child_waits_for_no_rank_when_it_ends(launch):
-    done = launch(2, ["tests/programs/forks_child.py"])
+    done = launch(2, ["tests/programs/optimizer/forks_child.py"])
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("ok ") == 2
 
 
 @pytest.mark.parametrize("used", ["nothing", "optimizer", "mpi4py"])
 def test_init_after_shutdown_works_or_is_refused_with_what_to_do(launch, used):
-    done = launch(2, ["tests/programs/starts_again.py", used])
+    done = launch(2, ["tests/programs/optimizer/starts_again.py", used])
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("ok ") == 2
 
 
 def test_an_exchange_that_never_ends_ends_the_job_at_shutdown(launch):
-    done = launch(2, ["tests/programs/left_in_flight.py"])
+    done = launch(2, ["tests/programs/optimizer/left_in_flight.py"])
     assert done.returncode != 0
     assert "rank 1 (node1) did not " in done.stdout
 
 
 def test_waiting_leaves_the_core_unless_the_user_says_otherwise(launch):
-    done = launch(2, ["tests/programs/gives_cores_away.py"])
+    done = launch(2, ["tests/programs/optimizer/gives_cores_away.py"])
     if "no Open MPI" in done.stdout:
         pytest.skip("the MPI library is not Open MPI")
     assert "rank 0 yields" in done.stdout, done.stdout
     assert "rank 1 spins" in done.stdout, done.stdout
 
 
-SCRIPT = "tests/programs/plain_horovod.py"
+SCRIPT = "tests/programs/optimizer/plain_horovod.py"
 
 
 def run_script(launch, path, *prefix, launcher="horovodrun"):

@@ -58,7 +58,9 @@ def test_state_is_asked_for_on_every_rank(comm, hvd, monkeypatch):
 @pytest.mark.long
 def test_state_that_not_every_rank_asks_for_ends_the_job(launch):
     done = launch(
-        2, ["tests/programs/sharded_state.py", "on_rank_0"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}
+        2,
+        ["tests/programs/optimizer/sharded_state.py", "on_rank_0"],
+        env={"HVD_EXT_STALL_TIMEOUT_S": "2"},
     )
     assert done.returncode != 0
     assert "did not reach state_dict() of a sharded optimizer" in done.stdout
@@ -109,6 +111,8 @@ def reread(model, optimizer):
 )
 def test_a_checkpoint_is_resumed_either_way(launch, tmp_path, before, after):
     for kind, count in (before, after):
-        done = launch(count, ["tests/programs/sharded_state.py", kind, tmp_path / "saved.pt"])
+        done = launch(
+            count, ["tests/programs/optimizer/sharded_state.py", kind, tmp_path / "saved.pt"]
+        )
         assert done.returncode == 0, done.stdout
         assert done.stdout.count("ok ") == count

@@ -76,7 +76,10 @@ def test_an_absent_rank_is_named_by_world_rank_and_host(comm, monkeypatch) -> No
 @pytest.mark.long
 def test_an_absent_rank_may_end_the_job(launch: Launch) -> None:
     done = launch(
-        2, ["tests/programs/spatial_absent.py"], env={"HVD_EXT_STALL_TIMEOUT_S": "2"}, timeout=45
+        2,
+        ["tests/programs/spatial/spatial_absent.py"],
+        env={"HVD_EXT_STALL_TIMEOUT_S": "2"},
+        timeout=45,
     )
     assert done.returncode == 75, done.stdout
     assert f"ended: rank 0 ({socket.gethostname()}) did not reach a halo exchange" in done.stdout

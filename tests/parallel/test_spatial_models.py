@@ -11,10 +11,10 @@ import torch
 import hvd_ext.torch as hvd
 from cosmoflow.data import Universes
 from tests.conftest import Launch
-from tests.programs import spatial_memory
+from tests.programs.spatial import spatial_memory
 from tests.support.spatial.split_models import adam, build, cases, split, unsplit, worst
 
-MEMORY = Path(__file__).parents[1] / "programs" / "spatial_memory.py"
+MEMORY = Path(__file__).parents[1] / "programs" / "spatial" / "spatial_memory.py"
 SWEEP = "HVD_EXT_TEST_SWEEP" in os.environ
 TWO, THREE = (pytest.param(size, marks=pytest.mark.long) for size in (2, 3))
 Grid = tuple[int, int, int]

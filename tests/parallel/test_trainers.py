@@ -87,7 +87,7 @@ def runs(folder: Path, photographs: Path) -> Runs:
     (folder / "used").mkdir()
     (folder / "used" / "checkpoint.pt").write_text("precious")
     commands["used"] = ("edsr.train", "--synthetic", "--output", folder / "used")
-    commands["wrong on rank 1"] = ("tests.programs.wrong_on_rank_1",)
+    commands["wrong on rank 1"] = ("tests.programs.training.wrong_on_rank_1",)
     return run_in_turn(2, folder, commands)
 
 

@@ -45,7 +45,7 @@ def test_a_node_without_shared_memory_is_refused_by_all(comm):
 
 @pytest.mark.parametrize("ranks_per_node", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_rank_missing_on_another_node_is_named(launch, ranks_per_node):
-    done = launch(4, ["tests/programs/missing_on_a_node.py", ranks_per_node], timeout=60)
+    done = launch(4, ["tests/programs/arena/missing_on_a_node.py", ranks_per_node], timeout=60)
     assert done.returncode == 75, done.stdout
     assert "rank 3 (node" in done.stdout
     for rank in range(3):

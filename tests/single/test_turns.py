@@ -16,8 +16,12 @@ from hvd_ext.process import descendants
 from testbed import turns
 from testbed.ranks import ROOT, JobError, environment
 
-COMMAND = [sys.executable, str(ROOT / "tests" / "programs" / "takes_turns.py")]
-LAUNCHER = [sys.executable, str(ROOT / "tests" / "programs" / "launches_turns.py"), *COMMAND]
+COMMAND = [sys.executable, str(ROOT / "tests" / "programs" / "job" / "takes_turns.py")]
+LAUNCHER = [
+    sys.executable,
+    str(ROOT / "tests" / "programs" / "job" / "launches_turns.py"),
+    *COMMAND,
+]
 
 
 def test_a_job_rests_while_another_has_its_turn() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import hvprof
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = ROOT / "tests" / "programs"
+PROGRAMS = ROOT / "tests" / "programs" / "hvprof"
 RECORDER = ROOT / "profiling" / "hvprof" / "recorder"
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {

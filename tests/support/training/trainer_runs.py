@@ -64,7 +64,7 @@ def run_in_turn(
     lines = [list(map(str, command)) for command in commands.values()]
     (folder / "commands.json").write_text(json.dumps(lines))
     launcher = LAUNCHERS["hvd-launch"](size) if size else []
-    program = [sys.executable, "-m", "tests.programs.in_turn", str(folder)]
+    program = [sys.executable, "-m", "tests.programs.training.in_turn", str(folder)]
     job = run_to_end([*launcher, *program], rank_environment({}), 200)
     assert job.returncode == 0, job.stdout
     found = {}

@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "../../profiling/hvprof/recorder/decision.h"
-#include "../../profiling/hvprof/recorder/files.h"
+#include "../../../profiling/hvprof/recorder/decision.h"
+#include "../../../profiling/hvprof/recorder/files.h"
 
 enum { RANKS = 4, WITHIN_MS = 8 };
 
