@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Launch
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "allreduce" / "waits_in_a_plan.py"
+PROGRAM = Path(__file__).parents[2] / "programs" / "allreduce" / "waits_in_a_plan.py"
 
 
 @pytest.mark.parametrize("how", ["in_place", "short", "long"])

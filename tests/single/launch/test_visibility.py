@@ -21,7 +21,7 @@ from hvd_launch.rank.environment import RankInfo, rank_info
 from hvd_launch.rank.gpus import rank_environment
 from hvd_launch.rank.visibility import STRATEGIES, pool, view
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SHIM = ROOT / "launch" / "hvd_launch" / "rank" / "set_device_shim"
 
 

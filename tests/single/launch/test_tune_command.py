@@ -16,7 +16,7 @@ OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")
 
 def tune(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hvd_launch", "tune", *arguments]
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     env = {"PYTHONPATH": f"{root}:{root / 'launch'}", "PATH": "/usr/bin:/bin", **variables}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 

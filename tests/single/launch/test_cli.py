@@ -11,7 +11,7 @@ import pytest
 
 from hvd_launch.cli import SUBCOMMANDS, main, parser, separate
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("name", ["", *SUBCOMMANDS])

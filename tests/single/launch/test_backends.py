@@ -25,7 +25,7 @@ from hvd_launch.job import Host, Job, parse_hosts
 from hvd_launch.settings import PRESETS, Setting, render
 from testbed.emulated_hosts import Hosts
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "launch"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "launch"
 OPENMPI_4 = """mpirun (Open MPI) 4.1.8
 
 Report bugs to http://www.open-mpi.org/community/help/

@@ -23,7 +23,7 @@ from edsr.model import edsr, write_architecture
 from tests.support.training.trainer_runs import run_in_turn
 from training.checkpoint import save_checkpoint
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "edsr" / "bicubic.json").read_text())
 
 

@@ -19,8 +19,8 @@ from hvd_ext.data.packed.layout import Field
 from hvd_ext.data.store import store
 from hvd_ext.errors import HvdExtError
 from hvd_ext.units import MIB
-from tests.parallel.test_node_arrays import proportional_bytes
-from tests.parallel.test_regions import memory_files
+from tests.parallel.job.test_node_arrays import proportional_bytes
+from tests.parallel.job.test_regions import memory_files
 from tests.ranks.asserts import parallel_assert
 from tests.support.data.packed_by_rank_0 import packed_by_rank_0
 

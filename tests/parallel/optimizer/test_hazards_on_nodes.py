@@ -1,10 +1,10 @@
-"""The hazards of test_optimizer_hazards.py where every rank is a node by itself."""
+"""The hazards of test_hazards.py where every rank is a node by itself."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.parallel.test_optimizer_hazards import *  # noqa: F403
+from tests.parallel.optimizer.test_hazards import *  # noqa: F403
 
 pytestmark = [
     pytest.mark.ranks(2, env={"HVD_EXT_TEST_RANKS_PER_NODE": "1"}),

@@ -23,7 +23,7 @@ from hvd_launch.simulate import calibration, library, platform, replay, trace
 from hvd_launch.simulate.calibration import Sample
 from hvd_launch.simulate.platform import Platform
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 needs_smpirun = pytest.mark.skipif(
     shutil.which("smpirun") is None, reason="no smpirun: install libsimgrid-dev"
 )

@@ -24,7 +24,7 @@ from hvd_ext.errors import UsageError
 TWO = pytest.param(2, marks=pytest.mark.long)
 pytestmark = [pytest.mark.ranks(TWO, 3), pytest.mark.usefixtures("nodes", "hvd")]
 STEPS = 6
-# Set by test_optimizer_hazards_on_nodes.py, which has these tests too.
+# Set by test_hazards_on_nodes.py, which has these tests too.
 SEVERAL_NODES = "HVD_EXT_TEST_RANKS_PER_NODE" in os.environ
 
 

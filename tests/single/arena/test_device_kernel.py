@@ -20,7 +20,7 @@ from testbed.cuda_stand_in.kernels import compile_for_host
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ARENA = ROOT / "hvd_ext" / "arena" / "cuda"
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 RANKS, BUCKET_BYTES = 3, 1 << 16

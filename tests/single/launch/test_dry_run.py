@@ -13,7 +13,7 @@ import pytest
 
 from hvd_ext.memory import VARIABLES
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Stands for Open MPI's: says its version, or writes down how it was started.
 MPIRUN = """#!{python}
 import json, os, sys

@@ -14,7 +14,7 @@ from tests.conftest import Launch
 from tests.programs.spatial import spatial_memory
 from tests.support.spatial.split_models import adam, build, cases, split, unsplit, worst
 
-MEMORY = Path(__file__).parents[1] / "programs" / "spatial" / "spatial_memory.py"
+MEMORY = Path(__file__).parents[2] / "programs" / "spatial" / "spatial_memory.py"
 SWEEP = "HVD_EXT_TEST_SWEEP" in os.environ
 TWO, THREE = (pytest.param(size, marks=pytest.mark.long) for size in (2, 3))
 Grid = tuple[int, int, int]

@@ -15,7 +15,7 @@ from hvd_launch.job_settings import job_settings
 from hvd_launch.tune.common import jobs
 from hvd_launch.tune.common.target import Target
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Stands for a launcher: tells its environment, which the ranks would have.
 TELLS = "#!/bin/sh\nenv\n"
 

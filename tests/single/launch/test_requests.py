@@ -12,7 +12,7 @@ import pytest
 from hvd_ext.errors import UsageError
 from hvd_launch.cli import main
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -95,7 +95,7 @@ def test_a_container_on_each_host(hosts: Hosts, tmp_path: Path) -> None:
     assert printed.count(SHARED) == 4, printed
 
 
-# How its variables are read: tests/single/test_launch_operator.py.
+# How its variables are read: tests/single/launch/test_operator.py.
 @pytest.mark.long
 def test_an_mpi_operators_job(hosts: Hosts, tmp_path: Path) -> None:
     """The launcher's variables tell hosts, slots and the way there; nothing else is said."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hvd_launch.rank.relay import MARK, OUTPUT_MARK, Lines
 from hvd_launch.run.output import ERRORS, LAST_LINES, OUTPUT, FailedRank, JobOutput, arrived
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # A job without ranks: its launcher is a Python that runs the argument.
 SUPERVISE = """
 import os, sys

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.hvprof.made_recordings import write_job
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HVPROF = [sys.executable, "-m", "hvprof"]
 ENVIRONMENT = {
     **os.environ,

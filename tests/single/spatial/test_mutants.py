@@ -36,7 +36,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-EMULATED, GRIDS = load("test_spatial_emulator"), load("test_spatial_grids")
+EMULATED, GRIDS = load("test_emulator"), load("test_grids")
 
 
 def cases_of(family: str) -> Callable[[], None]:
@@ -114,13 +114,13 @@ def global_ranks(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = {
-    # test_spatial_emulator.py::test_split_layers_compute_what_whole_ones_do[...]
+    # test_emulator.py::test_split_layers_compute_what_whole_ones_do[...]
     "symmetric k//2 halo": (symmetric_halo, cases_of("conv")),
     "halo overwritten, not added": (halo_overwrites, cases_of("conv")),
     "zero padding inside": (zeros_inside, cases_of("conv")),
     "unweighed batch norm": (unweighed_batch_norm, cases_of("norm")),
     "detached halo": (detached_halo, cases_of("transposed")),
-    # test_spatial_grids.py::test_sample_groups_do_not_mix
+    # test_grids.py::test_sample_groups_do_not_mix
     "global rank for group rank": (global_ranks, GRIDS.test_sample_groups_do_not_mix),
 }
 
