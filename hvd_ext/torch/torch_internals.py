@@ -1,8 +1,8 @@
 """The private behaviour of torch that the optimizer needs, a function or class each.
 
 No other file of hvd_ext.torch uses a private name of torch; those of Horovod stand in horovods.py.
-When a release of torch changes one of these, its test in tests/single/test_torch_internals.py
-fails, and this file is the one to fix.
+When a release of torch changes one of these, its test fails, in
+tests/single/optimizer/test_torch_internals.py, and this file is the one to fix.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 # By its path: hvd_ext.torch needs Horovod, and this file of it does not.
-_PATH = Path(__file__).resolve().parents[2] / "hvd_ext" / "torch" / "torch_internals.py"
+_PATH = Path(__file__).resolve().parents[3] / "hvd_ext" / "torch" / "torch_internals.py"
 _spec = importlib.util.spec_from_file_location("torch_internals", _PATH)
 assert _spec
 assert _spec.loader
