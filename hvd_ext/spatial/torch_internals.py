@@ -77,7 +77,7 @@ def overloads(operation: Any) -> Any:
 
 def become(tensor: Tensor, cls: type[Tensor]) -> None:
     """Make a tensor an object of another subclass; who has a reference to it sees that."""
-    tensor.__class__ = cls  # type: ignore[assignment]
+    tensor.__class__ = cls
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
