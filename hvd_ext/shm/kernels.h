@@ -21,6 +21,11 @@ typedef void kernel(const char *const *in, int n_in, char *const *out, int n_out
 #define LESS(a, b) ((b) < (a) ? (b) : (a))
 #define MORE(a, b) ((b) > (a) ? (b) : (a))
 #define MULTIPLY(a, b) ((a) * (b))
+/* The first of two NaN, which CPU and compiler would choose each as they like. */
+#define ADD_HALVES(a, b) first_nan(a, (a) + (b))
+#define MULTIPLY_HALVES(a, b) first_nan(a, (a) * (b))
+
+static inline float first_nan(float a, float combined) { return a != a ? a : combined; }
 
 #define DEFINE(NAME, STORED, HELD, LOAD, STORE, COMBINE, SCALE)                         \
     VECTOR static void NAME(const char *const *in, int n_in, char *const *out,          \
@@ -50,25 +55,25 @@ typedef void kernel(const char *const *in, int n_in, char *const *out, int n_out
         }                                                                               \
     }
 
-#define DEFINE_ALL(NAME, STORED, HELD, LOAD, STORE, SCALE)                              \
-    DEFINE(sum_##NAME, STORED, HELD, LOAD, STORE, ADD, SCALE)                           \
+#define DEFINE_ALL(NAME, STORED, HELD, LOAD, STORE, SUM, PRODUCT, SCALE)                \
+    DEFINE(sum_##NAME, STORED, HELD, LOAD, STORE, SUM, SCALE)                           \
     DEFINE(min_##NAME, STORED, HELD, LOAD, STORE, LESS, SCALE)                          \
     DEFINE(max_##NAME, STORED, HELD, LOAD, STORE, MORE, SCALE)                          \
-    DEFINE(product_##NAME, STORED, HELD, LOAD, STORE, MULTIPLY, SCALE)
+    DEFINE(product_##NAME, STORED, HELD, LOAD, STORE, PRODUCT, SCALE)
 
-DEFINE_ALL(float32, float, float, SAME, SAME, TIMES)
-DEFINE_ALL(float64, double, double, SAME, SAME, TIMES)
-DEFINE_ALL(float16, uint16_t, float, from_half, to_half, TIMES)
-DEFINE_ALL(bfloat16, uint16_t, float, from_bfloat, to_bfloat, TIMES)
+DEFINE_ALL(float32, float, float, SAME, SAME, ADD, MULTIPLY, TIMES)
+DEFINE_ALL(float64, double, double, SAME, SAME, ADD, MULTIPLY, TIMES)
+DEFINE_ALL(float16, uint16_t, float, from_half, to_half, ADD_HALVES, MULTIPLY_HALVES, TIMES)
+DEFINE_ALL(bfloat16, uint16_t, float, from_bfloat, to_bfloat, ADD_HALVES, MULTIPLY_HALVES, TIMES)
 /* Whole numbers wrap around, as in MPI and numpy: compiled with -fwrapv, that is defined. */
-DEFINE_ALL(int64, int64_t, int64_t, SAME, SAME, SAME)
-DEFINE_ALL(int32, int32_t, int32_t, SAME, SAME, SAME)
-DEFINE_ALL(int8, int8_t, int8_t, SAME, SAME, SAME)
-DEFINE_ALL(uint8, uint8_t, uint8_t, SAME, SAME, SAME)
+DEFINE_ALL(int64, int64_t, int64_t, SAME, SAME, ADD, MULTIPLY, SAME)
+DEFINE_ALL(int32, int32_t, int32_t, SAME, SAME, ADD, MULTIPLY, SAME)
+DEFINE_ALL(int8, int8_t, int8_t, SAME, SAME, ADD, MULTIPLY, SAME)
+DEFINE_ALL(uint8, uint8_t, uint8_t, SAME, SAME, ADD, MULTIPLY, SAME)
 
 #define ROW(NAME) {sum_##NAME, min_##NAME, max_##NAME, product_##NAME}
 /* In the order of DTYPES in dtypes.py and of OPERATIONS in window.py. */
-static kernel *const KERNELS[][4] = {ROW(float32), ROW(float64), ROW(float16), ROW(bfloat16),
+static kernel *KERNELS[][4] = {ROW(float32), ROW(float64), ROW(float16), ROW(bfloat16),
                                      ROW(int64),   ROW(int32),   ROW(int8),    ROW(uint8)};
 static const int ITEM_BYTES[] = {4, 8, 2, 2, 8, 4, 1, 1};
 

@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels.h"
+#include "forms.h"
 
 enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 30, LOOK_AGAIN_NS = 200000000 };
 enum { LINE = 64 };

@@ -7,13 +7,13 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import align_up, shard
 from hvd_ext.shm.libc import address
-from hvd_ext.shm.regions import WindowError, map_regions
+from hvd_ext.shm.library import load_library
+from hvd_ext.shm.regions import map_regions
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -265,31 +265,3 @@ def _half_bytes(message_bytes: int) -> int:
     # One-shot up to here: every rank combines all parts itself. A longer message is
     # two-shot, in pieces that stay in the cache, and each rank combines its shard.
     return align_up(message_bytes) if message_bytes <= SHORT_BYTES else PIECE_BYTES
-
-
-def load_library() -> ctypes.CDLL:
-    """What is compiled of this package.
-
-    Raises:
-        WindowError: it cannot be loaded.
-    """
-    path = Path(__file__).with_name("libwindow.so")
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise WindowError(
-            f"{path.name} cannot be loaded ({error}): install hvd-ext again"
-        ) from None
-    address, ticket, timeout_s = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
-    library.window_ready.argtypes = [address, ticket]
-    library.window_ready.restype = None
-    library.window_meet.argtypes = [address, ticket, timeout_s]
-    library.window_reduce.argtypes = [address, address, ticket, timeout_s]
-    library.window_publish.argtypes = [address, address]
-    library.window_publish.restype = None
-    library.window_done.argtypes = [address, ticket]
-    library.window_done.restype = None
-    library.window_finish.argtypes = [address, ticket, timeout_s]
-    library.flag_raise.argtypes = library.flag_is_raised.argtypes = [address]
-    library.flag_raise.restype = None
-    return library
