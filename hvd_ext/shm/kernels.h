@@ -11,7 +11,7 @@ enum { BLOCK_BYTES = 1024 };
 /* A kernel combines `n_in` arrays in their order, so that the bits do not depend on
  * who combines, multiplies by `scale`, and writes the result to `n_out` arrays. It
  * works in blocks so short that those of all ranks stay in the first-level cache. 16-bit
- * floats are combined as 32-bit ones, and rounded once. */
+ * floats are combined as 32-bit ones, and rounded once. Arrays may begin anywhere. */
 typedef void kernel(const char *const *in, int n_in, char *const *out, int n_out,
                     uint64_t count, double scale);
 
@@ -30,17 +30,18 @@ static inline float first_nan(float a, float combined) { return a != a ? a : com
 #define DEFINE(NAME, STORED, HELD, LOAD, STORE, COMBINE, SCALE)                         \
     VECTOR static void NAME(const char *const *in, int n_in, char *const *out,          \
                             int n_out, uint64_t count, double scale) {                  \
+        typedef STORED stored __attribute__((aligned(1)));                              \
         enum { BLOCK = BLOCK_BYTES / sizeof(HELD) };                                    \
         HELD held[BLOCK];                                                               \
         const HELD factor = (HELD)scale;                                                \
         (void)factor;                                                                   \
         for (uint64_t at = 0; at < count; at += BLOCK) {                                \
             const uint64_t n = count - at < BLOCK ? count - at : BLOCK;                 \
-            const STORED *a = (const STORED *)in[0] + at;                               \
+            const stored *a = (const stored *)in[0] + at;                               \
             if (n_in == 1)                                                              \
                 for (uint64_t i = 0; i < n; i++) held[i] = LOAD(a[i]);                  \
             for (int r = 1; r < n_in; r++) {                                            \
-                const STORED *b = (const STORED *)in[r] + at;                           \
+                const stored *b = (const stored *)in[r] + at;                           \
                 if (r == 1)                                                             \
                     for (uint64_t i = 0; i < n; i++)                                    \
                         held[i] = (HELD)COMBINE(LOAD(a[i]), LOAD(b[i]));                \
@@ -49,7 +50,7 @@ static inline float first_nan(float a, float combined) { return a != a ? a : com
                         held[i] = (HELD)COMBINE(held[i], LOAD(b[i]));                   \
             }                                                                           \
             for (int r = 0; r < n_out; r++) {                                           \
-                STORED *to = (STORED *)out[r] + at;                                     \
+                stored *to = (stored *)out[r] + at;                                     \
                 for (uint64_t i = 0; i < n; i++) to[i] = (STORED)STORE(SCALE(held[i])); \
             }                                                                           \
         }                                                                               \

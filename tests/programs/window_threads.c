@@ -44,12 +44,13 @@ static void *rank(void *number)
         for (int r = 0; r < RANKS; r++) sum += (float)(r + round);
         /* Anywhere: short, in one shot; long, in pieces. */
         struct exchange x = {.offset = PLACE, .count = SHORT, .local = 1, .scale = 1};
-        struct call c = {&w, &x, (char *)buffer, ticket, 60};
+        struct call c = {&w, &x, (char *)buffer, ticket, 60, 0, 0};
         for (int i = 0; i < SHORT; i++) buffer[i] = mine;
         check(window_call(&c), buffer, SHORT, sum, "one shot");
         x.count = LONG;
+        c.piece = PLACE;
         for (int i = 0; i < LONG; i++) buffer[i] = mine;
-        check(window_call(&c), buffer, LONG, sum, "two shot");
+        check(window_call(&c), buffer, LONG, sum, "push");
         /* In the window: ready first, reduced later, as a bucket of gradients is. */
         float *own = (float *)(data[me] + 2 * PLACE);
         for (int i = 0; i < LONG; i++) own[i] = mine;

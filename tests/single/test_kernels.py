@@ -17,7 +17,7 @@ import hvd_ext.shm
 from hvd_ext.allreduce.half import narrow, widen
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
-from hvd_ext.shm.library import FORMS, use_kernels
+from hvd_ext.shm.library import FORMS, load_library, use_kernels
 from hvd_ext.shm.window import OPERATIONS
 
 PATTERNS = np.arange(1 << 16, dtype=np.uint16)
@@ -139,3 +139,15 @@ def test_a_form_that_is_not_there_is_refused(forms: dict[str, ctypes.CDLL]) -> N
     for form in ("neon", *(form for form in FORMS if form not in forms)):
         with pytest.raises(UsageError, match=f"HVD_EXT_KERNELS='{form}'.*unset it"):
             use_kernels(forms["scalar"], form)
+
+
+def test_a_variable_names_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_library.cache_clear()
+    monkeypatch.setenv("HVD_EXT_KERNELS", "avx1024")
+    try:
+        with pytest.raises(UsageError, match="HVD_EXT_KERNELS='avx1024'"):
+            load_library()
+        monkeypatch.setenv("HVD_EXT_KERNELS", "scalar")
+        load_library()
+    finally:
+        load_library.cache_clear()
