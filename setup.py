@@ -60,8 +60,7 @@ class BuildLibraries(Command):
         shared = ["-shared", "-fPIC", "-pthread"]
         # The recorder is preloaded into programs without MPI too: it must not bring one.
         for (source, library), command in (
-            # Loops with conditions become vectors.
-            (WINDOW, [*cc, "-O3", "-fwrapv", "-fno-trapping-math", *shared]),
+            (WINDOW, [*cc, "-O3", "-fwrapv", *shared]),
             (NATIVE, [*cc, "-O2", *shared]),
             # One rounding for each operation, whatever the CPU can do.
             (CODEC, [*cc, "-O3", "-fwrapv", "-ffp-contract=off", *shared]),

@@ -30,18 +30,28 @@
 
 #include "forms.h"
 
-enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 30, LOOK_AGAIN_NS = 200000000 };
-enum { LINE = 64 };
-enum mark { READY, DONE };
+enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 250, LOOK_AGAIN_NS = 200000000 };
+enum { LINE = 64, PAYLOAD = 56 };
+/* EVEN and ODD: with such a ticket, of which the part lies in the same cache line. */
+enum mark { READY, DONE, EVEN, ODD };
 enum outcome { OVER, TIMED_OUT, DIED, REDUCED };
 
 struct control {
     _Atomic uint64_t reached[2]; /* tickets this rank is ready with, and done with */
     char pad0[48];
     _Atomic uint32_t bell;      /* futex word, rung when what is awaited comes */
-    _Atomic uint64_t awaits[2]; /* the ticket this rank sleeps for; 0: awake */
-    char pad1[40];
+    _Atomic uint64_t awaits[4]; /* the ticket this rank sleeps for; 0: awake */
+    char pad1[24];
+    char token[LINE]; /* of regions.py */
+    struct {
+        _Atomic uint64_t reached;
+        char part[PAYLOAD];
+    } line[2];
 };
+
+static _Atomic uint64_t *mark_of(struct control *c, enum mark mark) {
+    return mark < EVEN ? &c->reached[mark] : &c->line[mark - EVEN].reached;
+}
 
 struct window {
     int32_t rank, size;
@@ -78,7 +88,7 @@ static void futex_wake(_Atomic uint32_t *word) {
 }
 
 static void reach(struct window *w, enum mark mark, uint64_t ticket) {
-    uint64_t before = atomic_exchange(&w->control[w->rank]->reached[mark], ticket);
+    uint64_t before = atomic_exchange(mark_of(w->control[w->rank], mark), ticket);
     for (int r = 0; r < w->size; r++) {
         struct control *peer = w->control[r];
         uint64_t awaited = atomic_load(&peer->awaits[mark]);
@@ -90,13 +100,13 @@ static void reach(struct window *w, enum mark mark, uint64_t ticket) {
 }
 
 static uint64_t reached(const struct window *w, enum mark mark) {
-    return atomic_load(&w->control[w->rank]->reached[mark]);
+    return atomic_load(mark_of(w->control[w->rank], mark));
 }
 
 static int find_missing(struct window *w, enum mark mark, uint64_t ticket) {
     int missing = 0;
     for (int r = 0; r < w->size; r++) {
-        w->missing[r] = atomic_load(&w->control[r]->reached[mark]) < ticket;
+        w->missing[r] = atomic_load(mark_of(w->control[r], mark)) < ticket;
         missing += w->missing[r];
     }
     return missing;
@@ -117,13 +127,13 @@ static int find_dead(struct window *w) {
  * is waited for is gone. */
 static enum outcome wait_for_all(struct window *w, enum mark mark, uint64_t ticket,
                                  double timeout_s) {
-    if (!find_missing(w, mark, ticket)) return OVER;
+    for (int looks = 0; looks < LOOKS_BEFORE_YIELD; looks++)
+        if (!find_missing(w, mark, ticket)) return OVER;
     struct control *own = w->control[w->rank];
     double start = now_s();
-    for (int looks = 0; now_s() - start < 1e-9 * SPIN_NS; looks++) {
+    while (now_s() - start < 1e-9 * SPIN_NS) {
+        sched_yield(); /* Who is waited for may be waiting for this core. */
         if (!find_missing(w, mark, ticket)) return OVER;
-        /* Who is waited for may be waiting for this core. */
-        if (looks > LOOKS_BEFORE_YIELD) sched_yield();
     }
     for (;;) {
         atomic_store(&own->awaits[mark], ticket);
@@ -203,21 +213,28 @@ static int exchange_all(struct window *w, struct exchange *x, uint64_t ticket, d
     return wait_for_all(w, DONE, ticket, timeout_s);
 }
 
+/* Where a rank's part of a short message lies: in two places alternately. Who is ready with
+ * this ticket has read what lay in the other place. The shortest lies beside the ticket, so that
+ * one cache line goes from each rank to each other. */
+static char *part_of(const struct window *w, const struct exchange *x, int rank, uint64_t ticket) {
+    if (x->count * ITEM_BYTES[x->dtype] <= PAYLOAD) return w->control[rank]->line[ticket & 1].part;
+    return w->data[rank] + (ticket & 1) * x->offset;
+}
+
 /* The exchange of a short message that lies anywhere: every rank puts its part into
- * the window and combines all parts itself, so it is enough that all are ready. Parts
- * go into two places alternately: who is ready with this ticket has read what lay in the
- * other place. */
+ * the window and combines all parts itself, so it is enough that all are ready. */
 static int one_shot(struct window *w, struct exchange *x, char *buffer, uint64_t ticket,
                     double timeout_s) {
-    uint64_t place = (ticket & 1) * x->offset;
-    if (reached(w, READY) < ticket) {
-        memcpy(w->data[w->rank] + place, buffer, x->count * ITEM_BYTES[x->dtype]);
-        reach(w, READY, ticket);
+    uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
+    enum mark mark = bytes > PAYLOAD ? READY : ticket & 1 ? ODD : EVEN;
+    if (reached(w, mark) < ticket) {
+        memcpy(part_of(w, x, w->rank, ticket), buffer, bytes);
+        reach(w, mark, ticket);
     }
-    enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
+    enum outcome gave_up = wait_for_all(w, mark, ticket, timeout_s);
     if (gave_up) return gave_up;
     const char *parts[w->size];
-    for (int r = 0; r < w->size; r++) parts[r] = w->data[r] + place;
+    for (int r = 0; r < w->size; r++) parts[r] = part_of(w, x, r, ticket);
     KERNELS[x->dtype][x->operation](parts, w->size, &buffer, 1, x->count, x->scale);
     return OVER;
 }

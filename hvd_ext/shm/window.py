@@ -274,8 +274,8 @@ def staging_bytes(message_bytes: int, ranks: int) -> int:
 def short_bytes(ranks: int) -> int:
     """The longest message outside the window of which every rank combines all parts itself.
 
-    That saves one wait for all ranks, and reads all parts on every rank. Two ranks wait less
-    than they would read from some 2 KiB on. Three and more share cores more often, so that a
-    wait costs a change of threads.
+    That saves one wait for all ranks, and reads all parts on every rank. Two ranks, each with a
+    core, wait for less time than they would read from 1 to 2 KiB on. Four that shared two cores
+    did from 4 KiB on, where a wait changes threads.
     """
-    return (2 if ranks == 2 else 4) * KIB
+    return (1 if ranks == 2 else 4) * KIB

@@ -17,11 +17,12 @@ from hvd_ext.shm.window import OPERATIONS, PIECE_BYTES, short_bytes
 
 pytestmark = pytest.mark.ranks(2, 3, pytest.param(4, marks=pytest.mark.long))
 GUARD = 64
+PAYLOAD_BYTES = 56  # PAYLOAD of window.c
 
 
 def lengths(ranks: int, item_bytes: int) -> Iterator[int]:
-    """Elements: around the longest short message, a line, and a piece."""
-    for edge in (64, short_bytes(ranks), PIECE_BYTES, 2 * PIECE_BYTES):
+    """Elements: around the longest message in a ticket's line, the longest short one, a piece."""
+    for edge in (PAYLOAD_BYTES, short_bytes(ranks), PIECE_BYTES, 2 * PIECE_BYTES):
         yield from (edge // item_bytes - 1, edge // item_bytes, edge // item_bytes + 1)
 
 
@@ -46,7 +47,7 @@ def test_the_bits_are_the_arenas(topology, dtype, operation):
         start = (0, item, 1)[number % 3]
         plan, memory = planned(topology, count, dtype, operation, start)
         arena = PersistentAllreduce.in_arena(topology, count, dtype, operation)
-        for _ in range(3):
+        for _ in range(2):
             bits = rng.integers(0, 256, count * item, np.uint8)
             if item > 2:  # whose NaN are the CPU's and the compiler's
                 numbers = rng.integers(-9, 9, count).astype(DTYPES[dtype].stored_as) / 3
@@ -93,3 +94,17 @@ def test_only_peers_shards_are_copied_into_the_window(topology):
     begin, end = shard(count, world.size, world.rank, 4)
     assert not window[begin:end].any(), "this rank's shard is in its window"
     np.testing.assert_array_equal(np.delete(window, slice(begin, end)), buffer[0])
+
+
+def test_the_shortest_messages_go_with_their_ticket(topology):
+    """In one cache line: none of their data is in the window's."""
+    ranks, rank = topology.world.size, topology.world.rank
+    for count, beside in ((PAYLOAD_BYTES // 4, True), (PAYLOAD_BYTES // 4 + 1, False)):
+        buffer = np.zeros(count, np.float32)
+        exchange = SharedMemoryExchange(topology, buffer, "sum", "float32", 60.0)
+        for call in range(5):
+            buffer[:] = rank + call + 1
+            assert exchange.run() == 0
+            np.testing.assert_array_equal(buffer, ranks * (ranks + 1) / 2 + ranks * call)
+        window = np.frombuffer(exchange._window.data, np.float32, count)
+        assert (not window.any()) == beside

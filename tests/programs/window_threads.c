@@ -9,7 +9,7 @@
 
 #include "window.c"
 
-enum { RANKS = 3, ROUNDS = 200, SHORT = 64, LONG = 5000, PLACE = 4096 };
+enum { RANKS = 3, ROUNDS = 200, SHORTEST = PAYLOAD / 4, SHORT = 64, LONG = 5000, PLACE = 4096 };
 
 static struct control control[RANKS];
 static struct control *controls[RANKS];
@@ -47,6 +47,12 @@ static void *rank(void *number)
         struct call c = {&w, &x, (char *)buffer, ticket, 60, 0, 0};
         for (int i = 0; i < SHORT; i++) buffer[i] = mine;
         check(window_call(&c), buffer, SHORT, sum, "one shot");
+        /* So short that it lies beside its ticket, again and again. */
+        x.count = SHORTEST;
+        for (int again = 0; again < 4; again++) {
+            for (int i = 0; i < SHORTEST; i++) buffer[i] = mine;
+            check(window_call(&c), buffer, SHORTEST, sum, "beside the ticket");
+        }
         x.count = LONG;
         c.piece = PLACE;
         for (int i = 0; i < LONG; i++) buffer[i] = mine;
