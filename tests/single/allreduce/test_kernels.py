@@ -21,7 +21,7 @@ from hvd_ext.shm.library import FORMS, load_library, use_kernels
 from hvd_ext.shm.window import OPERATIONS
 
 PATTERNS = np.arange(1 << 16, dtype=np.uint16)
-SOURCE = Path(__file__).parents[1] / "programs" / "kernels.c"
+SOURCE = Path(__file__).parents[2] / "programs" / "arena" / "kernels.c"
 SCALES = (1.0, 1 / 3, 3.0e-5)
 
 
