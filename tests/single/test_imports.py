@@ -23,7 +23,7 @@ FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
     *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli", "hvd_ext.schedules"),
     *("hvd_ext.memory", "hvd_ext.node_memory", "hvd_ext.statistics", "hvd_ext.variables"),
-    "hvd_ext.version",
+    *("hvd_ext.version", "hvd_ext.allreduce_work"),
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
@@ -52,10 +52,6 @@ HVPROF: dict[str, set[str]] = {
     "hvprof.format": {*_RECORDED, "hvprof.recording.model"},
     "hvprof.recording": _LOADED,
     "hvprof.analysis": {*_LOADED, "scipy"},
-    # The formulas of the algorithms stand with them, and import no MPI.
-    "hvprof.analysis.replay": {
-        *(*_LOADED, "hvprof.analysis", "hvd_ext.allreduce.cost", "hvd_ext.allreduce.work"),
-    },
     # Times the layers of a model, and imports torch when it is asked to.
     "hvprof.analysis.layer_timing": {*FACTS, "hvprof.analysis.layers", "torch"},
     "hvprof.importers": _LOADED,
@@ -84,7 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # From here on each room knows those above it.
     "hvd_ext.job": MPI,
     "hvd_ext.shm": {*MPI, "hvd_ext.job"},
-    "hvd_ext.allreduce": {*MPI, "hvd_ext.job", "hvd_ext.shm", "cupy", "scipy"},
+    "hvd_ext.allreduce": {*MPI, "hvd_ext.job", "hvd_ext.shm", "cupy"},
     # Read by the launcher too; an algorithm's file is imported when it is used.
     "hvd_ext.allreduce.table": {*FACTS, "hvd_ext.allreduce.algorithms"},
     "hvd_ext.allreduce.report": {*MPI, "hvd_ext.allreduce", "rich"},

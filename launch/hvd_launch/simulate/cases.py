@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE, cost
+from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE
 from hvd_ext.allreduce.table import Choices, Row
+from hvd_ext.allreduce_work import work
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes
 from hvd_launch.simulate import trace
@@ -168,11 +169,11 @@ def _choices(times: Times) -> Choices:
 def _formula_s(
     platform: Platform, situation: Situation, algorithm: str, message_bytes: int
 ) -> float:
-    work = cost(algorithm)(situation.size, message_bytes)
+    done = work(algorithm, situation.size, message_bytes)
     message_s = (2 * platform.latency_us + 2 * platform.message_us) * 1e-6
     byte_s = 8e-9 * situation.sharing / platform.link_gbit + 2e-9 * platform.byte_ns
     return (
-        message_s * work.messages
-        + byte_s * work.sent_bytes
-        + 1e-9 * platform.combine_ns * work.reduced_bytes
+        message_s * done.messages
+        + byte_s * done.sent_bytes
+        + 1e-9 * platform.combine_ns * done.reduced_bytes
     )

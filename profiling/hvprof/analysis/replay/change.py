@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_ext.allreduce.cost import work
+from hvd_ext.allreduce_work import work
 from hvprof.analysis.replay.network import Line, algorithm_of, bursts
 from hvprof.analysis.replay.replay import Moved, Recorded
 from hvprof.analysis.replay.timeline import Exchange
@@ -25,7 +25,7 @@ class WhatIf:
     Attributes:
         bandwidth: factor on the bytes that pass in a second.
         latency: factor on the time of an exchange without bytes; latency_s: that time itself.
-        algorithm: one of hvd_ext.allreduce.cost.FORMULAS.
+        algorithm: one of hvd_ext.allreduce_work.FORMULAS.
         bucket_bytes: of the buckets that the gradients are cut into.
         exchange: False: nothing is exchanged.
     """

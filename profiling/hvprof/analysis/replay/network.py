@@ -1,8 +1,8 @@
-"""What the recorded exchanges took: latency + bytes x time of a byte.
+"""Time of the recorded exchanges: latency + bytes x time of a byte.
 
-The line is fitted as hvd_ext.allreduce.cost does. Exchanges of one length, or whose times say
-nothing of their lengths, cannot tell latency from bytes: then there are two lines, and the truth
-is between them.
+The line is fitted as in `rates`. Exchanges of one length, or whose times do not depend on their
+lengths, cannot separate latency from bytes: then there are two lines, and the truth is between
+them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvd_ext.allreduce.cost import FORMULAS, Rates, fit_works, work
-from hvd_ext.allreduce.work import Work
+from hvd_ext.allreduce_work import FORMULAS, Work, work
 from hvd_ext.errors import UsageError
+from hvprof.analysis.replay.rates import Rates, fit
 from hvprof.analysis.replay.replay import Moved, take_apart
 from hvprof.analysis.replay.timeline import Exchange, JobStep
 
@@ -156,10 +156,10 @@ def _tells_lengths(known: Sequence[_Burst]) -> bool:
 def _fit(known: Sequence[_Burst]) -> Rates:
     """The least absolute relative error, which stalls of a few do not bend, by least squares."""
     works, times_s = [one.work for one in known], [one.time_s for one in known]
-    rates = fit_works(works, times_s)
+    rates = fit(works, times_s)
     for _ in range(_ROUNDS):
         errors = [abs(rates.time_s(one.work) / one.time_s - 1) for one in known]
-        rates = fit_works(works, times_s, [1 / max(error, _EXACT) for error in errors])
+        rates = fit(works, times_s, [1 / max(error, _EXACT) for error in errors])
     return rates
 
 
