@@ -17,7 +17,7 @@ from hvprof.analysis.wait_time import waiting
 from hvprof.cli import main
 from hvprof.format.trace import load_trace
 from hvprof.importers.horovod_timeline import import_timeline
-from hvprof.recording.model import RegistrationCache
+from hvprof.model import RegistrationCache
 from hvprof.reporters.header import warnings
 from hvprof.reporters.perfetto import write_chrome
 from tests.recorded import (

@@ -11,7 +11,7 @@ import hvprof
 from hvprof.analysis.contention import StepParts, parts_by_rank
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
-from hvprof.recording.model import Region, Step
+from hvprof.model import Region, Step
 from tests.made_recordings import write_job
 
 # Of each step of each rank: it computes for 200 ms, 80 of them without its core.

@@ -23,7 +23,7 @@ from hvprof.cli import main
 from hvprof.format.bins import bin_edges
 from hvprof.format.layout import CELL, FIXED
 from hvprof.format.writer import encode_rank
-from hvprof.recording.model import Cell, RankRecording
+from hvprof.model import Cell, RankRecording
 from hvprof.reporters import terminal
 from hvprof.reporters.comparison import render
 from hvprof.reporters.json_csv import as_json

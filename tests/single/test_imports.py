@@ -40,16 +40,16 @@ SPATIAL: dict[str, set[str]] = {
     **dict.fromkeys({*_TENSORS, "hvd_ext.spatial.hyperslab", "hvd_ext.spatial.layers"}, _LAYERS),
     "hvd_ext.spatial.convert": {*_LAYERS, "hvd_ext.spatial.layers"},
 }
-_RECORDED = {*FACTS, "numpy", "hvprof.text"}
+_RECORDED = {*FACTS, "numpy", "hvprof.text", "hvprof.model"}
 _LOADED = {*_RECORDED, "hvprof.format", "hvprof.recording"}
 _REPORTED = {*_LOADED, "hvprof.analysis", "hvprof.reporters"}
 HVPROF: dict[str, set[str]] = {
     "hvprof.text": set(),
     "hvprof.format.bins": set(),
     "hvprof.format.key": {"numpy"},
-    "hvprof.recording.model": set(),
+    "hvprof.model": set(),
     "hvprof.annotate": FACTS,
-    "hvprof.format": {*_RECORDED, "hvprof.recording.model"},
+    "hvprof.format": _RECORDED,
     "hvprof.recording": _LOADED,
     "hvprof.analysis": {*_LOADED, "scipy"},
     # Times the layers of a model, and imports torch when it is asked to.

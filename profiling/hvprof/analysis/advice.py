@@ -19,7 +19,7 @@ from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 # Less than this share of the run is not worth an hour of anyone's time.
 _WORTH_PERCENT = 2.0

@@ -20,7 +20,7 @@ from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
 from hvprof.analysis.wait_split import Split, split
 from hvprof.analysis.wait_time import waiting
 from hvprof.format.key import TRAFFIC
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hvprof.analysis.summary import Row
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 
 def knob_of(library: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from hvprof.analysis.bootstrap import CONFIDENCE, Sample, weigh
 from hvprof.analysis.contention import StepParts, mean_parts
 from hvprof.analysis.inputs import RecordedRun, run_of
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 COMPARISON_VERSION = 2
 TOTAL = "total"

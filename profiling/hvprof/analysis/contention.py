@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hvprof.recording.model import RankRecording, Recording, Step
+from hvprof.model import RankRecording, Recording, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvprof.analysis.contention import Host, hosts
-from hvprof.recording.model import RankRecording, Recording
+from hvprof.model import RankRecording, Recording
 
 # As the recorder calls what hooks take of a step (hvd_ext.events.HandingOver).
 _HOOKS = "handing over"

@@ -12,8 +12,8 @@ from typing import Any
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row, rows
+from hvprof.model import Recording
 from hvprof.recording.load import META_NAME, RANK_FILES, load
-from hvprof.recording.model import Recording
 from hvprof.text import printable
 
 # Of the JSON that reports are written as.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Exposed
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 
 @dataclass(frozen=True, slots=True)

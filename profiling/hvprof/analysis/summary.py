@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.units import KIB, MIB, format_bytes
 from hvprof.format.bins import bucket_edges_s
-from hvprof.recording.model import Cell, Recording, Region
+from hvprof.model import Cell, Recording, Region
 
 # A run is cut into so many blocks, for comparisons that have one run a side.
 BLOCKS = 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hvprof.analysis.collectives import COLLECTIVES, UNEVEN
 from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.analysis.wait_time import Waiting
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 # What all ranks need equally long for, if none is late.
 _EVEN = COLLECTIVES - UNEVEN

@@ -26,7 +26,7 @@ from hvprof.analysis.collectives import COLLECTIVES, FROM_ROOT
 from hvprof.format.bins import BINS, bin_edges
 from hvprof.format.key import REGION, SOURCES, decode_all
 from hvprof.format.trace import RankTrace, load_trace
-from hvprof.recording.model import Cell, Recording
+from hvprof.model import Cell, Recording
 
 _COLUMNS = np.dtype(
     [

@@ -10,8 +10,8 @@ from hvd_ext.errors import UsageError
 from hvprof.analysis.projection.points import Point, read_points, recorded_point
 from hvprof.analysis.projection.projection import project
 from hvprof.commands.shared import add_html, console, print_json, write_page
+from hvprof.model import Recording
 from hvprof.recording.load import load
-from hvprof.recording.model import Recording
 from hvprof.reporters.projection import as_json, projection_page, render
 
 HELP = "project throughput to more ranks"

@@ -25,7 +25,7 @@ from hvprof.format.layout import (
     STEP_TIMES,
     VERSION,
 )
-from hvprof.recording.model import (
+from hvprof.model import (
     Cell,
     ClockOffset,
     Communicator,

@@ -11,7 +11,7 @@ from hvd_ext.errors import UsageError
 from hvprof.format.key import REGION, SOURCES, decode_all
 from hvprof.format.layout import EVENT, VERSION
 from hvprof.format.reader import Tables, read_bytes, read_tables
-from hvprof.recording.model import RankRecording, Recording
+from hvprof.model import RankRecording, Recording
 
 _MAGIC = b"hvtrace\n"
 Events = NDArray[np.void]

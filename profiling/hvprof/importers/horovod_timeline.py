@@ -20,7 +20,7 @@ from hvd_ext.errors import UsageError
 from hvprof.format.bins import bin_edges, bin_index, bucket_index
 from hvprof.format.layout import BLOCKS
 from hvprof.format.writer import encode_rank, rank_path
-from hvprof.recording.model import Cell, RankRecording
+from hvprof.model import Cell, RankRecording
 from hvprof.recording.session import prepare_directory, write_meta
 
 # The activities that are an exchange, by whoever carries it out.

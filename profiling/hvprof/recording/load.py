@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hvd_ext.errors import UsageError
 from hvprof.format.reader import read_rank
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 from hvprof.recording.secrets import hide_secrets
 from hvprof.text import printable
 

@@ -8,7 +8,7 @@ from itertools import islice
 from hvd_ext.units import format_bytes
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.free_communication import FreeSpeedup
-from hvprof.recording.model import Recording, Step
+from hvprof.model import Recording, Step
 
 # What a step is made of: names as shown, and the attributes of StepParts.
 STEP_PARTS = {

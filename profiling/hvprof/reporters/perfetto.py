@@ -11,7 +11,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.files import atomic_path
 from hvprof.format.key import REGION, SOURCES, TRAFFIC, decode
 from hvprof.format.trace import RankTrace, Trace, load_trace
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 # What hvd_ext reports may lie across what its threads call, and what a thread is blocked on
 # across its regions: they get tracks of their own.

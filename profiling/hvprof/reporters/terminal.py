@@ -15,7 +15,7 @@ from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
-from hvprof.recording.model import Step
+from hvprof.model import Step
 from hvprof.reporters.header import (
     STEP_PARTS,
     facts,

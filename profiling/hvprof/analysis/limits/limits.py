@@ -16,7 +16,7 @@ from hvprof.analysis.limits.step_time import StepModel, StepTime
 from hvprof.analysis.limits.stops import Stop, ruling, stops
 from hvprof.analysis.limits.waiting import jitter_of
 from hvprof.analysis.summary import Row
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 # Backward is two of the three matrix products that a layer needs.
 _BACKWARD = 2 / 3

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 _COLUMNS = ("ranks", "throughput")
 _MOST_RANKS = 2**31

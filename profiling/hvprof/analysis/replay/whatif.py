@@ -17,7 +17,7 @@ from hvprof.analysis.replay.replay import replay, take_apart, unchanged
 from hvprof.analysis.replay.timeline import JobStep, steps_of
 from hvprof.analysis.summary import quantile_s
 from hvprof.format.trace import load_trace
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 MOST_ERROR = 0.05
 # Messages shorter by this factor than the shortest exchange tell of latency alone.

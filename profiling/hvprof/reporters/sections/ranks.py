@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hvd_ext.units import format_seconds
 from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.analysis.wait_split import Split
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 from hvprof.reporters import svg
 from hvprof.reporters.sections.base import (
     DATA,

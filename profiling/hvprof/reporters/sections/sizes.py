@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.summary import SIZE_ROWS, Row
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 from hvprof.reporters import svg
 from hvprof.reporters.sections.base import (
     DATA,

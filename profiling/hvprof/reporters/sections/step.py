@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import parts_by_rank
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 from hvprof.reporters import svg
 from hvprof.reporters.header import STEP_PARTS
 from hvprof.reporters.sections.base import (
