@@ -42,7 +42,7 @@ SPATIAL: dict[str, set[str]] = {
 }
 _RECORDED = {*FACTS, "numpy", "hvprof.text", "hvprof.model"}
 _LOADED = {*_RECORDED, "hvprof.format", "hvprof.recording"}
-_REPORTED = {*_LOADED, "hvprof.analysis", "hvprof.reporters"}
+_REPORTED = {*_LOADED, "hvprof.layers", "hvprof.analysis", "hvprof.reporters"}
 HVPROF: dict[str, set[str]] = {
     "hvprof.text": set(),
     "hvprof.format.bins": set(),
@@ -51,9 +51,9 @@ HVPROF: dict[str, set[str]] = {
     "hvprof.annotate": FACTS,
     "hvprof.format": _RECORDED,
     "hvprof.recording": _LOADED,
-    "hvprof.analysis": {*_LOADED, "scipy"},
+    "hvprof.analysis": {*_LOADED, "hvprof.layers", "scipy"},
     # Times the layers of a model, and imports torch when it is asked to.
-    "hvprof.analysis.layer_timing": {*FACTS, "hvprof.analysis.layers", "torch"},
+    "hvprof.layers": {*FACTS, "hvprof.text", "torch"},
     "hvprof.importers": _LOADED,
     "hvprof.reporters": {*_REPORTED, "rich", "jinja2", "markupsafe"},
     "hvprof.commands": {*_REPORTED, "hvprof.importers", "rich"},

@@ -6,8 +6,8 @@ import argparse
 
 from hvd_ext.cli import at_least
 from hvd_ext.errors import UsageError
-from hvprof.analysis.layer_timing import parse_shape, time_layers
 from hvprof.commands.shared import after_dashes, console, print_json
+from hvprof.layers.timing import parse_shape, time_layers
 from hvprof.reporters.terminal_layers import render
 
 HELP = "time a model layer by layer"

@@ -8,7 +8,6 @@ from pathlib import Path
 from hvd_ext.cli import above_zero, at_least
 from hvd_ext.errors import UsageError
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.layers import load_layers
 from hvprof.analysis.limits.limits import (
     Limits,
     Question,
@@ -16,6 +15,7 @@ from hvprof.analysis.limits.limits import (
     limits_of_recording,
 )
 from hvprof.commands.shared import console, print_json
+from hvprof.layers.table import load_layers
 from hvprof.recording.load import load
 from hvprof.reporters.limits_json import as_json
 from hvprof.reporters.terminal_limits import render

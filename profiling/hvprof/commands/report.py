@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hvd_ext.cli import above_zero, output_file
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.layers import load_layers
 from hvprof.commands.shared import add_html, console, print_json, write_page
+from hvprof.layers.table import load_layers
 from hvprof.recording.load import load
 from hvprof.reporters import terminal
 from hvprof.reporters.html import report_page

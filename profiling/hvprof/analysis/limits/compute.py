@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvprof.analysis.layers import LayerTable
+from hvprof.layers.table import LayerTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from math import isinf
 
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import StepParts
-from hvprof.analysis.layers import LayerTable
 from hvprof.analysis.limits.compute import Compute, batch_time, compute_of, gradients_of
 from hvprof.analysis.limits.exchange import ALGORITHMS, RING, as_recorded, over_link, passes
 from hvprof.analysis.limits.overlap import LayerOverlap, recorded_overlap
@@ -16,6 +15,7 @@ from hvprof.analysis.limits.step_time import StepModel, StepTime
 from hvprof.analysis.limits.stops import Stop, ruling, stops
 from hvprof.analysis.limits.waiting import jitter_of
 from hvprof.analysis.summary import Row
+from hvprof.layers.table import LayerTable
 from hvprof.model import Recording
 
 # Backward is two of the three matrix products that a layer needs.

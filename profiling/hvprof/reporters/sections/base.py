@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from hvd_ext.units import format_seconds, time_unit
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.layers import LayerTable
 from hvprof.analysis.summary import Row
+from hvprof.layers.table import LayerTable
 
 # Colours of the page (templates/page.html.j2).
 DATA, WAIT, CONTROL, COMPUTE, INPUT, GOOD, BAD = 1, 2, 3, 4, 5, 6, 7

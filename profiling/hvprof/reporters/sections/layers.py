@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof.analysis.layers import LayerTable
+from hvprof.layers.table import LayerTable
 from hvprof.reporters import svg
 from hvprof.reporters.sections.base import (
     BAD,

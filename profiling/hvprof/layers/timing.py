@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.memory import keep_freed_memory
-from hvprof.analysis.layers import Layer, LayerTable
+from hvprof.layers.table import Layer, LayerTable
 
 if TYPE_CHECKING:
     import torch
