@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from hvprof.analysis.advice import Advice, advise
+from hvprof.analysis.advice.case import Advice
+from hvprof.analysis.advice.rules import advise
 from hvprof.analysis.between_hosts import BetweenHosts, between_hosts
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.free_communication import FreeSpeedup, free_speedup

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hvd_ext.units import format_seconds
-from hvprof.analysis.advice import Advice
+from hvprof.analysis.advice.case import Advice
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Row

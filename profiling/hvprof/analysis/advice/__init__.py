@@ -1,0 +1,1 @@
+"""What to try next: each piece of advice with its evidence and the most it can bring."""
