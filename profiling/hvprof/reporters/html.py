@@ -19,7 +19,8 @@ from hvprof.reporters.header import (
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.page import render_page
 from hvprof.reporters.sections import everything, layers, limits, ranks, sizes, step
-from hvprof.reporters.sections.base import Page, Section, bandwidth_text
+from hvprof.reporters.sections.base import Page, Section
+from hvprof.reporters.text import bandwidth_text
 
 # In their order on the page.
 SECTIONS = (

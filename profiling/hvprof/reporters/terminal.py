@@ -26,6 +26,7 @@ from hvprof.reporters.header import (
     wire_text,
 )
 from hvprof.reporters.limits_text import verdict
+from hvprof.reporters.text import calls_text, operation_text
 from hvprof.text import printable
 
 _MOST_LINES = 6
@@ -158,8 +159,7 @@ def _table(title: str, found: list[Row], size: int) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     previous = ""
     for row in found:
-        native = row.algorithm == "native"
-        operation = row.operation if native else f"{row.operation} ({row.algorithm})"
+        operation = operation_text(row)
         table.add_row(
             Text("" if operation == previous else operation),
             row.message_size,
@@ -171,9 +171,8 @@ def _table(title: str, found: list[Row], size: int) -> Table:
 
 
 def _figures(row: Row, *, waits: bool, quantiles: bool) -> list[str]:
-    even = row.calls_min == row.calls_max
     return [
-        str(row.calls_max) if even else f"{row.calls_min}-{row.calls_max}",
+        calls_text(row),
         _number(row.time_s * 1e3),
         _number(row.time_max_s * 1e3),
         *([_number(row.wait_s and row.wait_s * 1e3)] if waits else []),

@@ -9,17 +9,9 @@ from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.format.key import TRAFFIC
 from hvprof.reporters import svg
-from hvprof.reporters.sections.base import (
-    CONTROL,
-    Figure,
-    Page,
-    Section,
-    Table,
-    calls_text,
-    operation_text,
-    seconds_text,
-)
+from hvprof.reporters.sections.base import CONTROL, Figure, Page, Section, Table
 from hvprof.reporters.svg import Series
+from hvprof.reporters.text import calls_text, operation_text, seconds_text
 
 
 def section(page: Page) -> Section:

@@ -7,17 +7,9 @@ from collections.abc import Iterator
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.layers.table import LayerTable
 from hvprof.reporters import svg
-from hvprof.reporters.sections.base import (
-    BAD,
-    COMPUTE,
-    DATA,
-    Figure,
-    Page,
-    Section,
-    Table,
-    seconds_text,
-)
+from hvprof.reporters.sections.base import BAD, COMPUTE, DATA, Figure, Page, Section, Table
 from hvprof.reporters.svg import Axis, Curve, Series
+from hvprof.reporters.text import seconds_text
 
 _MOST_LAYERS = 16
 

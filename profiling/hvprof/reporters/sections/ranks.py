@@ -10,17 +10,9 @@ from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.analysis.wait_split import Split
 from hvprof.model import Recording
 from hvprof.reporters import svg
-from hvprof.reporters.sections.base import (
-    DATA,
-    WAIT,
-    Figure,
-    Page,
-    Section,
-    grouped,
-    ranks_title,
-    scaled_seconds,
-)
+from hvprof.reporters.sections.base import DATA, WAIT, Figure, Page, Section, grouped, ranks_title
 from hvprof.reporters.svg import Series
+from hvprof.reporters.text import scaled_seconds
 
 
 def section(page: Page) -> Section:

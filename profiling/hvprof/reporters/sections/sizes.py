@@ -10,19 +10,9 @@ from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.summary import SIZE_ROWS, Row
 from hvprof.model import Recording
 from hvprof.reporters import svg
-from hvprof.reporters.sections.base import (
-    DATA,
-    WAIT,
-    Figure,
-    Page,
-    Section,
-    Table,
-    bandwidth_text,
-    calls_text,
-    operation_text,
-    seconds_text,
-)
+from hvprof.reporters.sections.base import DATA, WAIT, Figure, Page, Section, Table
 from hvprof.reporters.svg import Axis, Curve, Series
+from hvprof.reporters.text import bandwidth_text, calls_text, operation_text, seconds_text
 
 
 def section(page: Page) -> Section:
