@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hvd_launch import machine, memory
+from hvd_launch import freed_memory, machine
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.settings import Setting
 
@@ -44,7 +44,7 @@ def job_settings(
     Raises:
         UsageError: the library does not support UCX, or HVD_EXT_KEEP_MEMORY is neither 0 nor 1.
     """
-    wanted = [*memory.settings(environ), *library.settings()]
+    wanted = [*freed_memory.settings(environ), *library.settings()]
     if machine.gpus() if gpu_count is None else gpu_count:
         wanted += library.gpu_settings(preset, environ)
     if ucx:

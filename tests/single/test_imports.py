@@ -22,7 +22,7 @@ SOURCES = {
 FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
     *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli", "hvd_ext.schedules"),
-    *("hvd_ext.memory", "hvd_ext.node_memory", "hvd_ext.statistics", "hvd_ext.variables"),
+    *("hvd_ext.freed_memory", "hvd_ext.node_memory", "hvd_ext.statistics", "hvd_ext.variables"),
     *("hvd_ext.version", "hvd_ext.allreduce_work"),
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
@@ -108,9 +108,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_launch": {*FACTS, "hvd_ext.allreduce.table"},
     # Draw their screens, when they have one to draw.
     "hvd_launch.commands": {*FACTS, "hvd_ext.allreduce.table", "hvd_launch", "rich"},
-    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_ext.memory", "hvd_launch"},
+    "hvd_launch.doctor": {"hvd_ext.errors", "hvd_ext.freed_memory", "hvd_launch"},
     # Runs in processes of its own, to see what these load.
-    "hvd_launch.doctor.child": {"hvd_ext.memory", "hvd_launch.doctor", "mpi4py", "horovod"},
+    "hvd_launch.doctor.child": {"hvd_ext.freed_memory", "hvd_launch.doctor", "mpi4py", "horovod"},
     "hvd_launch.doctor.yielding": {"mpi4py"},
     # Runs the algorithms with a communicator that writes lines: numpy, no MPI.
     "hvd_launch.simulate": {*FACTS, "hvd_ext.allreduce", "numpy", "scipy"},
@@ -126,7 +126,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "hvd_launch.tune.allreduce.rank": {*MPI, "hvd_ext.job", "hvd_ext.allreduce", "hvd_launch"},
     "training": {*TRAINED, "hvprof"},
-    "training.alone": {"hvd_ext.memory", "mpi4py", "torch"},
+    "training.alone": {"hvd_ext.freed_memory", "mpi4py", "torch"},
     "training.stopping": {"mpi4py", "numpy"},
     "training.run": {*TRAINED, "hvprof", "mpi4py"},
     "training.packs": {*TRAINED, "mpi4py"},

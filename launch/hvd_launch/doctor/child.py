@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.memory import keep_freed_memory
+from hvd_ext.freed_memory import keep_freed_memory
 from hvd_launch.doctor.yielding import computed_per_s
 
 # MPICH's MPIX_GPU_SUPPORT_CUDA.

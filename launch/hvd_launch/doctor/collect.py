@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvd_ext import memory
+from hvd_ext import freed_memory
 from hvd_ext.errors import HvdExtError
 from hvd_launch import machine
 from hvd_launch.backends.detect import find_backend
@@ -74,7 +74,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         infiniband=_names(Path("/sys/class/infiniband")),
         transports=ucx_transports(_text(["ucx_info", "-d"])),
         components=() if found is None else _components(found),
-        left=memory.left_alone(os.environ),
+        left=freed_memory.left_alone(os.environ),
         filling=filling,
         yielding=yielding,
     )
@@ -166,8 +166,8 @@ def _yielding(found: Backend, ranks: int) -> dict[str, float]:
 
 def _filling(environ: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
     """The probe `filling`: with malloc as this environment has it, and with freed memory kept."""
-    given = {n: v for n, v in environ.items() if memory.VARIABLES.get(n) != v}
-    kept = {n: v for n, v in environ.items() if n not in memory.chosen_names(environ)}
+    given = {n: v for n, v in environ.items() if freed_memory.VARIABLES.get(n) != v}
+    kept = {n: v for n, v in environ.items() if n not in freed_memory.chosen_names(environ)}
     environs = {
         "given": {**given, "HVD_EXT_KEEP_MEMORY": "0"},
         "kept": {**kept, "HVD_EXT_KEEP_MEMORY": "1"},

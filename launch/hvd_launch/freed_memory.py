@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hvd_ext import memory
+from hvd_ext import freed_memory
 from hvd_launch.settings import Setting
 
 _TOLD = {
@@ -25,9 +25,9 @@ def settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
     Raises:
         UsageError: HVD_EXT_KEEP_MEMORY is neither 0 nor 1.
     """
-    if memory.left_alone(environ):
+    if freed_memory.left_alone(environ):
         return ()
     source = "mallopt(3); HVD_EXT_KEEP_MEMORY=0 leaves it"
     return tuple(
-        Setting(name, value, *_TOLD[name], source) for name, value in memory.VARIABLES.items()
+        Setting(name, value, *_TOLD[name], source) for name, value in freed_memory.VARIABLES.items()
     )
