@@ -40,11 +40,11 @@ SPATIAL: dict[str, set[str]] = {
     **dict.fromkeys({*_TENSORS, "hvd_ext.spatial.hyperslab", "hvd_ext.spatial.layers"}, _LAYERS),
     "hvd_ext.spatial.convert": {*_LAYERS, "hvd_ext.spatial.layers"},
 }
-_RECORDED = {*FACTS, "numpy", "hvprof.text", "hvprof.model"}
+_RECORDED = {*FACTS, "numpy", "hvprof.printable", "hvprof.model"}
 _LOADED = {*_RECORDED, "hvprof.format", "hvprof.recording"}
 _REPORTED = {*_LOADED, "hvprof.layers", "hvprof.analysis", "hvprof.reporters"}
 HVPROF: dict[str, set[str]] = {
-    "hvprof.text": set(),
+    "hvprof.printable": set(),
     "hvprof.format.bins": set(),
     "hvprof.format.key": {"numpy"},
     "hvprof.model": set(),
@@ -53,7 +53,7 @@ HVPROF: dict[str, set[str]] = {
     "hvprof.recording": _LOADED,
     "hvprof.analysis": {*_LOADED, "hvprof.layers", "scipy"},
     # Times the layers of a model, and imports torch when it is asked to.
-    "hvprof.layers": {*FACTS, "hvprof.text", "torch"},
+    "hvprof.layers": {*FACTS, "hvprof.printable", "torch"},
     "hvprof.importers": _LOADED,
     "hvprof.reporters": {*_REPORTED, "rich", "jinja2", "markupsafe"},
     "hvprof.commands": {*_REPORTED, "hvprof.importers", "rich"},

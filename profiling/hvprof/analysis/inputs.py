@@ -13,8 +13,8 @@ from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row, rows
 from hvprof.model import Recording
+from hvprof.printable import printable
 from hvprof.recording.load import META_NAME, RANK_FILES, load
-from hvprof.text import printable
 
 # Of the JSON that reports are written as.
 JSON_VERSION = 2

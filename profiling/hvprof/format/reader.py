@@ -35,7 +35,7 @@ from hvprof.model import (
     RegistrationCache,
     Step,
 )
-from hvprof.text import printable
+from hvprof.printable import printable
 
 _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from hvd_ext.errors import UsageError
 from hvprof.format.reader import read_rank
 from hvprof.model import Recording
+from hvprof.printable import printable
 from hvprof.recording.secrets import hide_secrets
-from hvprof.text import printable
 
 META_NAME = "meta.json"
 RANK_FILES = "rank-*.hvprof"

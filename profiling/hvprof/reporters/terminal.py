@@ -16,6 +16,7 @@ from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
 from hvprof.model import Step
+from hvprof.printable import printable
 from hvprof.reporters.header import (
     STEP_PARTS,
     facts,
@@ -27,7 +28,6 @@ from hvprof.reporters.header import (
 )
 from hvprof.reporters.limits_text import verdict
 from hvprof.reporters.text import calls_text, operation_text
-from hvprof.text import printable
 
 _MOST_LINES = 6
 _ANY_WIDTH = 10_000
