@@ -36,7 +36,7 @@ def watch_exchange(optimizer: Any) -> None:
     """Record how long `optimizer.synchronize()` blocks, as the region "exposed".
 
     A DistributedOptimizer's `step()` waits in it. The time of Horovod's gradient hooks is recorded
-    as "handing over" in one step of 16. hvd_ext's optimizer records both already.
+    as "gradient hooks" in one step of 16. hvd_ext's optimizer records both already.
 
     Args:
         optimizer: unchanged if it has no `synchronize` (a job of one rank), if it is watched

@@ -193,7 +193,7 @@ def test_handing_gradients_over_is_summed_up_for_each_step(tmp_path: Path) -> No
         "hvprof.step()\n"
     )
     (rank,) = record_code(tmp_path / "run", 1, program).ranks
-    hooks = next(region for region in rank.regions if region.name == "handing over")
+    hooks = next(region for region in rank.regions if region.name == "gradient hooks")
     assert (hooks.kind, hooks.calls) == ("compute", 1)
     first, _ = rank.steps
     assert 0.04 <= hooks.time_s <= first.time_s - 0.05
@@ -218,7 +218,7 @@ def test_what_hooks_take_is_recorded(tmp_path: Path, library: str) -> None:
         "    hvprof.step()\n"
     )
     for rank in record_code(tmp_path / "run", 2, program).ranks:
-        hooks = next(region for region in rank.regions if region.name == "handing over")
+        hooks = next(region for region in rank.regions if region.name == "gradient hooks")
         assert hooks.calls == 2  # in one step of 16
         assert 0 < hooks.time_s < rank.all_steps.time_s
 
@@ -398,7 +398,7 @@ for step in range(10):
 def test_hooks_count_once_however_often_they_are_watched(tmp_path: Path) -> None:
     (rank,) = record_code(tmp_path / "run", 1, HOROVODS).ranks
     regions = {region.name: region for region in rank.regions}
-    hooks, exposed = regions["handing over"], regions["exposed"]
+    hooks, exposed = regions["gradient hooks"], regions["exposed"]
     assert (hooks.calls, exposed.calls) == (1, 10)
     assert 0.01 <= hooks.time_s < 0.02
     assert exposed.time_s >= 0.1

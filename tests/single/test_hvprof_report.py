@@ -77,7 +77,7 @@ def test_advice_is_bounded_and_can_be_typed(tmp_path: Path) -> None:
     assert steps is not None
     for advice in found:
         assert advice.evidence
-        assert advice.knob
+        assert advice.setting
         assert advice.most_s is None or 0 < advice.most_s <= steps.exposed_s * 1.001
         for line in advice.command.splitlines():
             assert line.split()[0] in ("hvprof", "horovodrun")
@@ -303,7 +303,7 @@ def test_bytes_between_hosts_and_the_advice_to_compress(
     assert found.between_hosts is not None
     assert found.between_hosts.tensor_bytes == 2 * reduced  # of two hosts
     assert found.between_hosts.ratio == pytest.approx(sent, rel=1e-3)
-    advice = [one for one in found.advice if "HVD_EXT_COMPRESSION" in one.knob]
+    advice = [one for one in found.advice if "HVD_EXT_COMPRESSION" in one.setting]
     assert bool(advice) is asked
     main(["report", str(run), "--html", str(tmp_path / "a.html")])
     main(["report", str(run)])

@@ -21,7 +21,7 @@ from hvprof.analysis.contention import Host, hosts
 from hvprof.model import RankRecording, Recording
 
 # As the recorder calls what hooks take of a step (hvd_ext.events.HandingOver).
-_HOOKS = "handing over"
+_HOOKS = "gradient hooks"
 _BLOCKS, _RESAMPLES = 20, 500
 _QUANTILES = (0.025, 0.975)
 

@@ -289,7 +289,7 @@ static void mark_step(struct recorder *into, uint64_t now_ns)
         return;
     write_region(into, "step", UNKIND, begin_ns, now_ns);
     if (handed_ns) /* all of them as one: they are too many to be regions */
-        count(into, region_key(into, "handing over", COMPUTE), 0, handed_ns, 0);
+        count(into, region_key(into, "gradient hooks", COMPUTE), 0, handed_ns, 0);
 }
 
 /* Another thread may take the ledger over at any time, and its schedstat with it. */

@@ -138,7 +138,7 @@ def _advice(advices: Sequence[Advice], console: Console) -> None:
         for line in (
             f"{number}. {advice.title}{most}",
             f"   {advice.evidence}",
-            f"   Knob: {advice.knob}",
+            f"   Setting: {advice.setting}",
             *(f"   $ {line}" for line in advice.command.splitlines()),
         ):
             # A directory's name may have escapes in it, as those of recorded things cannot.

@@ -32,7 +32,7 @@ class Advice:
     Attributes:
         title: what to do.
         evidence: the figures that speak for it.
-        knob: what is to be turned.
+        setting: the setting to change.
         most_s: the most it can bring, of a rank's time; None where that is not known.
         most_percent: the same, in percent of `share_of`: "steps", or "run" without steps.
         command: to be typed next.
@@ -40,7 +40,7 @@ class Advice:
 
     title: str
     evidence: str
-    knob: str
+    setting: str
     most_s: float | None
     most_percent: float | None
     share_of: str
@@ -80,7 +80,7 @@ class Case:
         self.uses_hvd_ext = any(row.algorithm != "native" for row in self.allreduce)
 
     def advice(
-        self, title: str, evidence: str, knob: str, most_s: float | None, command: str
+        self, title: str, evidence: str, setting: str, most_s: float | None, command: str
     ) -> Iterator[Advice]:
         """The advice, its ceiling bounded by what communication costs, if it is worth its while."""
         percent = None
@@ -90,7 +90,7 @@ class Case:
             percent = 100 * most_s / self.base_s if self.base_s else None
             if percent is not None and percent < _WORTH_PERCENT:
                 return
-        yield Advice(title, evidence, knob, most_s, percent, self.share_of, command)
+        yield Advice(title, evidence, setting, most_s, percent, self.share_of, command)
 
     def at_best_s(self, row: Row) -> float:
         """What a row would take at the best bandwidth that an allreduce had here."""

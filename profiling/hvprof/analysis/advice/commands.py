@@ -8,7 +8,7 @@ from pathlib import Path
 from hvprof.model import Recording
 
 
-def knob_of(library: str) -> tuple[str, str]:
+def setting_of(library: str) -> tuple[str, str]:
     """The variable that chooses an MPI library's allreduce, and a value to try."""
     table = "HVD_EXT_TABLE, once hvd_ext has measured this cluster"
     if "MVAPICH2" in library:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hvd_ext.units import format_bytes
 from hvprof.analysis.advice.case import Advice, Case
-from hvprof.analysis.advice.commands import knob_of, launcher, over_hvd_ext
+from hvprof.analysis.advice.commands import setting_of, launcher, over_hvd_ext
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
@@ -171,12 +171,12 @@ def _slow_rows(case: Case) -> Iterator[Advice]:
     worst = max(slow, key=lambda row: row.time_s - case.at_best_s(row))
     lost_s = worst.time_s - case.at_best_s(worst)
     library = case.recording.ranks[0].mpi_library
-    knob, variable = knob_of(library)
+    setting, variable = setting_of(library)
     yield from case.advice(
         f"Choose another algorithm for {worst.message_size}",
         f"{worst.algorithm} reaches {worst.busbw_gb_s:.2g} GB/s there (busbw), the best row "
         f"{case.best_gb_s:.2g}; the difference is {case.share(lost_s)}. Waiting counts in both.",
-        knob,
+        setting,
         lost_s,
         case.again("algorithm", variable)
         if variable
