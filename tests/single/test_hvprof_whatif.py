@@ -301,7 +301,7 @@ def test_shared_memory_has_no_algorithm_of_messages() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "nothing asked: give --bandwidth"),
+        ([], "no change requested: give --bandwidth"),
         (["--no-exchange", "--bandwidth", "2x"], "--no-exchange leaves no exchange to change"),
         (["--latency", "fast"], "--latency 'fast': use a factor such as 0.1x"),
         (["--bandwidth", "2x"], "has no trace: record one with hvprof record --trace"),

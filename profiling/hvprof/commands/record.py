@@ -29,7 +29,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hvd_ext.units import format_bytes
 from hvprof.analysis.advice.case import Advice, Case
-from hvprof.analysis.advice.commands import setting_of, launcher, over_hvd_ext
+from hvprof.analysis.advice.commands import launcher, over_hvd_ext, setting_of
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
