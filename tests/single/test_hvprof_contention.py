@@ -143,7 +143,7 @@ def test_a_kernel_that_does_not_count_is_said(
     main(["report", str(run), "--html", str(tmp_path / "a.html")])
     assert "does not count" in (tmp_path / "a.html").read_text()
     main(["report", str(run)])
-    assert "what it slows down is not known here" in capsys.readouterr().out
+    assert "its CPU contention is unknown here" in capsys.readouterr().out
 
 
 def test_the_verdict_and_the_advice_follow(
@@ -160,7 +160,7 @@ def test_the_verdict_and_the_advice_follow(
     text = capsys.readouterr().out
     assert "slowed by communication 80.00" in text
     assert "a step: 130.00 ms on a core, 5 preemptions, 300 page faults" in text
-    assert "2.07 x if communication were free (2.07 to 2.07)" in text
+    assert "2.07 x with zero-cost communication (2.07 to 2.07)" in text
     (advice,) = [
         one
         for one in hvprof.Analysis(hvprof.load(run)).advice

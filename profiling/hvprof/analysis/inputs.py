@@ -1,4 +1,4 @@
-"""What can be compared: recordings, directories of them, and reports in files."""
+"""Inputs of a comparison: recordings, directories of them, and reports in files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RecordedRun:
 
 
 def run_of(recording: Recording) -> RecordedRun:
-    """What a comparison needs of a recording."""
+    """The part of a recording that a comparison needs."""
     directory = recording.directory
     return RecordedRun(
         printable(directory.resolve().name or str(directory)),

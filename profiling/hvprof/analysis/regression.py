@@ -14,7 +14,7 @@ PASSED, REGRESSED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class GateOutcome:
-    """What the gate says: its exit code, and why in one line."""
+    """Result of the gate: its exit code, and the reason in one line."""
 
     exit_code: int
     reason: str
@@ -64,6 +64,6 @@ def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
         return GateOutcome(
             PASSED,
             f"passed: no evidence of a slowdown beyond the limit ({interval}; {limit}), but one "
-            f"of {most:.1f} % is not excluded: more runs tell",
+            f"of {most:.1f} % is not excluded: record more runs",
         )
     return GateOutcome(PASSED, f"passed: {interval}; {limit}")

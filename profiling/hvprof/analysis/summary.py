@@ -216,7 +216,7 @@ def _row(key: tuple[str, str, int], label: str, per_rank: dict[int, list[Cell]],
 def _blocks(cells: list[Cell], ranks: int) -> tuple[float, ...]:
     """Time of a rank in BLOCKS consecutive parts of the run.
 
-    Cells have blocks of their own lengths: each is read as a curve of time against calls.
+    Cells have blocks of different lengths: each is read as a curve of time against calls.
     Cells without blocks are spread evenly, which hides how they vary: where they are more
     than a tenth of the time, no blocks are made.
     """

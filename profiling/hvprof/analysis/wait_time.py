@@ -92,7 +92,7 @@ class Waiting:
         calls: collective calls that were recorded, on all ranks together.
         covered_calls: those of them that all their ranks have in their traces.
         regions, region_peers: the same of regions of kind "communication", by their names.
-            What is waited in collectives within them is in both: do not add them up.
+            Waits in collectives within them are in both: do not add them up.
     """
 
     operations: tuple[OperationWait, ...]

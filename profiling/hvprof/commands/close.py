@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvprof.recording.session import end, tell
+from hvprof.recording.session import end, report_ranks
 
 HELP = "complete a recording that hvprof env started"
 ABOUT = "Write the job's duration and exit code, and print the number of recorded ranks."
@@ -22,5 +22,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Complete the recording; fails where a job that succeeded recorded nothing."""
     command = end(options.directory, options.exit_code)
-    tell(options.directory, command[0] if command else "the job", options.exit_code)
+    report_ranks(options.directory, command[0] if command else "the job", options.exit_code)
     return 0

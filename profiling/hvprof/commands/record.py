@@ -16,7 +16,7 @@ from types import FrameType
 from hvd_ext.errors import UsageError
 from hvd_ext.process import dying_with_parent
 from hvprof.commands.shared import add_output, after_dashes
-from hvprof.recording.session import begin, end, tell, variables
+from hvprof.recording.session import begin, end, report_ranks, variables
 
 HELP = "run a command and record it"
 ABOUT = "Run a command, unchanged, and record its MPI traffic."
@@ -61,7 +61,7 @@ def record(directory: Path, command: Sequence[str], *, force: bool, trace_events
     added = variables(directory, trace_events)
     code = _run(_reaching_all_ranks(command, added), {**os.environ, **added})
     end(directory, code, time.monotonic() - start_s)
-    tell(directory, command[0], code)
+    report_ranks(directory, command[0], code)
     return code
 
 

@@ -41,13 +41,13 @@ _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
 
 
 def text_of(field: bytes) -> str:
-    """What a field of characters says, up to its first zero."""
+    """Text of a field of characters, up to its first zero."""
     return printable(field.split(b"\0")[0].decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the numbers in a rank's keys stand for."""
+    """Tables for the numbers in a rank's keys."""
 
     names: tuple[str, ...]
     communicators: tuple[Communicator, ...]

@@ -44,7 +44,7 @@ _MOST_DIGITS, _MOST_RANKS = 18, 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What Horovod exchanged at once.
+    """Tensors that Horovod exchanged at once.
 
     Attributes:
         operation: "allreduce", ...; or "negotiate", for how long a tensor waited until

@@ -2,8 +2,8 @@
 
 Measured in place: the whole model runs forward and backward, and hooks read the clock
 when a layer begins and ends, when the gradient of its output arrives, and when that of
-its parameters is ready. Freed memory is kept, as in training: else each pass would take its
-gradients' pages from the kernel anew.
+its parameters is ready. Freed memory is kept, as in training: else each pass would fault
+its gradients' pages in again.
 """
 
 from __future__ import annotations

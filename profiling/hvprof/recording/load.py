@@ -1,4 +1,4 @@
-"""Reads a recording: what `hvprof record` left in a directory."""
+"""Reads a recording, the output folder of `hvprof record`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def load(directory: str | Path) -> Recording:
 
 
 def read_meta(path: Path) -> dict:
-    """What a recording says of the whole job; empty where there is none.
+    """Data of the whole job; empty if there is none.
 
     Raises:
         UsageError: the file is damaged or foreign.

@@ -90,7 +90,7 @@ class _Canvas:
         self.parts.append(f'<path d="M{course}{"Z" if closed else ""}" class="{kind}"/>')
 
     def legend(self, names: Sequence[tuple[str, int]]) -> None:
-        """What `_legend_height` leaves room for."""
+        """The legend, in the height of `_legend_height`."""
         for (x, y), (name, color) in zip(_legend_places(names), names, strict=True):
             where = f'x="{x:.1f}" y="{y + 2:.1f}"'
             self.parts.append(f'<rect {where} width="11" height="11" rx="2" class="f{color}"/>')
@@ -237,7 +237,7 @@ def heat(
     """A grid of shades; values[row][column], each row shaded by its own largest value.
 
     `scaled` gives a row's values as numbers of one unit, and the unit. The numbers stand in the
-    cells where they fit, else the least and the most of them beside the row's name.
+    cells where they fit, else the least and the most of them next to the row's name.
     """
     pitch = WIDTH / max(len(names), 1)
     told = [scaled(row) for row in values]
@@ -310,7 +310,7 @@ def _wide(names: Sequence[str]) -> float:
 
 
 def _room_for(scale: Linear | Log, axis: Axis) -> float:
-    """What the numbers of an upright axis need to their left."""
+    """Width of the numbers of an upright axis."""
     return 10 + _CHARACTER * max((len(_tick(axis, tick)) for tick in scale.ticks()), default=1)
 
 

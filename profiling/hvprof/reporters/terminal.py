@@ -1,4 +1,4 @@
-"""What one recording shows, as tables on a terminal."""
+"""A report of one recording, as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _MOST_LINES = 6
 _ANY_WIDTH = 10_000
 
 _TITLES = {
-    "data": "Data: what the program exchanges",
-    "control": "Control: Horovod's coordination, apart from the data",
-    "transport": "Transport: what hvd_ext sends to carry out the reductions above",
-    "tuning": "Tuning: what hvd_ext exchanges to measure, so as to choose",
+    "data": "Data: exchanges of the program",
+    "control": "Control: Horovod's coordination",
+    "transport": "Transport: messages of hvd_ext for the reductions above",
+    "tuning": "Tuning: exchanges of hvd_ext's measurements",
 }
 
 
 def render(analysis: Analysis, console: Console) -> None:
-    """Print the header, a table for each kind of traffic, who waits, and what to try."""
+    """Print the header, a table for each kind of traffic, the waits, and settings to try."""
     for line in map(printable, _header(analysis)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for traffic, title in _TITLES.items():
@@ -50,9 +50,9 @@ def render(analysis: Analysis, console: Console) -> None:
             console.print()
             print_table(_table(title, found, analysis.recording.size), console)
     console.print(
-        "Times and calls are a rank's: total is the mean over the ranks, worst the rank with "
-        "the most.\nKB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Of an i... "
-        "operation: the call that starts it.",
+        "Times and calls are per rank: total is the mean over the ranks, worst the rank with "
+        "the most.\nKB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Non-blocking "
+        "(i...): time to start the call.",
         style="dim",
         highlight=False,
     )
@@ -103,7 +103,7 @@ def _step(step: Step, parts: StepParts | None) -> str:
     )
     overlap = step.overlap_percent
     hidden = "" if overlap is None else f"; {overlap:.0f} % of the communication is hidden"
-    unknown = "; the kernel does not count what it slows down" if None in known.values() else ""
+    unknown = "; the kernel does not count CPU contention" if None in known.values() else ""
     time_ms = step.time_s / step.index * 1e3
     return f"a step: {time_ms:.2f} ms ({named}; {step.index} steps){hidden}{unknown}"
 
@@ -130,7 +130,7 @@ def _waiting(split: Split, console: Console) -> None:
 
 
 def _advice(advices: Sequence[Advice], console: Console) -> None:
-    console.print("What to try next", style="bold")
+    console.print("Settings to try next", style="bold")
     for number, advice in enumerate(advices, start=1):
         most = "" if advice.most_s is None else f": at most {format_seconds(advice.most_s)} a rank"
         if advice.most_percent is not None:

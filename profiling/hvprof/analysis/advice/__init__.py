@@ -1,1 +1,1 @@
-"""What to try next: each piece of advice with its evidence and the most it can bring."""
+"""Changes to try next, each with its evidence and its largest possible gain."""

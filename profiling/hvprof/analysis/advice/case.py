@@ -1,4 +1,4 @@
-"""The evidence that the rules of advice share, and the ceiling of what a change can bring.
+"""Evidence that the rules of advice share, and the largest gain of a change.
 
 A ceiling is the gain if the cause were gone altogether. No advice on communication can bring
 more than communication costs, where that is known: the exposed time, and the computing that it
@@ -30,12 +30,12 @@ class Advice:
     """One thing to try.
 
     Attributes:
-        title: what to do.
-        evidence: the figures that speak for it.
+        title: the change.
+        evidence: the numbers that support it.
         setting: the setting to change.
-        most_s: the most it can bring, of a rank's time; None where that is not known.
+        most_s: largest possible gain, in seconds of a rank; None if unknown.
         most_percent: the same, in percent of `share_of`: "steps", or "run" without steps.
-        command: to be typed next.
+        command: shell command that tries it.
     """
 
     title: str
@@ -93,7 +93,7 @@ class Case:
         yield Advice(title, evidence, setting, most_s, percent, self.share_of, command)
 
     def at_best_s(self, row: Row) -> float:
-        """What a row would take at the best bandwidth that an allreduce had here."""
+        """Time of a row at the best bandwidth that an allreduce had here."""
         bandwidth = min(row.busbw_gb_s or 0, self.best_gb_s)
         return row.time_s * bandwidth / self.best_gb_s if self.best_gb_s else 0.0
 

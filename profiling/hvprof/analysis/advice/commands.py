@@ -1,4 +1,4 @@
-"""Commands to type next: the recorded one with a change, and what can be changed."""
+"""Commands to run next: the recorded one with a changed setting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def setting_of(library: str) -> tuple[str, str]:
 
 
 def launcher(recording: Recording) -> str:
-    """What starts as many ranks as were recorded."""
+    """A launcher of as many ranks as were recorded."""
     return f"horovodrun -np {recording.size}"
 
 

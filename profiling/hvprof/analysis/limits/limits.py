@@ -26,7 +26,7 @@ _EXCHANGES = ("allreduce", "iallreduce", "reduce_scatter", "reduce_scatter_block
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked.
+    """The question.
 
     Attributes:
         link_gb_s: what a node's link carries, in 10^9 bytes/s; None: as it was recorded.
@@ -45,7 +45,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What one algorithm of the exchange allows.
+    """Scaling with one algorithm of the exchange.
 
     Attributes:
         stops: the four limits.
@@ -100,7 +100,7 @@ class Limits:
     efficiency: float
 
     def needed_gb_s(self, step: StepTime) -> float:
-        """What a link must carry for backward to hide a ring's exchange; 0 for one rank."""
+        """Bandwidth at which backward hides a ring's exchange, in 10^9 bytes/s; 0 for one rank."""
         sent_bytes = _passes(step.ranks, self.ranks_per_node) * self.message_bytes
         return sent_bytes / step.backward_s / 1e9 if step.backward_s else 0.0
 
@@ -152,7 +152,7 @@ def limits_of_recording(
         layers: say how compute shrinks with the batch, which then must be known.
 
     Raises:
-        UsageError: the recording does not tell.
+        UsageError: the recording lacks the data.
     """
     size, sums = recording.size, recording.all_steps
     if parts is None or sums is None or not parts.time_s:

@@ -24,7 +24,7 @@ _PRIOR_POINTS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What times are of.
+    """Subject of the times.
 
     Attributes:
         strong: the batch of all ranks is kept, not that of each.

@@ -188,7 +188,7 @@ def _sizes_to(last: int, most: int) -> list[int]:
 
 
 def _next(fits: Sequence[Fit], sizes: Sequence[int]) -> NextSize:
-    """Of the sizes to twice the largest that were not measured, the one that is known least."""
+    """The least certain size that was not measured, up to twice the largest."""
     tried = sorted({2 * size for size in sizes} - set(sizes))
     factors = {ranks: forecast(fits, ranks).factor for ranks in tried}
     widest = max(tried, key=lambda ranks: factors[ranks])

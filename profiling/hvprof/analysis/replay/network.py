@@ -39,7 +39,7 @@ Kind = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """What exchanges that overlapped did and took, and their mean bytes."""
+    """Work, time and mean bytes of exchanges that overlapped."""
 
     work: Work
     time_s: float

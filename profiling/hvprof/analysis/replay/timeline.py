@@ -1,4 +1,4 @@
-"""What a replay needs of a trace: each rank's steps, their exchanges, and where it was blocked."""
+"""Steps of a trace for a replay: each rank's exchanges, and where it was blocked."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Exchange:
     """A collective as one rank saw it, in seconds on the common clock.
 
     Attributes:
-        size: ranks, or nodes, that it went between.
-        ready_s: when this rank's data was there, as the optimizer told; None: not told.
+        size: number of ranks, or of nodes, that took part.
+        ready_s: when this rank's data was ready, as the optimizer reported; None if unknown.
     """
 
     operation: str

@@ -1,4 +1,4 @@
-"""What a step would take if its exchange were another one."""
+"""Time of a step with another exchange."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hvprof.format.trace import load_trace
 from hvprof.model import Recording
 
 MOST_ERROR = 0.05
-# Messages shorter by this factor than the shortest exchange tell of latency alone.
+# Messages shorter by this factor than the shortest exchange show latency alone.
 _FEW = 16
 
 
@@ -30,14 +30,14 @@ class Replayed:
 
     Attributes:
         steps: how many were replayed.
-        recorded_s: what they took.
-        error: of the unchanged replay: how far its steps are from those, as a share.
-        network: what the exchanges were read to take.
-        low_s, high_s: what they would take. The two differ where it is not known when gradients
-            were ready, or what of an exchange's time is latency.
-        knows_ready: whether the optimizer told that.
-        slowed_s: what of a step communication took from computing, where it would be gone and the
-            kernel counts it: it is not in low_s and high_s any more. Else 0.
+        recorded_s: their recorded time.
+        error: relative error of the unchanged replay.
+        network: fitted times of the exchanges.
+        low_s, high_s: their predicted time. The two differ if it is unknown when gradients were
+            ready, or which part of an exchange's time is latency.
+        knows_ready: whether the optimizer reported when gradients were ready.
+        slowed_s: CPU time that communication takes from computing in a step, removed from low_s
+            and high_s where no exchange is left and the kernel counts it. Else 0.
     """
 
     steps: int
@@ -120,7 +120,7 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
 
 
 def _most_latency_s(recording: Recording, shortest_bytes: int) -> float:
-    """What an allreduce of few bytes took, whatever for: others have no more latency."""
+    """Time of an allreduce of few bytes: others have no more latency."""
     by_kind: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for rank in recording.ranks:
         for cell in rank.cells:

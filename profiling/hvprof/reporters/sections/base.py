@@ -1,4 +1,4 @@
-"""What all sections share: figures, tables, colours, and how many ranks fit in."""
+"""Figures, tables and colours that all sections share, and the grouping of ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def grouped(
 
 
 def ranks_title(count: int, names: Sequence[str]) -> str:
-    """What stands below columns of `count` ranks that `grouped` named."""
+    """Title of an axis of `count` ranks that `grouped` named."""
     return "rank" if len(names) == count else f"ranks, {math.ceil(count / len(names))} a column"
 
 
@@ -75,7 +75,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page is about.
+    """Input of a page.
 
     Attributes:
         analysis: of the recording.

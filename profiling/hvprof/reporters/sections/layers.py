@@ -74,8 +74,8 @@ def _figures(table: LayerTable) -> Iterator[Figure]:
         yield Figure(
             "ready",
             f"When gradients are ready: {format_bytes(done)} in all",
-            "The curve shows how many bytes of gradient are ready so long after backward began. "
-            "What is ready early can be reduced behind the rest of backward.",
+            "The curve shows the bytes of gradients that are ready, by the time since backward "
+            "began. Early gradients can be reduced behind the rest of backward.",
             svg.curves(
                 "gradients ready",
                 [Curve("ready", points, DATA, dots=False)],
