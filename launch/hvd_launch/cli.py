@@ -1,4 +1,4 @@
-"""The command line of hvd-launch: finds the subcommand, and keeps the ranks' own words apart."""
+"""The command line of hvd-launch: finds the subcommand, and separates the ranks' command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run one subcommand; returns its exit code.
 
-    What stands after the first "--" is the ranks' own and is never interpreted.
+    Words after the first "--" belong to the ranks and are never interpreted.
     """
     complete(lambda: parser(with_command=True))
     own, command, separated = separate(list(arguments))
@@ -89,7 +89,7 @@ def parser(
     """The parser of these subcommands; with COMMAND as a positional to complete it too."""
     top = argparse.ArgumentParser(
         prog="hvd-launch",
-        description="Start training jobs with the MPI that this machine has, set as it should be.",
+        description="Start training jobs with this machine's MPI and the settings that suit it.",
         epilog="example: hvd-launch run -np 4 -- python train.py",
     )
     add_version(top)

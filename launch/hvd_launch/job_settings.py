@@ -14,11 +14,11 @@ DEFAULT_PRESET = "mpi-opt"
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What a job gets beside the environment.
+    """Settings of a job in addition to the environment.
 
     Attributes:
-        given: what is set.
-        kept: what is not, since the environment has another value.
+        given: settings to apply.
+        kept: settings left out, since the environment has another value.
     """
 
     given: tuple[Setting, ...]
@@ -32,7 +32,7 @@ def job_settings(
     gpu_count: int | None = None,
     ucx: bool = False,
 ) -> JobSettings:
-    """What the ranks of an MPI library are started with in this environment.
+    """Settings for ranks of an MPI library in this environment.
 
     Args:
         library: whose ranks.

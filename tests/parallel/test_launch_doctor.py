@@ -36,7 +36,7 @@ def doctor(python: Path, mpirun: Path, *arguments: str, **extra: str) -> tuple[i
     assert told["ok"] == (not wrong)
     assert done.returncode == bool(wrong)
     for topic in wrong:
-        assert findings[topic]["cost"]
+        assert findings[topic]["impact"]
         assert findings[topic]["remedy"]
     return done.returncode, findings
 

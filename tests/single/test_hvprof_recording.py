@@ -195,7 +195,9 @@ def test_comparison_has_the_improvement_of_each_row(tmp_path: Path) -> None:
     assert compared.same_bytes
     assert "moved different amounts of data" not in shown(compared)
     half = write(tmp_path / "half", [[cell("allreduce", 2048, 50, 20)]])
-    assert "moved different amounts of data" in shown(hvprof.compare(hvprof.load(default), hvprof.load(half)))
+    assert "moved different amounts of data" in shown(
+        hvprof.compare(hvprof.load(default), hvprof.load(half))
+    )
     # Half the steps at the same speed are no improvement.
     fewer = write(tmp_path / "fewer", [[cell("allreduce", 2048, 100, 40)]])
     same_speed = hvprof.compare(hvprof.load(fewer), hvprof.load(half))

@@ -71,7 +71,7 @@ def test_advice_is_bounded_and_can_be_typed(tmp_path: Path) -> None:
     recording = hvprof.load(write_job(tmp_path / "run", 8, late_rank=3))
     found = Analysis(recording).advice
     titles = [advice.title for advice in found]
-    assert any(title.startswith("See what keeps rank 3 on node000") for title in titles)
+    assert any(title.startswith("Find what delays rank 3 on node000") for title in titles)
     assert any("Hide communication" in title for title in titles)
     steps = recording.all_steps
     assert steps is not None

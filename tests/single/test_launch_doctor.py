@@ -112,7 +112,7 @@ CASES = [
 def test_what_is_wrong_is_found_and_explained(topic: str, seen: Snapshot, evidence: str) -> None:
     finding = wrong(seen)[topic]
     assert evidence in finding.evidence
-    assert finding.cost
+    assert finding.impact
     assert finding.remedy
 
 
@@ -139,13 +139,13 @@ def test_what_run_sets_is_told_to_those_who_start_jobs_otherwise() -> None:
     ((status, told),) = settings_of("intelmpi", I_MPI_PIN="0")
     assert (status, told) == (
         OK,
-        "hvd-launch run sets I_MPI_THREAD_YIELD=2; hvd-launch env says why",
+        "hvd-launch run sets I_MPI_THREAD_YIELD=2; hvd-launch env prints the reasons",
     )
     assert "MV2_ENABLE_AFFINITY=0" in settings_of("mvapich2")[0][1]
     found = settings_of("openmpi4", OMPI_MCA_mpi_yield_when_idle="0")
     ((status, told),) = (one for one in found if "yield" in one[1])
     assert status == NOTE
-    assert told.startswith("OMPI_MCA_mpi_yield_when_idle=0 is yours; hvd-launch run would set 1: ")
+    assert told.startswith("OMPI_MCA_mpi_yield_when_idle=0 is kept; hvd-launch run would set 1: ")
     assert settings_of("mpich") == []
 
 

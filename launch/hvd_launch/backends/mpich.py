@@ -49,7 +49,7 @@ RANK_VARIABLES = ("PMI_RANK", "MPI_LOCALRANKID")
 
 
 def hydra_arguments(job: Job) -> list[str]:
-    """What to pass to Hydra; it knows no slots to exceed, and passes every variable on."""
+    """Arguments of Hydra; it knows no slots to exceed, and passes every variable on."""
     hosts = ",".join(f"{host.name}:{host.slots}" for host in job.hosts)
     where = ["-hosts", hosts] if hosts else []
     return ["-np", str(job.size), *where, "-bind-to", "none", "-genvall", *job.command]
@@ -105,7 +105,7 @@ class Mpich(MpiLibrary):
                 f"{self.prefix}ENABLE_GPU",
                 "1",
                 "1 in a library built for GPUs",
-                "the library asks of each buffer whether it lies on a GPU",
+                "the library checks whether a buffer is on a GPU",
                 self.source,
             ),
             Setting(
@@ -146,11 +146,15 @@ class Mpich(MpiLibrary):
                 "MPIR_CVAR_DEVICE_COLLECTIVES",
                 "percoll",
                 "all",
-                "the next variable decides whether the device does allreduce",
+                "the next variable sets whether the device performs allreduce",
                 _CVAR,
             ),
             Setting(
-                "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE", "0", "1", "MPICH's algorithms do", _CVAR
+                "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE",
+                "0",
+                "1",
+                "MPICH's algorithms perform it",
+                _CVAR,
             ),
         )
         names = (*_ALGORITHMS, "smp") if nodes > 1 else _ALGORITHMS
@@ -180,7 +184,7 @@ class Mpich(MpiLibrary):
                 "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE",
                 str(request.folder / self.rules_file),
                 "none",
-                "which message takes which",
+                "algorithm of each message",
                 _CSEL,
             ),
         )

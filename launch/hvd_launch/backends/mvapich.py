@@ -1,4 +1,4 @@
-"""MVAPICH 3 and 4: MPICH with control variables under a prefix of its own."""
+"""MVAPICH 3 and 4: MPICH with control variables under a separate prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""srun as the launcher of any MPI library, and what an allocation tells. Pure."""
+"""srun as the launcher of any MPI library, and the data of an allocation. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plugins(library: MpiLibrary, mpi_list: str) -> list[str]:
 
 
 def arguments(job: Job, mpi_plugin: str) -> list[str]:
-    """What to pass to srun.
+    """Arguments of srun.
 
     Raises:
         UsageError: hosts that take different numbers of ranks.

@@ -1,6 +1,6 @@
-"""What `hvd-launch doctor` runs in processes of their own: python -m hvd_launch.doctor.child WHAT.
+"""Probes of `hvd-launch doctor`, a process each: python -m hvd_launch.doctor.child PROBE.
 
-Each tells what it sees as one line of JSON.
+Each prints its result as one line of JSON.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def rank() -> dict[str, Any]:
 
 
 def filling() -> dict[str, Any]:
-    """What it costs to fill memory that was freed just before, as every training step does."""
+    """Cost of filling memory that was freed just before, as every training step does."""
     reason = keep_freed_memory()
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
@@ -108,7 +108,7 @@ def filling() -> dict[str, Any]:
 
 
 def yielding() -> dict[str, Any]:
-    """How fast the ranks of this job compute beside a thread that waits in MPI."""
+    """Speed of the ranks of this job, with a thread that waits in MPI."""
     from mpi4py import MPI
 
     return {
@@ -122,7 +122,7 @@ def _page_faults() -> int:
 
 
 def _cuda_aware(library: str | None) -> bool | None:
-    """What the library says of GPU buffers; None if it does not say."""
+    """Whether the library takes GPU buffers; None if it does not say."""
     if library is None:
         return None
     mpi = ctypes.CDLL(library)

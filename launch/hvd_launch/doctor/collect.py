@@ -1,4 +1,4 @@
-"""Looks at a machine for `hvd-launch doctor`: every look is a process of its own, with an end."""
+"""Looks at a machine for `hvd-launch doctor`: every probe is a process with a time limit."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     """Look at everything.
 
     Args:
-        ranks: how many the trial job has.
-        backend: the MPI library, if it is not to be found out.
+        ranks: number of ranks of the trial job.
+        backend: the MPI library (default: detected).
         log: text of a training job's log, to be read as the trial's output is.
-        say: told what is being looked at.
+        say: called with the name of each probe.
     """
     say("mpirun")
     mpirun, found = _mpirun(backend)
@@ -148,9 +148,9 @@ def _job(
 
 
 def _yielding(found: Backend, ranks: int) -> dict[str, float]:
-    """Steps/s beside a thread that waits in MPI, which yields or is as the library comes.
+    """Steps/s next to a thread that waits in MPI: when it yields, and by the library's default.
 
-    Empty where the library need not be told to yield, or a job failed.
+    Empty if the library needs no setting to yield, or a job failed.
     """
     if (setting := found.library.yields) is None:
         return {}
@@ -188,7 +188,7 @@ def _components(found: Backend) -> tuple[str, ...]:
 
 
 def _json(command: Sequence[str], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What a probe tells: its last line is JSON."""
+    """Result of a probe: its last line is JSON."""
     printed = _run(command, os.environ if environ is None else environ).strip().splitlines()
     try:
         value = json.loads(printed[-1]) if printed else {}
@@ -200,7 +200,7 @@ def _json(command: Sequence[str], environ: Mapping[str, str] | None = None) -> d
 
 
 def _text(command: Sequence[str]) -> str:
-    """What a tool prints, or "" where it is not there or fails."""
+    """Output of a tool, or "" if it is missing or fails."""
     return _run(command, os.environ, fail="") if shutil.which(command[0]) else ""
 
 

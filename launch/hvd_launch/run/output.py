@@ -1,4 +1,4 @@
-"""What a job prints, line by line: each rank's last lines, and which rank failed first. Pure."""
+"""Output of a job, line by line: each rank's last lines, and which rank failed first. Pure."""
 
 from __future__ import annotations
 

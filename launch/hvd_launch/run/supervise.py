@@ -110,7 +110,7 @@ class _Supervisor:
                 # A full disk should not end a training. Its lines must still be read.
                 self._lost.add(target)
                 name = "output" if target == OUTPUT else "error"
-                _say(f"standard {name} cannot be written: {error.strerror}; the job goes on")
+                _say(f"standard {name} cannot be written: {error.strerror}; the job continues")
 
     def _conclude(self, code: int) -> int:
         code = code if code >= 0 else 128 - code
@@ -118,7 +118,7 @@ class _Supervisor:
             return 0
         if self._signalled:
             number = self._signalled[0][0]
-            _say(f"{signal.Signals(number).name}: the job was ended on all its ranks")
+            _say(f"{signal.Signals(number).name}: ended the job on all its ranks")
             return 128 + number
         # Of a job that went well the words of a library are a rank's own.
         failure = self._output.failure if code != 0 else self._output.reported

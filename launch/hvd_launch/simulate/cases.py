@@ -63,7 +63,7 @@ class Case:
 def situations(
     nodes: Sequence[int], ranks_per_node: int
 ) -> tuple[list[Situation], list[Situation]]:
-    """What is simulated for these numbers of nodes, and what has too many ranks for a trace."""
+    """Situations to simulate for these numbers of nodes, and those with too many ranks."""
     every: list[Situation] = []
     for count in nodes:
         every.append(Situation(count, 1, ranks_per_node))
@@ -76,7 +76,7 @@ def situations(
 def plan(
     platform: Platform, situation: Situation, sizes: Sequence[int]
 ) -> tuple[list[Case], list[str]]:
-    """What to simulate, the quickest first, and a line for each trace that would be too large."""
+    """Cases to simulate, the quickest first, and a line for each trace that is too large."""
     cases, refused = [], []
     for message_bytes in sizes:
         foreseen = {

@@ -37,7 +37,7 @@ def check_installed() -> None:
     """Raise an HvdExtError, which says how to get it, where there is no smpirun."""
     if shutil.which("smpirun") is None:
         raise HvdExtError(
-            "smpirun: command not found: simulating needs SimGrid's SMPI, such as Debian's and "
+            "smpirun: command not found: a simulation needs SimGrid's SMPI, in Debian's and "
             "Ubuntu's package libsimgrid-dev"
         )
 

@@ -47,8 +47,8 @@ def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
         raise UsageError(f"{first} and {second} have no allreduce in common: nothing to check")
     if total.low_percent is None:
         raise UsageError(
-            f"{comparison.runs[0]} and {comparison.runs[1]} runs leave no interval:"
-            " a gate needs 2 or more a side, in a directory of recordings"
+            f"{comparison.runs[0]} and {comparison.runs[1]} runs give no interval:"
+            " record 2 or more a side, in a folder of recordings"
         )
     # In percent of the first side's time: positive is slower.
     slowdown, most = -total.improvement_percent, -total.low_percent

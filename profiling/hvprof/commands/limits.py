@@ -89,7 +89,7 @@ def _limits(options: argparse.Namespace) -> Limits:
     )
     if options.source.is_file():
         if options.layers:
-            raise UsageError(f"{options.source} is a table of layers: --layers is of a recording")
+            raise UsageError(f"{options.source} is a table of layers: --layers needs a recording")
         return limits_of_layers(load_layers(options.source), question)
     analysis = Analysis(load(options.source))
     layers = load_layers(options.layers) if options.layers else None

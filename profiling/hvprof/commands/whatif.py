@@ -106,7 +106,7 @@ def _asked(options: argparse.Namespace) -> WhatIf:
             "--no-exchange"
         )
     if not asked.exchange and dataclasses.replace(asked, exchange=True) != WhatIf():
-        raise UsageError("--no-exchange leaves no exchange to change: give it alone")
+        raise UsageError("--no-exchange excludes other changes: give it alone")
     return asked
 
 
@@ -123,5 +123,7 @@ def _factor(text: str) -> float:
 def _bucket(text: str) -> int:
     value = size_bytes(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no gradient: use a size such as 4 MiB")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is too small for a gradient: use a size such as 4MiB"
+        )
     return value

@@ -100,10 +100,10 @@ def import_timeline(
     messages = fused_messages(events)
     exchanged = [message for message in messages if message.operation != "negotiate"]
     if not exchanged:
-        raise UsageError(f"{timeline} has no exchange of Horovod's in it: give its timeline")
+        raise UsageError(f"{timeline} has no exchange of Horovod: give a Horovod timeline")
     size = size or _ranks_in(events)
     if not size:
-        raise UsageError(f"{timeline} does not say how many ranks there were: give --size N")
+        raise UsageError(f"{timeline} does not contain the number of ranks: give --size N")
     epoch = (event["args"].get(_START) for event in events if isinstance(event.get("args"), dict))
     starts = (value for value in epoch if isinstance(value, int) and 0 <= value < _MOST_START_US)
     start_us = next(starts, 0)

@@ -236,7 +236,9 @@ def _make_model(model: str, settings: Sequence[str]) -> torch.nn.Module:
     finally:
         sys.path.pop(0)
     if not isinstance(built, torch.nn.Module):
-        raise UsageError(f"{model!r} gives a {type(built).__name__}: give what makes a module")
+        raise UsageError(
+            f"{model!r} returns a {type(built).__name__}: give a callable that returns a module"
+        )
     return built.train()
 
 

@@ -38,12 +38,12 @@ def load(directory: str | Path) -> Recording:
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise UsageError(f"{directory} is not a folder: name one made by {_RECORD}")
+        raise UsageError(f"{directory} is not a folder: name a folder made by {_RECORD}")
     meta = read_meta(directory / META_NAME)
     paths = sorted(directory.glob(RANK_FILES))
     if not paths:
         why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
-        raise UsageError(f"{directory} holds no recording, {why}: make one with {_RECORD}")
+        raise UsageError(f"{directory} holds no recording, {why}: record with {_RECORD}")
     found = [(rank, path) for path in paths if (rank := read_rank(path))]
     if not found:
         raise UsageError(f"{directory} holds no recording: its ranks were killed; record again")

@@ -36,7 +36,7 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
     if not LIBRARY.is_file():
         raise HvdExtError(f"the recorder {LIBRARY} is not built: run make env or pip install .")
     if set(str(LIBRARY)) & set(" :"):
-        raise HvdExtError(f"{str(LIBRARY)!r} has a blank or a colon in it: LD_PRELOAD forbids both")
+        raise HvdExtError(f"{str(LIBRARY)!r} contains a blank or a colon: LD_PRELOAD forbids both")
     prepare_directory(directory, force=force)
     write_meta(
         directory,
@@ -121,7 +121,7 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
     earlier = (directory / META_NAME).exists()
     if directory.is_dir() and any(directory.iterdir()):
         if not earlier:
-            raise UsageError(f"{directory} holds files of something else: use another name")
+            raise UsageError(f"{directory} holds other files: use another name")
         if not force:
             raise UsageError(f"{directory} holds a recording: use another name, or --force")
     try:

@@ -1,6 +1,6 @@
 """Lets torch.cuda.set_device(hvd.local_rank()) reach the rank's own GPU, whatever its ordinal.
 
-Horovod's documentation tells scripts to make this call. Where a rank's own GPU is device 0
+Horovod's documentation asks scripts for this call. Where a rank's own GPU is device 0
 of those it sees, the call would fail or take a peer's. `hvd-launch exec` puts this folder on
 PYTHONPATH, so that Python imports this file at its start; the file steps aside for the
 sitecustomize that it hides.
@@ -24,7 +24,7 @@ def own_device(wanted: object, local_rank: int, own: int, count: int) -> object:
     Args:
         wanted: what the script asked for: an ordinal, "cuda:1", or a torch.device.
         local_rank: of this rank.
-        own: ordinal of its own GPU among those it sees.
+        own: ordinal of its GPU among those it sees.
         count: how many it sees; where ranks share GPUs, scripts ask for local_rank % count.
     """
     if isinstance(wanted, str):
@@ -45,7 +45,7 @@ def wrap(cuda: ModuleType, local_rank: int, own: int, strategy: str) -> None:
         if mine is not device and not said:
             said.append(True)
             print(
-                f"hvd-launch: torch.cuda.set_device({device}) is taken for the rank's own GPU, "
+                f"hvd-launch: torch.cuda.set_device({device}) selects the rank's own GPU, "
                 f"which is cuda:{own} here (visibility {strategy}); write "
                 f'device="cuda", not "cuda:{device}", elsewhere',
                 file=sys.stderr,

@@ -1,6 +1,6 @@
 """One rank of a measuring job: times allreduce, and reports what the library says of itself.
 
-Rank 0 prints lines that begin with MARK and go on in JSON; `hvd-launch tune allreduce`
+Rank 0 prints lines of MARK and JSON; `hvd-launch tune allreduce`
 reads them. The one argument is a JSON object: see `Assignment`.
 """
 
@@ -40,13 +40,13 @@ _PART = 2000
 
 @dataclass(frozen=True)
 class Assignment:
-    """What to measure.
+    """A measurement to make.
 
     Attributes:
         sizes: message_bytes of each allreduce (float32, sum, in place, as Horovod's).
         limits_us: for each size, the time of one call from which more calls are not worth it.
         read: control variables to ask the library for (MPI_T).
-        selection: tell the built-in choices of this library, in parts.
+        selection: report the built-in choices of this library, in parts.
         table: reduce with the algorithms of this hvd_ext table, not MPI_Allreduce.
     """
 
@@ -134,7 +134,7 @@ def _library() -> str:
 
 
 def _control_variables(library: str, names: Sequence[str]) -> dict[str, int | str | None]:
-    """What the library itself has these control variables at; None for one it has not."""
+    """The library's values of these control variables; None for a missing one."""
     from mpi4py import MPI
 
     mpi = ctypes.CDLL(library)

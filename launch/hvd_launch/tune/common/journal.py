@@ -1,4 +1,4 @@
-"""Every raw measurement, a line of JSON each, as it comes: what a resumed run starts from."""
+"""Every raw measurement as a line of JSON, from which a resumed run starts."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _contention(case: Case) -> Iterator[Advice]:
     parts = case.parts
     evidence = (
         f"{who} takes {parts.communicating_cores:.1f} of the {parts.cores:.0f} cores of a host; "
-        f"the training thread waited for its core behind it for "
+        f"the training thread waited for a core for "
         f"{case.share_of_steps(case.slowed_s)}."
     )
     if case.open_mpi and not any(rank.yields for rank in case.recording.ranks):
@@ -92,7 +92,7 @@ def _contention(case: Case) -> Iterator[Advice]:
         )
         return
     yield from case.advice(
-        "Leave communication a core",
+        "Leave a core to communication",
         evidence,
         "fewer threads that compute (OMP_NUM_THREADS), or fewer ranks on a host",
         case.slowed_s,
@@ -124,10 +124,10 @@ def _whole_gradients(case: Case) -> Iterator[Advice]:
         return
     yield from case.advice(
         "Send gradients in fewer bytes between hosts",
-        f"{format_bytes(round(case.wire.wire_bytes))} left the hosts, of gradients as they are; "
+        f"{format_bytes(round(case.wire.wire_bytes))} left the hosts, uncompressed; "
         f"the training thread was blocked for {case.share_of_steps(case.exposed_s)}.",
-        "HVD_EXT_COMPRESSION, or compression=: auto takes bf16 or int8 where it measures that one "
-        "is faster; they round",
+        "HVD_EXT_COMPRESSION, or compression=: auto uses bf16 or int8 where it measures a speedup; "
+        "both round",
         (1 - _INT8) * case.exposed_s,
         case.again("compressed", "HVD_EXT_COMPRESSION=auto"),
     )
@@ -149,7 +149,7 @@ def _straggler(case: Case) -> Iterator[Advice]:
     directory = str(case.recording.directory)
     again = ["hvprof", "record", "-o", f"{directory}-trace", "--trace", _TRACE, "--"]
     yield from case.advice(
-        f"See what keeps rank {rank} on {host}",
+        f"Find what delays rank {rank} on {host}",
         f"The other ranks wait for it {about}{case.share(waited_s)}, as a mean over the ranks: "
         f"{100 * waited_s / total_s:.0f} % of all waiting.",
         "its host, its cores (binding), its share of the data",
@@ -194,7 +194,7 @@ def _registration(case: Case) -> Iterator[Advice]:
         return
     large_s = sum(row.time_s for row in case.allreduce if row.message_size not in _SMALL)
     yield from case.advice(
-        "Let sent memory stay registered",
+        "Keep sent memory registered",
         f"{100 * hits / lookups:.0f} % of {lookups} look-ups hit ({known[0].source}); messages "
         f"above 128 KB take {case.share(large_s)}.",
         "MV2_USE_LAZY_MEM_UNREGISTER=1 and MV2_NDREG_ENTRIES_MAX; the arena of hvd_ext, whose "
@@ -211,7 +211,7 @@ def _input(case: Case) -> Iterator[Advice]:
     percent = 100 * steps.io_s / steps.time_s
     if percent >= 5:
         yield Advice(
-            "Read data ahead",
+            "Prefetch data",
             f"Steps wait for data for {case.share_of_steps(steps.io_s)}.",
             "more loader workers, packed files, samples kept in memory",
             steps.io_s,

@@ -112,7 +112,7 @@ def limits_of_layers(table: LayerTable, question: Question) -> Limits:
         UsageError: no link is given, or the layers have no gradients, or took no time.
     """
     if question.link_gb_s is None:
-        raise UsageError("no link: give --link GBIT, what a node's link carries, such as 100")
+        raise UsageError("no link: give --link GBIT, the bandwidth of a node's link, such as 100")
     gradients = gradients_of(table)
     message_bytes = sum(gradient.message_bytes for gradient in gradients)
     compute = compute_of(table)
@@ -156,7 +156,9 @@ def limits_of_recording(
     """
     size, sums = recording.size, recording.all_steps
     if parts is None or sums is None or not parts.time_s:
-        raise UsageError("the recording has no steps: mark them with hvprof.step(), record again")
+        raise UsageError(
+            "the recording has no steps: mark them with hvprof.step() and record again"
+        )
     if not parts.compute_s + parts.io_s + parts.other_s:
         raise UsageError(
             "all of a step is communication: call hvprof.step() outside of regions of that kind"
@@ -167,7 +169,7 @@ def limits_of_recording(
             "table of hvprof layers --json, and --link"
         )
     if layers and not question.batch:
-        raise UsageError("--layers needs --batch, the samples of a step of all ranks together")
+        raise UsageError("--layers needs --batch, the samples in a step over all ranks")
     nodes = len({rank.host for rank in recording.ranks})
     per_node = question.ranks_per_node or max(1, round(size / nodes))
     batch = question.batch or size

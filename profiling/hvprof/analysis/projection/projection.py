@@ -127,7 +127,7 @@ def project(
     if most > TOO_FAR * last and not far:
         raise UsageError(
             f"{most} ranks are more than {TOO_FAR} times the {last} that were measured: measure "
-            f"{_doubled(last, most / TOO_FAR)} or more, or add --far to see how little is known"
+            f"{_doubled(last, most / TOO_FAR)} or more, or add --far to accept wide intervals"
         )
     scale = Scale(strong)
     candidates = shapes(ranks_per_node, strong=strong)

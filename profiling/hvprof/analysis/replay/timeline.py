@@ -77,7 +77,7 @@ def steps_of(trace: Trace) -> list[JobStep]:
     if len(steps) - len(alike) > _LEFT_OUT * len(steps):
         raise UsageError(
             f"ranks exchanged differently in {len(steps) - len(alike)} of {len(steps)} steps: "
-            "only what all ranks do alike can be replayed"
+            "a replay needs the same exchanges on all ranks"
         )
     return alike
 

@@ -70,7 +70,7 @@ def what_if(recording: Recording, asked: WhatIf) -> Replayed:
     if len(trace.ranks) < recording.size:
         raise UsageError(
             f"{recording.directory} has the traces of {len(trace.ranks)} of {recording.size} "
-            "ranks: a replay needs all"
+            "ranks: a replay needs the traces of all"
         )
     steps = steps_of(trace)
     found = answer(steps, asked, _most_latency_s(recording, shortest(steps)))
@@ -99,7 +99,7 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
     if error > MOST_ERROR:
         raise UsageError(
             f"the unchanged replay is {100 * error:.1f} % off, more than {100 * MOST_ERROR:g} %: "
-            "its steps wait for something that the trace does not show"
+            "its steps wait for events that the trace does not contain"
         )
     network = network_of(steps, most_latency_s)
     times_s = [
@@ -142,8 +142,8 @@ def _check_algorithm(steps: Sequence[JobStep], algorithm: str) -> None:
         raise UsageError(f"algorithm {algorithm!r} has no formula: use {', '.join(FORMULAS)}")
     if any(one.algorithm == "shared_memory" for step in steps for one in step[0].exchanges):
         raise UsageError(
-            "gradients were exchanged in shared memory, which sends no messages: --algorithm asks "
-            "for a recording of several nodes, or of another exchange"
+            "gradients were exchanged in shared memory, which sends no messages: --algorithm "
+            "needs a recording of several nodes, or of another exchange"
         )
 
 
