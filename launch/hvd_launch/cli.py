@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
             f"no COMMAND: write it after --, as in: hvd-launch {name} "
             f"{'-np 2 ' if name == 'run' else ''}-- python x.py"
         )
-    # Of tune's kinds one runs a command, the other none: they look themselves.
+    # One kind of tune runs a command, the other none: they check it themselves.
     if separated and name not in WITH_COMMAND and name != "tune":
         raise UsageError(f"hvd-launch {name} runs no command: leave out -- and what follows")
     code: int = _module(name).run(options, tuple(command))

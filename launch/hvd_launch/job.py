@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
 
-# What a rank on another host has to find as it was where the job was started; the MPI
+# Variables that a rank on another host needs as they were where the job was started; the MPI
 # libraries add their own.
 EXPORTED = (
     r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV|GLIBC_TUNABLES"

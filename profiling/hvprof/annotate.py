@@ -46,7 +46,7 @@ def watch_exchange(optimizer: Any) -> None:
     if synchronize is None or recorder() is None or hasattr(synchronize, "watched"):
         return
 
-    # Of Horovod 0.28, whose hooks call it for each gradient.
+    # A method of Horovod 0.28, whose hooks call it for each gradient.
     hand_over: Any = getattr(optimizer, "_allreduce_grad_async", None)
     steps = itertools.count(1)
 

@@ -16,10 +16,10 @@ from hvd_launch.job import Job
 from hvd_launch.settings import Setting
 
 Version = tuple[int, ...]
-# What starts ranks, and its program.
+# Launchers, and their programs.
 PROGRAMS = {"mpirun": "mpirun", "hydra": "mpirun", "mpirun_rsh": "mpirun_rsh", "srun": "srun"}
 LAUNCHERS = tuple(PROGRAMS)
-# Why a library is told to.
+# The reason to have a library yield.
 YIELDS = "a thread that waits in MPI, such as Horovod's, leaves its core to one that computes"
 
 
@@ -159,10 +159,10 @@ class MpiLibrary(abc.ABC):
         """The name under which MPI_T knows a variable."""
         return setting.name
 
-    def took(self, setting: Setting, told: int | str | None) -> bool:
+    def took(self, setting: Setting, actual: int | str | None) -> bool:
         """Whether MPI_T shows a setting in force; one that it does not show counts as in force."""
-        if told is None:
+        if actual is None:
             return True
-        if isinstance(told, int) and setting.value.isdecimal():
-            return told == int(setting.value)
-        return told == setting.value
+        if isinstance(actual, int) and setting.value.isdecimal():
+            return actual == int(setting.value)
+        return actual == setting.value

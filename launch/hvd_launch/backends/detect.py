@@ -76,7 +76,7 @@ def _installed() -> tuple[MpiLibrary, Version, str | None]:
         library = next(lib for lib in LIBRARIES.values() if "mpirun_rsh" in lib.launchers)
         return (*(_told_beside(Path(rsh)) or (library, library.assumed_version)), rsh)
     if slurm.allocated(os.environ):
-        # srun needs no mpirun; the ranks' own library tells what they are.
+        # srun needs no mpirun; the ranks' own library identifies them.
         found = recognise(output_of([sys.executable, "-c", _LIBRARY], missing=""))
         if found:
             return (*found, None)

@@ -22,7 +22,7 @@ from hvd_launch.settings import Setting, wants_ipc
 _REFERENCE = "Intel MPI Library developer reference for Linux, {}"
 _GPU = _REFERENCE.format("GPU support")
 _ADJUST = "Intel MPI Library Developer Reference, I_MPI_ADJUST Family"
-# Of Slurm, PBS, LSF, LoadLeveler, Grid Engine, NQS, Yarn and Netbatch.
+# Variables of Slurm, PBS, LSF, LoadLeveler, Grid Engine, NQS, Yarn and Netbatch.
 _READ_BY_MPIRUN = (
     *("SLURM_JOBID", "PBS_ENVIRONMENT", "PBS_NODEFILE", "LSB_JOBID", "LOADL_HOSTFILE"),
     *("PE_HOSTFILE", "QSUB_REQID", "I_MPI_YARN", "NB_PARALLEL_JOB_HOSTS"),

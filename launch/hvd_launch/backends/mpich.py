@@ -35,7 +35,7 @@ _ALGORITHMS = (
     "k_reduce_scatter_allgather",
     "recursive_multiplying",
 )
-# What the selection file has to say of these; without it they fail.
+# Entries of the selection file for these; without them they fail.
 _PARAMETERS: dict[str, dict[str, Any]] = {
     "recexch": {"k=2": {"single_phase_recv=no": {}}},
     "k_reduce_scatter_allgather": {"k=2": {"single_phase_recv=no": {}}},
@@ -77,7 +77,7 @@ class Mpich(MpiLibrary):
     registration_cache_off = ("UCX_RCACHE_ENABLE=n", "FI_MR_CACHE_MONITOR=disabled")
     uuids_misread = "GPU 0"
     rules_file = "mpich_selection.json"
-    # Of the control variables, and where they are described.
+    # Prefix of the control variables, and their documentation.
     prefix = "MPIR_CVAR_"
     source = "MPICH's CVAR descriptions (MPI_T), src/mpid/ch4/shm/ipc/gpu/gpu_post.c"
 
@@ -210,11 +210,11 @@ class Mpich(MpiLibrary):
             start += 1
         return ""
 
-    def took(self, setting: Setting, told: int | str | None) -> bool:
+    def took(self, setting: Setting, actual: int | str | None) -> bool:
         """MPI_T shows numbers only: for a text it gives the default, and for a name the number."""
-        if isinstance(told, int) and not setting.value.isdecimal():
-            return (told == 0) == (setting.value == "auto")
-        return isinstance(told, str) or super().took(setting, told)
+        if isinstance(actual, int) and not setting.value.isdecimal():
+            return (actual == 0) == (setting.value == "auto")
+        return isinstance(actual, str) or super().took(setting, actual)
 
 
 def selection_text(rules: Rules, size: int, selection: Mapping[str, Any]) -> str:

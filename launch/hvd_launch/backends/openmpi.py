@@ -63,7 +63,7 @@ class _OpenMpi(MpiLibrary):
         "ompi_info --param mpi all --level 9",
     )
 
-    # What hvd_ext exchanges between nodes at once, its receives posted before: pieces of 512 KiB.
+    # hvd_ext sends pieces of 512 KiB between nodes, its receives posted before.
     eager = Setting(
         "OMPI_MCA_btl_tcp_eager_limit",
         str(512 * KIB),

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.job import Job, even_slots
 
-# What an MPI library's ranks can talk to, the best first.
+# Interfaces that an MPI library's ranks can use, the best first.
 PMIX = ("pmix_v5", "pmix_v4", "pmix_v3", "pmix")
 PMI2 = ("pmi2",)
-# What srun prints when a task ends badly: the rank, and its code.
+# Lines that srun prints when a task ends badly: the rank, and its code.
 ABORT_PATTERN = re.compile(
     rb"^srun: error: \S+: tasks? (?P<rank>\d+): Exited with exit code (?P<code>\d+)"
 )

@@ -42,7 +42,7 @@ def horovod() -> dict[str, Any]:
     import horovod
     import horovod.torch as hvd
 
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "version": horovod.__version__,
         "mpi": bool(hvd.mpi_built()),
         "gloo": bool(hvd.gloo_built()),
@@ -50,11 +50,11 @@ def horovod() -> dict[str, Any]:
         "cuda": bool(hvd.cuda_built()),
         "path": _loaded_mpi(),
     }
-    if told["path"]:
+    if result["path"]:
         text = ctypes.create_string_buffer(8192)
-        ctypes.CDLL(told["path"]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
-        told["library"] = text.value.decode(errors="replace")
-    return told
+        ctypes.CDLL(result["path"]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
+        result["library"] = text.value.decode(errors="replace")
+    return result
 
 
 def rank() -> dict[str, Any]:
@@ -148,10 +148,10 @@ def main() -> None:
     """Print what was asked for, or the error."""
     probes = {probe.__name__: probe for probe in (mpi4py, horovod, rank, filling, yielding)}
     try:
-        told = probes[sys.argv[1]]()
+        result = probes[sys.argv[1]]()
     except Exception as error:
-        told = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    os.write(1, (json.dumps(told) + "\n").encode())
+        result = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    os.write(1, (json.dumps(result) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -42,15 +42,19 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     mpi4py = _json([*_PROBE, "mpi4py"])
     say("Horovod")
     horovod = _json([*_PROBE, "horovod"])
-    told: list[Mapping[str, Any]] = []
+    answers: list[Mapping[str, Any]] = []
     output = log
     if found is not None and "error" not in mpi4py:
         say(f"a job of {ranks} ranks")
-        told, printed = _job(found, ranks, "rank")
+        answers, printed = _job(found, ranks, "rank")
         output += printed
     yielding: dict[str, float] = {}
     # With a core to spare the thread that waits takes none from one that computes.
-    if found is not None and len(told) == ranks >= machine.cores() and told[0]["size"] == ranks:
+    if (
+        found is not None
+        and len(answers) == ranks >= machine.cores()
+        and answers[0]["size"] == ranks
+    ):
         say("yielding")
         yielding = _yielding(found, ranks)
     say("freed memory")
@@ -62,7 +66,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         mpirun=mpirun,
         mpi4py=mpi4py,
         horovod=horovod,
-        ranks=tuple(told),
+        ranks=tuple(answers),
         asked=ranks,
         output=output,
         gpus=gpu_names(_text(["nvidia-smi", "-L"])),
@@ -115,8 +119,8 @@ def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
         return {"error": str(error)}, None
     if "/" not in found.program:
         return {"error": f"no {found.program} of {name} on PATH"}, None
-    told = {"path": found.program, "name": found.name, "version": found.version}
-    return told, found
+    mpirun = {"path": found.program, "name": found.name, "version": found.version}
+    return mpirun, found
 
 
 def _job(
@@ -133,7 +137,7 @@ def _job(
     command = [*_PROBE, probe]
     launch = machine.rank_command(found, ranks, command, settings=settings, environ=environ)
     done = _run(launch.argv, launch.environ)
-    told: list[Mapping[str, Any]] = []
+    answers: list[Mapping[str, Any]] = []
     rest: list[str] = []
     for line in done.splitlines():
         try:
@@ -141,10 +145,10 @@ def _job(
         except ValueError:
             value = None
         if isinstance(value, dict) and "rank" in value:
-            told.append(value)
+            answers.append(value)
         else:
             rest.append(line)
-    return told, "\n".join(rest)
+    return answers, "\n".join(rest)
 
 
 def _yielding(found: Backend, ranks: int) -> dict[str, float]:
@@ -155,13 +159,13 @@ def _yielding(found: Backend, ranks: int) -> dict[str, float]:
     if (setting := found.library.yields) is None:
         return {}
     values = {"yields": setting.value, "plain": None}
-    told = {
+    answers = {
         name: _job(found, ranks, "yielding", **{setting.name: value})[0]
         for name, value in values.items()
     }
-    if any(len(seen) != ranks for seen in told.values()):
+    if any(len(seen) != ranks for seen in answers.values()):
         return {}
-    return {name: seen[0]["per_s"] for name, seen in told.items()}
+    return {name: seen[0]["per_s"] for name, seen in answers.items()}
 
 
 def _filling(environ: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
@@ -172,12 +176,12 @@ def _filling(environ: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
         "given": {**given, "HVD_EXT_KEEP_MEMORY": "0"},
         "kept": {**kept, "HVD_EXT_KEEP_MEMORY": "1"},
     }
-    told = [
+    answers = [
         {name: _json([*_PROBE, "filling"], variables) for name, variables in environs.items()}
         for _ in range(_TURNS)
     ]
     return {
-        name: min((turn[name] for turn in told), key=lambda seen: seen.get("time_s", math.inf))
+        name: min((turn[name] for turn in answers), key=lambda seen: seen.get("time_s", math.inf))
         for name in environs
     }
 

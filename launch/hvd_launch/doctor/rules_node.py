@@ -9,7 +9,7 @@ from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 CACHE_LINE = "Continuing without InfiniBand registration cache support"
 _GIB = 2**30
 _MIB = 2**20
-# What an arena of ResNet-50's gradients takes; a container has 64 MiB unless set otherwise.
+# An arena of ResNet-50's gradients; a container has 64 MiB unless set otherwise.
 _LEAST_SHM_BYTES = 256 * _MIB
 
 

@@ -13,12 +13,12 @@ from hvd_ext.units import format_bytes
 from hvd_launch.simulate import trace
 from hvd_launch.simulate.platform import Platform
 
-# What the formulas see to take so many times as long as the fastest is not simulated.
+# A case that takes so many times as long as the fastest by its formula is not simulated.
 _IN_VAIN = 3.0
 # A simulated algorithm replaces the library's where it is so many times as fast: closer than
 # that the simulator does not see.
 _LEAST_GAIN = 1.05
-# What writing and replaying a byte of a trace takes, on a core of an AMD EPYC.
+# Seconds to write and replay a byte of a trace, on a core of an AMD EPYC.
 _BYTE_S = 0.6e-6
 # While a rank awaits no more messages than that; then in proportion.
 _AT_ONCE = 3

@@ -134,5 +134,5 @@ def _allow_files(count: int) -> None:
 def _reason(output: str) -> str:
     """The line of smpirun's output that says what was wrong."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"CRITICAL|ERROR|rror:|xception", line)]
-    return (telling or lines or ["it printed nothing"])[0]
+    errors = [line for line in lines if re.search(r"CRITICAL|ERROR|rror:|xception", line)]
+    return (errors or lines or ["it printed nothing"])[0]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 FASTER, SLOWER, NO_EVIDENCE = "faster", "slower", "no evidence"
 CONFIDENCE = 0.99
 
-# What the blocks of one run cannot show: by how much another run would differ, as the
+# Difference between runs, which the blocks of one run cannot show, as the
 # standard deviation of log(time). Some percent are usual for MPI (Hunold and Carpen-Amarie,
 # "Reproducible MPI Benchmarking Is Still Not As Easy As You Think", 2016).
 BETWEEN_RUNS = 0.03

@@ -16,9 +16,9 @@ from hvprof.model import Recording
 from hvprof.printable import printable
 from hvprof.recording.load import META_NAME, RANK_FILES, load
 
-# Of the JSON that reports are written as.
+# Version of the JSON of reports.
 JSON_VERSION = 2
-# What stands around the data in a report's page (templates/page.html.j2).
+# Text around the data in a report's page (templates/page.html.j2).
 DATA_START = '<script type="application/json" id="hvprof-data">'
 _DATA_END = "</script>"
 _REPORTS = (".html", ".json")

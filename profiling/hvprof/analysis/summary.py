@@ -186,7 +186,7 @@ def _row(key: tuple[str, str, int], label: str, per_rank: dict[int, list[Cell]],
     times = [sum(cell.time_s for cell in of_rank) for of_rank in per_rank.values()]
     waits = [cell.wait_s for cell in cells if cell.wait_s is not None]
     message_bytes = sum(cell.message_bytes for cell in cells)
-    # What a non-blocking call takes says nothing about the exchange that it starts.
+    # The time of a non-blocking call is not the time of the exchange that it starts.
     moved = message_bytes > 0 and not operation.startswith("i")
     base = {"bcast": "broadcast"}.get(operation, operation.removesuffix("v"))
     base = base.removesuffix("_block")

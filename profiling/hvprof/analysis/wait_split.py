@@ -10,7 +10,7 @@ from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.analysis.wait_time import Waiting
 from hvprof.model import Recording
 
-# What all ranks need equally long for, if none is late.
+# Operations that take all ranks equally long, if none is late.
 _EVEN = COLLECTIVES - UNEVEN
 _NOTES = {
     "trace": (

@@ -170,7 +170,7 @@ def _columns(trace: RankTrace, names: dict[str, int]) -> _Columns:
     keys = decode_all(events["key"])
     communicator, own = keys["communicator"], keys["source"] == SOURCES.index("hvd_ext")
     size_bin, operation = keys["size_bin"], keys["operation"]
-    # MPI's calls on communicators without an id cannot be told apart. Ids are odd numbers.
+    # MPI's calls on communicators without an id cannot be distinguished. Ids are odd numbers.
     known = own | (ids[communicator] > 0)
     kept = (events["sequence"] > 0) & (keys["traffic"] == 0) & collective[operation]
     kept &= known & (sizes[communicator] > 1) & (size_bin < BINS)

@@ -90,7 +90,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
         with contextlib.suppress(ProcessLookupError):
             send(process.pid, number)
 
-    # What nohup has had ignored stays so.
+    # Signals that nohup ignores stay ignored.
     heard = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
     # Before the command starts: one that came in between would end hvprof and the command.
     before = {number: signal.signal(number, forward) for number in heard}

@@ -36,7 +36,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("int64", "float64"), 8),
 }
 _START = "start_time_since_epoch_in_micros"
-# What a timeline can mean: it lasts a year at most, starts before 2286, and a message is of less
+# Limits of a timeline: it lasts a year at most, starts before 2286, and a message is of less
 # than 1 EB. Whatever holds other numbers is damaged.
 _MOST_US, _MOST_START_US, _MOST_BYTES = 3.2e13, 10**16, 10**18
 _MOST_DIGITS, _MOST_RANKS = 18, 2**31 - 1

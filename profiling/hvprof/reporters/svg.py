@@ -24,7 +24,7 @@ _BESIDE, _ABOVE = 14, 34
 _TITLE = 14  # of an upright axis, above it
 # Few bars are drawn wider, so that figures side by side are about as high.
 _BARS_HEIGHT, _WIDEST_ROW = 150, 38
-# Of a heat map's longest time: numbers stay legible on it, in light and dark.
+# Opacity of a heat map's longest time: numbers stay legible on it, in light and dark.
 DARKEST_SHADE = 0.5
 
 
@@ -240,12 +240,12 @@ def heat(
     cells where they fit, else the least and the most of them next to the row's name.
     """
     pitch = WIDTH / max(len(names), 1)
-    told = [scaled(row) for row in values]
-    longest = max((len(number) for numbers, _ in told for number in numbers), default=0)
+    labels = [scaled(row) for row in values]
+    longest = max((len(number) for numbers, _ in labels for number in numbers), default=0)
     fits = longest * _CHARACTER + 4 <= pitch
     title, height = 18, 26
     canvas = _Canvas(WIDTH, (title + height) * len(rows) + 38)
-    for index, (row, (numbers, unit)) in enumerate(zip(rows, told, strict=True)):
+    for index, (row, (numbers, unit)) in enumerate(zip(rows, labels, strict=True)):
         y = (title + height) * index + title
         canvas.text(0, y - 4, shorten(row, _ABOVE - 10))
         order = sorted(range(len(names)), key=values[index].__getitem__)

@@ -61,7 +61,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Wraps set_device as soon as torch.cuda has been imported."""
 
     def __init__(self, local_rank: int, own: int, strategy: str) -> None:
-        self._told = (local_rank, own, strategy)
+        self._given = (local_rank, own, strategy)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Find torch.cuda as Python would, with a loader that wraps it afterwards."""
@@ -70,21 +70,21 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            loader, told = spec.loader, self._told
+            loader, given = spec.loader, self._given
             execute = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                wrap(module, *told)
+                wrap(module, *given)
 
             loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
 def _start() -> None:
-    told = os.environ.get(_VARIABLE, "").split(":")
-    if len(told) == 3 and told[0].isdecimal() and told[1].isdecimal():
-        sys.meta_path.insert(0, _Finder(int(told[0]), int(told[1]), told[2]))
+    given = os.environ.get(_VARIABLE, "").split(":")
+    if len(given) == 3 and given[0].isdecimal() and given[1].isdecimal():
+        sys.meta_path.insert(0, _Finder(int(given[0]), int(given[1]), given[2]))
 
 
 def _step_aside() -> None:

@@ -12,7 +12,7 @@ from hvd_launch.backends.tuning import DEFAULT, Candidates
 
 # us by candidate, then by message_bytes, then by round.
 Times = Mapping[str, Mapping[int, Mapping[int, float]]]
-# What takes so many times as long as the best is measured once.
+# A candidate that takes so many times as long as the best is measured once.
 HOPELESS = 3.0
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hvd_launch.backends.tuning import DEFAULT, Candidates
 from hvd_launch.tune.allreduce.choice import Times
 
-# How many times as long the slow algorithm has to take, for a size to tell anything.
+# How many times as long the slow algorithm has to take, for a size to count.
 _TELLING = 1.5
 # Turns until the least times of all are believed.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6

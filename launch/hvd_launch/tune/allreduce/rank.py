@@ -31,7 +31,7 @@ MARK = "hvd-tune: "
 # starts do not count.
 _SAMPLE_S = 0.002
 _MOST_CALLS = 200
-# What is spent on a size, and how many samples it gets.
+# Time spent on a size, and its number of samples.
 _BUDGET_S = 0.08
 _LEAST_SAMPLES, _MOST_SAMPLES = 3, 9
 _TIMEOUT_S = 60.0
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     world = MPI.COMM_WORLD.Dup()
     facts = _facts(world, task)
     if world.rank == 0:
-        _tell({"kind": "facts", **facts})
+        _write({"kind": "facts", **facts})
         for part in _built_in_selection(task.selection):
-            _tell({"kind": "selection", "part": part})
+            _write({"kind": "selection", "part": part})
     planner = _planner(world, task.table)
     limits = task.limits_us or [float("inf")] * len(task.sizes)
     for message_bytes, limit_us in zip(task.sizes, limits, strict=True):
@@ -75,11 +75,11 @@ def main(arguments: Sequence[str]) -> int:
         times_s = _samples(world, planner(buffer), buffer, limit_us / 1e6)
         if world.rank == 0:
             us = [round(1e6 * time_s, 3) for time_s in times_s]
-            _tell({"kind": "time", "message_bytes": message_bytes, "us": us})
+            _write({"kind": "time", "message_bytes": message_bytes, "us": us})
     return 0
 
 
-def _tell(entry: dict[str, Any]) -> None:
+def _write(entry: dict[str, Any]) -> None:
     # One write: what other ranks print does not come in between.
     os.write(1, f"{MARK}{json.dumps(entry)}\n".encode())
 

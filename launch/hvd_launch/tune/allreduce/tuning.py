@@ -116,12 +116,12 @@ class Tuning:
             "facts", Candidate(DEFAULT, ()), 0, (), {"selection": self._request.target.backend.name}
         )
         entries = self._journal.entries
-        told = [n for n, e in enumerate(entries) if (e["kind"], e["phase"]) == ("facts", "facts")]
+        starts = [n for n, e in enumerate(entries) if (e["kind"], e["phase"]) == ("facts", "facts")]
         failed = self._journal.find(kind="job", phase="facts", ok=False)
-        if not told:
+        if not starts:
             raise HvdExtError(f"no rank could measure: the job {failed[-1]['reason']}")
-        # A job that was interrupted may have told some parts before.
-        last = entries[told[-1] :]
+        # A job that was interrupted may have reported some parts before.
+        last = entries[starts[-1] :]
         facts = {name: last[0][name] for name in ("library", "size", "ranks_per_node")}
         text = "".join(entry["part"] for entry in last if entry["kind"] == "selection")
         facts["selection"] = json.loads(text) if text else None

@@ -69,7 +69,7 @@ class Point:
 
 DEFAULT = Point(128, 1)
 AUTOTUNE = Point(0, 0)
-# From which the model's five terms can be told apart.
+# Runs that suffice to separate the model's five terms.
 DESIGN = (DEFAULT, Point(16, 1), Point(128, 5), Point(16, 5), Point(4, 2), Point(64, 25))
 
 

@@ -82,7 +82,7 @@ class Runs:
         trials: dict[Point, float] = {}
         failed: dict[Point, float] = {}
         while len(trials) + len(failed) < self._search.trials:
-            # What failed counts as tried, and as hopelessly slow.
+            # A failed run counts as tried, and as hopelessly slow.
             point = propose(trials | failed)
             if point is None:
                 break

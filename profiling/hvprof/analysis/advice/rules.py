@@ -17,7 +17,7 @@ from hvprof.model import Recording
 
 _SMALL = ("<1 KB", "1-128 KB")
 _SLOW = 0.6
-# Of the bytes of float32: what bf16 takes and more, and what int8 takes.
+# Share of float32's bytes: bf16's and more, and int8's.
 _COMPRESSED, _INT8 = 0.75, 0.254
 _TRACE = "100000"
 

@@ -196,7 +196,7 @@ def limits_of_recording(
             jitter=jitter,
             slowed=slowed_s / exchange_s if exchange_s else 0.0,
             io_s=parts.io_s,
-            # What slowed computing although nothing was exchanged stays.
+            # Contention that does not come from the exchange stays.
             other_s=other_s + (0.0 if exchange_s else slowed_s),
         )
         for algorithm in ALGORITHMS

@@ -74,7 +74,7 @@ class Changed:
             self.time_s(one, one.message_bytes) / time_s if time_s else 1.0
             for (one, _), time_s in zip(burst, before_s, strict=True)
         ]
-        # What they took beyond the line, such as for a thread without a core, is not the network's.
+        # Time beyond the line, such as for a thread without a core, is not the network's.
         took_s = [sum(times_s) for times_s in zip(*(m.transfer_s for _, m in burst), strict=True)]
         shares = [min(1.0, sum(before_s) / took) if took else 0.0 for took in took_s]
         return [

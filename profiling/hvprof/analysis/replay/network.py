@@ -23,9 +23,9 @@ from hvprof.analysis.replay.rates import Rates, fit
 from hvprof.analysis.replay.replay import Moved, take_apart
 from hvprof.analysis.replay.timeline import Exchange, JobStep
 
-# What an exchange is taken to be that does not say. Its bytes cost the least that is possible.
+# Assumed algorithm of an exchange that names none. Its bytes cost the least possible.
 ASSUMED = "ring"
-# Lengths that span less cannot tell latency from bandwidth.
+# Lengths that span less cannot separate latency from bandwidth.
 _SPAN = 2
 # Steps of even and of odd number, fitted apart, find a byte's time within this factor, or it is
 # noise.
@@ -100,9 +100,11 @@ def network_of(steps: Sequence[JobStep], most_latency_s: float = math.inf) -> Ne
     if not known:
         raise UsageError("the traced steps exchange no data: there is nothing to change")
     main = _most_bytes(steps)
-    if _tells_lengths(known):
+    if _separates_lengths(known):
         halves = [list(itertools.chain.from_iterable(found[first::2])) for first in (0, 1)]
-        byte_s = sorted(_line(_fit(half), main).byte_s for half in halves if _tells_lengths(half))
+        byte_s = sorted(
+            _line(_fit(half), main).byte_s for half in halves if _separates_lengths(half)
+        )
         if len(byte_s) == 2 and 0 < byte_s[1] <= _AGREE * byte_s[0]:
             return Network((_line(_fit(known), main),), one_length=False)
     messages = work(*main[:2], 0).messages
@@ -110,7 +112,7 @@ def network_of(steps: Sequence[JobStep], most_latency_s: float = math.inf) -> Ne
         _line(_with_latency(known, latency_s / messages), main)
         for latency_s in (0.0, most_latency_s)
     )
-    return Network(lines, one_length=not _tells_lengths(known))
+    return Network(lines, one_length=not _separates_lengths(known))
 
 
 def bursts(pairs: Sequence[tuple[Exchange, Moved]]) -> list[list[tuple[Exchange, Moved]]]:
@@ -148,7 +150,7 @@ def _measured(kinds: Sequence[Kind], time_s: float) -> _Burst:
     return _Burst(total, time_s, statistics.fmean(kind[-1] for kind in kinds))
 
 
-def _tells_lengths(known: Sequence[_Burst]) -> bool:
+def _separates_lengths(known: Sequence[_Burst]) -> bool:
     lengths = [one.length for one in known]
     return bool(lengths) and max(lengths) >= _SPAN * min(lengths)
 

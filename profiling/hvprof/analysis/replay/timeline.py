@@ -103,17 +103,17 @@ def _rank_steps(trace: RankTrace, nodes: int) -> dict[int, RankStep]:
     thread = events["thread"][is_step][-1]
     called = exchanged & ~own & (events["thread"] == thread)
     begin_s, end_s = events["begin_ns"] / 1e9, events["end_ns"] / 1e9
-    # What ended before the oldest call that is left may have been overwritten.
+    # Calls that ended before the oldest one left may have been overwritten.
     since_s = end_s.min()
-    told = events["queued_us"].astype(float)
-    ready_s = np.where(told > 0, begin_s - (told - 1) / 1e6, np.nan)
+    queued_us = events["queued_us"].astype(float)
+    ready_s = np.where(queued_us > 0, begin_s - (queued_us - 1) / 1e6, np.nan)
 
     def exchange(index: int) -> Exchange:
         return Exchange(
             names[keys["operation"][index]],
             names[keys["algorithm"][index]],
             int(events["bytes"][index]),
-            # Of a hierarchical one, what goes over the network does so between nodes.
+            # The network part of a hierarchical exchange is between nodes.
             nodes if names[keys["algorithm"][index]] == "hierarchical" else int(sizes[index]),
             float(begin_s[index]),
             float(max(end_s[index], begin_s[index])),
