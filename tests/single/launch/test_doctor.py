@@ -166,7 +166,7 @@ def freed_memory(seen: Snapshot) -> tuple[str, str]:
 def test_what_keeping_freed_memory_brings_is_told() -> None:
     measured = (
         "filling 127 MiB in each step takes 41.0 ms of CPU time with 32512 page faults, "
-        "where freed memory is kept 12.4 ms with 0"
+        "with freed memory kept 12.4 ms with 0"
     )
     assert freed_memory(SOUND) == (OK, f"{measured}: hvd.init() and hvd-launch run keep it")
     chosen = replace(SOUND, left="MALLOC_ARENA_MAX=2 is set")
@@ -178,7 +178,7 @@ def test_what_keeping_freed_memory_brings_is_told() -> None:
     status, evidence = freed_memory(replace(SOUND, filling={"given": other, "kept": other}))
     assert status == NOTE
     assert evidence.endswith(
-        "90 page faults; malloc is that of /lib/libjemalloc.so.2, left as it is"
+        "90 page faults; malloc is that of /lib/libjemalloc.so.2, unchanged"
     )
     failed = {"given": {"error": "timed out"}, "kept": filling(0, 0.01)}
     assert freed_memory(replace(SOUND, filling=failed)) == (NOTE, "not measured: timed out")
