@@ -22,8 +22,8 @@ from hvprof.analysis.wait_split import split
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
 from hvprof.reporters.json_csv import as_json
-from hvprof.reporters.sections.base import scaled_seconds
 from hvprof.reporters.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
+from hvprof.reporters.text import scaled_seconds
 from tests.support.hvprof.made_recordings import write_job
 from tests.support.launch.launching import ROOT, rank_environment
 

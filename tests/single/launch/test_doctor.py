@@ -177,9 +177,7 @@ def test_what_keeping_freed_memory_brings_is_told() -> None:
     other = filling(90, 0.0131, "malloc is that of /lib/libjemalloc.so.2")
     status, evidence = freed_memory(replace(SOUND, filling={"given": other, "kept": other}))
     assert status == NOTE
-    assert evidence.endswith(
-        "90 page faults; malloc is that of /lib/libjemalloc.so.2, unchanged"
-    )
+    assert evidence.endswith("90 page faults; malloc is that of /lib/libjemalloc.so.2, unchanged")
     failed = {"given": {"error": "timed out"}, "kept": filling(0, 0.01)}
     assert freed_memory(replace(SOUND, filling=failed)) == (NOTE, "not measured: timed out")
 
