@@ -17,7 +17,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import torch
 
-from hvd_ext import memory, settings
+from hvd_ext import freed_memory, settings
 from hvd_ext.errors import UsageError
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.torch import horovods
@@ -86,7 +86,7 @@ def init(*arguments: Any, **named: Any) -> Any:
             "hvd.init() after MPI has ended, which Horovod started and hvd.shutdown() ended: put "
             "`from mpi4py import MPI` before the first hvd.init(), so that MPI outlives Horovod"
         )
-    if reason := memory.keep_freed_memory():
+    if reason := freed_memory.keep_freed_memory():
         log.info("hvd_ext: freed memory is left to malloc: %s", reason)
     mpi = sys.modules.get("mpi4py.MPI")  # importing it starts MPI
     if not horovods.is_initialized():
