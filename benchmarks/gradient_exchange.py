@@ -1,6 +1,6 @@
 """How long does the exchange of a model's gradients take? Horovod, Gloo, hvd_ext.
 
-All three exchange the same tensors in one run, in turns, and their results are
+All three exchange the same tensors in one run, interleaved, and their results are
 checked before anything is timed. Horovod reduces the tensors asynchronously with its
 defaults (fused up to 128 MiB); Gloo is torch.distributed with 25 MiB buckets, copies
 in and out included; hvd_ext is DistributedOptimizer.synchronize() with the gradients

@@ -1,4 +1,4 @@
-"""What every benchmark does alike: its command line, its exit, its table and JSON file."""
+"""Shared parts of benchmarks: command line, exit code, table and JSON file."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class HvdExtError(Exception):
-    """An error that its reader can mend.
+    """Base of hvd_ext's errors; the message says how to fix the cause.
 
     The message quotes the value, the rule it breaks, and what to do, in one line.
     """

@@ -1,4 +1,4 @@
-"""What hvd_ext reports: its exchanges, regions of the program's time, cache look-ups.
+"""Events of hvd_ext: exchanges, regions of the program's time, cache look-ups.
 
 Exchanges are passed to listeners, plain callables in this process. A recorder that was
 preloaded into the process (a library exporting the C functions `hvprof_exchange`,

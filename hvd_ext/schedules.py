@@ -16,7 +16,7 @@ FORMS = f"{EVERY_STEP}, {ONE_STEP_LATE}, local_sgd:steps=8, diloco:steps=100"
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """Each node trains by itself; after `steps` steps all go on with the mean of their weights.
+    """Each node trains by itself; after `steps` steps all continue with the mean of their weights.
 
     Raises:
         UsageError: a value out of its range.

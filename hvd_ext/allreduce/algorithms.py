@@ -37,13 +37,13 @@ SHARED_MEMORY = "shared_memory"
 
 @functools.cache
 def implementation(name: str) -> Algorithm:
-    """What reduces by the algorithm `name`, one of ALGORITHMS."""
+    """The function that reduces by the algorithm `name`, one of ALGORITHMS."""
     reduce: Algorithm = importlib.import_module(f"hvd_ext.allreduce.{name}").allreduce
     return reduce
 
 
 @functools.cache
 def cost(name: str) -> Cost:
-    """What the algorithm `name`, one of ALGORITHMS but the library's own, has to do."""
+    """The work of the algorithm `name`: any of ALGORITHMS except the library's own."""
     formula: Cost = importlib.import_module(f"hvd_ext.allreduce.{name}").cost
     return formula

@@ -1,4 +1,4 @@
-"""What an allreduce should cost: latency-bandwidth formulas, and their fit to measurements.
+"""Predicted cost of an allreduce: latency-bandwidth formulas, and their fit to measurements.
 
 A message takes a + n b, a reduction n g. Each algorithm is a count of messages, of bytes
 sent one after the other, and of bytes reduced (Thakur, Rabenseifner and Gropp, IJHPCA 19,
@@ -24,7 +24,7 @@ FORMULAS = tuple(name for name in ALGORITHMS if name != NATIVE)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a machine takes: a, b and g.
+    """The rates of a machine: a, b and g.
 
     Attributes:
         latency_s: for a message, whatever its length.
@@ -63,7 +63,7 @@ class FitError:
 
 
 def work(algorithm: str, size: int, message_bytes: float) -> Work:
-    """What `algorithm` does.
+    """The work of `algorithm`.
 
     Raises:
         UsageError: it has no formula, as the library's own.
@@ -78,8 +78,8 @@ def work(algorithm: str, size: int, message_bytes: float) -> Work:
 def fit(measurements: Sequence[Measurement]) -> Rates:
     """Find the rates, none negative, of the least squared relative error.
 
-    One algorithm at one number of ranks cannot tell sending from combining: what it
-    predicts for other sizes holds, its byte_s alone means nothing.
+    One algorithm at one number of ranks cannot separate sending from combining: its
+    predictions for other sizes hold, its byte_s alone means nothing.
 
     Raises:
         UsageError: no measurements, or one that took no time.

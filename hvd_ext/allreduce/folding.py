@@ -1,6 +1,6 @@
 """Any number of ranks as a power of two: the ranks beyond it hand their data to a partner.
 
-What that costs is a message of n bytes in and one back, and one reduction of n bytes.
+The cost is a message of n bytes in and one back, and one reduction of n bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def largest_power_of_two(size: int) -> int:
 
 
 def rounds(size: int) -> tuple[int, int]:
-    """Of a doubling or halving: floor(lg p), and 1 more for folding if p is not a power of two."""
+    """Rounds of a doubling or halving: floor(lg p), and 1 for folding if p is no power of two."""
     count = size.bit_length() - 1
     return count, int(size != 1 << count)
 

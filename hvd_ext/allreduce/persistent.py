@@ -1,7 +1,7 @@
 """An allreduce that repeats, planned once: its ranks, buffer, operation and algorithm.
 
-What a call would otherwise decide each time is decided when it is planned, so that a
-call costs what its algorithm costs (MPI-4: a persistent collective, MPI_Allreduce_init).
+Planning makes the decisions that each call would otherwise make, so that a call costs
+no more than its algorithm (MPI-4: a persistent collective, MPI_Allreduce_init).
 `allreduce` is for one that does not repeat.
 """
 
@@ -162,8 +162,8 @@ class PersistentAllreduce:
     def start(self) -> None:
         """Begin to reduce the buffer, in the background; leave it alone until `wait`.
 
-        What is started goes on a thread and a communicator of its own, one after the
-        other in the order of the starts, which is the same on every rank.
+        Started calls run on a separate thread and communicator, one after the other in
+        the order of the starts, which is the same on every rank.
         """
         self._check_idle()
         background = self._topology.keep(_Background)

@@ -1,4 +1,4 @@
-"""What a measurement found, on the terminal: the crossovers, and the fit of the cost model."""
+"""The result of a measurement on the terminal: the crossovers, and the fit of the cost model."""
 
 from __future__ import annotations
 

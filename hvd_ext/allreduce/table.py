@@ -125,7 +125,7 @@ class Table:
 
 
 def _evidence(row: Row, choice: str, message_bytes: int) -> str:
-    """What was measured nearest below this size (or at the least one): a clause, or ""."""
+    """The measurement nearest below this size (or at the least one): a clause, or ""."""
     if not row.measured_us:
         return ""
     sizes = [size for size, _ in row.measured_us]
@@ -170,7 +170,7 @@ _INTEL = Table(
 
 
 def built_in(library: str) -> Table:
-    """What is used where no table was measured, by what MPI_Get_library_version says."""
+    """The table in use where none was measured, by the text of MPI_Get_library_version."""
     return _INTEL if library.startswith("Intel") else BUILT_IN
 
 

@@ -1,4 +1,4 @@
-"""What an allreduce does, counted: what the cost formulas give."""
+"""The work of an allreduce, counted: the result of the cost formulas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an allreduce does on its critical path.
+    """The work of an allreduce on its critical path.
 
     Attributes:
         messages: how many, one after the other.

@@ -85,7 +85,7 @@ def parse(text: str) -> Format | None:
 
 
 def wire_bytes(format: Format, counts: list[tuple[int, int]]) -> float:
-    """What one copy of these gradients is in a message, on average over steps.
+    """Bytes of one copy of these gradients in a message, on average over steps.
 
     Args:
         format: of float32.

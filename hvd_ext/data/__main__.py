@@ -128,7 +128,7 @@ def _show_plan(told: dict[str, Any], nodes: int) -> None:
 
 
 def describe(file: PackedFile) -> dict[str, Any]:
-    """What a file holds, in plain values."""
+    """The contents of a file, in plain values."""
     lengths = file.tables.places[:, 1]
     return {
         "file": str(file.path),

@@ -17,7 +17,7 @@ def map_ahead(
     """Yield the results of each batch of items, in the order of the items.
 
     While one batch is used, those of at most `ahead` later ones are worked out or wait.
-    What the function raises is raised where its batch would be.
+    An error of the function is raised where its batch would be.
 
     Args:
         function: of an item; is called on several threads at once.
@@ -45,7 +45,7 @@ def in_order(started: Iterable[list[Future[R]]], ahead: int) -> Iterator[list[R]
 
 
 def then(pool: Executor, before: Future[T], function: Callable[[T], R]) -> Future[R]:
-    """What a function makes, on a thread, of a result that may not be there yet.
+    """The result of a function, on a thread, of another result that may not be there yet.
 
     No thread waits for it meanwhile. An error stands for both results.
     """

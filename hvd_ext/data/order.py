@@ -4,7 +4,7 @@ The samples of a run form one endless row, whose positions count over all ranks.
 takes the next `global_batch` positions, of which each rank has an equal, contiguous
 share; so the row is the same for any number of ranks and any batch, an epoch has each
 sample exactly once, and what a batch leaves of an epoch is the beginning of the next
-batch. Where a run is, is one number: it goes on anywhere, on any ranks.
+batch. One integer is the resume point, on any machine and any number of ranks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Order:
         Args:
             samples: how many there are; each comes once an epoch.
             seed: names the row.
-            shuffle: each epoch has an order of its own; otherwise all have that of the samples.
-            data: fingerprint of the samples, so that a run does not go on with others.
+            shuffle: whether each epoch has its own order; otherwise all have that of the samples.
+            data: fingerprint of the samples, so that a run does not resume with others.
 
         Raises:
             UsageError: there are no samples.

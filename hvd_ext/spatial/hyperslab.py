@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """What slices like an array: NumPy's, a memory map, an h5py.Dataset, a procedure."""
+    """Anything that slices like an array: NumPy's, a memory map, an h5py.Dataset, a procedure."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class PackedFile:
     """The samples of a packed file: `len(file)`, and `file[i]`, a dict of the fields.
 
     An "array" field is an array, "bytes" are bytes, "pixels" an (H, W, C) image of uint8.
-    Any thread may read; a copy that was pickled opens the file anew.
+    Any thread may read; a copy that was pickled opens the file again.
 
     Attributes:
         path: the file.
@@ -91,7 +91,7 @@ class PackedFile:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that the file holds."""
+        """Checksum of everything in the file."""
         return self.tables.fingerprint
 
     @property
@@ -152,7 +152,7 @@ class PackedFile:
             self._reader_of(offset, length).announce(offset, length)
 
     def _reader_of(self, begin: int, count: int) -> FileReader:
-        """Of the copy, if it has these bytes by now."""
+        """Path of the copy, if it has these bytes by now."""
         return self.copy.reader if self.copy and self.copy.has(begin, count) else self._reader
 
     @property
@@ -198,7 +198,7 @@ class PackedFile:
         return PackedField(self, self.header.fields[place], self._offsets[place])
 
     def name(self, sample: int) -> str:
-        """What a sample was called where it came from.
+        """Name of a sample in its source.
 
         Raises:
             UsageError: the names cannot be read, or are damaged.
@@ -243,7 +243,7 @@ class PackedField:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the elements."""
+        """Type of the elements."""
         return np.dtype(self.field.dtype)
 
     def of(self, record: Bytes) -> NDArray[Any]:

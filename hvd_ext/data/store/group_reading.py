@@ -45,7 +45,7 @@ class GroupReader:
             comm: the ranks that share each sample.
 
         Raises:
-            HvdExtError: MPI cannot be used on threads, or cannot tell as many samples apart.
+            HvdExtError: MPI cannot be used on threads, or has too few tags for the samples.
         """
         from mpi4py import MPI
 

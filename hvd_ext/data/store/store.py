@@ -1,7 +1,7 @@
 """Samples in the memory of the ranks: read once by one of them, then sent to whoever needs them.
 
-Within a node they are read in place, once a flag behind them tells that they are there. Who
-keeps and sends what is worked out in `owners`, some steps ahead, by each rank alike.
+Within a node they are read in place, once a flag behind them says that they are there. Each
+rank computes in `owners`, some steps ahead, which rank keeps and sends each sample.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class StoreSize:
-    """What a store takes.
+    """Memory that a store needs.
 
     Attributes:
         samples_bytes: of all samples.
@@ -216,7 +216,7 @@ class MemoryStore:
         return self._regions[owner][begin : begin + int(self._lengths[sample])]
 
     def _flag(self, sample: int, owner: int) -> int:
-        """The address of the byte that tells whether the sample is there."""
+        """The address of the byte that says whether the sample is there."""
         return self._addresses[owner] + int(self._owners.offsets[sample] + self._lengths[sample])
 
     def _measure(self, leaders: NDArray[np.int64], records_ahead: int) -> StoreSize:

@@ -81,7 +81,7 @@ def gather_as(x: SpatialTensor, shape: Sequence[int], what: str = "") -> Tensor:
         what: cannot be done on the shards; by default that the shape cannot.
 
     Raises:
-        UnsupportedError: `convert` was told allow_gather=False.
+        UnsupportedError: `convert` was called with allow_gather=False.
     """
     layer = current_layer()
     what = what or f"from {tuple(x.shape)} to {tuple(shape)}, which merges or cuts split dims"

@@ -243,7 +243,7 @@ def _sum_pool(
 def _counts(
     window: Sliding, outputs: tuple[int, int], extent: int, include_padding: bool
 ) -> list[int]:
-    """What each window divides by along one dim; what ceil_mode adds never counts."""
+    """Divisor of each window along one dim; cells that ceil_mode adds never count."""
     ranges = [window.input_range((output, output + 1)) for output in range(*outputs)]
     if include_padding:
         return [min(end, extent + window.padding) - begin for begin, end in ranges]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Speeds:
-    """What a rank and the link between two ranks can do; see `measure_speeds`.
+    """Speeds of a rank and of the link between two ranks; see `measure_speeds`.
 
     Attributes:
         flops_per_s: of one rank, in a convolution.
