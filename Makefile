@@ -34,7 +34,7 @@ mpi-horovod:  ## Horovod built against another MPI: MPI=openmpi5, mpich5, intelm
 	@$(PYTHON) toolchain/make_env.py --with-horovod --beside '$(MPI)' \
 		$(if $(MVAPICH2),--from '$(MVAPICH2)')
 
-demo: env  ## train with Horovod, with hvd_ext and without any exchange, and show what was gained
+demo: env  ## train with Horovod, with hvd_ext and without communication, and print the speedups
 	$(PY) -m benchmarks.demo --output runs/demo
 
 test: env  ## run every test that this machine supports, except the long ones
@@ -79,11 +79,11 @@ bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost;
 	$(PY) -m benchmarks.profiler_overhead --json runs/bench/profiler_overhead.json
 	$(PY) -m benchmarks.free_communication --json runs/bench/free_communication.json
 
-check: env docs  ## ruff, mypy, the import rules, and the documentation site
+check: env docs  ## ruff, mypy, the import rules, the words of the text, and the documentation site
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
-	$(PY) -m pytest -q tests/single/test_imports.py
+	$(PY) -m pytest -q tests/single/test_imports.py tests/single/test_prose.py
 
 docs: env  ## build the documentation site: build/docs/index.html
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
