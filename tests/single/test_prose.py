@@ -47,7 +47,7 @@ PATTERNS = {
 def markdown(path: Path) -> Iterator[tuple[int, str]]:
     """Paragraphs of a page, without its code."""
     text = re.sub(
-        r"^```.*?^```|^    .*$|`[^`\n]*`",
+        r"^```.*?^```|^    [^\n]*$|`[^`\n]*`",
         lambda code: "\n" * code[0].count("\n"),
         path.read_text(),
         flags=re.DOTALL | re.MULTILINE,
