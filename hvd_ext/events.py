@@ -95,9 +95,14 @@ listening: Callable[[], int] = _listeners.__len__
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Have `listener` called with every CommEvent; returns the call that ends it.
+    """Call `listener` with every CommEvent.
 
-    It is called on the thread that made the exchange, and should be quick.
+    Args:
+        listener: takes the event; it runs on the thread that made the exchange, and should be
+            quick.
+
+    Returns:
+        A function without arguments that ends the calls.
     """
     _listeners.append(listener)
     return lambda: _listeners.remove(listener)

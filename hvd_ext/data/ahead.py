@@ -14,7 +14,7 @@ R = TypeVar("R")
 def map_ahead(
     function: Callable[[T], R], batches: Iterable[Iterable[T]], *, workers: int, ahead: int
 ) -> Iterator[list[R]]:
-    """Yield the results of each batch of items, in the order of the items.
+    """Work out a function of each item, in batches and ahead of their use.
 
     While one batch is used, those of at most `ahead` later ones are worked out or wait.
     An error of the function is raised where its batch would be.
@@ -23,7 +23,10 @@ def map_ahead(
         function: of an item; is called on several threads at once.
         batches: taken as they are needed; may be endless.
         workers: number of threads.
-        ahead: 0: nothing is worked out before its batch is asked for.
+        ahead: batches; 0: nothing is worked out before its batch is asked for.
+
+    Yields:
+        The results of each batch, in the order of the items.
     """
     pool = threads(workers)
     try:

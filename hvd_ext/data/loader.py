@@ -151,13 +151,16 @@ class DataLoader:
             self._batches = in_order(map(self._begin, steps), self._ahead)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is: behind the last batch that was handed out."""
+        """The resume point: behind the last batch that was handed out."""
         return self.sampler.state(self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on elsewhere, whatever the number of ranks and the batch were there.
+        """Resume from a state, whatever the number of ranks and the batch size were there.
 
         A store is given up, and its samples are read again.
+
+        Args:
+            state: returned by `state_dict`.
 
         Raises:
             UsageError: the state is of another seed, or of other samples.
@@ -166,7 +169,7 @@ class DataLoader:
         self._position = self.sampler.resume(state)
 
     def statistics(self) -> Statistics:
-        """Counts and times so far."""
+        """The counts and times so far, of this rank."""
         bytes_read = getattr(self._dataset, "bytes_read", None)
         sent, received = self._exchanged
         if self.store:

@@ -176,15 +176,19 @@ class SpatialTensor(NeverParameter, Tensor):
         raise UnsupportedError("nn.Parameter of a split tensor: parameters are whole on every rank")
 
     def size(self, dim: int | None = None) -> Any:
-        """Global shape, or one dim of it."""
+        """The global shape, or one dim of it.
+
+        Args:
+            dim: number of the dim; None for the whole shape.
+        """
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
-        """Number of dims."""
+        """The number of dims."""
         return self.ndim
 
     def like(self, local: Tensor, behind: int | None = None) -> SpatialTensor:
-        """Another tensor of the same extents, of which `local` is this rank's shard.
+        """A tensor of the same extents, of which `local` is this rank's shard.
 
         Args:
             local: with the same split dims.
@@ -198,7 +202,12 @@ class SpatialTensor(NeverParameter, Tensor):
         return made
 
     def gather(self, *arguments: Any, **options: Any) -> Tensor:
-        """The whole, replicated; see `hvd_ext.spatial.gather`."""
+        """The whole tensor, replicated; see `hvd_ext.spatial.gather`.
+
+        Args:
+            arguments: none; torch's own `gather` raises an error.
+            options: none.
+        """
         if arguments or options:
             refuse(Tensor.gather)
         gathered: Tensor = OPERATIONS["gather"].run(self)

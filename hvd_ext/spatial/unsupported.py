@@ -40,6 +40,9 @@ class UnsupportedError(UsageError):
 
     Its sentence is made from global shapes alone, so that all ranks raise it. Where the layer
     is known, it names it, and a way to continue without changing the model's code.
+
+    Args:
+        sentence: the operation, the rule that it breaks, and what to do.
     """
 
     def __init__(self, sentence: str) -> None:

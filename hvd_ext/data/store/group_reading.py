@@ -82,10 +82,16 @@ class GroupReader:
         self._exchange = RecordExchange(comm)
 
     def read(self, sample: int) -> list[NDArray[Any]]:
-        """This rank's box of each field of a sample.
+        """Read this rank's box of each field of a sample, together with the other ranks.
+
+        Args:
+            sample: number of the sample, the same on all ranks.
+
+        Returns:
+            An array for each field.
 
         Raises:
-            UsageError: what this rank reads of it is damaged, or cannot be read; the others
+            UsageError: this rank's part is damaged or cannot be read; the others
                 wait for it, so the job must end.
             StallError: a rank did not send its part.
         """

@@ -46,10 +46,19 @@ class Records(Protocol):
     def lengths(self) -> NDArray[np.int64]: ...
 
     def record(self, sample: int) -> Bytes:
-        """The bytes of a sample, as they are on file; is called on several threads at once."""
+        """The bytes of a sample, as they are on file; is called on several threads at once.
+
+        Args:
+            sample: number of the sample.
+        """
 
     def decode(self, sample: int, record: Bytes) -> Any:
-        """The sample that they hold; they are shared, and cannot be written to."""
+        """The sample that a record holds.
+
+        Args:
+            sample: number of the sample.
+            record: its bytes; they are shared, and cannot be written to.
+        """
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ def measure_speeds(comm: MPI.Comm | None = None) -> Speeds:
         comm: ranks to send messages between, of which the first two do; the answer is the
             same on all. Without it, or with one rank, a copy in memory stands in for the
             link, which no link is faster than.
+
+    Returns:
+        The speeds, for `plan`.
     """
     flops_per_s = _convolution_flops_per_s()
     if comm is None or comm.size == 1:

@@ -109,6 +109,9 @@ def verify(
         tolerance: up to which relative differences are rounding.
         seed: of the data.
 
+    Returns:
+        The relative difference of each tensor, and whether all are within the tolerance.
+
     Raises:
         UnsupportedError: the model does something that cannot be split; names the layer.
     """
