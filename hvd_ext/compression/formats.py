@@ -51,7 +51,13 @@ CANDIDATES = (NONE, BF16, INT8)
 
 
 def powersgd(rank: int = 4) -> Format:
-    """Matrices as two factors of that rank, of which one travels in each step.
+    """PowerSGD: matrices as two factors of low rank, one of which is sent in each step.
+
+    Args:
+        rank: of the factors, at least 1.
+
+    Returns:
+        The format, for `compression=`.
 
     Raises:
         UsageError: a rank out of its range.

@@ -13,9 +13,12 @@ import pytest
 
 from testbed.ranks import ROOT
 
-PACKAGES = ("hvd_ext", "hvd_ext.allreduce", "hvd_ext.data", "hvd_ext.spatial", "hvprof")
+PACKAGES = (
+    *("hvd_ext", "hvd_ext.allreduce", "hvd_ext.data", "hvd_ext.spatial", "hvd_ext.torch"),
+    "hvprof",
+)
 # Packages whose docstrings are not complete yet.
-LEFT_OUT: tuple[str, ...] = ("hvprof",)
+LEFT_OUT: tuple[str, ...] = ("hvd_ext.torch", "hvprof")
 # Named by Python or by the interface that they belong to.
 USUAL = {"self", "cls", "args", "kwargs"}
 
@@ -26,12 +29,20 @@ def functions() -> Iterator[tuple[str, Callable[..., Any], str]]:
         if package in LEFT_OUT:
             continue
         module = importlib.import_module(package)
-        for name in module.__all__:
+        for name in public(module):
             thing = getattr(module, name)
             if inspect.isfunction(thing):
                 yield f"{package}.{name}", thing, thing.__doc__ or ""
             elif inspect.isclass(thing):
                 yield from of_class(f"{package}.{name}", thing)
+
+
+def public(module: Any) -> list[str]:
+    """The names of a package; hvd_ext.torch's are those on its page, the others are Horovod's."""
+    if module.__name__ != "hvd_ext.torch":
+        return list(module.__all__)
+    page = (ROOT / "docs" / "reference" / "api" / "torch.md").read_text()
+    return re.findall(r"auto(?:function|class):: (\w+)", page)
 
 
 def of_class(name: str, thing: type) -> Iterator[tuple[str, Callable[..., Any], str]]:
