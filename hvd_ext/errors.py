@@ -13,7 +13,7 @@ class HvdExtError(Exception):
 
 
 class UsageError(HvdExtError):
-    """A request that cannot be meant: a bad flag, path or file."""
+    """An invalid request: a flag, a path, a file or an argument."""
 
     exit_code = 2
 

@@ -50,14 +50,14 @@ class Statistics:
 
 
 class DataLoader:
-    """An endless row of this rank's batches, in the order of a sampler.
+    """An infinite iterator over this rank's batches, in the order of a sampler.
 
     `for batch in loader` ends with the batch that has the epoch's last sample, `next(loader)`
     never does; both continue after the last batch. Batches do not depend on the
     number of threads, nor, put together, on that of the ranks.
 
     Attributes:
-        store: what keeps the samples, from `start` to `close`, if one was asked for.
+        store: in-memory cache of the samples, from `start` to `close`; None without one.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Which sample comes when: a function of the seed and the position alone.
 
-The samples of a run form one endless row, whose positions count over all ranks. A step
-takes the next `global_batch` positions, of which each rank has an equal, contiguous
-share; so the row is the same for any number of ranks and any batch, an epoch has each
-sample exactly once, and what a batch leaves of an epoch is the beginning of the next
-batch. One integer is the resume point, on any machine and any number of ranks.
+The samples of a run form an infinite sequence, whose positions count over all ranks. A step
+takes the next `global_batch` positions, of which each rank has an equal, contiguous share. So
+the sequence is the same for any number of ranks and any batch size, and an epoch has each sample
+exactly once. A batch may end one epoch and begin the next. One integer is the resume point, on
+any machine and any number of ranks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hvd_ext.errors import UsageError
 
 
 class Order:
-    """The row of samples of a run."""
+    """The deterministic order of the samples of a run."""
 
     def __init__(self, samples: int, seed: int, *, shuffle: bool = True, data: str = "") -> None:
-        """Describe a row.
+        """Describe an order.
 
         Args:
             samples: number of samples; each comes once an epoch.

@@ -98,7 +98,7 @@ def gather_as(x: SpatialTensor, shape: Sequence[int], what: str = "") -> Tensor:
     layer = current_layer()
     what = what or f"from {tuple(x.shape)} to {tuple(shape)}, which merges or cuts split dims"
     if not layer.allow_gather:
-        raise UnsupportedError(f"{what}: it would gather, against allow_gather=False")
+        raise UnsupportedError(f"{what}: it needs a gather, but allow_gather=False")
     if x.grid.space.size > 1 and x.grid.space.rank == 0 and not x.local.is_meta:
         nbytes = format_bytes(x.shape.numel() * x.dtype.itemsize)
         where = f"layer {layer.name!r}" if layer.name else "outside a converted model"

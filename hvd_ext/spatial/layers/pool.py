@@ -183,7 +183,7 @@ def average_pool(
     sliding = [Sliding(*numbers) for numbers in zip(kernel, step, pad, strict=True)]
     windows, own = _windows(x, sliding)
 
-    # The sum of many 16-bit numbers is none; their mean is.
+    # The sum of many 16-bit numbers may overflow 16 bits; their mean does not.
     divided = 1 if x.dtype.itemsize >= 4 else divisor_override or math.prod(kernel)
 
     def total(block: Tensor, zeros: Sequence[int]) -> Tensor:
