@@ -77,7 +77,7 @@ def _caption(demo: Demo) -> str:
     by_hand = ", ".join(f"{name}={value}" for name, value in variables.items())
     return (
         f"{RANKS} ranks, {os.cpu_count()} cores; medians of {demo.lengths.rounds} interleaved "
-        f"rounds; allreduce: time of a rank, by hvprof. Tuned: {by_hand}. No communication: the "
+        f"rounds; allreduce: time of a rank, by hvprof. Tuned: {by_hand}. No exchange: the "
         "same ranks without an exchange, freed memory kept; for gradients alone, a copy of as many "
         "bytes. "
         f"{demo.stages.on_the_load()}"

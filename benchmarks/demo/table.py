@@ -47,7 +47,7 @@ ARMS = {
     "horovod": Arm("Horovod", "horovod"),
     "horovod_by_hand": Arm("Horovod, tuned", "horovod", _BY_HAND),
     "hvd_ext": Arm("hvd_ext", "hvd_ext"),
-    "none": Arm("no communication", "none"),
+    "none": Arm("no exchange", "none"),
 }
 PEERS = ("horovod", "horovod_by_hand")
 

@@ -40,33 +40,36 @@ FORMATS = {
     "gloo_fp16": "Gloo, as torch's fp16_compress_hook",
     "gloo_powersgd": "Gloo, torch's powerSGD_hook",
 }
-# Below this, a speedup is no more than the difference of two runs.
+# Below this, a speedup is within the difference of two runs.
 _ABOUT_EQUAL = 1.05
 
 
 def performance(results: Results) -> str:
-    """README's chart and sentences."""
+    """README's chart, its speedups, and a verdict over tuned Horovod."""
     result = results["training_step"]
-    over: dict[str, list[str]] = {"horovod": [], "horovod_by_hand": []}
     cases = [case for case in result["cases"] if case["model"] in SHOWN]
-    for case in cases:
-        for peer, texts in over.items():
-            value, rounds = case[f"ratio_vs_{peer}"], case[f"ratio_vs_{peer}_of_rounds"]
-            texts.append(f"{ratio(value, rounds)} on {MODELS[case['model']]}")
-    equal = [c["model"] for c in cases if c["ratio_vs_horovod_by_hand"] < _ABOUT_EQUAL]
-    verdict = (
-        "Where that is close to 1, hvd_ext is about as fast as tuned Horovod, without tuning."
-        if equal
-        else "hvd_ext needs no tuning."
+    keys = ("ratio_vs_horovod", "ratio_vs_horovod_by_hand")
+    rows = [
+        (MODELS[case["model"]], *(ratio(case[key], case[f"{key}_of_rounds"]) for key in keys))
+        for case in cases
+    ]
+    faster, equal = (
+        " and ".join(
+            MODELS[case["model"]]
+            for case in cases
+            if (case["ratio_vs_horovod_by_hand"] >= _ABOUT_EQUAL) == beyond
+        )
+        for beyond in (True, False)
     )
-    return "\n".join(
+    verdicts = [f"faster than tuned Horovod on {faster}"] if faster else []
+    verdicts += [f"about as fast as tuned Horovod, without tuning, on {equal}"] if equal else []
+    columns = ("speedup of hvd_ext", "over Horovod's defaults", "over tuned Horovod")
+    return "\n\n".join(
         (
             "![Training speed relative to Horovod's defaults](docs/images/performance.png)",
-            "",
-            f"On {result['size']} ranks, the speedup of hvd_ext over Horovod's defaults was "
-            f"{'; '.join(over['horovod'])}.",
-            f"Over tuned Horovod it was {'; '.join(over['horovod_by_hand'])}. {verdict}",
-            "Medians, with the middle half of the rounds in parentheses. " + origin(result) + ".",
+            table(columns, rows),
+            f"hvd_ext was {', and '.join(verdicts)}. The range is the middle half of the rounds, "
+            f"on {result['size']} ranks. {origin(result)}",
         )
     )
 

@@ -61,6 +61,28 @@ def test_figures_are_recognized(text: str, figures: list[str]) -> None:
     assert FIGURE.findall(text) == figures
 
 
+def test_readme_says_where_tuned_horovod_is_as_fast() -> None:
+    rounds = {"median": 1.0, "low": 0.9, "high": 1.1}
+    cases = [
+        {
+            "model": model,
+            **{
+                f"ratio_vs_{peer}": value
+                for peer, value in (("horovod", 2.0), ("horovod_by_hand", by_hand))
+            },
+            **{f"ratio_vs_{peer}_of_rounds": rounds for peer in ("horovod", "horovod_by_hand")},
+        }
+        for model, by_hand in (("resnet50", 1.2), ("edsr_demo", 1.01), ("small_2000", 3.0))
+    ]
+    machine = {"cpu": "EPYC", "cores": 2, "date": "2026-11-24"}
+    result = {"size": 2, "cases": cases, "machine": machine, "command": "python -m x"}
+    text = BLOCKS["performance"].make({"training_step": result})
+    assert "faster than tuned Horovod on ResNet-50, 64 pixels, and about as fast as" in text
+    assert "| EDSR, 4 blocks of 32 | 2.00 (0.90 to 1.10) | 1.01 (0.90 to 1.10) |" in text
+    assert "EPYC, 2 cores, 2026-11-24: `python -m x`" in text
+    assert "2,000" not in text
+
+
 def test_only_the_named_block_is_replaced() -> None:
     page = "a\n<!-- figures: one -->\n\nold\n\n<!-- /figures -->\nb `2 ms`\n"
     assert fill(page, {"two": "x"}) == page
