@@ -7,6 +7,7 @@ PYTEST := $(PY) -m pytest
 ALONE := $(PYTEST) --last-failed --last-failed-no-failures none
 BENCH := $(PY) -m benchmarks
 RESULTS := docs/benchmarks
+ARMS := alone horovod horovod_by_hand ddp hvd_ext hvd_ext_sharded
 
 SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
@@ -70,7 +71,7 @@ bench: env  ## measure hvd_ext against Horovod, MPI, Gloo and no communication: 
 	$(BENCH).gradient_exchange --np 4 --json $(RESULTS)/gradient_exchange_np4.json
 	$(BENCH).small_tensors --json $(RESULTS)/small_tensors.json
 	$(BENCH).overlap --json $(RESULTS)/overlap.json
-	$(BENCH).training_step --model resnet50 --model edsr_demo --model edsr_baseline \
+	$(BENCH).training_step --model resnet50 --model edsr_demo $(ARMS:%=--arm %) \
 		--json $(RESULTS)/training_step.json
 	$(BENCH).spatial_scaling --rounds 3 --json $(RESULTS)/spatial_scaling.json
 
