@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(result: dict[str, Any]) -> None:
     rows = []
     for name in ("horovod", "gloo", "hvd_ext", "copy"):
-        title = "a copy (the limit)" if name == "copy" else name
+        title = "a copy (reference)" if name == "copy" else name
         factor = result.get(f"ratio_vs_{name}")
         cells = harness.times(result["time_ms"][name], 2)
         rows.append((title, *cells, f"{factor:.2f} x" if factor else ""))

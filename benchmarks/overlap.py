@@ -44,7 +44,8 @@ def _print(result: dict[str, Any]) -> None:
             for name, time_ms in result["step_ms"].items()
         ),
     )
-    console.print(f"hvd_ext leaves {result['exposed_ratio_vs_horovod']:.2f} of Horovod's exposed")
+    ratio = result["exposed_ratio_vs_horovod"]
+    console.print(f"exposed with hvd_ext, divided by exposed with Horovod: {ratio:.2f}")
     console.print(result["buckets"], soft_wrap=True, highlight=False)
 
 
