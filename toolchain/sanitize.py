@@ -85,7 +85,7 @@ def library(name: str) -> str:
 
 
 def copy() -> Path:
-    """The checkout, with sanitized C libraries in place of its own."""
+    """The checkout, with sanitized C libraries in place of the usual ones."""
     copied = FOLDER / "checkout"
     shutil.rmtree(copied, ignore_errors=True)
     copied.mkdir(parents=True)

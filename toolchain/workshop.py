@@ -28,7 +28,7 @@ CAUSES = (
 
 
 class Failure(Exception):
-    """What stops the work, in one line that says what to do."""
+    """An error that stops the work, in one line that says what to do."""
 
 
 class Workshop:
@@ -65,7 +65,7 @@ class Workshop:
         """Run the environment's pip with `variables` set; its output goes to the log.
 
         Raises:
-            Failure: pip failed; says why, as far as its output tells.
+            Failure: pip failed; with the reason in its output.
         """
         # An MPI's or a cluster's PYTHONPATH would count as installed packages.
         kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}

@@ -2,7 +2,7 @@
 
 No other file of this package uses a private name of torch. When a release of torch changes one of
 these, its test in tests/single/spatial/test_torch_internals.py fails, and this file is the one to
-mend. The two kernels taken from `torch.ops.aten` stand with the layers that call them.
+fix. The two kernels taken from `torch.ops.aten` stand with the layers that call them.
 """
 
 from __future__ import annotations
