@@ -21,13 +21,9 @@ from hvd_launch.doctor import horovod_build
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "toolchain" / "make_env.py"
-_spec = importlib.util.spec_from_file_location("make_env", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-make_env = importlib.util.module_from_spec(_spec)
 sys.path.insert(0, str(SCRIPT.parent))
-_spec.loader.exec_module(make_env)
-import mpis  # noqa: E402  (found beside make_env.py)
+import make_env  # noqa: E402  (found beside the script)
+import mpis  # noqa: E402
 import torch_build  # noqa: E402
 import wheels  # noqa: E402
 import workshop  # noqa: E402
