@@ -20,7 +20,7 @@ COMPILED = {
     "hvprof/recorder/libhvprof.so",
 }
 FILES = {
-    "hvd_ext/arena/cuda/kernels.cu",
+    "hvd_ext/arena/cuda/reduce.cu",
     "hvd_launch/doctor/cxx-flags.cmake",
     "hvd_launch/doctor/cxx.cmake",
 }
