@@ -12,16 +12,17 @@ ARMS := alone horovod horovod_by_hand ddp hvd_ext hvd_ext_sharded
 SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
-.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize sweep bench bench-hosts figures check docs clean
+.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize odd-places sweep bench bench-hosts figures check docs wheel clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
 
-env:  ## make or update .venv (MPI=system: for the mpicc on PATH; MPI=embedded: back again)
+env:  ## make or update .venv (MPI=system|embedded, TORCH=VERSION, HOROVOD=SDIST_OR_CHECKOUT)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 		echo "make env: error: $(PYTHON) is not Python >= 3.10: apt install python3 python3-venv," \
 			"or name one: make env PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) toolchain/make_env.py $(if $(MPI),--mpi $(MPI))
+	@$(PYTHON) toolchain/make_env.py $(if $(MPI),--mpi $(MPI)) \
+		$(if $(TORCH),--torch '$(TORCH)') $(if $(HOROVOD),--horovod '$(HOROVOD)')
 
 mpis: env  ## make .venvs: other MPI libraries for tests (MVAPICH2=ARCHIVE_OR_PREFIX: that too)
 	@failed=0; \
@@ -59,6 +60,9 @@ fuzz: env  ## try 1,000 damaged and crafted packs, tables, timelines and recordi
 sanitize: env  ## run the tests of the C parts with the address, undefined and thread sanitizers
 	@$(PY) toolchain/sanitize.py
 
+odd-places: env  ## install where it is hard: not root, a blank in the path, read-only, no network ...
+	@$(PYTHON) toolchain/odd_places.py $(PLACES)
+
 sweep: env  ## more of some tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/allreduce/test_allreduce.py tests/parallel/allreduce/test_long.py -k "int_counts or flat"
 	HVD_EXT_TEST_SWEEP=1 $(PY) -m pytest tests/parallel/trainers/test_trainers.py tests/parallel/data/test_store.py \
@@ -91,6 +95,10 @@ check: env docs  ## ruff, mypy, the import rules, the words of the text, and the
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	$(PY) -m pytest -q tests/single/test_imports.py tests/single/test_prose.py
+
+wheel:  ## build a wheel and an sdist into dist/, with the mpicc on PATH
+	@$(PYTHON) -m venv build/wheel-env && build/wheel-env/bin/pip install -q build
+	build/wheel-env/bin/python -m build --outdir dist .
 
 docs: env  ## build the documentation site: build/docs/index.html
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
