@@ -1,7 +1,7 @@
 """Flags in memory that ranks of a node share, one byte each.
 
-Who sees a flag raised sees all that was written before: processors do not promise that of
-ordinary writes.
+A rank that sees a raised flag sees everything written before it; processors do not promise
+that for ordinary writes.
 """
 
 from __future__ import annotations

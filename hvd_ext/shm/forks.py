@@ -1,4 +1,4 @@
-"""What a forked child sees of shared regions: it can change nothing of its parent's.
+"""Shared regions in a forked child: it cannot change those of its parent.
 
 A child's own copy of the parent's region is mapped in its place: pages that the child writes
 become its own. The regions of other ranks can be read, and no longer be written.

@@ -41,7 +41,7 @@ class WindowError(HvdExtError):
 
 
 def on_every_rank(topology: Topology, make: Callable[[], T]) -> T:
-    """What `make` makes, if it can on every rank; collective over the world.
+    """The result of `make`, if it succeeds on every rank; collective over the world.
 
     Raises:
         WindowError: on every rank, with the first reason, if `make` raised it on any.
@@ -151,7 +151,7 @@ def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> li
 
 
 def _free_memory() -> FreeMemory | None:
-    """What is free here; None where the system does not say."""
+    """Free bytes here; None where the system does not say."""
     try:
         return free_memory()
     except (OSError, ValueError, StopIteration):

@@ -240,7 +240,7 @@ class NodeWindow:
         return _Repeated(self._library.window_call, ctypes.byref(call), self, exchange)
 
     def late(self, code: int) -> OSError:
-        """What the code of an exchange that did not end means; local ranks in `args[0]`.
+        """The error for the code of an exchange that did not end; local ranks in `args[0]`.
 
         TimeoutError: they were not ready in time. ProcessLookupError: they ended.
         """
@@ -263,7 +263,7 @@ class _Repeated(functools.partial[int]):
 
 
 def staging_bytes(message_bytes: int, ranks: int) -> int:
-    """What a window needs for messages that lie outside it.
+    """Bytes that a window needs for messages outside it.
 
     A short one has two places, used alternately; a long one has a place for a piece.
     """

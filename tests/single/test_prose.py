@@ -20,7 +20,7 @@ FOLDERS = (
     *("benchmarks", "testbed", "toolchain", "examples"),
 )
 # Packages whose words are not yet those of CONTRIBUTING.md.
-LEFT_OUT = ("hvd_ext/torch", "hvd_ext/shm", "profiling", "launch")
+LEFT_OUT = ("hvd_ext/torch",)
 # A pattern, and the words to use.
 PATTERNS = {
     r"\b(tell|tells|told|telling|foretold|foretells)\b": "report, predict, distinguish",
