@@ -94,7 +94,7 @@ def launch(
 def sharing_cores(size: int) -> dict[str, str]:
     """Variables for ranks of one thread where there are fewer cores than ranks.
 
-    Told that it has a slot for every rank, Open MPI spins while it waits, which takes the
+    If Open MPI has a slot for every rank, it busy-waits, which takes the
     cores from ranks that share them. mpirun would see to this.
     """
     return {"OMPI_MCA_mpi_yield_when_idle": "1"} if size > (os.cpu_count() or 1) else {}

@@ -184,7 +184,7 @@ class Demo:
         return Row(f"full-size EDSR, {megabytes:.0f} MB of gradients alone", "ms", ms)
 
     def evaluate(self) -> dict[str, Any]:
-        """Judge EDSR by each exchange on photographs that it has not seen, and draw one.
+        """Evaluate EDSR by each exchange on photographs that it has not seen, and draw one.
 
         Returns:
             PSNR in dB, of bicubic and of EDSR.

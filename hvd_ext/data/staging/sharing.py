@@ -40,7 +40,7 @@ class PieceSharing:
     """A node's part in shared reading; created by one rank of each node at once."""
 
     def __init__(self, leaders: MPI.Comm, lacks: NDArray[np.bool_]) -> None:
-        """Tell the others what this node lacks. A collective over `leaders`.
+        """Send the others the list of pieces that this node lacks. A collective over `leaders`.
 
         Args:
             leaders: a rank of each node; it is kept for this alone.

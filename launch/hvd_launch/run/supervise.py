@@ -79,7 +79,7 @@ class _Supervisor:
             self._process.send_signal(number)
 
     def _insist(self) -> None:
-        """Go on to SIGTERM and SIGKILL with a job that stays; at once if asked twice.
+        """Send SIGTERM, then SIGKILL, to a job that stays; at once if asked twice.
 
         The launcher is killed last, or at the third time: it tidies up after ranks (/dev/shm).
         """

@@ -110,7 +110,7 @@ class Waiting:
 
 
 def waiting(recording: Recording) -> Waiting | None:
-    """Tell waiting from transfer in the collectives of data traffic; None without a trace.
+    """Separate waiting from transfer in the collectives of data traffic; None without a trace.
 
     Raises:
         UsageError: as `load_trace` does.

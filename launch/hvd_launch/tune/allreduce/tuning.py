@@ -288,5 +288,5 @@ def from_ratio(before: Iterable[float], after: Iterable[float]) -> list[float]:
 
 
 def _digest(what: object) -> str:
-    """Tells measurements of one choice from those of another."""
+    """A digest that distinguishes measurements of one choice from those of another."""
     return hashlib.sha256(repr(what).encode()).hexdigest()[:8]

@@ -35,7 +35,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, subject: Mapping[str, Any], fresh: bool = False) -> None:
-        """Go on with the file at `path`, or begin it.
+        """Continue the file at `path`, or begin it.
 
         Args:
             path: the file.
