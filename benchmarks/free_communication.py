@@ -30,7 +30,7 @@ from rich.table import Table
 import hvprof
 from benchmarks import harness
 from benchmarks.harness import BenchmarkError
-from hvprof.recording.model import RankRecording, Step
+from hvprof.model import RankRecording, Step
 from testbed import ranks, turns
 
 RANKS = 2

@@ -18,9 +18,9 @@ from rich.table import Table
 
 from benchmarks import harness
 from hvd_ext.cli import at_least
-from hvprof.analysis.layer_timing import time_layers
-from hvprof.analysis.layers import LayerTable
 from hvprof.analysis.limits.compute import batch_time
+from hvprof.layers.table import LayerTable
+from hvprof.layers.timing import time_layers
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _CHANNELS, _SIDE, _POOLED = 64, 32, 4

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hvd_ext.memory import keep_freed_memory
+from hvd_ext.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -12,11 +12,11 @@ from rich import box
 from rich.panel import Panel
 from rich.table import Table
 
-from hvd_ext import memory
+from hvd_ext import freed_memory
 from testbed import ranks, timing
 
 # What hvd.init() does for hvd_ext, and the ranks without exchange for themselves.
-_BY_HAND = {"OMPI_MCA_mpi_yield_when_idle": "1", **memory.VARIABLES}
+_BY_HAND = {"OMPI_MCA_mpi_yield_when_idle": "1", **freed_memory.VARIABLES}
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from benchmarks import harness
 from benchmarks.training_step import figures, report
 from benchmarks.training_step.cases import CASES
 from hvd_ext.cli import at_least, output_file, progress
-from hvd_ext.memory import VARIABLES as KEPT
+from hvd_ext.freed_memory import VARIABLES as KEPT
 from testbed import ranks, turns
 
 # hvd_ext has found its layout of buckets, and the network its allocator's sizes.

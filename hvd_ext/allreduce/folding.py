@@ -19,12 +19,6 @@ def largest_power_of_two(size: int) -> int:
     return 1 << (size.bit_length() - 1)
 
 
-def rounds(size: int) -> tuple[int, int]:
-    """Of a doubling or halving: floor(lg p), and 1 more for folding if p is not a power of two."""
-    count = size.bit_length() - 1
-    return count, int(size != 1 << count)
-
-
 def fold(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     """Have the ranks below the largest power of two hold what all ranks brought."""
     core, none = largest_power_of_two(comm.size), buffer[:0]

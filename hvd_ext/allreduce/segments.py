@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.allreduce.operations import Array, Operation
-from hvd_ext.units import GIB, KIB
+from hvd_ext.allreduce_work import SEGMENT_BYTES
+from hvd_ext.units import GIB
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# A segment and its scratch fit in a core's second-level cache.
-SEGMENT_BYTES = 256 * KIB
 # MPI counts with an int, and libraries compute bytes with one.
 MOST_BYTES = GIB
 TAG = 1

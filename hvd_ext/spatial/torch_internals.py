@@ -75,6 +75,11 @@ def overloads(operation: Any) -> Any:
     return operation._overloadpacket
 
 
+def become(tensor: Tensor, cls: type[Tensor]) -> None:
+    """Make a tensor an object of another subclass; who has a reference to it sees that."""
+    tensor.__class__ = cls
+
+
 def has_backward_hooks(module: nn.Module) -> bool:
     """Whether a module has full backward hooks or backward pre-hooks."""
     return bool(module._backward_hooks or module._backward_pre_hooks)

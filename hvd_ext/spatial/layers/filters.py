@@ -29,7 +29,7 @@ from hvd_ext.spatial.geometry.partition import shard
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
-from hvd_ext.spatial.torch_internals import convolve
+from hvd_ext.spatial.torch_internals import become, convolve
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 # What can be shared, and how many dims come after an output's channels.
@@ -151,7 +151,7 @@ def _share(module: nn.Module, filters: Filters) -> None:
             # In place: an optimizer that has it goes on.
             parameter.data = filters.own(whole).clone()
             parameter.grad = None
-            parameter.__class__ = OwnParameter
+            become(parameter, OwnParameter)
     setattr(module, _ATTRIBUTE, filters)
     # Methods, unlike closures, belong to the copy in a copy of the module.
     module.forward = types.MethodType(_forward, module)

@@ -1,6 +1,6 @@
-"""What `hvd-launch doctor` runs in processes of their own: python -m hvd_launch.doctor.child WHAT.
+"""Probes of `hvd-launch doctor`, a process each: python -m hvd_launch.doctor.child PROBE.
 
-Each tells what it sees as one line of JSON.
+Each prints its result as one line of JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.memory import keep_freed_memory
+from hvd_ext.freed_memory import keep_freed_memory
 from hvd_launch.doctor.yielding import computed_per_s
 
 # MPICH's MPIX_GPU_SUPPORT_CUDA.
@@ -42,7 +42,7 @@ def horovod() -> dict[str, Any]:
     import horovod
     import horovod.torch as hvd
 
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "version": horovod.__version__,
         "mpi": bool(hvd.mpi_built()),
         "gloo": bool(hvd.gloo_built()),
@@ -50,11 +50,11 @@ def horovod() -> dict[str, Any]:
         "cuda": bool(hvd.cuda_built()),
         "path": _loaded_mpi(),
     }
-    if told["path"]:
+    if result["path"]:
         text = ctypes.create_string_buffer(8192)
-        ctypes.CDLL(told["path"]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
-        told["library"] = text.value.decode(errors="replace")
-    return told
+        ctypes.CDLL(result["path"]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
+        result["library"] = text.value.decode(errors="replace")
+    return result
 
 
 def rank() -> dict[str, Any]:
@@ -79,7 +79,7 @@ def rank() -> dict[str, Any]:
 
 
 def filling() -> dict[str, Any]:
-    """What it costs to fill memory that was freed just before, as every training step does."""
+    """Cost of filling memory that was freed just before, as every training step does."""
     reason = keep_freed_memory()
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
@@ -108,7 +108,7 @@ def filling() -> dict[str, Any]:
 
 
 def yielding() -> dict[str, Any]:
-    """How fast the ranks of this job compute beside a thread that waits in MPI."""
+    """Speed of the ranks of this job, with a thread that waits in MPI."""
     from mpi4py import MPI
 
     return {
@@ -122,7 +122,7 @@ def _page_faults() -> int:
 
 
 def _cuda_aware(library: str | None) -> bool | None:
-    """What the library says of GPU buffers; None if it does not say."""
+    """Whether the library takes GPU buffers; None if it does not say."""
     if library is None:
         return None
     mpi = ctypes.CDLL(library)
@@ -148,10 +148,10 @@ def main() -> None:
     """Print what was asked for, or the error."""
     probes = {probe.__name__: probe for probe in (mpi4py, horovod, rank, filling, yielding)}
     try:
-        told = probes[sys.argv[1]]()
+        result = probes[sys.argv[1]]()
     except Exception as error:
-        told = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    os.write(1, (json.dumps(told) + "\n").encode())
+        result = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    os.write(1, (json.dumps(result) + "\n").encode())
 
 
 if __name__ == "__main__":

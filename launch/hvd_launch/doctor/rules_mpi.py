@@ -1,4 +1,4 @@
-"""What is right and wrong with MPI, mpi4py and Horovod, and with how they fit. Pure."""
+"""Rules about MPI, mpi4py and Horovod, and their match. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _one_library(seen: Snapshot) -> Iterator[Finding]:
             "mpi4py",
             WRONG,
             seen.mpi4py["error"],
-            "hvd_ext cannot reach MPI",
+            "hvd_ext cannot use MPI",
             _REBUILD["mpi4py"],
         )
     if "error" in seen.mpirun:
@@ -82,7 +82,7 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
             "a job",
             WRONG,
             f"mpirun started {len(sizes)} processes, each of which is a job of 1 rank",
-            "every process trains alone: nothing is averaged, and no error tells",
+            "every process trains alone: nothing is averaged, without any error",
             "use the mpirun of the library that mpi4py was built with (see: one MPI)",
         )
     else:
@@ -93,7 +93,7 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
             WRONG,
             f"{len(sizes)} of {seen.asked} ranks started: {tail}",
             "no job can be started",
-            "hvd-launch run -np 2 -- python -c 'from mpi4py import MPI'  shows the whole error",
+            "hvd-launch run -np 2 -- python -c 'from mpi4py import MPI' shows the whole error",
         )
     levels = {rank["threads"] for rank in seen.ranks}
     if levels:
@@ -108,7 +108,7 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _settings(seen: Snapshot) -> Iterator[Finding]:
-    """What the job above had, and one that another launcher starts has not."""
+    """Settings of the job above that other launchers do not make."""
     wanted = () if seen.library is None else seen.library.settings()
     missing = [s for s in wanted if s.name not in seen.environ]
     other = [s for s in wanted if seen.environ.get(s.name, s.value) != s.value]
@@ -117,11 +117,13 @@ def _settings(seen: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "settings",
             NOTE,
-            f"{yours} is yours; hvd-launch run would set {setting.value}: {setting.why}",
+            f"{yours} is kept; hvd-launch run would set {setting.value}: {setting.why}",
         )
     if missing:
         names = " ".join(f"{s.name}={s.value}" for s in missing)
-        yield Finding("settings", OK, f"hvd-launch run sets {names}; hvd-launch env says why")
+        yield Finding(
+            "settings", OK, f"hvd-launch run sets {names}; hvd-launch env prints the reasons"
+        )
 
 
 def _horovod(seen: Snapshot) -> Iterator[Finding]:
@@ -158,7 +160,7 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
         way = (
             "; GPU tensors go through NCCL, unless built with HOROVOD_GPU_OPERATIONS=MPI"
             if horovod.get("nccl")
-            else "; GPU tensors reach MPI as they are"
+            else "; GPU tensors are passed to MPI directly"
             if horovod.get("cuda")
             else "; it would stage GPU tensors in the host"
         )
