@@ -20,10 +20,10 @@ from horovod.torch import mpi_lib_v2
 
 from hvd_ext import memory, settings
 from hvd_ext.errors import UsageError
+from hvd_ext.job.closing import wait_until_closed
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.torch.job import background
 from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
-from hvd_ext.torch.job.closing import wait_until_closed
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.variables import misspelt
 
