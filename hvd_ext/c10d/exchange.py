@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.arena.layout import Bucket
@@ -58,7 +59,6 @@ class Exchange:
         """
         self._topology, self._group = topology, group
         self._format, self._timeout_s = format, timeout_s
-        self._table = read_table(topology.world)
         self._arena: BucketArena | None = None
         self._shared = topology.homogeneous
         self._why_copied = self._why_not = ""
@@ -71,6 +71,7 @@ class Exchange:
         self._buffers: list[torch.Tensor] = []
         self._futures: list[Any] = []
         self._new: list[Bucket] = []
+        self._table = read_table(topology.world)
 
     def explain(self) -> str:
         """Say how gradients are exchanged, and why."""
@@ -92,21 +93,12 @@ class Exchange:
             StallError: ranks did not arrive in time, or ended.
             MismatchError: ranks have different buckets.
         """
-        index, buffer = bucket.index(), bucket.buffer()
-        if index < len(self._buffers):
-            self._end_broken_step()
+        if self._why_not:
+            return allreduce_hook(self._group, bucket)
         future: Any = torch.futures.Future()
-        self._buffers.append(buffer)
+        self._buffers.append(bucket.buffer())
         self._futures.append(future)
-        arena = self._arena
-        if self._new or arena is None or not _fits(arena, bucket):
-            if not self._new and index and arena is not None:
-                self._end_early(arena, index)
-            self._new.append(describe(bucket))
-        else:
-            arena.put(index, buffer)
-            if not bucket.is_last():
-                self._submit(functools.partial(arena.reduce, index))
+        self._begin(bucket)
         if bucket.is_last():
             with region("exposed", kind="communication"):
                 self._end_step()
@@ -121,6 +113,17 @@ class Exchange:
 
     def __del__(self) -> None:
         self.close()
+
+    def _begin(self, bucket: Any) -> None:
+        """Start the exchange of a bucket, or note that it is new."""
+        index, arena = bucket.index(), self._arena
+        if self._new or arena is None or not _fits(arena, bucket):
+            if not self._new and index and arena is not None:
+                self._end_early(arena, index)
+            self._new.append(describe(bucket))
+        elif not bucket.is_last():
+            arena.put(index, bucket.buffer())
+            self._submit(functools.partial(arena.reduce, index))
 
     def _submit(self, work: Work) -> None:
         if self._progress is None:
@@ -145,39 +148,29 @@ class Exchange:
             arena.finish()
             for index in range(first, count):
                 arena.take(index, self._buffers[index])
+            del arena  # its memory may be wanted
         self._steps += 1
-        if arena is not None and self._steps in _ASKED_AFTER:
-            self._plan_again_if_moved(arena)
+        if self._steps in _ASKED_AFTER and not self._why_not:
+            self._plan_again_if_moved()
         for future, buffer in zip(self._futures, self._buffers, strict=True):
             future.set_result(buffer)
-        self._forget_step()
+        self._buffers, self._futures, self._new = [], [], []
 
     def _end_early(self, arena: BucketArena, count: int) -> None:
         """Have DDP's first `count` buckets hold the means; the others of this round are no more."""
-        self._end_round(arena, count)
+        wait_for(self._pending)
+        for index in range(count, len(arena.described)):
+            arena.reduce(index)
+        arena.finish()
         for index in range(count):
             arena.take(index, self._buffers[index])
 
-    def _end_broken_step(self) -> None:
-        """End the exchange of a step that an exception broke off, so that ranks stay in step."""
-        if self._arena is not None and not self._new:
-            self._end_round(self._arena, len(self._buffers))
-        self._forget_step()
-
-    def _end_round(self, arena: BucketArena, begun: int) -> None:
-        wait_for(self._pending)
-        for index in range(begun, len(arena.described)):
-            arena.reduce(index)
-        arena.finish()
-
-    def _forget_step(self) -> None:
-        self._buffers, self._futures, self._new = [], [], []
-
-    def _plan_again_if_moved(self, arena: BucketArena) -> None:
-        moved = not all(arena.is_known(i, buffer) for i, buffer in enumerate(self._buffers))
+    def _plan_again_if_moved(self) -> None:
+        assert self._arena is not None
+        moved = not all(self._arena.is_known(i, buffer) for i, buffer in enumerate(self._buffers))
         moved |= self._steps == _SETTLED_AFTER and self._format.has_residual
         if any(self._ask(moved)):
-            self._plan(arena.described)
+            self._plan(self._arena.described)
 
     def _plan(self, described: Sequence[Bucket]) -> None:
         """Make the arena for this step's buckets, if ranks can share memory; collective."""

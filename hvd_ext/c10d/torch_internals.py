@@ -6,6 +6,9 @@ these, its test in tests/single/c10d/test_torch_internals.py fails, and this fil
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import torch
 
 
@@ -21,5 +24,11 @@ def share_storage(tensor: torch.Tensor) -> int:
     Raises:
         RuntimeError: /dev/shm is full, or is not there; the storage stays where it is.
     """
-    descriptor: int = tensor.untyped_storage()._share_fd_cpu_()[0]
+    try:
+        descriptor: int = tensor.untyped_storage()._share_fd_cpu_()[0]
+    except RuntimeError as error:
+        # torch leaves the file that it could not fill, and names it in the error.
+        if named := re.search(r"</(torch_\w+)>", str(error)):
+            Path("/dev/shm", named[1]).unlink(missing_ok=True)
+        raise
     return descriptor

@@ -1,0 +1,52 @@
+"""A rank that fails: the others end, name it, and leave nothing."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launching import rank_environment, run_to_end
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("torch_")}
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("step", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+        ("attach", "rank 2 did not reach hvd_ext.c10d.attach() within 3 s"),
+        ("leave", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+        ("kill", "signal 9"),
+        ("raise", "ValueError: loss is NaN"),
+    ],
+)
+def test_the_job_ends_and_the_rank_is_named(launch, how, says):
+    before, start = shared_memory(), time.monotonic()
+    done = launch(
+        3,
+        ["tests/programs/ddp_fault.py", how],
+        # A rank's own error must end the job long before ranks are given up.
+        env={"HVD_EXT_STALL_TIMEOUT_S": "300" if how in ("kill", "raise") else "3"},
+        timeout=90,
+    )
+    assert done.returncode != 0, done.stdout
+    assert says.format(host=socket.gethostname()) in done.stdout
+    assert "all steps done" not in done.stdout
+    assert time.monotonic() - start < 80
+    assert shared_memory() <= before
+
+
+def test_ranks_that_mpi_did_not_start_are_refused():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = run_to_end(
+        [*command, "tests/programs/ddp_without_mpi.py"], rank_environment({"PYTHONPATH": "."}), 90
+    )
+    assert done.returncode == 0, done.stdout
+    said = "torch.distributed has 2 ranks, and MPI has 1: start the script with mpirun"
+    assert done.stdout.count(said) == 2, done.stdout
