@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.launching import rank_environment, run_to_end
+from tests.launching import LAUNCHERS, rank_environment, run_to_end
 
 
 def shared_memory() -> set[str]:
@@ -50,3 +51,24 @@ def test_ranks_that_mpi_did_not_start_are_refused():
     assert done.returncode == 0, done.stdout
     said = "torch.distributed has 2 ranks, and MPI has 1: start the script with mpirun"
     assert done.stdout.count(said) == 2, done.stdout
+
+
+def test_a_full_shm_has_buckets_copied():
+    inside = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount -t tmpfs -o size=4m x /dev/shm && "$@"',
+        "sh",
+    ]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small /dev/shm")
+    command = [*LAUNCHERS["hvd-launch"](2), sys.executable, "tests/programs/ddp_full_shm.py"]
+    # MPI's own memory would not fit either.
+    done = run_to_end([*inside, *command], rank_environment({"OMPI_MCA_btl": "tcp,self"}), 90)
+    assert done.returncode == 0, done.stdout
+    line = "WARNING:hvd_ext:hvd_ext: DDP's buckets are copied to shared memory and back: "
+    assert done.stdout.count(line) == 1, done.stdout
+    assert "and /dev/shm has" in done.stdout
+    assert "copied to shared memory and back\nwithin a node: 2 ranks" in done.stdout
