@@ -39,7 +39,6 @@ def test_every_float_dtype(comm, dtype, view):
     [
         pytest.param({"accumulated": 3}, id="no_sync"),
         pytest.param({"static_graph": True}, id="static_graph"),
-        pytest.param({"static_graph": True, "accumulated": 2}, id="static_graph no_sync"),
         pytest.param(
             {"find_unused_parameters": True, "skipped": lambda step: step % 7}, id="unused"
         ),

@@ -140,13 +140,11 @@ def test_each_bucket_is_one_event(comm):
     end = listen(events.append)
     train(True, steps=5)
     end()
-    total = sum(4 * int(np.prod(shape)) for shape in SHAPES)
-    per_step = len(events) // 5
-    parallel_assert(comm, per_step > 1, events)
-    last = events[-per_step:]
-    parallel_assert(comm, sum(e.message_bytes for e in last) == total, last)
-    parallel_assert(comm, {e.algorithm for e in events} == {"shared_memory"}, last)
-    parallel_assert(comm, all(e.ready_s is not None and e.size == 2 for e in last), last)
+    parallel_assert(comm, len(events) > 5, events)
+    total = 5 * sum(4 * int(np.prod(shape)) for shape in SHAPES)
+    parallel_assert(comm, sum(e.message_bytes for e in events) == total, events)
+    parallel_assert(comm, {e.algorithm for e in events} == {"shared_memory"}, events)
+    parallel_assert(comm, all(e.ready_s and e.size == 2 for e in events), events)
 
 
 @pytest.mark.ranks(2)
@@ -163,7 +161,9 @@ def test_models_that_are_dropped_leave_no_thread_and_no_descriptor(comm):
     for thread in threading.enumerate():
         if thread.name == "hvd_ext progress":
             thread.join(5)
-    parallel_assert(comm, count() <= first, (first, count()))
+    after = count()
+    parallel_assert(comm, after[0] <= first[0], (first, after))
+    parallel_assert(comm, after[1] <= first[1], (first, after))
 
 
 @pytest.mark.ranks(2)
@@ -180,7 +180,9 @@ def test_the_group_may_be_destroyed_and_made_again(comm):
 def test_ranks_that_differ_are_refused_on_all(comm):
     with pytest.raises(MismatchError, match="rank 1 asks for 'int8', and rank 0 for 'none'"):
         attach(wrap(Weighted()), "int8" if comm.rank else "none")
-    model = wrap(Weighted(), bucket_cap_mb=25 if comm.rank else CAP_MB)
+    # Otherwise DDP takes one bucket at first, and rank 0's for the others.
+    cap_mb = 25 if comm.rank else CAP_MB
+    model = wrap(Weighted(), bucket_cap_mb=cap_mb, find_unused_parameters=True)
     attach(model)
     with pytest.raises(MismatchError, match="bucket_cap_mb"):
         model(gradients_of(comm.rank, 0)).backward()
