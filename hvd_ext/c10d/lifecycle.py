@@ -8,9 +8,8 @@ import os
 import sys
 import time
 import weakref
+from typing import Protocol
 
-from hvd_ext.c10d.exchange import Exchange
-from hvd_ext.c10d.ranks import topologies
 from hvd_ext.job.abandoned import abandon
 from hvd_ext.job.closing import wait_until_closed
 
@@ -18,17 +17,24 @@ from hvd_ext.job.closing import wait_until_closed
 _LATE_AFTER_S = 5.0
 _POLL_S = 0.005
 
-_exchanges: weakref.WeakSet[Exchange] = weakref.WeakSet()
+
+class Closable(Protocol):
+    """An exchange, as far as its end goes."""
+
+    def close(self) -> None: ...
 
 
-def note(exchange: Exchange) -> None:
+_exchanges: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+
+def note(exchange: Closable) -> None:
     """Have an exchange end before the program does."""
     _exchanges.add(exchange)
-    _watch()
 
 
 @functools.cache
-def _watch() -> None:
+def watch() -> None:
+    """Have the program's end wait for what was started, and an error end the other ranks."""
     # Runs before MPI's end, which mpi4py has registered with the interpreter itself.
     atexit.register(_at_exit, os.getpid())
 
@@ -40,8 +46,6 @@ def _at_exit(pid: int) -> None:
     for exchange in list(_exchanges):
         exchange.close()
     wait_until_closed(_LATE_AFTER_S)
-    for topology in topologies():
-        topology.end_threads()
     # In an interactive session an error ends one command, and its traceback stays.
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     if not _met() and error is not None:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlparse
 import torch.distributed as dist
 
 from hvd_ext import settings
+from hvd_ext.c10d.lifecycle import watch
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.topology import Topology, discover
@@ -41,6 +42,7 @@ def rendezvous(
     """
     from mpi4py import MPI
 
+    watch()
     world = MPI.COMM_WORLD
     asked = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items()}
     for name, value in (("rank", world.rank), ("world_size", world.size)):
@@ -72,6 +74,7 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
     """
     from mpi4py import MPI
 
+    watch()
     world = MPI.COMM_WORLD
     if world.size != dist.get_world_size():
         raise UsageError(
@@ -82,11 +85,6 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
     if ranks not in _topologies:
         _topologies[ranks] = _discover(world, ranks)
     return _topologies[ranks]
-
-
-def topologies() -> list[Topology]:
-    """Those that were made."""
-    return list(_topologies.values())
 
 
 def _discover(world: MPI.Intracomm, ranks: tuple[int, ...]) -> Topology:
