@@ -58,11 +58,11 @@ sanitize: env  ## run the tests of the C parts with the address, undefined and t
 	@$(PY) toolchain/sanitize.py
 
 sweep: env  ## more of some tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
-	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/test_allreduce.py tests/parallel/test_allreduce_long.py -k "int_counts or flat"
-	HVD_EXT_TEST_SWEEP=1 $(PY) -m pytest tests/parallel/test_trainers.py tests/parallel/test_data_store.py \
-		tests/parallel/test_mesh_cosmoflow_training.py tests/cluster -k "scale or horovods or epochs"
-	HVD_EXT_TEST_SWEEP=5 $(PY) -m pytest tests/single/test_spatial_emulator.py tests/parallel/test_spatial.py \
-		tests/single/test_spatial_models.py tests/parallel/test_spatial_models.py
+	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/allreduce/test_allreduce.py tests/parallel/allreduce/test_long.py -k "int_counts or flat"
+	HVD_EXT_TEST_SWEEP=1 $(PY) -m pytest tests/parallel/trainers/test_trainers.py tests/parallel/data/test_store.py \
+		tests/parallel/trainers/test_mesh_cosmoflow_training.py tests/cluster -k "scale or horovods or epochs"
+	HVD_EXT_TEST_SWEEP=5 $(PY) -m pytest tests/single/spatial/test_emulator.py tests/parallel/spatial/test_spatial.py \
+		tests/single/spatial/test_models.py tests/parallel/spatial/test_models.py
 
 bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost; draw the algorithms
 	mkdir -p runs/bench

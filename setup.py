@@ -147,7 +147,7 @@ setup(
         "tensorboard": ["tensorboard"],
         # Pictures of benchmarks.
         "plot": ["matplotlib>=3.8"],
-        # Models of others, which tests/public_models.py splits.
+        # Models of others, which tests/support/spatial/public_models.py splits.
         "models": [
             "basicsr",
             "dynamic-network-architectures",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from hypothesis import settings
 
-from tests.launching import LAUNCHERS, rank_environment, run_to_end
+from tests.support.launch.launching import LAUNCHERS, rank_environment, run_to_end
 
 pytest_plugins = ["tests.ranks.plugin"]
 

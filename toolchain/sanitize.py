@@ -30,21 +30,21 @@ SANITIZERS += " -fsanitize-undefined-trap-on-error -fno-crossjumping -fno-tree-t
 # What the C parts do, with one rank and with several.
 TESTS = (
     *(
-        "tests/single/test_shm.py",
-        "tests/single/test_codec.py",
-        "tests/single/test_arena_layout.py",
+        "tests/single/job/test_shm.py",
+        "tests/single/compression/test_codec.py",
+        "tests/single/arena/test_layout.py",
     ),
-    *("tests/single/test_data_packed.py", "tests/single/test_hvprof_record.py"),
-    *("tests/single/test_hvprof_record_files.py", "tests/single/test_hvprof_handles.py"),
-    *("tests/parallel/test_regions.py", "tests/parallel/test_arena_sums.py"),
-    *("tests/parallel/test_persistent_allreduce.py", "tests/parallel/test_started_allreduces.py"),
-    *("tests/parallel/test_compressed_exchange.py", "tests/parallel/test_allreduce.py"),
+    *("tests/single/data/test_packed.py", "tests/single/hvprof/test_record.py"),
+    *("tests/single/hvprof/test_record_files.py", "tests/single/hvprof/test_handles.py"),
+    *("tests/parallel/job/test_regions.py", "tests/parallel/arena/test_sums.py"),
+    *("tests/parallel/allreduce/test_persistent.py", "tests/parallel/allreduce/test_started.py"),
+    *("tests/parallel/compression/test_exchange.py", "tests/parallel/allreduce/test_allreduce.py"),
 )
 # The sanitizer keeps freed memory for a while, so a test that measures memory would fail.
 CHOSEN = ("-m", "not long", "-k", "not memory_stays_flat")
 THREADS = (
-    ("tests/programs/window_threads.c", ["cc", "-Ihvd_ext/shm"]),
-    ("tests/programs/recorder_threads.c", [MPICC, "-Iprofiling/hvprof/recorder"]),
+    ("tests/programs/arena/window_threads.c", ["cc", "-Ihvd_ext/shm"]),
+    ("tests/programs/hvprof/recorder_threads.c", [MPICC, "-Iprofiling/hvprof/recorder"]),
 )
 # UCX's hooks into malloc run where the sanitizer no longer does, at a thread's end.
 WITHOUT_UCX = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader", "OMPI_MCA_osc": "^ucx"}

@@ -1,7 +1,7 @@
 """The private behaviour of torch that split tensors need, a function each.
 
 No other file of this package uses a private name of torch. When a release of torch changes one of
-these, its test in tests/single/test_spatial_torch_internals.py fails, and this file is the one to
+these, its test in tests/single/spatial/test_torch_internals.py fails, and this file is the one to
 mend. The two kernels taken from `torch.ops.aten` stand with the layers that call them.
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed.emulated_hosts import EmulationError, Hosts, emulated_hosts
-from tests.launching import BIN, rank_environment, run_to_end
+from tests.support.launch.launching import BIN, rank_environment, run_to_end
 
 Build = Callable[[int], AbstractContextManager[Hosts]]
 

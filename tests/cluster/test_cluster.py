@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-MISSING = "tests/programs/missing_rank.py"
+MISSING = "tests/programs/job/missing_rank.py"
 
 
 IN_SWEEP = pytest.mark.skipif(
@@ -29,7 +29,7 @@ def test_parameters_are_horovods_on_several_hosts(build, launch_on, count, ranks
         done = launch_on(
             hosts,
             ranks_per_host,
-            ["tests/programs/on_hosts.py", count, ranks_per_host],
+            ["tests/programs/job/on_hosts.py", count, ranks_per_host],
             env={"HVD_EXT_BUCKET_BYTES": "256 KiB"},
         )
     assert done.returncode == 0, done.stdout
@@ -51,7 +51,7 @@ def test_a_sharded_optimizer_gives_the_bits_of_the_unsharded(
         done = launch_on(
             hosts,
             ranks_per_host,
-            ["tests/programs/sharded_on_hosts.py", name],
+            ["tests/programs/optimizer/sharded_on_hosts.py", name],
             env={"HVD_EXT_BUCKET_BYTES": "2 KiB"},
             timeout=180,
         )

@@ -7,8 +7,8 @@ import torch
 
 import hvprof
 from hvprof.recording.session import variables
-from tests.other_codec import SCALAR, compile_codec
-from tests.trainer_runs import losses, same
+from tests.support.compression.other_codec import SCALAR, compile_codec
+from tests.support.training.trainer_runs import losses, same
 
 FLAGS = (
     *("--synthetic", "--blocks=2", "--features=8", "--patch=12", "--batch-size=2", "--threads=1"),
@@ -34,7 +34,7 @@ def test_hosts_of_other_cpus_have_the_same_bits_and_runs_repeat(
         done = launch_on(
             hosts,
             ranks_per_host,
-            ["tests/programs/compressed_on_hosts.py", codec, *formats],
+            ["tests/programs/optimizer/compressed_on_hosts.py", codec, *formats],
             env={"HVD_EXT_BUCKET_BYTES": "8 KiB"},
             timeout=200,
         )
@@ -61,7 +61,7 @@ def test_trainers_resume_to_the_bit(build, launch_on, tmp_path, jobs):
             done = launch_on(
                 hosts,
                 1,
-                ["tests/programs/trains_in_turn.py", *words],
+                ["tests/programs/training/trains_in_turn.py", *words],
                 env={"HVD_EXT_BUCKET_BYTES": "8 KiB", **(recorded if runs[0] is first[0] else {})},
                 timeout=200,
             )

@@ -23,7 +23,9 @@ def test_the_links_carry_what_stores_and_staging_say(build, launch_on, tmp_path,
         pack(Arrays({"x": array}), path, advance)
     file_bytes = path.stat().st_size
     with build(count) as hosts:
-        done = launch_on(hosts, 1, ["tests/programs/samples_on_hosts.py", path, "/dev/shm/disk"])
+        done = launch_on(
+            hosts, 1, ["tests/programs/data/samples_on_hosts.py", path, "/dev/shm/disk"]
+        )
     assert done.returncode == 0, done.stdout
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     kept, staged = found["kept"], found["staged"]

@@ -11,7 +11,7 @@ import pytest
 
 from testbed.emulated_hosts import EmulationError, emulated_hosts
 from tests.cluster.conftest import namespaces_of, wait_until_empty
-from tests.launching import ROOT
+from tests.support.launch.launching import ROOT
 
 STAY = """
 import time

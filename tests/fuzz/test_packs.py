@@ -17,8 +17,8 @@ from hvd_ext.data.__main__ import describe
 from hvd_ext.data.packed.layout import Field
 from hvd_ext.data.packed.pack import pack, unpack, verify
 from hvd_ext.errors import HvdExtError
-from tests.crafted_packs import Crafted
 from tests.fuzz.damage import CASES, damaged
+from tests.support.data.crafted_packs import Crafted
 
 SAMPLES = 4
 REFUSED = object()

@@ -18,7 +18,7 @@ from hvprof.format.key import Key, encode
 from hvprof.format.layout import EVENT, VERSION
 from hvprof.format.writer import write_rank
 from tests.fuzz.damage import CASES, damaged, refusal
-from tests.made_recordings import write_job
+from tests.support.hvprof.made_recordings import write_job
 
 CALLS = 60
 

@@ -12,7 +12,7 @@ import pytest
 import hvprof
 from hvprof.cli import main
 from tests.fuzz.damage import CASES, damaged, refusal
-from tests.made_timelines import FUSED, single
+from tests.support.hvprof.made_timelines import FUSED, single
 
 START = {"ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": 10**15}}
 # Written as they are: Python's json refuses to write the longest number.

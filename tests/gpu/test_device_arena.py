@@ -12,7 +12,7 @@ import pytest
 
 from tests.gpu.conftest import gpus
 
-PROGRAM = "tests/programs/device_killed.py"
+PROGRAM = "tests/programs/arena/device_killed.py"
 TRIED = {"HVD_EXT_DEVICE_ARENA": "1"}
 needs_horovod = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None, reason="no horovod in this Python"
@@ -27,21 +27,21 @@ def finished(done: CompletedProcess[str]) -> int:
 @pytest.mark.parametrize("np", [1, 2, 4])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_sums_are_exact_and_equal_on_all_ranks(launch, np, dtype):
-    done = launch(np, ["tests/programs/device_sums.py", dtype], timeout=90)
+    done = launch(np, ["tests/programs/arena/device_sums.py", dtype], timeout=90)
     assert done.returncode == 0, done.stdout
     assert finished(done) == np, done.stdout
 
 
 @pytest.mark.parametrize("np", [2, 4])
 def test_each_process_sees_its_own_gpu_alone(launch, np):
-    arguments = ["tests/programs/device_sums.py", "float32", gpus()]
+    arguments = ["tests/programs/arena/device_sums.py", "float32", gpus()]
     done = launch(np, arguments, timeout=90)
     assert done.returncode == 0, done.stdout
     assert finished(done) == np, done.stdout
 
 
 def test_handles_are_opened_once(launch):
-    done = launch(2, ["tests/programs/device_handles.py"], timeout=90)
+    done = launch(2, ["tests/programs/arena/device_handles.py"], timeout=90)
     assert done.returncode == 0, done.stdout
     assert finished(done) == 2, done.stdout
 
@@ -55,20 +55,20 @@ def test_a_killed_rank_ends_the_others(launch):
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if PROGRAM in (p.info["cmdline"] or ())]
     assert not left
     # What it left on the GPU is in no one's way.
-    assert launch(2, ["tests/programs/device_handles.py"], timeout=90).returncode == 0
+    assert launch(2, ["tests/programs/arena/device_handles.py"], timeout=90).returncode == 0
 
 
 @needs_horovod
 @pytest.mark.parametrize("np", [1, 2, 4])
 def test_training_is_as_with_horovods_own(launch, np):
-    done = launch(np, ["tests/programs/device_optimizer.py"], env=TRIED, timeout=90)
+    done = launch(np, ["tests/programs/arena/device_optimizer.py"], env=TRIED, timeout=90)
     assert done.returncode == 0, done.stdout
     assert finished(done) == np, done.stdout
 
 
 @needs_horovod
 def test_unless_asked_for_gradients_on_a_gpu_go_by_horovods_own(launch):
-    done = launch(2, ["tests/programs/device_optimizer.py", "untried"], timeout=90)
+    done = launch(2, ["tests/programs/arena/device_optimizer.py", "untried"], timeout=90)
     assert done.returncode == 0, done.stdout
     assert finished(done) == 2, done.stdout
     assert done.stdout.count("HVD_EXT_DEVICE_ARENA=1") == 1, done.stdout

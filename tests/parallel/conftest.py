@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.on_every_mpi import LIBRARIES, bin_of
+from tests.support.launch.on_every_mpi import LIBRARIES, bin_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,7 +31,7 @@ def nodes(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Callable[[int
     """`nodes(k)`: from now on each k ranks are a node to optimizers that are made."""
     # Not everywhere is there a torch, and outside ranks no MPI may start.
     from hvd_ext.torch.job import lifecycle
-    from tests.pretended_nodes import pretend
+    from tests.support.arena.pretended_nodes import pretend
 
     def of(ranks_per_node: int) -> Topology:
         pretended = pretend(comm, ranks_per_node)

@@ -10,9 +10,9 @@ import pytest
 from hvd_launch.backends.libraries import LIBRARIES as KNOWN
 from hvd_launch.backends.tuning import RuleRequest
 from hvd_launch.tune.allreduce.rank import MARK
-from tests.on_every_mpi import LIBRARIES, ROOT, backend_of, can, run
+from tests.support.launch.on_every_mpi import LIBRARIES, ROOT, backend_of, can, run
 
-PROGRAMS = ROOT / "tests" / "programs"
+PROGRAMS = ROOT / "tests" / "programs" / "arena"
 # For rules: what is chosen, and what takes longer from 64 KiB to 1 MiB.
 SLOW = {"intelmpi": ("8", "3")}
 # How far the sizes with the slow one stand out from the others at least, on a busy machine too.

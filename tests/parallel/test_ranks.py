@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.launching import ROOT
+from tests.support.launch.launching import ROOT
 
 pytest_plugins = ["pytester"]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvd_ext.process import dying_with_parent, end_tree
-from tests.launching import LAUNCHERS, rank_environment
+from tests.support.launch.launching import LAUNCHERS, rank_environment
 
 START_LIMIT_S, END_LIMIT_S = 120.0, 30.0
 # How much longer the others may take once the test has failed on one rank.

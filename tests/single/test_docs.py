@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from testbed.ranks import ROOT
-from tests.trainer_runs import run_in_turn
+from tests.support.training.trainer_runs import run_in_turn
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = ("edsr", "resnet", "mesh", "cosmoflow", "benchmarks")

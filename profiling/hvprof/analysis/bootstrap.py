@@ -95,7 +95,7 @@ def _half_width(first: Sample, second: Sample, confidence: float) -> float | Non
     total = variances.sum() + between
     # Welch and Satterthwaite: the sides may differ in runs and in spread. The spread of
     # dependent blocks is known less well than that of independent ones; the square root
-    # lies between the two counts, and holds in simulation (test_hvprof_compare.py).
+    # lies between the two counts, and holds in simulation (tests/single/hvprof/test_compare.py).
     degrees = np.maximum(counts / np.sqrt(clustering) - 1, 1)
     doubt = (variances**2 / degrees).sum()
     freedom = total**2 / doubt if doubt else np.inf

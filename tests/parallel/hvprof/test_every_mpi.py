@@ -1,0 +1,209 @@
+"""hvprof's recorder under every MPI that is here, with programs in C whose traffic is known."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hvprof
+from hvprof.analysis.wait_time import waiting
+from tests.support.hvprof.recorded import (
+    ENVIRONMENT,
+    PROGRAMS,
+    RECORDER,
+    mpirun,
+    own_mpi,
+    run,
+    totals,
+)
+from tests.support.launch.on_every_mpi import LIBRARIES, bin_of
+
+
+@dataclass(frozen=True)
+class Built:
+    """The recorder and the programs in C, built for one MPI."""
+
+    mpi: Path
+    folder: Path
+
+    def record(self, directory: Path, ranks: int, program: str, **variables: str) -> str:
+        """Run a program with the recorder preloaded; returns what it printed."""
+        directory.mkdir()
+        # Linked with libmpi or not, both ways of finding the program's MPI must work.
+        library = self.folder / ("linked.so" if ranks == 1 else "as-needed.so")
+        done = run(
+            [*mpirun(ranks, self.mpi), self.folder / program],
+            {
+                **ENVIRONMENT,
+                "PATH": f"{self.mpi}{os.pathsep}{os.environ['PATH']}",
+                "HVPROF_DIR": str(directory),
+                "LD_PRELOAD": str(library),
+                **variables,
+            },
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module", params=LIBRARIES)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("built")
+    mpi = own_mpi() if request.param == "environment" else bin_of(request.param)
+    mpicc = mpi / "mpicc"
+    # Intel's wrapper asks for its place.
+    variables = {**os.environ, "I_MPI_ROOT": str(mpi.parent)}
+    shared = ["-shared", "-fPIC", "-O1", "-pthread", RECORDER / "pmpi.c", "-o"]
+    for arguments in (
+        [*shared, folder / "linked.so"],
+        ["-Wl,--as-needed", *shared, folder / "as-needed.so"],
+        [PROGRAMS / "known_traffic.c", "-o", folder / "known_traffic"],
+        [PROGRAMS / "known_waits.c", "-o", folder / "known_waits"],
+    ):
+        subprocess.run([mpicc, *arguments], env=variables, check=True)
+    return Built(mpi, folder)
+
+
+EDGES = [0, 1, 2, 3, 1023, 1024, 1025, 2**17, 2**17 + 1, 2**20 + 1]
+
+
+def known_messages(size: int) -> dict[str, list[int]]:
+    """Bytes of each call of known_traffic.c, but for what it makes communicators for."""
+    return {
+        "allreduce": [*EDGES, 8],
+        "iallreduce": [8],
+        "reduce": [8],
+        "scan": [8],
+        "exscan": [8],
+        "reduce_scatter_block": [8 * size],
+        "reduce_scatter": [4 * (size + 1)],
+        "bcast": [80, 24],
+        "ibcast": [24],
+        "allgather": [24 * size] * 2,
+        "allgatherv": [24 * size],
+        "gather": [24],
+        "gatherv": [24],
+        "scatter": [24],
+        "scatterv": [24],
+        "alltoall": [24 * size],
+        "alltoallv": [24 * size] * 2,
+        "ibarrier": [0],
+        "sendrecv": [10],
+        "send": [10],
+        "isend": [10],
+        "recv": [10],
+        "irecv": [10],
+        "wait": [0] * 3,
+        "waitall": [0],
+        "waitany": [0],
+    }
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.long), 3])
+def test_counts_and_bytes_are_exact_on_every_mpi(built: Built, size: int, tmp_path: Path) -> None:
+    built.record(tmp_path / "run", size, "known_traffic")
+    recording = hvprof.load(tmp_path / "run")
+    assert [rank.rank for rank in recording.ranks] == list(range(size))
+    known = known_messages(size)
+    for rank in recording.ranks:
+        assert (rank.state, rank.dropped_calls) == ("finalized", 0)
+        # One that the library counts, if it was built to, has nothing to keep here.
+        assert rank.registration_cache is None or rank.registration_cache.hits == 0
+        cells = [cell for cell in rank.cells if cell.operation != "barrier"]
+        assert totals(rank, "control") == {"sendrecv": (1, 4)}
+        assert totals(rank, "transport") == {"barrier": (1, 0)}
+        found = dict.fromkeys(known, 0)
+        for cell in cells:
+            assert (cell.source, cell.algorithm, cell.size) == ("mpi", "native", size)
+            assert 0 <= cell.min_s <= cell.time_s / cell.calls <= cell.max_s <= cell.time_s
+            assert sum(calls for _, calls in cell.histogram) == cell.calls
+            assert sum(cell.blocks_s) == pytest.approx(cell.time_s)
+            if cell.traffic == "data":
+                of_bin = [
+                    b for b in known[cell.operation] if cell.low_bytes <= b <= cell.high_bytes
+                ]
+                assert (cell.calls, cell.message_bytes) == (len(of_bin), sum(of_bin)), cell
+                found[cell.operation] += cell.calls
+        assert found == {operation: len(of_it) for operation, of_it in known.items()}
+        types = {cell.operation: cell.datatype for cell in cells if cell.low_bytes <= 24}
+        assert types["scan"] == "MPI_INT"
+        assert types["gather"] == "MPI_DOUBLE"
+        assert {c.datatype for c in cells if c.operation == "bcast"} == {
+            "derived 8 B",
+            "MPI_DOUBLE",
+        }
+    if size == 3:
+        check_communicators(recording)
+
+
+def check_communicators(recording: hvprof.Recording) -> None:
+    """Of three ranks, that each communicator has one id on all its ranks."""
+    ids: dict[str, set[int]] = {}
+    for rank in recording.ranks:
+        of_rank = {one.id: one for one in rank.communicators}
+        assert len(of_rank) == len(rank.communicators)
+        for cell in rank.cells:
+            if cell.operation == "barrier":
+                one = of_rank[cell.communicator]
+                assert (cell.calls, one.size) == (1, cell.size) or one.name == "hvd_ext c"
+                ids.setdefault(f"{one.id} {one.ranks} {one.name}", set()).add(rank.rank)
+    members = sorted((key.split(maxsplit=1)[1], ranks) for key, ranks in ids.items())
+    # The halves of even and odd ranks, a copy of each, the world, a copy, and rank 0 alone.
+    assert members == [
+        ("0 ", {0}),
+        ("0,2 ", {0, 2}),
+        ("0,2 hvd_ext c", {0, 2}),
+        ("0-2 ", {0, 1, 2}),
+        ("0-2 MPI_COMM_WORLD", {0, 1, 2}),
+        ("1 ", {1}),
+        ("1 hvd_ext c", {1}),
+    ]
+
+
+def test_a_sleeping_rank_is_found_out_on_every_mpi(built: Built, tmp_path: Path) -> None:
+    output = built.record(tmp_path / "run", 3, "known_waits", HVPROF_TRACE="100")
+    slept_s = float(re.findall(r"slept (\S+)", output)[0])
+    found = waiting(hvprof.load(tmp_path / "run"))
+    assert found is not None
+    assert (found.calls, found.covered_calls) == (18, 18)
+    peers = {
+        (peer.rank, peer.waited_for): peer for peer in found.peers if peer.operation == "allreduce"
+    }
+    for rank in (0, 1):
+        assert peers[rank, 2].wait_s >= 0.9 * slept_s
+        assert peers[rank, 2].calls == 3
+    allreduce = next(one for one in found.operations if one.operation == "allreduce")
+    assert allreduce.wait_s >= 0.9 * 2 * slept_s
+    assert allreduce.wait_s + allreduce.transfer_s == pytest.approx(allreduce.time_s)
+
+
+def test_clocks_of_two_machines_are_laid_over_each_other(built: Built, tmp_path: Path) -> None:
+    shifted = ["unshare", "--time", "--monotonic", "5000"]
+    if shutil.which("unshare") is None or run([*shifted, "true"]).returncode:
+        pytest.skip("a process with a clock of its own needs root, or rights to namespaces")
+    program, directory = built.folder / "known_waits", tmp_path / "run"
+    directory.mkdir()
+    variables = {"LD_PRELOAD": built.folder / "as-needed.so", "HVPROF_TRACE": 100}
+    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    # Only rank 2, which sleeps, has the other clock.
+    script = f"env {words} HVPROF_DIR={directory} {program}"
+    launcher = mpirun(2, built.mpi)
+    command = [*launcher, "sh", "-c", script]
+    command += [":", *launcher[1:-2], "-np", "1", *shifted, "--fork", "sh", "-c", script]
+    path = {"PATH": f"{built.mpi}{os.pathsep}{os.environ['PATH']}"}
+    done = run(command, {**ENVIRONMENT, **path})
+    assert done.returncode == 0, done.stderr
+    recording = hvprof.load(directory)
+    offset = recording.ranks[2].clock_offsets[0]
+    assert recording.ranks[0].clock == recording.ranks[1].clock != recording.ranks[2].clock
+    assert offset.offset_s == pytest.approx(-5000, abs=0.01)
+    found = waiting(recording)
+    assert found is not None
+    slept_s = float(re.findall(r"slept (\S+)", done.stdout)[0])
+    waited = {(p.rank, p.waited_for): p.wait_s for p in found.peers if p.operation == "allreduce"}
+    assert min(waited[0, 2], waited[1, 2]) >= 0.9 * slept_s

@@ -1,0 +1,57 @@
+"""Ranks keep the memory they free: by hvd.init(), and by hvd-launch run for any program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvd_ext.memory import VARIABLES, chosen_names
+from tests.support.launch.on_every_mpi import environment, run
+from tests.support.launch.page_faults import COUNT
+
+SIZES_MIB = ("20", "20", "20", "48")
+# A round's pages, where the kernel gives them in huge ones of 2 MiB.
+HUGE_PAGES = sum(map(int, SIZES_MIB)) // 2
+INIT = "import {module} as hvd; hvd.init()\n"
+
+pytestmark = pytest.mark.skipif(
+    bool({*chosen_names(os.environ), *VARIABLES} & os.environ.keys()), reason="malloc is set here"
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "keep", "kept"),
+    [
+        ("hvd_ext.torch", "1", True),
+        ("hvd_ext.torch", "0", False),
+        pytest.param("horovod.torch", "1", False, marks=pytest.mark.long),
+    ],
+)
+def test_after_init(module: str, keep: str, kept: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INIT.format(module=module) + COUNT, *SIZES_MIB],
+        env=environment(
+            Path(sys.executable).parent,
+            HVD_EXT_KEEP_MEMORY=keep,
+            OMPI_MCA_ess_singleton_isolated="1",
+        ),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert (10 * int(done.stdout) < HUGE_PAGES) == kept
+
+
+@pytest.mark.parametrize("bare", [[], pytest.param(["--bare"], marks=pytest.mark.long)])
+def test_in_a_rank_of_hvd_launch(library: Path, bare: list[str]) -> None:
+    job = ("run", *bare, "-np", "1", "--", str(library / "python"), "-c", COUNT, *SIZES_MIB)
+    for keep, kept in (("1", True), ("0", False)):
+        done = run(library, *job, HVD_EXT_KEEP_MEMORY=keep)
+        assert done.returncode == 0, done.stderr
+        assert (10 * int(done.stdout.split()[-1]) < HUGE_PAGES) == kept
+        assert ("hvd-launch: sets MALLOC_" in done.stderr) == kept

@@ -1,0 +1,102 @@
+"""The layout that Python reads is the one that C writes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvprof.format import bins, layout
+from hvprof.format.key import SOURCES, TRAFFIC, Key, decode, decode_all, encode
+from tests.support.hvprof.recorded import BIN, RECORDER
+
+STRUCTS = {
+    "step": layout.STEP,
+    "offset": layout.OFFSET,
+    "communicator": layout.COMMUNICATOR,
+    "cell": layout.CELL,
+    "event": layout.EVENT,
+}
+# What Python calls otherwise.
+RENAMED = {"cells": "cells_end", "communicators": "communicators_end"}
+NUMBERS = {
+    "VERSION": layout.VERSION,
+    "NAMES": layout.NAMES,
+    "NAME_BYTES": layout.NAME_BYTES,
+    "COMMUNICATORS": layout.COMMUNICATORS,
+    "STEPS": layout.STEPS,
+    "CELLS": layout.MOST_CELLS,
+    "BLOCKS": layout.BLOCKS,
+    "BUCKETS": bins.BUCKETS,
+    "TRANSPORT": TRAFFIC.index("transport"),
+    "TUNING": TRAFFIC.index("tuning"),
+    "REGION": len(TRAFFIC),
+    "SOURCE_PROGRAM": SOURCES.index("program"),
+    "EXITED": layout.STATES.index("exited"),
+}
+KEYS = st.builds(Key, *(st.integers(0, 2**bits - 1) for bits in (8, 8, 8, 3, 2, 8, 8)))
+SIZES = (0, 1, 2, 3, 1023, 1024, 1025, 2**40 + 1)
+TIMES = (0, 31, 32, 33, 1000, 10**9, 2**63)
+
+
+def printed(tmp_path: Path, lines: list[str]) -> list[int]:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler (cc) on PATH")
+    source, program = tmp_path / "format.c", tmp_path / "format"
+    body = "\n".join(f'    printf("%llu\\n", (unsigned long long)({line}));' for line in lines)
+    source.write_text(
+        f'#include "{RECORDER}/format.h"\n#include <stdio.h>\nint main(void)\n{{\n{body}\n}}\n'
+    )
+    subprocess.run(["cc", source, "-o", program], check=True)
+    done = subprocess.run([program], check=True, capture_output=True, text=True)
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_offsets_and_sizes(tmp_path: Path) -> None:
+    expected: dict[str, int] = dict(NUMBERS)
+    for struct, dtype in STRUCTS.items():
+        expected[f"sizeof(struct {struct})"] = dtype.itemsize
+        for name, (_, offset, *_) in (dtype.fields or {}).items():
+            expected[f"offsetof(struct {struct}, {name})"] = offset
+    for name, (_, offset, *_) in (layout.HEADER.fields or {}).items():
+        expected[f"offsetof(struct recording, {RENAMED.get(name, name)})"] = offset
+    for name, (_, offset, *_) in (layout.FIXED.fields or {}).items():
+        if name != "header":
+            expected[f"offsetof(struct recording, {name})"] = offset
+    expected["offsetof(struct recording, cells)"] = layout.FIXED.itemsize
+    assert dict(zip(expected, printed(tmp_path, list(expected)), strict=True)) == expected
+
+
+def test_keys_and_bins(tmp_path: Path) -> None:
+    key = Key(201, 102, bins.bin_index(5000), 2, 1, 254, 127)
+    kind = (
+        "(struct kind){.operation = 201, .algorithm = 102, .traffic = TRANSPORT, "
+        ".source = SOURCE_HVD_EXT, .datatype = 254, .communicator = 127}"
+    )
+    expected = {f"cell_key({kind}, 5000)": encode(key)}
+    expected |= {f"size_bin({size}ull)": bins.bin_index(size) for size in SIZES}
+    expected |= {f"time_bucket({time}ull)": bins.bucket_index(time) for time in TIMES}
+    assert dict(zip(expected, printed(tmp_path, list(expected)), strict=True)) == expected
+
+
+@given(st.lists(KEYS, min_size=1))
+def test_a_key_is_decoded_as_it_was_encoded(keys: list[Key]) -> None:
+    packed = [encode(key) for key in keys]
+    assert [decode(one) for one in packed] == keys
+    columns = decode_all(np.array(packed, "<u8"))
+    assert [Key(*row) for row in zip(*(columns[name] for name in Key._fields), strict=True)] == keys
+
+
+def test_each_header_includes_what_it_needs(tmp_path: Path) -> None:
+    if not (BIN / "mpicc").exists():
+        pytest.skip("no mpicc beside this Python")
+    for header in sorted(RECORDER.glob("*.h")):
+        # A list of macro calls, which is included twice on purpose.
+        if header.name != "operations.h":
+            command = [BIN / "mpicc", "-D_GNU_SOURCE", "-fsyntax-only", "-x", "c", header]
+            subprocess.run(command, check=True)

@@ -1,0 +1,162 @@
+"""The literature's protocol: MATLAB's bicubic, PSNR and SSIM, given small images."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from skimage import data
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+from edsr import bicubic, metrics
+from edsr.data import synthetic_image
+from edsr.images import resize_bicubic, shrink
+from edsr.model import edsr, write_architecture
+from tests.support.training.trainer_runs import run_in_turn
+from training.checkpoint import save_checkpoint
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "edsr" / "bicubic.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["astronaut", "chelsea", "coffee"])
+@pytest.mark.parametrize("scale", [2, 3, 4])
+def test_bicubic_is_matlabs(name: str, scale: int) -> None:
+    picture = getattr(data, name)()
+    low, high = shrink(picture, scale)
+    golden = GOLDEN[name][str(scale)]
+    assert low.mean() == pytest.approx(golden["low_mean"], abs=1e-5)
+    enlarged = resize_bicubic(low, *high.shape[:2])
+    assert metrics.psnr_db(enlarged, high, 0) == pytest.approx(golden["psnr_db"], abs=1e-4)
+
+
+def test_taps_reach_over_the_border_of_a_tiny_image() -> None:
+    for count, length in ((1, 3), (2, 7), (3, 1), (5, 2)):
+        places, weights = bicubic.taps(count, length)
+        assert places.min() >= 0
+        assert places.max() < count
+        assert np.allclose(weights.sum(axis=1), 1)
+    flat = np.full((3, 2, 3), 77, np.uint8)
+    assert (bicubic.resize(flat, 7, 1) == 77).all()
+
+
+def test_psnr_of_a_known_error() -> None:
+    truth = np.full((40, 40, 3), 100, np.uint8)
+    result = truth + np.uint8(5)
+    result[:8] = 255
+    expected = 20 * np.log10(255 / 5)
+    assert metrics.psnr_db(result, truth, 8) == pytest.approx(expected)
+    # The weights of luma add up to 219.859 of 256.
+    luma = expected - 20 * np.log10(219.859 / 256)
+    assert metrics.psnr_db(result, truth, 8, luma=True) == pytest.approx(luma)
+    assert metrics.psnr_db(truth, truth, 0) == float("inf")
+
+
+@pytest.mark.parametrize("shave", [2, 8])
+def test_psnr_is_scikit_images(shave: int) -> None:
+    truth = synthetic_image(1, 1, 48)
+    result = resize_bicubic(resize_bicubic(truth, 24, 24), 48, 48)
+    inner = (slice(shave, -shave), slice(shave, -shave))
+    expected = peak_signal_noise_ratio(truth[inner], result[inner], data_range=255)
+    assert metrics.psnr_db(result, truth, shave) == pytest.approx(expected)
+
+
+def test_ssim_is_wang_et_als() -> None:
+    """Against scikit-image's own on what is left after shaving, and 1 for equal images."""
+    truth = synthetic_image(1, 1, 48)
+    result = resize_bicubic(resize_bicubic(truth, 24, 24), 48, 48)
+    inner = (slice(4, -4), slice(4, -4))
+    by_colour = [
+        structural_similarity(
+            result[inner][..., colour].astype(float),
+            truth[inner][..., colour].astype(float),
+            gaussian_weights=True,
+            use_sample_covariance=False,
+            data_range=255,
+        )
+        for colour in range(3)
+    ]
+    assert metrics.ssim(result, truth, 4) == pytest.approx(np.mean(by_colour))
+    assert metrics.ssim(truth, truth, 4, luma=True) == pytest.approx(1)
+
+
+def evaluate(ranks: int, *flags: object) -> subprocess.CompletedProcess[str]:
+    bin_folder = Path(sys.executable).parent
+    launcher = [str(bin_folder / "horovodrun"), "-np", str(ranks)] if ranks > 1 else []
+    return subprocess.run(
+        [*launcher, sys.executable, "-m", "edsr.evaluate", *map(str, flags)],
+        cwd=ROOT,
+        env=os.environ | {"PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three photographs in two sets, their small images as DIV2K names them, a checkpoint."""
+    root = tmp_path_factory.mktemp("protocol")
+    for part, numbers in (("one", (1, 2)), ("two", (3,))):
+        (root / part).mkdir()
+        (root / f"{part}_low").mkdir()
+        for number in numbers:
+            image = synthetic_image(1, number, 52)
+            Image.fromarray(image).save(root / part / f"080{number}.png")
+            low, _ = shrink(image, 2)
+            Image.fromarray(low).save(root / f"{part}_low" / f"080{number}x2.png")
+    torch.manual_seed(0)
+    model = edsr(2, blocks=1, features=4)
+    arch = write_architecture(model.architecture)
+    save_checkpoint(root / "a.pt", {"kind": "edsr", "arch": arch, "model": model.state_dict()})
+    return root
+
+
+def test_ranks_share_the_images_and_given_ones_equal_those_that_are_made(folder: Path) -> None:
+    sets = (folder / "one", folder / "two")
+    flags = ("--checkpoint", folder / "a.pt", "--data", *sets, "--json")
+    lows = ("--low", folder / "one_low", folder / "two_low")
+    alone = evaluate(1, *flags)
+    shared = evaluate(2, *flags, *lows, "--save-results", folder / "results")
+    assert (alone.returncode, shared.returncode) == (0, 0), alone.stderr + shared.stderr
+    made = json.loads(alone.stdout)
+    given = json.loads(re.sub(r"\[1,\d+\]<stdout>:", "", shared.stdout))
+    assert given["images"] == made["images"]
+    assert len(made["images"]) == 3
+    assert given["note"].startswith("small images given")
+    assert set(made["sets"]) == {str(path) for path in sets}
+    row = made["images"][str(folder / "two" / "0803.png")]
+    assert made["sets"][str(folder / "two")] == row
+    truth = synthetic_image(1, 3, 52)
+    low, _ = shrink(truth, 2)
+    enlarged = resize_bicubic(low, 52, 52)
+    assert row["bicubic_rgb_db"] == metrics.psnr_db(enlarged, truth, 8)
+    assert row["bicubic_y_ssim"] == metrics.ssim(enlarged, truth, 2, luma=True)
+    with Image.open(folder / "results" / "0803_x2.png") as result:
+        assert row["edsr_y_db"] == metrics.psnr_db(np.asarray(result), truth, 2, luma=True)
+
+
+UNFIT = {
+    ("one_low",): "--low names 1 folders for 2 of --data: give as many",
+    ("one_low", "one_low"): "holds no small image of 0803.png, such as 0803x2.png",
+    ("one", "two"): "is 52x52, its small image 52x52: that is not 1/2 of it",
+}
+
+
+def test_small_images_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    common = ("edsr.evaluate", "--checkpoint", folder / "a.pt", "--data", folder / "one")
+    common = (*common, folder / "two", "--low")
+    commands = {message: (*common, *(folder / n for n in low)) for low, message in UNFIT.items()}
+    for message, done in run_in_turn(0, tmp_path, commands).items():
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert message in line
