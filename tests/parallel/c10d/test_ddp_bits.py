@@ -7,8 +7,8 @@ import torch
 from torch.distributed.algorithms.join import Join
 
 from hvd_ext.c10d import attach
-from tests.parallel.c10d.models import Weighted, flat, gradients_of, train, wrap
 from tests.ranks.asserts import parallel_assert
+from tests.support.c10d.models import Weighted, flat, gradients_of, train, wrap
 
 pytestmark = pytest.mark.usefixtures("gloo")
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

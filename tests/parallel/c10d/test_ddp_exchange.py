@@ -17,9 +17,9 @@ from hvd_ext.c10d import attach, window
 from hvd_ext.c10d.ranks import topology_of
 from hvd_ext.errors import MismatchError, UsageError
 from hvd_ext.events import listen
-from tests.parallel.c10d.models import CAP_MB, SHAPES, Weighted, flat, gradients_of, train, wrap
-from tests.pretended_nodes import pretend
 from tests.ranks.asserts import assert_same_bits, parallel_assert
+from tests.support.arena.pretended_nodes import pretend
+from tests.support.c10d.models import CAP_MB, SHAPES, Weighted, flat, gradients_of, train, wrap
 
 pytestmark = pytest.mark.usefixtures("gloo")
 

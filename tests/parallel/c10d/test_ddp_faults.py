@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import LAUNCHERS, rank_environment, run_to_end
+from tests.support.launch.launching import BIN, LAUNCHERS, rank_environment, run_to_end
 
 
 def shared_memory() -> set[str]:
@@ -31,7 +32,7 @@ def test_the_job_ends_and_the_rank_is_named(launch, how, says):
     before, start = shared_memory(), time.monotonic()
     done = launch(
         3,
-        ["tests/programs/ddp_fault.py", how],
+        ["tests/programs/c10d/ddp_fault.py", how],
         # A rank's own error must end the job long before ranks are given up.
         env={"HVD_EXT_STALL_TIMEOUT_S": "300" if how in ("kill", "raise") else "3"},
         timeout=90,
@@ -45,9 +46,11 @@ def test_the_job_ends_and_the_rank_is_named(launch, how, says):
 
 def test_ranks_that_mpi_did_not_start_are_refused():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = run_to_end(
-        [*command, "tests/programs/ddp_without_mpi.py"], rank_environment({"PYTHONPATH": "."}), 90
-    )
+    program = "tests/programs/c10d/ddp_without_mpi.py"
+    # A process that starts MPI alone starts a program of MPI's.
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    environment = rank_environment({"PYTHONPATH": ".", "PATH": path})
+    done = run_to_end([*command, program], environment, 90)
     assert done.returncode == 0, done.stdout
     said = "torch.distributed has 2 ranks, and MPI has 1: start the script with mpirun"
     assert done.stdout.count(said) == 2, done.stdout
@@ -64,7 +67,7 @@ def test_a_full_shm_has_buckets_copied():
     ]
     if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this user may not mount a small /dev/shm")
-    command = [*LAUNCHERS["hvd-launch"](2), sys.executable, "tests/programs/ddp_full_shm.py"]
+    command = [*LAUNCHERS["hvd-launch"](2), sys.executable, "tests/programs/c10d/ddp_full_shm.py"]
     # MPI's own memory would not fit either.
     done = run_to_end([*inside, *command], rank_environment({"OMPI_MCA_btl": "tcp,self"}), 90)
     assert done.returncode == 0, done.stdout

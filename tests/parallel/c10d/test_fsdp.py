@@ -15,9 +15,9 @@ from hvd_ext.c10d import fsdp
 from hvd_ext.c10d.ranks import topology_of
 from hvd_ext.c10d.staged import Staged
 from hvd_ext.errors import UsageError
-from tests.learning import Net, batch
-from tests.pretended_nodes import pretend
 from tests.ranks.asserts import parallel_assert
+from tests.support.arena.pretended_nodes import pretend
+from tests.support.optimizer.learning import Net, batch
 
 pytestmark = pytest.mark.usefixtures("gloo")
 

@@ -46,7 +46,7 @@ def test_a_store_holds_what_ranks_put_there(comm):
 def test_an_absent_rank_is_named(launch):
     done = launch(
         3,
-        ["tests/programs/ddp_fault.py", "init"],
+        ["tests/programs/c10d/ddp_fault.py", "init"],
         env={"HVD_EXT_STALL_TIMEOUT_S": "3"},
         timeout=90,
     )

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 import hvd_ext.c10d
-from tests.parallel.c10d.models import Weighted, flat, gradients_of, wrap
+from tests.support.c10d.models import Weighted, flat, gradients_of, wrap
 
 dist.init_process_group("gloo", init_method="mpi://")
 torch.set_num_threads(1)
