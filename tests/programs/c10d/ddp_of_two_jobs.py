@@ -1,4 +1,4 @@
-"""Ranks that torchrun started, which MPI does not know."""
+"""One rank of a process group whose ranks are MPI jobs of one rank each."""
 
 from __future__ import annotations
 
