@@ -55,7 +55,7 @@ def test_shards_go_between_nodes(comm, monkeypatch, ranks_per_node, compression,
     monkeypatch.setattr("hvd_ext.c10d.ddp.topology_of", lambda group: pretended)
     monkeypatch.setenv("HVD_EXT_COMPRESSION", compression)
     said = []
-    check_means(comm, train(True, looked_at=lambda e: said.append(e.explain())), tolerance)
+    check_means(comm, train(True, looked_at=lambda e, _: said.append(e.explain())), tolerance)
     parallel_assert(comm, "between nodes" in said[0], said)
     if compression != "none":
         parallel_assert(comm, compression in said[0], said)
@@ -89,7 +89,7 @@ def test_a_full_shm_has_all_ranks_copy_and_one_says_so(comm, monkeypatch, caplog
         monkeypatch.setattr(window, "share_storage", full)
     said = []
     with caplog.at_level(logging.WARNING, "hvd_ext"):
-        check_means(comm, train(True, looked_at=lambda e: said.append(e.explain())))
+        check_means(comm, train(True, looked_at=lambda e, _: said.append(e.explain())))
     parallel_assert(comm, "unable to allocate shared memory" in said[0], said)
     lines = [r.message for r in caplog.records if "copied to shared memory" in r.message]
     parallel_assert(comm, len(lines) == (comm.rank == 0), lines)
@@ -103,7 +103,7 @@ def test_without_any_shared_memory_ddps_own_group_serves(comm, caplog):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with caplog.at_level(logging.WARNING, "hvd_ext"):
-            check_means(comm, train(True, looked_at=lambda e: said.append(e.explain())))
+            check_means(comm, train(True, looked_at=lambda e, _: said.append(e.explain())))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     parallel_assert(comm, said[0].startswith("by DDP's own process group: "), said)
@@ -114,7 +114,7 @@ def test_nodes_of_different_sizes_leave_it_to_ddps_own_group(comm, monkeypatch):
     pretended = pretend(comm, 2)
     monkeypatch.setattr("hvd_ext.c10d.ddp.topology_of", lambda group: pretended)
     said = []
-    check_means(comm, train(True, looked_at=lambda e: said.append(e.explain())))
+    check_means(comm, train(True, looked_at=lambda e, _: said.append(e.explain())))
     parallel_assert(comm, "different numbers of ranks" in said[0], said)
 
 

@@ -56,7 +56,7 @@ def train(
     dtype: torch.dtype = torch.float32,
     skipped: Callable[[int], int] = lambda step: -1,
     accumulated: int = 1,
-    looked_at: Callable[[Any], None] = lambda exchange: None,
+    looked_at: Callable[[Any, Any], None] = lambda exchange, model: None,
     **options: Any,
 ) -> list[torch.Tensor]:
     """The gradients of each step, with hvd_ext's hook or without one.
@@ -67,7 +67,7 @@ def train(
         dtype: of parameters.
         skipped: the parameter that a step does not use.
         accumulated: passes in each step; all but the last under no_sync.
-        looked_at: called with the exchange in the end.
+        looked_at: called with the exchange and the model in the end.
         options: of DDP.
     """
     model = wrap(Weighted(dtype), **options)
@@ -82,5 +82,5 @@ def train(
                 model(values, skipped(step)).backward()
         seen.append(flat(model))
     if exchange is not None:
-        looked_at(exchange)
+        looked_at(exchange, model)
     return seen
