@@ -79,7 +79,7 @@ def pinned(package: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """What an environment is made with.
+    """The parts that an environment is made with.
 
     Attributes:
         mpi: the MPI library.
