@@ -142,7 +142,7 @@ setup(
     package_data={
         "hvd_ext.arena.cuda": ["*.cu"],
         "hvprof.reporters": ["templates/*.j2"],
-        "hvd_launch.doctor": ["*.cmake"],
+        "hvd_launch.doctor": ["horovod_cmake/*.cmake", "horovod_cmake/*/*.cmake"],
         "hvd_launch.simulate": ["*.c"],
     },
     install_requires=[

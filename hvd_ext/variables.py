@@ -31,6 +31,7 @@ VARIABLES = (
         "none",
         "format of gradients between nodes, for scripts that set no `compression=`: none, bf16,"
         " fp16, int8, powersgd(RANK) or auto",
+        "hvd_ext.torch, hvd_ext.c10d",
     ),
     Variable(
         "HVD_EXT_DEVICE_ARENA",

@@ -89,7 +89,7 @@ def build_horovod(check: Check, wheels: Path | None, limit_s: float) -> None:
         pip = (sys.executable, "-m", "pip", "--python", check.python)
         options = ("--no-index", "--no-deps", "--no-build-isolation")
         variables = {
-            **build_variables(torch, check.output / "without-nvcc"),
+            **build_variables(torch),
             "MAKEFLAGS": f"-j{os.cpu_count()}",
             "HOROVOD_BUILD_CUDA_CC_LIST": check.results["machine"]["compute_capability"],
         }

@@ -79,7 +79,7 @@ def pinned(package: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """The choices that an environment is made with.
+    """The parts that an environment is made with.
 
     Attributes:
         mpi: the MPI library.
@@ -137,7 +137,7 @@ def install_horovod(shop: Workshop, choice: Choice) -> None:
     """Install Horovod, built for the environment's torch and MPI."""
     source_key = torch_build.source_key(choice.horovod)
     folder = wheel_folder(choice.name, shop.versions()["torch"], source_key)
-    variables = build_variables(shop.packages / "torch", shop.venv / "without-nvcc")
+    variables = build_variables(shop.packages / "torch")
     variables |= choice.mpi.variables(shop.venv)
     option = "--no-build-isolation"
     wheel = built_wheel(shop, "horovod", choice.horovod, folder, option, **variables)

@@ -1,7 +1,7 @@
 """Makes the environment in places where installations fail, as a new user would.
 
 Each place ends in a working job of two ranks, or in one line that names the way out.
-Takes some minutes, and root for the places that need a separate user or mount.
+Takes some minutes, and root for the places that need a new user or a mount.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def replaced_packages(work: Path) -> None:
         raise Broken(f"doctor does not notice what was replaced:\n{seen}")
     mended = run(folder, "make", "env")
     if len(re.findall("as installed here", mended)) != 2:
-        raise Broken(f"make env does not say what it repairs:\n{mended}")
+        raise Broken(f"make env does not say what it installs again:\n{mended}")
     train(folder)
 
 

@@ -154,6 +154,10 @@ class NodeWindow:
         )
         return NodeExchange(c, (offset_bytes + begin * item, offset_bytes + end * item))
 
+    def peer(self, rank: int) -> memoryview:
+        """The data of a rank of the node, as `data` is this rank's."""
+        return self._regions[rank][_HEADER_BYTES:]
+
     def ready(self, ticket: int) -> None:
         """Say that this rank's data of all exchanges up to `ticket` is in the window."""
         self._library.window_ready(self._address, ticket)

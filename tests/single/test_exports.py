@@ -13,7 +13,7 @@ import pytest
 
 from testbed.ranks import ROOT
 
-PACKAGES = ("hvd_ext.allreduce", "hvd_ext.data", "hvd_ext.spatial", "hvprof")
+PACKAGES = ("hvd_ext.allreduce", "hvd_ext.c10d", "hvd_ext.data", "hvd_ext.spatial", "hvprof")
 OVERRIDES = (
     *("DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters", "init", "join"),
     *("plan_allreduce", "shutdown"),

@@ -13,6 +13,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2] / "hvd_ext"
 # What an upgrade of torch or Horovod may break; each function of theirs has a test.
 SEAMS = {
+    ROOT / "c10d" / "torch_internals.py",
     ROOT / "spatial" / "torch_internals.py",
     ROOT / "torch" / "torch_internals.py",
     ROOT / "torch" / "horovods.py",

@@ -21,8 +21,9 @@ COMPILED = {
 }
 FILES = {
     "hvd_ext/arena/cuda/reduce.cu",
-    "hvd_launch/doctor/cxx-flags.cmake",
-    "hvd_launch/doctor/cxx.cmake",
+    "hvd_launch/doctor/horovod_cmake/project.cmake",
+    "hvd_launch/doctor/horovod_cmake/toolchain.cmake",
+    "hvd_launch/doctor/horovod_cmake/without_cuda/FindPytorch.cmake",
 }
 SUFFIXES = {".c", ".cmake", ".cu", ".j2", ".py", ".so"}
 

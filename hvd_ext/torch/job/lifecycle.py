@@ -19,11 +19,11 @@ import torch
 
 from hvd_ext import freed_memory, settings
 from hvd_ext.errors import UsageError
+from hvd_ext.job.closing import wait_until_closed
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import background
 from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
-from hvd_ext.torch.job.closing import wait_until_closed
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.variables import misspelt
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
 RELEASE = "horovod==0.28.1"
-CMAKE_TOOLCHAIN = Path(__file__).with_name("cxx.cmake")
-CMAKE_FILES = (CMAKE_TOOLCHAIN, CMAKE_TOOLCHAIN.with_name("cxx-flags.cmake"))
+_CMAKE = Path(__file__).with_name("horovod_cmake")
+CMAKE_TOOLCHAIN = _CMAKE / "toolchain.cmake"
+CMAKE_FILES = tuple(sorted(_CMAKE.rglob("*.cmake")))
 # The packages that Horovod's setup.py needs while it is built.
 BUILD_TOOLS = ("setuptools", "wheel", "cmake", "cffi", "cloudpickle", "pyyaml", "psutil")
 SETTINGS = {
@@ -34,12 +34,11 @@ def gpu_present() -> bool:
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd"))
 
 
-def build_variables(torch: Path, shadow: Path) -> dict[str, str]:
+def build_variables(torch: Path) -> dict[str, str]:
     """The environment variables that Horovod is built with.
 
     Args:
         torch: the folder of the installed package.
-        shadow: see `path_without_nvcc`.
     """
     variables = {
         **SETTINGS,
@@ -48,7 +47,7 @@ def build_variables(torch: Path, shadow: Path) -> dict[str, str]:
         "MAKEFLAGS": f"-j{min(os.cpu_count() or 1, 8)}",
     }
     if not gpu_present():
-        variables["PATH"] = path_without_nvcc(os.environ.get("PATH", os.defpath), shadow)
+        variables["HOROVOD_WITHOUT_CUDA"] = "1"
     return variables
 
 
@@ -64,30 +63,6 @@ def cxx_standard(torch: Path) -> str:
     return asked[1] if asked else "17"
 
 
-def path_without_nvcc(path: str, shadow: Path) -> str:
-    """`path` with a folder that lacks nvcc in place of each one that holds it.
-
-    Horovod builds its CUDA parts wherever it finds an nvcc and torch is a CUDA build, and
-    stops if no toolkit belongs to that nvcc.
-
-    Args:
-        path: folders, as in PATH.
-        shadow: where the folders in place of others are made; they hold symbolic links.
-    """
-    folders = []
-    for number, folder in enumerate(path.split(os.pathsep)):
-        if shutil.which("nvcc", path=folder) is None:
-            folders.append(folder)
-            continue
-        stand_in = shadow / str(number)
-        stand_in.mkdir(parents=True, exist_ok=True)
-        for program in Path(folder).iterdir():
-            if program.name != "nvcc" and not (stand_in / program.name).is_symlink():
-                (stand_in / program.name).symlink_to(program)
-        folders.append(str(stand_in))
-    return os.pathsep.join(folders)
-
-
 def build_command(torch: Path, **variables: str) -> str:
     """The shell command that builds Horovod's release for this Python and installs it.
 
@@ -95,7 +70,7 @@ def build_command(torch: Path, **variables: str) -> str:
         torch: the folder of the installed package.
         variables: more settings of the build.
     """
-    settings = {**SETTINGS, "TORCH_CXX_STANDARD": cxx_standard(torch), **variables}
+    settings = {**build_variables(torch), **variables}
     words = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     options = "--force-reinstall --no-deps --no-build-isolation --no-cache-dir --no-binary horovod"
