@@ -74,7 +74,7 @@ class Exchange:
         self._table = read_table(topology.world)
 
     def explain(self) -> str:
-        """Say how gradients are exchanged, and why."""
+        """The way in which gradients are exchanged, and the reason, in text."""
         if self._why_not:
             return f"by DDP's own process group: {self._why_not}"
         if self._arena is None:
@@ -87,7 +87,13 @@ class Exchange:
         return text
 
     def exchange(self, bucket: Any) -> Any:
-        """Exchange a bucket, a `dist.GradBucket`; the future gives it once it holds the mean.
+        """Exchange a bucket; DDP calls this.
+
+        Args:
+            bucket: a `dist.GradBucket`.
+
+        Returns:
+            A future of the bucket's buffer, once it holds the mean.
 
         Raises:
             StallError: ranks did not arrive in time, or ended.

@@ -14,8 +14,8 @@ import pytest
 from testbed.ranks import ROOT
 
 PACKAGES = (
-    *("hvd_ext", "hvd_ext.allreduce", "hvd_ext.data", "hvd_ext.spatial", "hvd_ext.torch"),
-    "hvprof",
+    *("hvd_ext", "hvd_ext.allreduce", "hvd_ext.c10d", "hvd_ext.data", "hvd_ext.spatial"),
+    *("hvd_ext.torch", "hvprof"),
 )
 # Packages whose docstrings are not complete yet.
 LEFT_OUT: tuple[str, ...] = ("hvd_ext.torch", "hvprof")
