@@ -1,6 +1,6 @@
-"""What a training step costs that takes the memory it freed from the kernel anew, and what helps.
+"""Cost of a training step that takes freed memory from the kernel again, and remedies.
 
-Two ranks compute at once and exchange nothing. Each way is a job of its own, since malloc
+Two ranks compute at once and exchange nothing. Each way is a separate job, since malloc
 reads its variables when a program starts; the jobs take turns.
 """
 

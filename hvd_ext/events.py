@@ -1,4 +1,4 @@
-"""What hvd_ext reports: its exchanges, regions of the program's time, cache look-ups.
+"""Events of hvd_ext: exchanges, regions of the program's time, cache look-ups.
 
 Exchanges are passed to listeners, plain callables in this process. A recorder that was
 preloaded into the process (a library exporting the C functions `hvprof_exchange`,
@@ -96,9 +96,14 @@ listening: Callable[[], int] = _listeners.__len__
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Have `listener` called with every CommEvent; returns the call that ends it.
+    """Call `listener` with every CommEvent.
 
-    It is called on the thread that made the exchange, and should be quick.
+    Args:
+        listener: takes the event; it runs on the thread that made the exchange, and should be
+            quick.
+
+    Returns:
+        A function without arguments that ends the calls.
     """
     _listeners.append(listener)
     return lambda: _listeners.remove(listener)

@@ -44,6 +44,13 @@ VARIABLES = (
         "hvd_ext.torch, hvd-launch",
     ),
     Variable(
+        "HVD_EXT_KERNELS",
+        "widest",
+        "vector instructions of sums of 16-bit floats within a node: scalar, avx2 or avx512; the"
+        " bits are the same",
+        "hvd_ext",
+    ),
+    Variable(
         "HVD_EXT_SHARDED",
         "0",
         "1 shards the optimizer's update over the ranks of a node, for scripts that set no"

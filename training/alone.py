@@ -1,8 +1,8 @@
 """`--exchange none`: what trainers call of Horovod, for ranks that train by themselves.
 
 No gradient is exchanged, and no reduction either: each rank keeps its own tensor. That is
-the most that any exchange could reach: the same ranks, on the same samples, at once. What
-ranks agree on before, between and after their steps (rank 0's weights, errors, results)
+the most that any exchange could reach: the same ranks, on the same samples, at once. The
+agreements of ranks before, between and after their steps (rank 0's weights, errors, results)
 still travels, by MPI, without Horovod and its background thread.
 """
 

@@ -35,6 +35,6 @@ SHARED_MEMORY = "shared_memory"
 
 @functools.cache
 def implementation(name: str) -> Algorithm:
-    """What reduces by the algorithm `name`, one of ALGORITHMS."""
+    """The function that reduces by the algorithm `name`, one of ALGORITHMS."""
     reduce: Algorithm = importlib.import_module(f"hvd_ext.allreduce.{name}").allreduce
     return reduce

@@ -28,7 +28,7 @@ UNDER_WAY = 2  # pieces at once: memory that holds so many may serve all of them
 
 
 class Wire(Protocol):
-    """What travels in a direct exchange. Each rank owns a chunk of each piece.
+    """The parts of a message in a direct exchange. Each rank owns a chunk of each piece.
 
     Two pieces are under way at once: `add` has taken all of a piece before `outgoing` is asked
     for the second one after it.

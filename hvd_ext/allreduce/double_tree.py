@@ -1,4 +1,4 @@
-"""Double binary tree: each half of the message goes up and down a tree of its own.
+"""Double binary tree: each half of the message goes up and down a separate tree.
 
 A rank that has children in one tree has none in the other, so that every rank both
 sends and receives at full speed; segments follow one another through the trees

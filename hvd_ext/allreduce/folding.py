@@ -1,6 +1,6 @@
 """Any number of ranks as a power of two: the ranks beyond it hand their data to a partner.
 
-What that costs is a message of n bytes in and one back, and one reduction of n bytes.
+The cost is a message of n bytes in and one back, and one reduction of n bytes.
 """
 
 from __future__ import annotations

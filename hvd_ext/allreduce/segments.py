@@ -50,7 +50,7 @@ def wait(request: MPI.Request) -> None:
     """Wait for one of many transfers that are under way.
 
     MPI's own wait would keep the core busy, which the network stack, other ranks' sums and
-    the training may need; the transfers go on without this thread.
+    the training may need; the transfers continue without this thread.
     """
     for _ in range(_TESTS):
         if request.Test():

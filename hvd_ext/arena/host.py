@@ -27,6 +27,8 @@ from hvd_ext.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mpi4py import MPI
+
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.allreduce.table import Table
     from hvd_ext.arena.layout import Layout
@@ -76,9 +78,7 @@ class HostArena:
         self._nodes, self._ranks = topology.cross.size if between_nodes else 1, topology.node.size
         self._size = self._nodes * self._ranks
         self._table, self._format = table, format
-        self._window = on_every_rank(
-            topology, lambda: NodeWindow(topology.node, self._REGIONS * layout.total_bytes)
-        )
+        self._window = on_every_rank(topology, lambda: self._make_window(topology.node))
         self.data: Array = np.frombuffer(self._window.data, np.uint8, layout.total_bytes)
         self._local = self._nodes == 1
         limit_s = timeout_s if self._local else _NO_LIMIT_S
@@ -117,6 +117,9 @@ class HostArena:
         self._ready_s = [0.0] * len(layout.buckets)
         # Of the last exchange, whose end is not known yet: emits it, so many seconds longer.
         self._report: Callable[[float], None] | None = None
+
+    def _make_window(self, node: MPI.Comm) -> NodeWindow:
+        return NodeWindow(node, self._REGIONS * self.layout.total_bytes)
 
     def enter_thread(self) -> None:
         """Any thread will do."""
@@ -191,7 +194,7 @@ class HostArena:
 
     @property
     def shards(self) -> list[tuple[int, int]]:
-        """Of each bucket, the part [begin, end) in bytes that this rank reduces."""
+        """The part [begin, end) of each bucket, in bytes, that this rank reduces."""
         return [exchange.shard_bytes for exchange in self._exchanges]
 
     def drain(self) -> list[Array | None]:

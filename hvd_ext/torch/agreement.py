@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvd_ext import settings
-from hvd_ext.allreduce.table import Table, built_in, load
+from hvd_ext.allreduce.agreed import read_table as read_table
 from hvd_ext.arena.layout import ParameterSpec, digest, first_difference
 from hvd_ext.errors import MismatchError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from hvd_ext.job.topology import Topology
-
-
-def read_table(world: MPI.Comm) -> Table:
-    """The table that rank 0 reads, the same on every rank; collective."""
-    from mpi4py import MPI
-
-    table: Table | None = None
-    problem: Exception | None = None
-    if world.rank == 0:
-        path = settings.table_path()
-        try:
-            table = load(Path(path)) if path else built_in(MPI.Get_library_version())
-        except Exception as error:  # the other ranks wait for what this one says
-            problem = error
-    table, problem = world.bcast((table, problem))
-    if problem is not None:
-        raise problem
-    assert table is not None
-    return table
 
 
 def agree_on_layout(

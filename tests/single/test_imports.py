@@ -82,6 +82,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
         "hvd_ext.arena",
     },
+    # torch.distributed, without Horovod.
+    "hvd_ext.c10d": {
+        *(*MPI, "torch", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"),
+        *("hvd_ext.compression", "hvd_ext.arena"),
+    },
     # Samples: no torch, and MPI only where ranks read, stage or keep them together.
     "hvd_ext.data": MPI,
     # Reads what others wrote, if their libraries are there.
@@ -240,7 +245,9 @@ if "mpi4py.MPI" in sys.modules:
 
 
 @pytest.mark.parametrize(
-    "packages", [("hvd_ext", "hvprof", "hvd_launch"), ("hvd_ext.torch",)], ids=" ".join
+    "packages",
+    [("hvd_ext", "hvprof", "hvd_launch"), ("hvd_ext.torch",), ("hvd_ext.c10d",)],
+    ids=" ".join,
 )
 def test_importing_starts_no_mpi_and_sets_no_variable(packages: tuple[str, ...]) -> None:
     folders = [str(folder.parent) for folder in SOURCES.values()]

@@ -14,8 +14,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from hvd_ext.errors import UsageError
+from hvd_ext.job.closing import close_later
 from hvd_ext.job.progress_thread import ProgressThread, wait_for
-from hvd_ext.torch.job.closing import close_later
 from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from hvd_ext.allreduce.operations import OPERATIONS
 from hvd_ext.arena.inter_node import Channels
 from hvd_ext.errors import MismatchError
 from hvd_ext.events import region
+from hvd_ext.job.closing import close_later
 from hvd_ext.job.progress_thread import ProgressThread
-from hvd_ext.torch.job.closing import close_later
 from hvd_ext.torch.sync.model_guard import ModelGuard
 from hvd_ext.torch.sync.parts import Parts
 

@@ -6,6 +6,8 @@ Each prints its result as one line of JSON.
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
+import importlib.util
 import json
 import os
 import resource
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.freed_memory import keep_freed_memory
+from hvd_launch.doctor.horovod_build import build_command
 from hvd_launch.doctor.yielding import computed_per_s
 
 # MPICH's MPIX_GPU_SUPPORT_CUDA.
@@ -55,6 +58,35 @@ def horovod() -> dict[str, Any]:
         ctypes.CDLL(result["path"]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
         result["library"] = text.value.decode(errors="replace")
     return result
+
+
+def builds() -> dict[str, Any]:
+    """The torch that Horovod was built for, and what an environment of `make env` held."""
+    facts: dict[str, Any] = {"python": sys.executable}
+    torch, horovod = (importlib.util.find_spec(name) for name in ("torch", "horovod"))
+    if torch is not None and torch.origin:
+        facts["torch"] = importlib.metadata.version("torch")
+        facts["build"] = build_command(Path(torch.origin).parent)
+    if horovod is not None and horovod.origin:
+        text = Path(horovod.origin).with_name("metadata.json").read_text(encoding="utf-8")
+        facts["horovod_for"] = json.loads(text).get("pytorch")
+    stamp = Path(sys.prefix, "made_from.json")
+    if stamp.exists():
+        made = json.loads(stamp.read_text(encoding="utf-8")).get("held", {})
+        facts["checkout"] = str(Path(sys.prefix).parent)
+        facts["replaced"] = {
+            name: [version, found]
+            for name, version in made.items()
+            if (found := _version(name)) != version
+        }
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
 
 
 def rank() -> dict[str, Any]:
@@ -146,7 +178,7 @@ def _loaded_mpi() -> str | None:
 
 def main() -> None:
     """Print what was asked for, or the error."""
-    probes = {probe.__name__: probe for probe in (mpi4py, horovod, rank, filling, yielding)}
+    probes = {probe.__name__: probe for probe in (mpi4py, horovod, builds, rank, filling, yielding)}
     try:
         result = probes[sys.argv[1]]()
     except Exception as error:

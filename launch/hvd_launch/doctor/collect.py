@@ -42,6 +42,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     mpi4py = _json([*_PROBE, "mpi4py"])
     say("Horovod")
     horovod = _json([*_PROBE, "horovod"])
+    builds = _json([*_PROBE, "builds"])
     answers: list[Mapping[str, Any]] = []
     output = log
     if found is not None and "error" not in mpi4py:
@@ -66,6 +67,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         mpirun=mpirun,
         mpi4py=mpi4py,
         horovod=horovod,
+        builds=builds,
         ranks=tuple(answers),
         asked=ranks,
         output=output,

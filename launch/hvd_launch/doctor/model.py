@@ -38,6 +38,9 @@ class Snapshot:
         mpirun: path, name (of LIBRARIES), version; or an error.
         mpi4py: library (its version text), path; or an error.
         horovod: version, library, mpi, gloo, nccl, cuda; or an error.
+        builds: torch (its version), horovod_for (the torch that Horovod was built for), build
+            (the command that builds Horovod for this torch); in an environment of `make env`
+            also checkout, and replaced: the versions it was made with and has now, by package.
         ranks: report of each rank of a job of `asked` ranks.
         asked: number of ranks that the job was to have.
         output: other output of that job, and a log that was given.
@@ -74,6 +77,7 @@ class Snapshot:
     left: str = ""
     filling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     yielding: Mapping[str, float] = field(default_factory=dict)
+    builds: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def library(self) -> MpiLibrary | None:

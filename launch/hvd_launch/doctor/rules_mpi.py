@@ -8,11 +8,7 @@ from hvd_launch.backends.base import MpiLibrary, Version
 from hvd_launch.backends.libraries import LIBRARIES, recognise, untested_note, version_line
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
-_REBUILD = {
-    "mpi4py": "pip install --force-reinstall --no-cache-dir --no-binary mpi4py mpi4py",
-    "Horovod": "HOROVOD_WITH_MPI=1 pip install --force-reinstall --no-deps --no-cache-dir "
-    "horovod==0.28.1",
-}
+_MPI4PY = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary mpi4py mpi4py"
 _THREADS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
@@ -41,7 +37,7 @@ def _one_library(seen: Snapshot) -> Iterator[Finding]:
             WRONG,
             seen.mpi4py["error"],
             "hvd_ext cannot use MPI",
-            _REBUILD["mpi4py"],
+            _MPI4PY,
         )
     if "error" in seen.mpirun:
         return
@@ -55,7 +51,7 @@ def _one_library(seen: Snapshot) -> Iterator[Finding]:
         first = version_line(what["library"])
         if found is None or not _agree((mpirun, expected), found):
             ours = f"{mpirun.title} {_dotted(expected)}"
-            build = _REBUILD[who]
+            build = _MPI4PY if who == "mpi4py" else _horovod_build(seen)
             yield Finding(
                 f"one MPI: {who}",
                 WRONG,
@@ -135,7 +131,7 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
             NOTE if missing else WRONG,
             "not installed for this Python" if missing else horovod["error"],
             "" if missing else "no Horovod script runs",
-            "" if missing else _REBUILD["Horovod"],
+            "" if missing else _horovod_build(seen),
         )
         return
     parts = [name for name in ("mpi", "gloo", "nccl", "cuda") if horovod.get(name)]
@@ -146,7 +142,7 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
             WRONG,
             f"{built}: without MPI",
             "allreduce goes through Gloo, and no MPI setting has an effect",
-            _REBUILD["Horovod"],
+            _horovod_build(seen),
         )
     elif seen.gpus and not horovod.get("cuda"):
         yield Finding(
@@ -154,7 +150,7 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
             WRONG,
             f"{built}: without GPU operations",
             "every gradient is copied to the host and back, so CUDA IPC is never used",
-            f"HOROVOD_GPU_OPERATIONS=MPI {_REBUILD['Horovod']}",
+            f"export HOROVOD_GPU_OPERATIONS=MPI; {_horovod_build(seen)}",
         )
     else:
         way = (
@@ -167,6 +163,10 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
         yield Finding("Horovod", OK, built + way)
     if seen.library is not None and seen.library.horovodrun_note:
         yield Finding("horovodrun", NOTE, seen.library.horovodrun_note)
+
+
+def _horovod_build(seen: Snapshot) -> str:
+    return str(seen.builds.get("build", "install torch first, then Horovod"))
 
 
 def _agree(mpirun: tuple[MpiLibrary, Version], library: tuple[MpiLibrary, Version]) -> bool:

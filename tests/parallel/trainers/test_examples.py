@@ -37,7 +37,7 @@ def run(script: Path) -> str:
 
 def test_they_are_short() -> None:
     scripts = sorted(EXAMPLES.glob("*.py"))
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     assert all(len(script.read_text().splitlines()) < 60 for script in scripts)
 
 
@@ -76,3 +76,10 @@ def test_a_planned_allreduce_sums_as_mpi_does() -> None:
     assert re.findall(r"(\d+) bytes: planned [\d.]+ us, mpi4py [\d.]+ us", told) == [
         *("1024", "262144", "4194304")
     ]
+
+
+def test_ddp_learns_in_shared_memory() -> None:
+    told = run(EXAMPLES / "ddp.py")
+    assert "reduced where they lie" in told
+    first, last = map(float, re.findall(r"loss ([\d.]+)", told))
+    assert last < first / 2

@@ -66,7 +66,11 @@ def env(seen: Snapshot, **variables: str) -> Snapshot:
 
 
 EXPANDABLE = "backend:native,expandable_segments:True"
+BUILDS = {"torch": "2.14.1+cu130", "horovod_for": "2.13.0+cpu", "build": "pip install horovod"}
+MADE = {"checkout": "/my work/hvd_ext", "replaced": {"mpi4py": ["4.1.2", "4.0.3"]}}
 CASES = [
+    ("Horovod's torch", replace(SOUND, builds=BUILDS), "built for torch 2.13.0+cpu"),
+    ("environment", replace(SOUND, builds=MADE), "mpi4py 4.1.2 -> 4.0.3"),
     ("MPI", replace(SOUND, mpirun={"error": "no mpirun on PATH"}), "no mpirun"),
     ("mpi4py", replace(SOUND, mpi4py={"error": "ModuleNotFoundError: mpi4py"}), "mpi4py"),
     (
@@ -218,3 +222,11 @@ def test_what_tools_print_is_read() -> None:
     )
     assert ucx_transports(devices) == ("tcp", "cma")
     assert ucx_transports("") is None
+
+
+def test_a_remedy_is_make_env_where_that_made_the_environment() -> None:
+    torch = wrong(replace(SOUND, builds=BUILDS))["Horovod's torch"]
+    assert torch.remedy == "pip install horovod"
+    made = wrong(replace(SOUND, builds={**BUILDS, **MADE}))
+    assert made["Horovod's torch"].remedy == "make -C '/my work/hvd_ext' env"
+    assert made["environment"].remedy == "make -C '/my work/hvd_ext' env"

@@ -1,0 +1,31 @@
+"""The table of algorithms that all ranks of a job use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvd_ext import settings
+from hvd_ext.allreduce.table import Table, built_in, load
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+def read_table(world: MPI.Comm) -> Table:
+    """The table that rank 0 reads, the same on every rank; collective."""
+    from mpi4py import MPI
+
+    table: Table | None = None
+    problem: Exception | None = None
+    if world.rank == 0:
+        path = settings.table_path()
+        try:
+            table = load(Path(path)) if path else built_in(MPI.Get_library_version())
+        except Exception as error:  # the other ranks wait for what this one says
+            problem = error
+    table, problem = world.bcast((table, problem))
+    if problem is not None:
+        raise problem
+    assert table is not None
+    return table

@@ -1,0 +1,124 @@
+"""The arena of a DDP model: DDP's own buckets where they can be shared, else copies of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hvd_ext.arena.host import HostArena
+from hvd_ext.arena.layout import Bucket, Layout, Span
+from hvd_ext.c10d.window import StorageWindow, pages
+from hvd_ext.compression.formats import Format
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.layout import align_up
+from hvd_ext.units import format_bytes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.allreduce.table import Table
+    from hvd_ext.job.topology import Topology
+    from hvd_ext.shm.window import NodeWindow
+
+
+def describe(bucket: Any) -> Bucket:
+    """The layout of a `dist.GradBucket`, as if it lay at the start of an arena."""
+    buffer = bucket.buffer()
+    dtype = str(buffer.dtype).removeprefix("torch.")
+    item = DTYPES[dtype].item_bytes
+    spans = []
+    for index, gradient in enumerate(bucket.gradients()):
+        count, first = gradient.numel(), gradient.storage_offset() - buffer.storage_offset()
+        columns = count // gradient.shape[0] if gradient.dim() > 1 and count else 0
+        spans.append(Span(index, first * item, count, columns))
+    return Bucket(dtype, 0, buffer.numel(), tuple(spans))
+
+
+class BucketArena(HostArena):
+    """A HostArena for buckets that DDP has made.
+
+    Attributes:
+        described: the buckets, as `describe` gives them.
+        buffers: DDP's buckets at the time; while the arena lives, no other has their address.
+        shared: the arena's memory is these buckets' own.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        described: Sequence[Bucket],
+        buffers: Sequence[torch.Tensor],
+        shared: bool,
+        table: Table,
+        timeout_s: float,
+        format: Format,
+    ) -> None:
+        """Share or make the memory; collective.
+
+        Args:
+            topology: nodes and ranks; homogeneous.
+            described: the buckets, the same on every rank.
+            buffers: this rank's, 1-D.
+            shared: whether to share these themselves.
+            table: names the algorithm between nodes.
+            timeout_s: how long ranks are waited for.
+            format: in which float32 travels between nodes.
+
+        Raises:
+            WindowError: on every rank, if some cannot share memory.
+        """
+        self.described, self.buffers, self.shared = tuple(described), tuple(buffers), shared
+        layout = _layout(described, pages if shared else align_up)
+        scale = 1.0 / topology.world.size
+        super().__init__(topology, layout, scale, table, timeout_s, format)
+        self._addresses = [buffer.data_ptr() for buffer in buffers]
+        self._copies = [self._view(bucket) for bucket in layout.buckets]
+
+    def _make_window(self, node: MPI.Comm) -> NodeWindow:
+        if self.shared:
+            return StorageWindow(node, self.buffers)
+        return super()._make_window(node)
+
+    def _view(self, bucket: Bucket) -> torch.Tensor:
+        memory = self.data[bucket.offset_bytes :][: bucket.message_bytes]
+        return torch.from_numpy(memory).view(getattr(torch, bucket.dtype))
+
+    def is_known(self, index: int, buffer: torch.Tensor) -> bool:
+        """Whether a buffer is the one that bucket `index` was made for."""
+        return index < len(self._addresses) and self._addresses[index] == buffer.data_ptr()
+
+    def put(self, index: int, buffer: torch.Tensor) -> None:
+        """Have the arena hold this rank's part of bucket `index`, and say that it does."""
+        if not self._in_place(index, buffer):
+            self._copies[index].copy_(buffer)
+        self.ready(index)
+
+    def take(self, index: int, buffer: torch.Tensor) -> None:
+        """Have a buffer hold the mean of bucket `index`, after `finish`."""
+        if not self._in_place(index, buffer):
+            buffer.copy_(self._copies[index])
+
+    def _in_place(self, index: int, buffer: torch.Tensor) -> bool:
+        return self.shared and self.is_known(index, buffer)
+
+    def explain(self) -> str:
+        """Say which buckets there are, where they lie, and how they are reduced."""
+        sizes = [bucket.message_bytes for bucket in self.described]
+        where = "reduced where they lie" if self.shared else "copied to shared memory and back"
+        return (
+            f"buckets: {len(sizes)} of DDP's, of {format_bytes(min(sizes))} to "
+            f"{format_bytes(max(sizes))}, {where}\n{super().explain()}"
+        )
+
+
+def _layout(described: Sequence[Bucket], round_up: Any) -> Layout:
+    placed, end = [], 0
+    for bucket in described:
+        spans = tuple(
+            Span(s.parameter, end + s.offset_bytes, s.count, s.columns) for s in bucket.spans
+        )
+        placed.append(Bucket(bucket.dtype, end, bucket.count, spans))
+        end += round_up(bucket.message_bytes)
+    return Layout(tuple(placed), end)

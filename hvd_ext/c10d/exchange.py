@@ -1,0 +1,236 @@
+"""The exchange of a DDP model's gradients: what the communication hook does with each bucket.
+
+DDP calls the hook for its buckets in one fixed order on every rank. All buckets but the last are
+handed to a thread; with the last one the caller waits, so that errors are raised in `backward()`.
+Buckets that are new (in the first step, and after DDP has rebuilt them) are planned with the last
+one, once all of them are known.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.arena.layout import Bucket
+from hvd_ext.c10d.arena import BucketArena, describe
+from hvd_ext.compression.formats import NONE, Format
+from hvd_ext.errors import MismatchError
+from hvd_ext.events import region
+from hvd_ext.job.closing import close_later
+from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
+from hvd_ext.job.topology import Topology
+from hvd_ext.shm.regions import WindowError
+
+# After these steps ranks ask each other whether DDP has moved its buckets. It rebuilds them after
+# the first step, or with static_graph after the second. A bucket that has moved is copied until
+# then. What a format keeps for the next step would be lost meanwhile, so such a format is used
+# from then on.
+_ASKED_AFTER = (2, 4)
+_SETTLED_AFTER = _ASKED_AFTER[-1]
+
+T = TypeVar("T")
+log = logging.getLogger("hvd_ext")
+
+
+class Exchange:
+    """What `attach` returns: the exchange of one DDP model's gradients."""
+
+    def __init__(
+        self, topology: Topology, group: dist.ProcessGroup, format: Format, timeout_s: float
+    ) -> None:
+        """Exchange nothing yet; collective.
+
+        Args:
+            topology: the group's nodes and ranks.
+            group: DDP's, which serves where ranks cannot share memory.
+            format: in which float32 travels between nodes.
+            timeout_s: how long ranks are waited for.
+        """
+        self._topology, self._group = topology, group
+        self._format, self._timeout_s = format, timeout_s
+        self._arena: BucketArena | None = None
+        self._shared = topology.homogeneous
+        self._why_copied = self._why_not = ""
+        if not topology.homogeneous:
+            self._give_way("nodes have different numbers of ranks")
+        self._steps = 0
+        self._progress: ProgressThread | None = None
+        self._pending: deque[Future[None]] = deque()
+        # Of this step: DDP's buckets, what it waits for, and those that are not planned.
+        self._buffers: list[torch.Tensor] = []
+        self._futures: list[Any] = []
+        self._new: list[Bucket] = []
+        self._table = read_table(topology.world)
+
+    def explain(self) -> str:
+        """Say how gradients are exchanged, and why."""
+        if self._why_not:
+            return f"by DDP's own process group: {self._why_not}"
+        if self._arena is None:
+            return "not exchanged yet"
+        text = self._arena.explain()
+        if self._why_copied:
+            text += f"\nbuckets are copied: {self._why_copied}"
+        if self._format.has_residual and self._steps < _SETTLED_AFTER:
+            text += f"\n{self._format.name}: from step {_SETTLED_AFTER + 1} on"
+        return text
+
+    def exchange(self, bucket: Any) -> Any:
+        """Exchange a bucket, a `dist.GradBucket`; the future gives it once it holds the mean.
+
+        Raises:
+            StallError: ranks did not arrive in time, or ended.
+            MismatchError: ranks have different buckets.
+        """
+        if self._why_not:
+            return allreduce_hook(self._group, bucket)
+        future: Any = torch.futures.Future()
+        self._buffers.append(bucket.buffer())
+        self._futures.append(future)
+        self._begin(bucket)
+        if bucket.is_last():
+            with region("exposed", kind="communication"):
+                self._end_step()
+        return future
+
+    def close(self) -> None:
+        """End the threads, after what was started; the collector may call this."""
+        arena, self._arena = self._arena, None
+        progress, self._progress = self._progress, None
+        if arena is not None:
+            close_later(progress or ProgressThread(), [arena])
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _begin(self, bucket: Any) -> None:
+        """Start the exchange of a bucket, or note that it is new."""
+        index, arena = bucket.index(), self._arena
+        if self._new or arena is None or not _fits(arena, bucket):
+            if not self._new and index and arena is not None:
+                self._end_early(arena, index)
+            self._new.append(describe(bucket))
+        elif not bucket.is_last():
+            arena.put(index, bucket.buffer())
+            self._submit(functools.partial(arena.reduce, index))
+
+    def _submit(self, work: Work) -> None:
+        if self._progress is None:
+            self._progress = ProgressThread()
+        self._pending.append(self._progress.submit(work))
+
+    def _end_step(self) -> None:
+        """Exchange what is not exchanged yet, and have DDP's buckets hold the means."""
+        first, count = 0, len(self._buffers)
+        if self._new:
+            first = count - len(self._new)
+            done = self._arena.described[:first] if self._arena else ()
+            self._plan([*done, *self._new])
+        arena = self._arena
+        if arena is None:
+            self._by_process_group(self._buffers[first:])
+        else:
+            wait_for(self._pending)
+            for index in range(first if self._new else count - 1, count):
+                arena.put(index, self._buffers[index])
+                arena.reduce(index)
+            arena.finish()
+            for index in range(first, count):
+                arena.take(index, self._buffers[index])
+            del arena  # its memory may be wanted
+        self._steps += 1
+        if self._steps in _ASKED_AFTER and not self._why_not:
+            self._plan_again_if_moved()
+        for future, buffer in zip(self._futures, self._buffers, strict=True):
+            future.set_result(buffer)
+        self._buffers, self._futures, self._new = [], [], []
+
+    def _end_early(self, arena: BucketArena, count: int) -> None:
+        """Have DDP's first `count` buckets hold the means; the others of this round are no more."""
+        wait_for(self._pending)
+        for index in range(count, len(arena.described)):
+            arena.reduce(index)
+        arena.finish()
+        for index in range(count):
+            arena.take(index, self._buffers[index])
+
+    def _plan_again_if_moved(self) -> None:
+        assert self._arena is not None
+        moved = not all(self._arena.is_known(i, buffer) for i, buffer in enumerate(self._buffers))
+        moved |= self._steps == _SETTLED_AFTER and self._format.has_residual
+        if any(self._ask(moved)):
+            self._plan(self._arena.described)
+
+    def _plan(self, described: Sequence[Bucket]) -> None:
+        """Make the arena for this step's buckets, if ranks can share memory; collective."""
+        said = (len(described), hashlib.sha256(repr(described).encode()).hexdigest())
+        everyones = self._ask(said)
+        for rank, other in enumerate(everyones):
+            if other != everyones[0]:
+                raise MismatchError(
+                    f"ranks have different buckets: rank {rank} has {other[0]}, where rank 0 has "
+                    f"{everyones[0][0]}; give DDP the same model and bucket_cap_mb on every rank"
+                )
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+        settled = self._steps >= _SETTLED_AFTER or not self._format.has_residual
+        while not self._why_not and self._arena is None:
+            try:
+                self._arena = BucketArena(
+                    self._topology,
+                    described,
+                    self._buffers,
+                    self._shared,
+                    self._table,
+                    self._timeout_s,
+                    self._format if settled else NONE,
+                )
+            except WindowError as error:  # on every rank alike
+                self._give_way(str(error))
+
+    def _give_way(self, reason: str) -> None:
+        """Copy buckets that cannot be shared, and leave those that cannot be copied to DDP."""
+        if self._shared:
+            self._shared, self._why_copied = False, reason
+            text = f"DDP's buckets are copied to shared memory and back: {reason}"
+        else:
+            self._why_not = reason
+            text = f"falling back to DDP's own process group: {reason}"
+        if self._topology.world.rank == 0:
+            log.warning("hvd_ext: %s", text)
+
+    def _by_process_group(self, buffers: Sequence[torch.Tensor]) -> None:
+        size = self._topology.world.size
+        for buffer in buffers:
+            dist.all_reduce(buffer.div_(size), group=self._group)
+
+    def _ask(self, mine: T) -> list[T]:
+        """What each rank says; collective.
+
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+        """
+        topology = self._topology
+        return monitored_allgather(
+            *(topology.world, mine, self._timeout_s, "a gradient exchange", topology.hosts)
+        )
+
+
+def _fits(arena: BucketArena, bucket: Any) -> bool:
+    """Whether a bucket is one of the arena's; the same on every rank."""
+    index, described = bucket.index(), arena.described
+    if index >= len(described) or bucket.is_last() != (index == len(described) - 1):
+        return False
+    return arena.is_known(index, bucket.buffer()) or describe(bucket) == described[index]

@@ -1,0 +1,116 @@
+"""`use`: the all-gather and reduce-scatter of FSDP2 through the node's memory."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from hvd_ext import settings
+from hvd_ext.c10d.ranks import topology_of
+from hvd_ext.c10d.staged import Staged
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.errors import UsageError
+from hvd_ext.shm.regions import WindowError
+
+log = logging.getLogger("hvd_ext")
+# None: the group's own collectives serve.
+_staged: weakref.WeakKeyDictionary[dist.ProcessGroup, Staged | None] = weakref.WeakKeyDictionary()
+
+
+def use(model: torch.nn.Module) -> None:
+    """Have every FSDP module of a model exchange in shared memory.
+
+    Groups of several nodes, tensors that are not on the CPU and reductions other than sum and mean
+    stay with the process group.
+
+    Args:
+        model: on which `torch.distributed.fsdp.fully_shard` was called.
+
+    Raises:
+        UsageError: nothing of it is sharded.
+    """
+    found = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not found:
+        raise UsageError(
+            f"use() found no FSDP module in {type(model).__name__}: call fully_shard() first"
+        )
+    for module in found:
+        module.set_custom_all_gather(_AllGather())
+        module.set_custom_reduce_scatter(_ReduceScatter())
+
+
+class _Allocates:
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _AllGather(_Allocates):
+    """As torch's interface of that name."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> Any:
+        staged = _of(group) if output_tensor.device.type == "cpu" else None
+        if staged is None:
+            return dist.all_gather_single(output_tensor, input_tensor, group, async_op)
+        staged.all_gather(_bytes(output_tensor), _bytes(input_tensor))
+        return None
+
+
+class _ReduceScatter(_Allocates):
+    """As torch's interface of that name."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> Any:
+        dtype = str(input_tensor.dtype).removeprefix("torch.")
+        served = op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) and dtype in DTYPES
+        staged = _of(group) if served and output_tensor.device.type == "cpu" else None
+        if staged is None:
+            return dist.reduce_scatter_single(output_tensor, input_tensor, op, group, async_op)
+        stored = DTYPES[dtype].stored_as
+        scale = 1.0 / staged.size if op == dist.ReduceOp.AVG else 1.0
+        out, own = (_bytes(t).view(stored) for t in (output_tensor, input_tensor))
+        staged.reduce_scatter(out, own, dtype, scale)
+        return None
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return tensor.detach().view(torch.uint8).numpy()
+
+
+def _of(group: dist.ProcessGroup) -> Staged | None:
+    """The collectives of a group in shared memory; collective over it the first time."""
+    if group not in _staged:
+        _staged[group] = _make(group)
+    return _staged[group]
+
+
+def _make(group: dist.ProcessGroup) -> Staged | None:
+    topology = topology_of(group)
+    why = "" if topology.one_node else f"its ranks are on {topology.nodes} nodes"
+    if not why:
+        try:
+            return Staged(topology, settings.stall_timeout_s())
+        except WindowError as error:  # on every rank alike
+            why = str(error)
+    if topology.world.rank == 0:
+        log.warning("hvd_ext: FSDP falls back to its own process group: %s", why)
+    return None

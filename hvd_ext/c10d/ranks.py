@@ -1,0 +1,117 @@
+"""The ranks of torch.distributed, as MPI started them: `mpi://`, and a group's topology."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlparse
+
+import torch.distributed as dist
+
+from hvd_ext import settings
+from hvd_ext.c10d.lifecycle import watch
+from hvd_ext.errors import UsageError
+from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.job.topology import Topology, discover
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_LOOPBACK = "127.0.0.1"
+# By the MPI ranks of a group.
+_topologies: dict[tuple[int, ...], Topology] = {}
+
+
+def rendezvous(
+    url: str, timeout: timedelta = timedelta(minutes=30), **_: Any
+) -> Iterator[tuple[dist.Store, int, int]]:
+    """Handle `init_method="mpi://"`: rank and size are MPI's, and rank 0 keeps the store.
+
+    Args:
+        url: with `rank` and `world_size`, where the program gives them.
+        timeout: of the process group.
+
+    Yields:
+        The store, the rank and the number of ranks; once.
+
+    Raises:
+        UsageError: the program gives another rank or size than MPI.
+        StallError: ranks did not reach this in time; names them.
+    """
+    from mpi4py import MPI
+
+    watch()
+    world = MPI.COMM_WORLD
+    asked = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items()}
+    for name, value in (("rank", world.rank), ("world_size", world.size)):
+        if asked.get(name, value) != value:
+            raise UsageError(
+                f"init_process_group({name}={asked[name]}), where MPI has {value}: leave out "
+                "rank and world_size with init_method='mpi://'"
+            )
+    store: dist.Store | None = None
+    if world.rank == 0:
+        store = dist.TCPStore(_LOOPBACK, 0, world.size, True, timeout, wait_for_workers=False)
+    mine = (socket.gethostname(), 0 if store is None else store.port)
+    limit_s = min(timeout.total_seconds(), settings.stall_timeout_s())
+    entries = monitored_allgather(world, mine, limit_s, "init_process_group()")
+    host, port = entries[0]
+    if store is None:
+        # A machine need not know its own name.
+        place = _LOOPBACK if {name for name, _ in entries} == {host} else host
+        store = dist.TCPStore(place, port, world.size, False, timeout)
+    yield store, world.rank, world.size
+
+
+def topology_of(group: dist.ProcessGroup) -> Topology:
+    """The nodes and ranks of a process group; collective over it.
+
+    Raises:
+        UsageError: MPI did not start these ranks, or numbers them in another way.
+        StallError: ranks did not reach this in time; names them.
+    """
+    from mpi4py import MPI
+
+    watch()
+    world = MPI.COMM_WORLD
+    if world.size != dist.get_world_size():
+        raise UsageError(
+            f"torch.distributed has {dist.get_world_size()} ranks, and MPI has {world.size}: start "
+            "the script with mpirun, srun or hvd-launch run"
+        )
+    ranks = tuple(dist.get_process_group_ranks(group))
+    if ranks not in _topologies:
+        _topologies[ranks] = _discover(world, ranks)
+    return _topologies[ranks]
+
+
+def _discover(world: MPI.Intracomm, ranks: tuple[int, ...]) -> Topology:
+    timeout_s = settings.stall_timeout_s()
+    part: Any = _Part(world, ranks)
+    mine = (world.rank, dist.get_rank())
+    met = monitored_allgather(part, mine, timeout_s, "hvd_ext.c10d.attach()")
+    if wrong := [pair for pair in met if pair[0] != pair[1]]:
+        raise UsageError(
+            f"torch.distributed calls MPI's rank {wrong[0][0]} rank {wrong[0][1]}: call "
+            "init_process_group(init_method='mpi://')"
+        )
+    comm = world.Create_group(world.group.Incl(ranks))
+    topology = discover(comm, timeout_s)
+    comm.Free()
+    return topology
+
+
+class _Part:
+    """Some ranks of a communicator, as far as `monitored_allgather` needs one of these alone."""
+
+    def __init__(self, world: MPI.Intracomm, ranks: Sequence[int]) -> None:
+        self._world, self._ranks = world, ranks
+        self.rank, self.size = ranks.index(world.rank), len(ranks)
+
+    def isend(self, payload: object, dest: int, tag: int) -> MPI.Request:
+        return self._world.isend(payload, dest=self._ranks[dest], tag=tag)
+
+    def irecv(self, buffer: Any = None, *, source: int, tag: int) -> MPI.Request:
+        return self._world.irecv(buffer, source=self._ranks[source], tag=tag)

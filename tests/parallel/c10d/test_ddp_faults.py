@@ -1,0 +1,85 @@
+"""A rank that fails: the others end, name it, and leave nothing."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.launch.launching import LAUNCHERS, rank_environment, run_to_end
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("torch_")}
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("step", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+        ("attach", "rank 2 did not reach hvd_ext.c10d.attach() within 3 s"),
+        ("leave", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+        ("kill", "signal 9"),
+        ("raise", "ValueError: loss is NaN"),
+    ],
+)
+def test_the_job_ends_and_the_rank_is_named(launch, how, says):
+    before, start = shared_memory(), time.monotonic()
+    done = launch(
+        3,
+        ["tests/programs/c10d/ddp_fault.py", how],
+        # A rank's own error must end the job long before ranks are given up.
+        env={"HVD_EXT_STALL_TIMEOUT_S": "300" if how in ("kill", "raise") else "3"},
+        timeout=90,
+    )
+    assert done.returncode != 0, done.stdout
+    assert says.format(host=socket.gethostname()) in done.stdout
+    assert "all steps done" not in done.stdout
+    assert time.monotonic() - start < 80
+    assert shared_memory() <= before
+
+
+def test_ranks_that_are_not_one_job_of_mpi_are_refused():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = [*LAUNCHERS["hvd-launch"](1), sys.executable]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    with ThreadPoolExecutor() as pool:
+        started = [
+            pool.submit(
+                run_to_end,
+                [*command, "tests/programs/c10d/ddp_of_two_jobs.py"],
+                rank_environment({**group, "RANK": rank}),
+                90,
+            )
+            for rank in ("0", "1")
+        ]
+    for done in (future.result() for future in started):
+        assert done.returncode == 0, done.stdout
+        assert "torch.distributed has 2 ranks, and MPI has 1: start the script" in done.stdout
+
+
+def test_a_full_shm_has_buckets_copied():
+    inside = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount -t tmpfs -o size=4m x /dev/shm && "$@"',
+        "sh",
+    ]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small /dev/shm")
+    command = [*LAUNCHERS["hvd-launch"](2), sys.executable, "tests/programs/c10d/ddp_full_shm.py"]
+    # MPI's own memory would not fit either.
+    done = run_to_end([*inside, *command], rank_environment({"OMPI_MCA_btl": "tcp,self"}), 90)
+    assert done.returncode == 0, done.stdout
+    line = "WARNING:hvd_ext:hvd_ext: DDP's buckets are copied to shared memory and back: "
+    assert done.stdout.count(line) == 1, done.stdout
+    assert "and /dev/shm has" in done.stdout
+    assert "MiB, copied to shared memory and back" in done.stdout

@@ -1,0 +1,44 @@
+"""`ddp_fault.py HOW`: rank 2 of a DDP job that hvd_ext serves fails, in one of several ways."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch.nn.parallel import DistributedDataParallel
+
+import hvd_ext.c10d
+
+STEPS, AT = 8, 5
+how, is_odd = sys.argv[1], MPI.COMM_WORLD.rank == 2
+
+
+def fail() -> None:
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "raise":
+        raise ValueError("loss is NaN")
+    elif how == "leave":
+        sys.exit()
+    time.sleep(60)
+
+
+torch.set_num_threads(1)
+if how == "init" and is_odd:
+    fail()
+dist.init_process_group("gloo", init_method="mpi://")
+layers = [torch.nn.Linear(40, 40) for _ in range(4)]
+model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.001)
+if how == "attach" and is_odd:
+    fail()
+exchange = hvd_ext.c10d.attach(model)
+for step in range(STEPS):
+    if step == AT and is_odd:
+        fail()
+    model(torch.randn(2, 40)).sum().backward()
+print("all steps done")
