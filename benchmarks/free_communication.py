@@ -3,8 +3,8 @@
 Each training runs at 2 ranks with stock Horovod, with Horovod whose Open MPI yields the core
 where it waits, with hvd_ext, and with no exchange at all, and is recorded. The four start one
 after the other, and then take turns of some seconds until the first has ended, so that a slow
-minute of the machine hits all of them: only steps of these turns count. What a recording says its
-steps would gain if communication were free is held against what they gain without it: both by the
+minute of the machine hits all of them: only steps of these turns count. A recording predicts the
+gain of its steps if communication were free; it is compared with their gain without it: both by the
 medians of the steps, over `--rounds` launches.
 
 An interval is from the least to the most of the rounds; that of a prediction has each round's own
@@ -30,7 +30,7 @@ from rich.table import Table
 import hvprof
 from benchmarks import harness
 from benchmarks.harness import BenchmarkError
-from hvprof.recording.model import RankRecording, Step
+from hvprof.model import RankRecording, Step
 from testbed import ranks, turns
 
 RANKS = 2
@@ -44,7 +44,7 @@ Turns = list[tuple[float, float]]  # on the monotonic clock
 
 @dataclass(frozen=True)
 class Exchange:
-    """Who exchanges gradients: the trainers' --exchange, and variables to set."""
+    """A way to exchange gradients: the trainers' --exchange, and variables to set."""
 
     name: str
     variables: Mapping[str, str]
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _record(folder: Path, model: str, rounds: int) -> dict[str, list[hvprof.Recording]]:
-    """Recordings of every exchange, of the steps that they took in turns."""
+    """Recordings of every exchange, of their interleaved steps."""
     recordings: dict[str, list[hvprof.Recording]] = defaultdict(list)
     console = Console(stderr=True)
     for number in range(1, rounds + 1):

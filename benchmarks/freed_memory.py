@@ -1,6 +1,6 @@
-"""What a training step costs that takes the memory it freed from the kernel anew, and what helps.
+"""Cost of a training step that takes freed memory from the kernel again, and remedies.
 
-Two ranks compute at once and exchange nothing. Each way is a job of its own, since malloc
+Two ranks compute at once and exchange nothing. Each way is a separate job, since malloc
 reads its variables when a program starts; the jobs take turns.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import harness
 from hvd_ext.cli import at_least
-from hvd_ext.memory import VARIABLES
+from hvd_ext.freed_memory import VARIABLES
 from testbed import ranks, timing
 
 _MODULE = "benchmarks.freed_memory"

@@ -1,6 +1,6 @@
 """How long does the exchange of a model's gradients take? Horovod, Gloo, hvd_ext.
 
-All three exchange the same tensors in one run, in turns, and their results are
+All three exchange the same tensors in one run, interleaved, and their results are
 checked before anything is timed. Horovod reduces the tensors asynchronously with its
 defaults (fused up to 128 MiB); Gloo is torch.distributed with 25 MiB buckets, copies
 in and out included; hvd_ext is DistributedOptimizer.synchronize() with the gradients
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(result: dict[str, Any]) -> None:
     rows = []
     for name in ("horovod", "gloo", "hvd_ext", "copy"):
-        title = "a copy (the limit)" if name == "copy" else name
+        title = "a copy (reference)" if name == "copy" else name
         factor = result.get(f"ratio_vs_{name}")
         cells = harness.times(result["time_ms"][name], 2)
         rows.append((title, *cells, f"{factor:.2f} x" if factor else ""))

@@ -61,7 +61,7 @@ def with_thread_idle(idle: bool, exchange: Callable[[], None]) -> Callable[[], N
 
 
 def horovod(shapes: Sequence[Shape]) -> Contender:
-    """Horovod with its defaults: all tensors handed over, then waited for."""
+    """Horovod with its defaults: all tensors are submitted, then waited for."""
     import horovod.torch as hvd
     import torch
 

@@ -1,8 +1,9 @@
-"""What every benchmark does alike: its command line, its exit, its table and JSON file."""
+"""Shared parts of benchmarks: command line, exit code, table and JSON file."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -93,8 +94,17 @@ def times(found: Mapping[str, float], digits: int) -> tuple[str, str]:
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
-    """Write a benchmark's result as JSON, with the machine and the date."""
-    write_json(path, {**result, "machine": machine()})
+    """Write a benchmark's result as JSON, with the machine, the date and the command."""
+    write_json(path, {**result, "machine": machine(), "command": _command()})
+
+
+def _command() -> str:
+    """This process's command; without --json and --plot, which name files of this machine."""
+    kept = sys.orig_argv[1:]
+    for flag in ("--json", "--plot"):
+        while flag in kept:
+            del kept[kept.index(flag) : kept.index(flag) + 2]
+    return shlex.join(["python", *kept])
 
 
 def run(main: Callable[[Sequence[str]], int], name: str) -> None:

@@ -1,8 +1,8 @@
-"""Does what `hvprof layers` times at larger batches tell the time of the smallest?
+"""Do the times of `hvprof layers` at larger batches predict the time of the smallest?
 
 A convolution and a fully connected layer are timed in place, forward and backward, by one thread,
-at batches of 1 to 64, `--rounds` times. What all batches but the smallest say of that one, as
-`hvprof limits` has it, is held against it. The fully connected layer, whose
+at batches of 1 to 64, `--rounds` times. All batches except the smallest predict that one, as in
+`hvprof limits`, and the measured time is compared. The fully connected layer, whose
 product has become narrow there, is to be named skinny; the convolution is not.
 """
 
@@ -18,9 +18,9 @@ from rich.table import Table
 
 from benchmarks import harness
 from hvd_ext.cli import at_least
-from hvprof.analysis.layer_timing import time_layers
-from hvprof.analysis.layers import LayerTable
 from hvprof.analysis.limits.compute import batch_time
+from hvprof.layers.table import LayerTable
+from hvprof.layers.timing import time_layers
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _CHANNELS, _SIDE, _POOLED = 64, 32, 4

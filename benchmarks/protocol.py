@@ -1,7 +1,7 @@
-"""What a super-resolution figure depends on: whose bicubic, which colours, how much is shaved.
+"""Choices behind a super-resolution metric: the bicubic kernel, the color space, the shave.
 
 The same pictures are shrunk by MATLAB's bicubic and by Pillow's, enlarged again by the same
-and by a network if a checkpoint is given, and judged on RGB and on luma with both usual
+and by a network if a checkpoint is given, and evaluated on RGB and on luma with both usual
 shaves. Two figures can be compared where these choices are the same.
 """
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         "--data", type=Path, metavar="DIR", help="pictures (scikit-image's photographs in colour)"
     )
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--checkpoint", type=Path, help="a network to judge beside bicubic")
+    source.add_argument("--checkpoint", type=Path, help="network to compare with bicubic")
     source.add_argument("--scale", type=int, choices=(2, 3, 4), default=2, help="without one (2)")
     options = parser.parse_args(arguments)
     model = load_model(options.checkpoint) if options.checkpoint else None

@@ -1,9 +1,9 @@
 """Does `hvprof project` foretell 8 hosts from 1, 2 and 4?
 
 Emulated hosts (testbed/emulated_hosts.py) of one rank each train with Horovod, all recorded by
-hvprof, the sizes in turns. Compute is a timed sleep: the hosts share this machine's cores, and a
-real one would measure their scheduler. The links are slow, so that emulating them is cheap. What
-the recordings of 1, 2 and 4 hosts say of 8 is held against the recordings of 8, by the median of
+hvprof, the sizes interleaved. Compute is a timed sleep: the hosts share this machine's cores, and
+a real one would measure their scheduler. The links are slow, so that emulating them is cheap. The
+prediction for 8 hosts from 1, 2 and 4 is compared with the recordings of 8, by the median of
 the steps over the rounds. With --jitter-ms compute scatters by that standard deviation, and what
 2 and 4 hosts say of the waiting for the last of 8 is held against it too.
 """
@@ -112,7 +112,7 @@ def _foretell(recorded: Recorded) -> dict[str, Any]:
 
 
 def _waiting(recorded: Recorded) -> dict[str, float]:
-    """What 2 and 4 hosts foretell of the waiting for the last of 8, and what it was; medians."""
+    """Waiting for the last of 8 hosts: predicted from 2 and 4, and measured; medians."""
     told = {
         f"foretold_from_{size}": [jitter_of(one).waiting_s(FORETOLD) for one in recorded[size]]
         for size in MEASURED[1:]
@@ -133,7 +133,7 @@ def _print(result: dict[str, Any]) -> None:
     console = harness.print_table("A step by number of hosts", columns, rows, left=0)
     low, high = (1e3 * time_s for time_s in result["interval_s"])
     console.print(
-        f"foretold of {FORETOLD}: {1e3 * result['predicted_step_time_s']:.1f} ms ({low:.1f} to "
+        f"predicted for {FORETOLD}: {1e3 * result['predicted_step_time_s']:.1f} ms ({low:.1f} to "
         f"{high:.1f}; {' and '.join(result['shapes'])}), "
         f"{result['predicted_over_measured']:.3f} of what was measured; naive: "
         f"{1e3 * result['naive_step_time_s']:.1f} ms",

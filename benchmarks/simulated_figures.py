@@ -1,4 +1,4 @@
-"""What benchmarks.simulated_cluster found, as tables and pictures."""
+"""Results of benchmarks.simulated_cluster, as tables and pictures."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _fastest(by_name: dict[str, dict[int, float]]) -> list[tuple[int, str]]:
 
 
 def slopes(ranks: Sequence[int], times_s: Sequence[float]) -> dict[str, float]:
-    """What a rank more costs, what twice the ranks cost, and which of the two lines fits.
+    """Cost of one more rank, cost of twice the ranks, and which of the two lines fits.
 
     Returns:
         s_per_rank, s_per_doubling: slopes of least squares.

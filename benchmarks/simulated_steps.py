@@ -40,7 +40,7 @@ Exchange = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Workload:
-    """What is recorded here on 2 ranks, and the step of a GPU that its times are scaled to.
+    """A recording on 2 ranks of this machine, and the step of a GPU that its times are scaled to.
 
     Attributes:
         arguments: of Python; `{folder}` becomes a folder for what the trainer writes.

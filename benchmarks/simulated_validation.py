@@ -113,7 +113,7 @@ def _measure(hosts: int, options: argparse.Namespace, counts: Sequence[int]) -> 
 
 
 def work(counts: Sequence[int], rounds: int) -> None:
-    """Be a rank: time every algorithm of hvd_ext at each size, in turns."""
+    """Be a rank: time every algorithm of hvd_ext at each size, interleaved."""
     from mpi4py import MPI
 
     from hvd_ext.allreduce.algorithms import NATIVE

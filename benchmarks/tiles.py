@@ -1,4 +1,4 @@
-"""What it costs to upscale in tiles that see less of their surroundings than the network does.
+"""Error of upscaling in tiles whose margins are narrower than the network's field of view.
 
 Pictures are shrunk, and enlarged again in tiles with margins of several widths, the last of
 them the network's reach, with which tiles equal the whole. Narrow margins save work; what they

@@ -2,7 +2,7 @@
 
 On emulated hosts (testbed/emulated_hosts.py): tunes the MPI library, which has nothing
 to do with any model, then exchanges ResNet-50's gradients by Horovod with its defaults, in
-jobs with the library as it is and with what was found, in turns.
+jobs with the library's defaults and with the settings found, interleaved.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Does `hvprof whatif` tell what a faster or a slower network would give?
+"""Does `hvprof whatif` predict the effect of a faster or a slower network?
 
 A model whose layers compute by sleeping, so that ranks do not contend for this machine's cores,
 trains with hvd_ext on emulated hosts (testbed/emulated_hosts.py), a rank each, over links of every
 speed of `--gbit`. Each job is recorded with a trace; from each recording the steps over the other
-speeds are predicted, and held against the jobs that ran over them. Jobs run in turns, `--rounds`
+speeds are predicted, and compared with the jobs that ran over them. Jobs alternate, `--rounds`
 times; the medians of the rounds are compared.
 """
 

@@ -1,11 +1,11 @@
-"""What it costs a computation that a thread beside it waits in MPI, and what yielding brings.
+"""Cost of a thread that waits in MPI next to a computation, and the gain of yielding.
 
 Each rank computes in one thread; in another it meets the other ranks every millisecond in an
 allreduce of 8 bytes, as stock Horovod's background thread does, whose wait is MPI's. Each way is
-a job of its own, since MPI reads its variables when it starts; the jobs take turns. The first way
+a separate job, since MPI reads its variables when it starts; the jobs alternate. The first way
 with that thread is the library's default, with which the others are compared.
 
-Another MPI library has a Python of its own: --python .venvs/intelmpi/bin/python.
+Another MPI library has its own Python: --python .venvs/intelmpi/bin/python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from testbed import ranks, timing
 
 _MODULE = "benchmarks.yielding"
 _SECONDS = 2.0
-_ALONE = "no thread beside it"
+_ALONE = "no thread next to it"
 # By how MPI_Get_library_version begins: the variable, and its values, the library's own first.
 _WAYS = {
     "Open MPI": ("OMPI_MCA_mpi_yield_when_idle", ("0", "1")),
@@ -36,12 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = harness.parser("yielding", __doc__, "--json F", rounds=5)
     parser.add_argument("--np", type=at_least(2), default=2, help="ranks (2)")
     parser.add_argument("--python", default=sys.executable, metavar="PY", help="whose MPI (ours)")
-    parser.add_argument("--alone", action="store_true", help="compute without a thread beside it")
+    parser.add_argument("--alone", action="store_true", help="compute without a thread next to it")
     options = parser.parse_args(arguments)
     if options.worker:
         _work(not options.alone)
         return 0
-    # Not resolved: an environment's python is a link, and what lies beside it counts.
+    # Not resolved: an environment's python is a link, and what lies next to it counts.
     python = str(Path(options.python).absolute())
     result = _compare(options.np, options.rounds, python)
     _print(result)
@@ -88,7 +88,7 @@ def _compare(size: int, rounds: int, python: str) -> dict[str, Any]:
 
 def _print(result: dict[str, Any]) -> None:
     harness.print_table(
-        f"computing beside a thread in MPI, {result['size']} ranks, {result['mpi']}",
+        f"computing next to a thread in MPI, {result['size']} ranks, {result['mpi']}",
         ("", "steps/s of all ranks", "middle half", "times as fast"),
         (
             (way["name"], *harness.times(way["per_s"], 0), f"{way['ratio']:.2f}")

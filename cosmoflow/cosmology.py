@@ -1,4 +1,4 @@
-"""What a flat universe with a cosmological constant prescribes: spectrum, and its growth.
+"""A flat universe with a cosmological constant: its power spectrum, and its growth.
 
 Wave numbers are in h/Mpc, lengths in Mpc/h.
 """

@@ -2,7 +2,7 @@
 
 On RGB scale + 6 pixels are shaved off along each edge, as is usual for DIV2K; on luma (Y)
 scale pixels, as is usual for Set5, Set14, B100 and Urban100. Each --data is a set with a
-mean of its own. Started on several ranks, they share the images out.
+separate mean. Several ranks divide the images among them.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def judge(
     """PSNR in dB and SSIM of one image, on RGB (shave scale + 6) and Y (shave scale).
 
     Args:
-        model: what is judged beside bicubic.
+        model: the model to compare with bicubic.
         high: the truth, (scale H, scale W, 3).
         low: what is enlarged, (H, W, 3).
         kernel: whose bicubic it is compared with.
@@ -144,7 +144,7 @@ def judge(
     scale = model.architecture.scale
     height, width = high.shape[:2]
     if min(height, width) < least_length(scale + SHAVE):
-        raise UsageError(f"an image of {width}x{height} is too small to be judged: leave it out")
+        raise UsageError(f"an image of {width}x{height} is too small to evaluate: leave it out")
     made = upscale_pixels(model, low, TILE, ensemble=ensemble)
     results = {"bicubic": resize_bicubic(low, height, width, kernel), "edsr": made}
     figures = {}
@@ -187,7 +187,7 @@ def cut_to(high: Pixels, low: Pixels, scale: int, name: Path) -> Pixels:
 
 
 def _pairs(args: argparse.Namespace) -> list[tuple[str, Path, Path | None]]:
-    """Of each image its set, its path, and the folder of its small image if that is given."""
+    """Set and path of each image, and the folder of its small image if that is given."""
     if args.low and len(args.low) != len(args.data):
         raise UsageError(
             f"--low names {len(args.low)} folders for {len(args.data)} of --data: give as many"

@@ -16,7 +16,7 @@ def psnr_db(result: Pixels, truth: Pixels, shave: int, *, luma: bool = False) ->
     """Peak signal-to-noise ratio in dB of two images (H, W, 3), infinite if they are equal.
 
     Args:
-        result: what is judged.
+        result: the image to evaluate.
         truth: what it should be.
         shave: pixels left out along each edge.
         luma: compare luma alone, as is usual for Set5, Set14, B100 and Urban100.
@@ -48,7 +48,7 @@ def ssim(result: Pixels, truth: Pixels, shave: int, *, luma: bool = False) -> fl
 
 
 def least_length(shave: int) -> int:
-    """The shortest edge of an image that both figures can judge."""
+    """The shortest edge of an image that both metrics accept."""
     return 2 * shave + _WINDOW
 
 

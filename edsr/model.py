@@ -23,7 +23,7 @@ _MEAN_RGB = (0.4488, 0.4371, 0.4040)
 
 @dataclass(frozen=True)
 class Architecture:
-    """What makes one EDSR differ from another.
+    """The settings that distinguish EDSR models.
 
     Attributes:
         scale: 2, 3 or 4.

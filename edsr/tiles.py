@@ -30,7 +30,7 @@ def upscale_pixels(
         model: the network; its device is used.
         low: the image.
         tile: length of a tile in input pixels.
-        advance: told how many tiles are done.
+        advance: called with the number of tiles done.
         ensemble: take the mean over the eight orientations (EDSR+).
         margin: as of `upscale_tiles`.
         keep: False on ranks that take part, and do not want the result: it is empty then.

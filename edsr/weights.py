@@ -1,6 +1,6 @@
 """Weights of EDSR from any file that holds them: this project's, EDSR-PyTorch's, BasicSR's.
 
-What is not of this project names no architecture: it is read off the shapes.
+Files of other projects name no architecture: it is derived from the shapes.
 """
 
 from __future__ import annotations

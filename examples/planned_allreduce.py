@@ -1,4 +1,4 @@
-"""Sum an array over all ranks again and again: planned once, beside mpi4py's own allreduce.
+"""Sum an array over all ranks again and again: planned once, next to mpi4py's own allreduce.
 
 Run it: hvd-launch run -np 2 -- python examples/planned_allreduce.py
 """

@@ -1,4 +1,4 @@
-"""What command lines share: exit codes, argument types, completion, and a progress bar."""
+"""Shared parts of command lines: exit codes, argument types, completion, a progress bar."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def report_misspelt_variables(program: str) -> None:
 
 
 def complete(parser: Callable[[], argparse.ArgumentParser]) -> None:
-    """Answer a shell that asks how a command line could go on, and exit; else do nothing.
+    """Answer a shell that asks how to complete a command line, and exit; else do nothing.
 
     argcomplete's script, once the shell has evaluated it, runs the program to ask.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class HvdExtError(Exception):
-    """An error that its reader can mend.
+    """Base of hvd_ext's errors; the message says how to fix the cause.
 
     The message quotes the value, the rule it breaks, and what to do, in one line.
     """
@@ -13,7 +13,7 @@ class HvdExtError(Exception):
 
 
 class UsageError(HvdExtError):
-    """A request that cannot be meant: a bad flag, path or file."""
+    """An invalid request: a flag, a path, a file or an argument."""
 
     exit_code = 2
 

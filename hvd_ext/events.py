@@ -1,10 +1,10 @@
-"""What hvd_ext reports: its exchanges, regions of the program's time, cache look-ups.
+"""Events of hvd_ext: exchanges, regions of the program's time, cache look-ups.
 
 Exchanges are passed to listeners, plain callables in this process. A recorder that was
 preloaded into the process (a library exporting the C functions `hvprof_exchange`,
-`hvprof_region_begin`, `hvprof_region_end`, `hvprof_tuning_begin`, `hvprof_tuning_end` and
-`hvprof_cache`, and the variable `hvprof_handed_over_ns`) receives everything, so a recording needs
-no change to the program and no import.
+`hvprof_region_begin`, `hvprof_region_end`, `hvprof_step`, `hvprof_tuning_begin`,
+`hvprof_tuning_end` and `hvprof_cache`, and the variable `hvprof_handed_over_ns`) receives
+everything, so a recording needs no change to the program and no import.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CommEvent:
 
 
 @functools.cache
-def _recorder() -> Any:
+def recorder() -> Any:
     """The recorder that was preloaded into this process, or None."""
     text, number, count = ctypes.c_char_p, ctypes.c_double, ctypes.c_uint64
     try:
@@ -60,6 +60,7 @@ def _recorder() -> Any:
             ("exchange", [text, text, count, ctypes.c_int, *[number] * 4]),
             ("region_begin", [text, ctypes.c_int]),
             ("region_end", []),
+            ("step", []),
             ("cache", [text, ctypes.c_int]),
             ("tuning_begin", []),
             ("tuning_end", []),
@@ -76,7 +77,7 @@ Listener = Callable[[CommEvent], None]
 
 
 def _to_recorder(event: CommEvent) -> None:
-    _recorder().hvprof_exchange(
+    recorder().hvprof_exchange(
         event.operation.encode(),
         event.algorithm.encode(),
         event.message_bytes,
@@ -88,16 +89,21 @@ def _to_recorder(event: CommEvent) -> None:
     )
 
 
-_listeners: list[Listener] = [] if _recorder() is None else [_to_recorder]
+_listeners: list[Listener] = [] if recorder() is None else [_to_recorder]
 # Whether anyone would hear an event; who makes many short exchanges may ask first. Not a function
 # of Python's, which would take a tenth of the shortest exchange.
 listening: Callable[[], int] = _listeners.__len__
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Have `listener` called with every CommEvent; returns the call that ends it.
+    """Call `listener` with every CommEvent.
 
-    It is called on the thread that made the exchange, and should be quick.
+    Args:
+        listener: takes the event; it runs on the thread that made the exchange, and should be
+            quick.
+
+    Returns:
+        A function without arguments that ends the calls.
     """
     _listeners.append(listener)
     return lambda: _listeners.remove(listener)
@@ -116,9 +122,9 @@ def cache_lookup(cache: str, *, hit: bool) -> None:
         cache: its name in a recording, at most 63 bytes; one cache a process is counted.
         hit: whether what was looked for was there.
     """
-    recorder = _recorder()
-    if recorder is not None:
-        recorder.hvprof_cache(cache.encode(), hit)
+    found = recorder()
+    if found is not None:
+        found.hvprof_cache(cache.encode(), hit)
 
 
 @contextmanager
@@ -127,15 +133,15 @@ def tuning() -> Iterator[None]:
 
     A recorder counts them apart from the program's data.
     """
-    recorder = _recorder()
-    if recorder is None:
+    found = recorder()
+    if found is None:
         yield
         return
-    recorder.hvprof_tuning_begin()
+    found.hvprof_tuning_begin()
     try:
         yield
     finally:
-        recorder.hvprof_tuning_end()
+        found.hvprof_tuning_end()
 
 
 # Hooks are many (one for each gradient), and reading the clock twice takes as long as some of them.
@@ -144,7 +150,7 @@ _HOOKS_TIMED_EVERY, _FIRST_TIMED = 16, 4
 
 def times_hooks(step: int) -> bool:
     """Whether what hooks take is recorded in a step: in few of them, and not in the first."""
-    return step % _HOOKS_TIMED_EVERY == _FIRST_TIMED and _recorder() is not None
+    return step % _HOOKS_TIMED_EVERY == _FIRST_TIMED and recorder() is not None
 
 
 class HandingOver:
@@ -159,7 +165,7 @@ class HandingOver:
         self._began_ns = time.perf_counter_ns()
 
     def __exit__(self, *raised: object) -> None:
-        _recorder().held_up_ns.value += time.perf_counter_ns() - self._began_ns
+        recorder().held_up_ns.value += time.perf_counter_ns() - self._began_ns
 
 
 _NO_REGION: AbstractContextManager[None] = nullcontext()
@@ -180,8 +186,8 @@ def region(name: str, kind: Kind = "compute") -> AbstractContextManager[None]:
     """
     if kind not in KINDS:
         raise UsageError(f"invalid kind of region {kind!r}: use one of {', '.join(KINDS)}")
-    recorder = _recorder()
-    return _NO_REGION if recorder is None else _Region(recorder, name, KINDS.index(kind))
+    found = recorder()
+    return _NO_REGION if found is None else _Region(found, name, KINDS.index(kind))
 
 
 class _Region:

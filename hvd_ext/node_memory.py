@@ -17,7 +17,7 @@ _CACHES = ("inactive_file", "active_file")
 
 
 class FreeMemory(NamedTuple):
-    """What can still be taken.
+    """Memory that is still available.
 
     Attributes:
         free_bytes: the number of bytes.
@@ -29,7 +29,7 @@ class FreeMemory(NamedTuple):
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = _ROOT) -> FreeMemory:
-    """What a program can still take of this node's memory, or of its control groups'."""
+    """Memory that a program can still take from this node, or from its control groups."""
     lines = meminfo.read_text().splitlines()
     free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     return min([FreeMemory(free, "the memory of this machine"), *_left_in_groups(groups)])

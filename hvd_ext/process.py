@@ -82,7 +82,7 @@ def end_tree(process: subprocess.Popen[Any], grace_s: float = _GRACE_S) -> None:
     """End a process that still runs, and all that it has started.
 
     It gets SIGTERM first: a launcher then ends its ranks, on other hosts too, and tidies
-    /dev/shm. What is left after that is killed.
+    /dev/shm. Processes that remain after that are killed.
     """
     if process.poll() is not None:
         return
@@ -98,7 +98,7 @@ def end_tree(process: subprocess.Popen[Any], grace_s: float = _GRACE_S) -> None:
 
 @contextlib.contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Start a program, in a session of its own; nothing of it outlives the block."""
+    """Start a program, in its own session; none of its processes outlives the block."""
     process = subprocess.Popen(
         command,
         text=True,
@@ -123,8 +123,8 @@ def run_to_end(
 ) -> subprocess.CompletedProcess[str]:
     """Run a launcher; both its streams are in `stdout`. Nothing of it outlives this call.
 
-    What is not done in time is killed, with exit code TIMED_OUT; Python programs in it
-    print first at which line they are. An exception here (Ctrl-C) ends the job too.
+    A job that exceeds the time is killed, with exit code TIMED_OUT; Python programs in it
+    first print the line that they are at. An exception here (Ctrl-C) ends the job too.
     """
     with started(
         command,

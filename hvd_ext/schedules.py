@@ -1,4 +1,4 @@
-"""When nodes exchange what they have learnt: what `sync=` may be."""
+"""The values of `sync=`: when nodes exchange their weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ FORMS = f"{EVERY_STEP}, {ONE_STEP_LATE}, local_sgd:steps=8, diloco:steps=100"
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """Each node trains by itself; after `steps` steps all go on with the mean of their weights.
+    """Each node trains by itself; after `steps` steps all continue with the mean of their weights.
+
+    Attributes:
+        steps: between two exchanges, at least 1.
 
     Raises:
         UsageError: a value out of its range.
@@ -38,8 +41,13 @@ class LocalSGD:
 class DiLoCo:
     """Each node trains by itself; after `steps` steps an outer optimizer moves the weights of all.
 
-    It is SGD with Nesterov's momentum, whose gradient is how far the nodes moved on average
+    It is SGD with Nesterov's momentum; its gradient is the nodes' mean weight change
     (Douillard et al., https://arxiv.org/abs/2311.08105).
+
+    Attributes:
+        steps: between two exchanges, at least 1.
+        outer_lr: learning rate of the outer optimizer, above 0.
+        outer_momentum: its momentum, at least 0 and less than 1.
 
     Raises:
         UsageError: a value out of its range.

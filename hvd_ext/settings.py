@@ -68,6 +68,11 @@ def sharded() -> bool:
     return _switch("HVD_EXT_SHARDED", "0 to have every rank update all parameters")
 
 
+def kernels() -> str | None:
+    """HVD_EXT_KERNELS: the vector instructions of the kernels; None: the widest there are."""
+    return os.environ.get("HVD_EXT_KERNELS")
+
+
 def compression() -> str:
     """HVD_EXT_COMPRESSION: a format for scripts that name none: as `compression=` takes it."""
     return os.environ.get("HVD_EXT_COMPRESSION", "none")

@@ -1,4 +1,4 @@
-"""Is it faster? What pairs of times prove. Pure."""
+"""Is it faster? A decision from pairs of times. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def from_logs(logs: Sequence[float]) -> Interval:
 def lasting(gains: Sequence[Mapping[str, Interval]]) -> list[dict[str, float]]:
     """At each of ascending sizes, what gained there and was faster at a neighbour too.
 
-    What wins at one size alone was lucky; where only one size was measured, that counts.
+    A win at one size alone is luck; where only one size was measured, it counts.
 
     Args:
         gains: of each size, by name.
@@ -85,7 +85,7 @@ def lasting(gains: Sequence[Mapping[str, Interval]]) -> list[dict[str, float]]:
 
 
 def _widening(count: int) -> float:
-    """What a bootstrap of so many values lacks: sqrt(n / (n - 1)), and t over the normal's."""
+    """Correction of a bootstrap of so many values: sqrt(n / (n - 1)), and t over the normal's."""
     # Slow to import, and only comparisons need it.
     from scipy import stats
 

@@ -31,6 +31,7 @@ VARIABLES = (
         "none",
         "format of gradients between nodes, for scripts that set no `compression=`: none, bf16,"
         " fp16, int8, powersgd(RANK) or auto",
+        "hvd_ext.torch, hvd_ext.c10d",
     ),
     Variable(
         "HVD_EXT_DEVICE_ARENA",
@@ -42,6 +43,13 @@ VARIABLES = (
         "1",
         "1 keeps freed memory in the process; 0 leaves malloc's settings unchanged",
         "hvd_ext.torch, hvd-launch",
+    ),
+    Variable(
+        "HVD_EXT_KERNELS",
+        "widest",
+        "vector instructions of sums of 16-bit floats within a node: scalar, avx2 or avx512; the"
+        " bits are the same",
+        "hvd_ext",
     ),
     Variable(
         "HVD_EXT_SHARDED",

@@ -22,7 +22,7 @@ OUTPUTS = ("pixel_shuffle", "reshape")
 
 @dataclass(frozen=True)
 class Architecture:
-    """What makes one mesh model differ from another.
+    """The settings that distinguish mesh models.
 
     Attributes:
         widths: channels of each convolution, block by block.

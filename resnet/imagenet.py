@@ -1,4 +1,4 @@
-"""Train ResNet on a folder of classes, and go on from any checkpoint bit for bit."""
+"""Train ResNet on a folder of classes, and resume from any checkpoint bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train ResNet on a folder of classes, judge weights, or time it on random data (--synthetic).
+"""Train ResNet on a folder of classes, evaluate weights, or time it on random data (--synthetic).
 
 The recipe is that of Goyal et al., "Accurate, Large Minibatch SGD", 2017: section 5.1.
 """

@@ -105,13 +105,13 @@ def latest(pattern: str, epochs: Sequence[int]) -> Path | None:
 
 
 def require_weights(args: argparse.Namespace) -> Path:
-    """What --evaluate is to judge: --load, or the latest checkpoint.
+    """The weights that --evaluate evaluates: --load, or the latest checkpoint.
 
     Raises:
         UsageError: there is none.
     """
     if not args.val_dir:
-        raise UsageError("--evaluate: nothing to judge on: give --val-dir")
+        raise UsageError("--evaluate: no images to evaluate: give --val-dir")
     path = args.load or latest(args.checkpoint_format, range(1, args.epochs + 1))
     if path is None:
         raise UsageError(

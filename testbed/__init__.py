@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: ranks, emulated hosts, timed comparisons."""
+"""Shared parts of tests and benchmarks: ranks, emulated hosts, timed comparisons."""

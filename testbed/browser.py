@@ -70,13 +70,13 @@ class Page:
             self._note(event)
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression gives."""
+        """The value of a JavaScript expression."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def settled(self, promise: str) -> Any:
-        """What the promise that a JavaScript expression makes comes to."""
+        """The result of the promise that a JavaScript expression returns."""
         found = self.call(
             "Runtime.evaluate", expression=promise, returnByValue=True, awaitPromise=True
         )

@@ -1,7 +1,7 @@
 """Several hosts on one machine, for tests and benchmarks of what happens between nodes.
 
 A host is a set of namespaces: host name, network, processes, /dev/shm. To MPI that is a
-node of its own, whose ranks share memory with each other and talk TCP to the rest. The
+separate node, whose ranks share memory with each other and talk TCP to the rest. The
 hosts are joined by a bridge, each through a token bucket in either direction: all that
 a host sends shares its link, and so does all that it receives.
 
@@ -11,7 +11,7 @@ processes and takes the interfaces away. So there is nothing to clean up after a
 run, and two runs do not meet: nothing is made in the machine's own network.
 
 It takes Linux, root (in a container: `docker run --privileged`), iproute2, util-linux, and
-Open MPI 4, whose launcher can be told how to enter a host.
+Open MPI 4, whose launcher takes the command that enters a host.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Hosts:
     def mpirun(self, ranks_per_host: int, mpirun: str = "mpirun") -> list[str]:
         """Open MPI's mpirun for as many ranks on every host; programs follow.
 
-        It runs beside the switch, as on a head node. Waiting ranks give way, as there may
+        It runs next to the switch, as on a head node. Waiting ranks give way, as there may
         be more ranks than cores, and TCP is set as `hvd-launch run` has it.
         """
         slots = ",".join(f"{name}:{ranks_per_host}" for name in self.names)
@@ -91,7 +91,7 @@ class Hosts:
         return [*_enter(self.pids[-1], "uts", "net"), mpirun, *root, *job, *options]
 
     def environment(self) -> dict[str, str]:
-        """Variables that `mpirun` needs, and that tell Gloo and NCCL the interface."""
+        """Variables that `mpirun` needs, and that name the interface for Gloo and NCCL."""
         hosts = zip(self.names, self.pids, strict=False)
         return {
             "EMULATED_HOSTS": " ".join(f"{name}={pid}" for name, pid in hosts),

@@ -17,7 +17,7 @@ _BUSY = (0, 1, 2, 5, 6, 7)
 
 @dataclass(frozen=True)
 class Moment:
-    """What was used so far, in seconds.
+    """Time used so far, in seconds.
 
     Attributes:
         clock_s: on the monotonic clock.

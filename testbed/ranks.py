@@ -30,7 +30,7 @@ def environment(
 
     Args:
         variables: set besides these.
-        python: the interpreter of the ranks; the programs beside it come first.
+        python: the interpreter of the ranks; the programs next to it come first.
     """
     paths = [*map(str, PACKAGES), os.environ.get("PYTHONPATH", "")]
     return {
@@ -92,7 +92,7 @@ def launch(
 
 
 def sharing_cores(size: int) -> dict[str, str]:
-    """What ranks of one thread need where there are fewer cores than ranks.
+    """Variables for ranks of one thread where there are fewer cores than ranks.
 
     Told that it has a slot for every rank, Open MPI spins while it waits, which takes the
     cores from ranks that share them. mpirun would see to this.
@@ -101,7 +101,7 @@ def sharing_cores(size: int) -> dict[str, str]:
 
 
 def last_lines(output: str) -> str:
-    """Of what a job has printed, what an error should show."""
+    """The part of a job's output that an error should show."""
     return "\n".join(output.splitlines()[-_TAIL_LINES:])
 
 

@@ -46,7 +46,7 @@ def ratio(peer: Sequence[float], ours: Sequence[float]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What a figure depends on and a reader cannot see."""
+    """The facts of a machine and a run that a measurement depends on."""
     model = next(
         (
             line.split(":", 1)[1].strip()

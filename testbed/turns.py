@@ -1,6 +1,6 @@
 """Jobs that take turns, for contenders that differ by their environment.
 
-Each contender is a job of its own, launched once. It works when it is its turn; at all other
+Each contender is a separate job, launched once. It works when it is its turn; at all other
 times its processes are stopped, for a library's background thread takes a core's time in a job
 that waits, too.
 
@@ -8,7 +8,7 @@ that waits, too.
         answers = a.turn({"steps": 4})  # what each rank made of it
         a.end()
 
-A job's ranks call `take_turns`; or they know nothing of turns, and the job is let go on for a
+A job's ranks call `take_turns`; or they know nothing of turns, and the job continues for a
 while (`go_on_for`). Between a job and its launcher stands this module's `main`,
 which is never stopped itself: it ends the job, stopped or not, when the launcher ends.
 """
@@ -79,7 +79,7 @@ class Job:
         return [json.loads(path.read_text()) for path in found]
 
     def go_on_for(self, time_s: float) -> bool:
-        """Let a job go on, whatever it does, and stop it after a while; False if it ended.
+        """Continue a job, whatever it does, and stop it after a while; False if it ended.
 
         Raises:
             JobError: it failed.

@@ -1,4 +1,4 @@
-"""What this process takes from the machine: time on cores by thread, and memory."""
+"""Use of the machine by this process: time on cores by thread, and memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Usage = dict[str, dict[str, float]]
 
 
 def by_thread(names: Mapping[int, str]) -> Usage:
-    """What each thread has used since it began.
+    """Time used by each thread since it began.
 
     Args:
         names: of threads that Python does not know, by their ids. Those that it does have
@@ -40,7 +40,7 @@ def threads() -> set[int]:
 
 
 def since(before: Usage, now: Usage) -> Usage:
-    """What was used between two calls of `by_thread`."""
+    """Time used between two calls of `by_thread`."""
     return {
         name: {figure: value - before.get(name, {}).get(figure, 0) for figure, value in of.items()}
         for name, of in now.items()

@@ -4,7 +4,7 @@ Makes an environment over the one that has torch and CuPy, without a network: an
 Horovod come from --wheels. Without Horovod it checks and measures the arena alone. Runs
 tests/gpu, benchmarks.device_exchange and the trainers, and writes after each step what
 there is by then: OUTPUT/results.json, and docs/reference/gpu.md with its table, in OUTPUT/gpu.md.
-Called again with the same OUTPUT it goes on with what is not done.
+Called again with the same OUTPUT it resumes with the parts that are not done.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 
 from gpu_run import Check, Failure
-from make_env import HOROVOD_BUILD, ROOT, ROOTS
+from make_env import ROOT, ROOTS
+
+from hvd_launch.doctor.horovod_build import build_variables
 
 JSON = re.compile(r"\{")
 FACTS = """
@@ -82,10 +84,12 @@ def build_horovod(check: Check, wheels: Path | None, limit_s: float) -> None:
     releases = sorted(wheels.glob("horovod-*.tar.gz")) if wheels else []
     if releases and not has_horovod(check):
         built = check.output / "built"
+        code = "import torch; print(torch.__path__[0])"
+        torch = Path(subprocess.check_output([check.python, "-c", code], text=True).strip())
         pip = (sys.executable, "-m", "pip", "--python", check.python)
         options = ("--no-index", "--no-deps", "--no-build-isolation")
         variables = {
-            **HOROVOD_BUILD,
+            **build_variables(torch),
             "MAKEFLAGS": f"-j{os.cpu_count()}",
             "HOROVOD_BUILD_CUDA_CC_LIST": check.results["machine"]["compute_capability"],
         }

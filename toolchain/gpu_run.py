@@ -54,7 +54,7 @@ class Check:
         """Run a command for at most `limit_s` of the time that is left; returns its output.
 
         Raises:
-            Failure: no time is left, it took too long, or it failed; the log is beside.
+            Failure: no time is left, it took too long, or it failed; the log is next to it.
         """
         left_s = self.ends_at - time.monotonic()
         if left_s < 10:
@@ -117,7 +117,7 @@ def libraries(venv: Path) -> list[str]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """What docs/reference/gpu.md shows of the results."""
+    """The results that docs/reference/gpu.md shows."""
     lines = ["", f"Measured on {results['date']}: `{results['command']}`", ""]
     lines += [f"- {name}: {value}" for name, value in results.get("machine", {}).items()]
     lines += ["", "| what | result |", "|---|---|"]

@@ -1,4 +1,4 @@
-"""What the machine must have before an environment is made. Standard library only."""
+"""Requirements of the machine before an environment is made. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MPI libraries of environments beside `.venv`, and how each gets into one.
+"""The MPI libraries of environments next to `.venv`, and how each gets into one.
 
 Standard library only.
 """
@@ -42,7 +42,7 @@ class Mpi:
     building: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, venv: Path) -> str:
-        """What it is, and where if that matters, fit for a file name."""
+        """Its name, and its place if that matters, fit for a file name."""
         words = [package.replace("==", "-") for package in self.packages[:1]]
         if self.place is not None:
             words = [self.place.name.removesuffix(".xz").removesuffix(".tar"), _digest(self.place)]

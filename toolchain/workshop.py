@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# The launcher's doctor knows how Horovod is built, too.
+sys.path.insert(0, str(ROOT / "launch"))
 # What went wrong, from what pip printed: the first match counts.
 CAUSES = (
     (
@@ -28,7 +30,7 @@ CAUSES = (
 
 
 class Failure(Exception):
-    """What stops the work, in one line that says what to do."""
+    """An error that stops the work, in one line that says what to do."""
 
 
 class Workshop:
@@ -65,12 +67,12 @@ class Workshop:
         """Run the environment's pip with `variables` set; its output goes to the log.
 
         Raises:
-            Failure: pip failed; says why, as far as its output tells.
+            Failure: pip failed; with the reason in its output.
         """
         # An MPI's or a cluster's PYTHONPATH would count as installed packages.
         kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-        path = f"{self.venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        env = kept | variables | {"PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        env = {"PATH": os.defpath, "PIP_DISABLE_PIP_VERSION_CHECK": "1"} | kept | variables
+        env["PATH"] = f"{self.venv / 'bin'}{os.pathsep}{env['PATH']}"
         command = [str(self.python), "-m", "pip", *arguments]
         with self.log.open("a+", encoding="utf-8", errors="replace") as log:
             start = log.seek(0, os.SEEK_END)
@@ -82,15 +84,29 @@ class Workshop:
         if code:
             raise Failure(f"{cause(text)} (all of pip's output: {self.log})")
 
-    def sign(self, environment: dict[str, str], project: str) -> None:
-        """Write down what the environment was made from, once it is made."""
+    def sign(self, environment: dict[str, str], project: str, held: dict[str, str]) -> None:
+        """Write down what the environment was made from and holds, once it is made."""
         draft = self.stamp.with_suffix(".draft")
-        draft.write_text(json.dumps({"environment": environment, "project": project}, indent=2))
+        stamp = {"environment": environment, "project": project, "held": held}
+        draft.write_text(json.dumps(stamp, indent=2))
         draft.replace(self.stamp)
 
-    def version(self, package: str) -> str:
-        code = f"import importlib.metadata as m; print(m.version({package!r}))"
-        return subprocess.check_output([self.python, "-c", code], text=True).strip()
+    @property
+    def packages(self) -> Path:
+        """The folder that packages are installed in."""
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.venv / "lib" / version / "site-packages"
+
+    def versions(self) -> dict[str, str]:
+        """The version of every installed package, by its normalised name.
+
+        Read from the names of folders, so that it takes milliseconds.
+        """
+        found = {}
+        for folder in self.packages.glob("*.dist-info"):
+            name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+            found[re.sub(r"[-_.]+", "-", name).lower()] = version
+        return found
 
 
 def cause(text: str) -> str:
@@ -99,5 +115,7 @@ def cause(text: str) -> str:
         if re.search(pattern, text):
             return reason
     # A compiler's or a build's own word comes before pip's summary of it.
-    error = re.search(r"^.*(: error: |ERROR: ).*$", text, re.MULTILINE)
-    return error.group().strip() if error else "pip failed"
+    for pattern in (r"^.*: error: .*$", r"CMake Error[^\n]*:\s*\n\s*[^\n]+", r"^.*ERROR: .*$"):
+        if error := re.search(pattern, text, re.MULTILINE):
+            return " ".join(error.group().split())
+    return "pip failed"

@@ -1,1 +1,1 @@
-"""What the bundled trainers share: ranks that fail together, whole files, progress."""
+"""Shared parts of the trainers: ranks that fail together, whole files, progress."""

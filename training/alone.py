@@ -1,8 +1,8 @@
 """`--exchange none`: what trainers call of Horovod, for ranks that train by themselves.
 
 No gradient is exchanged, and no reduction either: each rank keeps its own tensor. That is
-the most that any exchange could reach: the same ranks, on the same samples, at once. What
-ranks agree on before, between and after their steps (rank 0's weights, errors, results)
+the most that any exchange could reach: the same ranks, on the same samples, at once. The
+agreements of ranks before, between and after their steps (rank 0's weights, errors, results)
 still travels, by MPI, without Horovod and its background thread.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hvd_ext.memory import keep_freed_memory
+from hvd_ext.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -114,7 +114,7 @@ def _native(source: Any) -> np.dtype[Any]:
 
 
 def _box(field: PackedField, grid: spatial.ProcessGrid) -> Box:
-    """What this rank has of each sample: all channels, and its block of space."""
+    """This rank's part of each sample: all channels, and its block of space."""
     channels, *space = field.field.shape
     if not space:
         return ((0, channels),)

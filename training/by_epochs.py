@@ -14,7 +14,7 @@ from training.loop import Loop, Trainer
 
 
 class EpochTrainer(Trainer):
-    """What is trained, for an `EpochLoop`.
+    """A model and its data, for an `EpochLoop`.
 
     Attributes:
         recipe: for the first line, how it learns; known once `start` was called.

@@ -109,7 +109,7 @@ def keep_last(path: Path, step: int, keep: int) -> None:
 
 
 def read_file(path: Path, kind: str) -> dict[str, Any]:
-    """What a file of torch's holds, on the CPU, refusing anything that could run code.
+    """The contents of a file of torch's, on the CPU, refusing anything that could run code.
 
     Args:
         path: the file; also of the format that torch had before it wrote zip files.

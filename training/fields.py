@@ -20,7 +20,7 @@ Block = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Procedure:
-    """What slices like an array of samples, and computes what is sliced.
+    """Samples that slice like an array, and are computed on demand.
 
     Attributes:
         shape: (samples, channels, *space).

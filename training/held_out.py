@@ -1,4 +1,4 @@
-"""Which samples are kept from training, to judge what it learnt."""
+"""Which samples are kept from training, to evaluate the result."""
 
 from __future__ import annotations
 

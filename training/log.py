@@ -1,4 +1,4 @@
-"""A log that a resumed run goes on with: a CSV file, and TensorBoard where it is asked for."""
+"""A log that a resumed run continues: a CSV file, and TensorBoard on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CsvLog:
         resumed_at: int = 0,
         board: SummaryWriter | None = None,
     ) -> None:
-        """Start a log, or go on with one.
+        """Start a log, or continue one.
 
         Args:
             path: the file.
@@ -70,7 +70,7 @@ class CsvLog:
 
 
 def tensorboard(folder: Path | None, resumed_at: int) -> SummaryWriter | None:
-    """What --tensorboard asks for.
+    """Write what --tensorboard asks for.
 
     Args:
         folder: gets the events; None: nothing is asked for.

@@ -56,12 +56,12 @@ def _clipped(optimizer: Any, most: float) -> AbstractContextManager[None]:
 
 
 class Trainer(ABC):
-    """What is trained, for a `Loop`.
+    """A model and its data, for a `Loop`.
 
     Attributes:
         run: this rank's part.
         model: what checkpoints hold.
-        architecture: the plain values that tell models apart, where a checkpoint is to hold them.
+        architecture: the plain values that distinguish models, for checkpoints that hold them.
         optimizer: a DistributedOptimizer, once `start` was called.
         advice: what to do when memory is short.
         unit: what samples are called, in the plural.
@@ -110,7 +110,7 @@ class Trainer(ABC):
         return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in figures.items())
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint is to hold besides model and optimizer."""
+        """Contents of a checkpoint besides model and optimizer."""
         return {}
 
 

@@ -34,7 +34,7 @@ def autocast(args: argparse.Namespace, device: torch.device) -> torch.autocast:
 
 
 def exchange_options(args: argparse.Namespace, hvd: ModuleType) -> dict[str, Any]:
-    """What of the command line goes to DistributedOptimizer: `compression`, and `sync`.
+    """Arguments of DistributedOptimizer from the command line: `compression`, and `sync`.
 
     Raises:
         UsageError: the exchange has no such compression, or no `sync`.
@@ -97,7 +97,7 @@ def start(
 
 
 def device(args: argparse.Namespace, hvd: ModuleType) -> torch.device:
-    """What this rank computes on: its own GPU, made torch's current one, or the CPU.
+    """The device of this rank: its own GPU, made torch's current one, or the CPU.
 
     Raises:
         UsageError: as `torch_device`.
@@ -115,7 +115,7 @@ def torch_device(args: argparse.Namespace, number: int = 0) -> torch.device:
     if args.device == "cuda" and not found:
         raise UsageError(
             f"--device cuda: torch {torch.__version__} finds no GPU: give --device cpu, or "
-            "mend what `hvd-launch doctor` shows"
+            "fix the problems that `hvd-launch doctor` lists"
         )
     if not found:
         return torch.device("cpu")
@@ -190,7 +190,7 @@ def enough_memory(advice: str) -> Iterator[None]:
 
 
 def read_on_rank_0(hvd: ModuleType, program: str, read: Callable[[], Read]) -> Read:
-    """What rank 0 reads, for all. A collective.
+    """The result of rank 0's reading, for all ranks. A collective.
 
     Raises:
         SystemExit: on every rank, if it cannot be read; rank 0 has said why.
@@ -222,7 +222,7 @@ def require_equal(hvd: ModuleType, program: str, value: object, what: str) -> No
 def _threads(hvd: ModuleType) -> int:
     """This rank's part of the cores that the ranks of its node may use; collective.
 
-    Each rank may have been given cores of its own, or all of them the same ones.
+    Each rank may have separate cores, or all of them the same ones.
     """
     mine = (hvd.cross_rank(), os.sched_getaffinity(0))
     everyones = hvd.allgather_object(mine, name="cores")

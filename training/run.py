@@ -61,7 +61,7 @@ class Run:
         position: where the run is.
         order: of its samples, once `follow` was called.
         step_times_s: of the steps that this process took.
-        resume_hint: what to add to the flags to go on from the checkpoint.
+        resume_hint: text to add to the flags to resume from the checkpoint.
         best: the figure by which the best checkpoint so far was chosen, or None.
     """
 
@@ -128,7 +128,7 @@ class Run:
             return self.read_checkpoint(path)
         if path.exists():
             raise UsageError(
-                f"{path} is of an earlier run: add --resume to go on with it, "
+                f"{path} belongs to an earlier run: add --resume to resume it, "
                 "or name another --output"
             )
         return {}
@@ -142,7 +142,7 @@ class Run:
         collate: Callable[[list[Any]], Any],
         comm: MPI.Comm | None = None,
     ) -> DataLoader:
-        """What loads this rank's batches from where the run is; to be called after `share_state`.
+        """Iterator over this rank's batches from the run's position; call it after `share_state`.
 
         Args:
             dataset: of the samples.
@@ -272,7 +272,7 @@ class Run:
         if self.leads:
             print(
                 f"{self.program}: stopped after step {self.position.step} ({reason}): its "
-                f"checkpoint is written, go on with the same flags{self.resume_hint}",
+                f"checkpoint is written, resume with the same flags{self.resume_hint}",
                 file=sys.stderr,
                 flush=True,
             )

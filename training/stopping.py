@@ -1,6 +1,6 @@
 """A run that is asked to stop, by a signal or because its time is up: all ranks at one step.
 
-What one rank is asked, all hear some steps later, and leave with STOPPED after a checkpoint.
+A request to one rank reaches all some steps later; they end with STOPPED after a checkpoint.
 """
 
 from __future__ import annotations

@@ -50,18 +50,18 @@ AXES = ("depth", "height", "width")
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learnt.
+    """A task: what the model learns.
 
     Attributes:
         program: as errors begin.
         kind: of the checkpoints.
         model: not split yet.
-        architecture: the plain values that tell models apart.
+        architecture: the plain values that distinguish models.
         inputs: (samples, channels, *space), sliced as it is needed.
         targets: (samples, channels, *space), or (samples, values) of the whole sample.
-        measure: what predictions are judged by, besides their loss.
+        measure: metrics of predictions, besides their loss.
         universes: of each sample a number, (samples,); those of one number are learnt from
-            together or held out together, since they tell of one another.
+            together or held out together, since they are correlated.
     """
 
     program: str

@@ -1,1 +1,1 @@
-"""What is learnt when gradients are compressed."""
+"""Training with compressed gradients."""

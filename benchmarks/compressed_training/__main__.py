@@ -178,7 +178,7 @@ def _train(model: str, name: str, seed: int, steps: int) -> tuple[list[float], l
 def compare(
     losses: dict[str, list[list[float]]], times_s: dict[str, list[list[float]]]
 ) -> dict[str, Any]:
-    """What this module's docstring says of the result.
+    """The checks that this module's docstring lists.
 
     Args:
         losses: by format, of each seed, of each step.

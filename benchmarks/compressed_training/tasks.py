@@ -1,4 +1,4 @@
-"""What benchmarks.compressed_training trains: two small models that learn in some hundred steps."""
+"""Models of benchmarks.compressed_training: two small ones that learn in some hundred steps."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The hosts are emulated (testbed/emulated_hosts.py). hvd_ext's DistributedOptimizer exchanges
 a model's gradients as they are, by the table's algorithm and directly, and in each format;
-Horovod as it comes and with its fp16, and Gloo with torch's powerSGD_hook and by what its
-fp16_compress_hook does, take turns with it. Results are checked against the exact mean before
+Horovod by default and with its fp16, and Gloo with torch's powerSGD_hook and with the work of
+its fp16_compress_hook, alternate with it. Results are checked against the exact mean before
 anything is timed, and the bytes that leave a host are read off its interface.
 
 The result has a row of each under "formats" and "peers": `name`; `time_ms` (median, middle half);
@@ -226,7 +226,7 @@ def _check(name: str, contender: gradients.Contender) -> None:
 
 
 def _sent_bytes(exchange: Callable[[], None]) -> int:
-    """What leaves this host in one exchange, headers included; of two, as powersgd takes turns."""
+    """Bytes that leave this host in one exchange, with headers; of two, as powersgd alternates."""
     with _between_barriers():
         before = _left_the_host()
     for _ in range(2):
@@ -262,18 +262,18 @@ def _share_of_link(name: str, sent: int, gbit: float, times_s: Sequence[float]) 
 
 
 def _said_bytes(optimizer: Any) -> int:
-    """What `explain()` says that this rank's shards are, compressed between hosts."""
+    """Bytes of this rank's shards between hosts, compressed, as `explain()` reports them."""
     text = optimizer.explain()
     said = re.search(r": (\S+ \S+) for .* of this rank's shards", text)
     if said is None:
-        raise harness.BenchmarkError(f"explain() tells no bytes: {text}")
+        raise harness.BenchmarkError(f"explain() reports no bytes: {text}")
     return parse_bytes(said[1])
 
 
 def _formula(name: str, counts: list[tuple[int, int]], said_bytes: int, hosts: int) -> float | None:
-    """What a host has to send: 2 (N-1)/N of the gradients in their format.
+    """Bytes that a host has to send: 2 (N-1)/N of the gradients in their format.
 
-    Of powersgd it is what its optimizer says: held against the interface, that is tested too.
+    For powersgd the optimizer reports them: compared with the interface, that is tested too.
     """
     from hvd_ext.compression.formats import FORMATS, NONE, wire_bytes
 

@@ -32,7 +32,7 @@ def horovod_fp16(model: Sequence[shapes.Shape]) -> gradients.Contender:
 
 
 def gloo_fp16(model: Sequence[shapes.Shape]) -> gradients.Contender:
-    """What torch's fp16_compress_hook has Gloo do, in DDP's buckets."""
+    """Gloo's work under torch's fp16_compress_hook, in DDP's buckets."""
     import torch
     import torch.distributed as dist
     from mpi4py import MPI
@@ -56,7 +56,7 @@ def gloo_fp16(model: Sequence[shapes.Shape]) -> gradients.Contender:
 
 
 class _Bucket:
-    """What torch's hooks ask of a bucket of DDP."""
+    """The interface of DDP's buckets for torch's hooks."""
 
     def __init__(self, index: int, gradients: list[Any], buffer: Any, is_last: bool) -> None:
         self._index, self._gradients, self._buffer = index, gradients, buffer

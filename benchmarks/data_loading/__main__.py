@@ -4,7 +4,7 @@ Each contender loads the same images in the same random order by the same loader
 threads. Cold: no page of the files is in this kernel's page cache, which bytes read from the
 disk confirm (a hypervisor may cache below); warm: all are. Look-ahead is timed on a disk that
 is slowed: the reader sleeps as long as such a disk would take. The store's ranks read from one
-node's memory, or are told that they are two nodes and send each other half of all samples.
+node's memory, or act as two nodes and send each other half of all samples.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         root = Path(name)
         result = {
-            # Where decoding rules, what reading gains is small beside what rounds differ by.
+            # Where decoding dominates, the gain of reading is within the variation of rounds.
             **_packed(root, options.images, 3 * options.rounds),
             **_look_ahead(options.rounds),
             **_kept(root, options.samples, options.rounds),

@@ -1,4 +1,4 @@
-"""What each rank of benchmarks.data_loading does: epochs from a store, or from the file again."""
+"""A rank of benchmarks.data_loading: epochs from a store, or from the file again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AHEAD = 2
 
 
 def disk_bytes() -> int:
-    """What this process has had read from disks so far."""
+    """Bytes that this process has read from disks so far."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["read_bytes"])
 
@@ -34,12 +34,12 @@ def set_cache(state: str, path: Path) -> None:
 
 
 def epochs(path: Path, rounds: int, local_size: int) -> None:
-    """Time epochs of a packed file on all ranks, each way in turn; rank 0 reports.
+    """Time epochs of a packed file on all ranks, alternating the ways; rank 0 reports.
 
     Args:
         path: the file.
         rounds: epochs of each way.
-        local_size: ranks that are told that they share memory.
+        local_size: ranks that act as one node.
     """
     from mpi4py import MPI
 

@@ -1,1 +1,1 @@
-"""What hvd_ext changes, in one table."""
+"""The effect of hvd_ext, in one table."""

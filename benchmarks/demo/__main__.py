@@ -1,10 +1,10 @@
-"""What hvd_ext changes: the same trainings with Horovod, as it comes and set by hand, and hvd_ext.
+"""The effect of hvd_ext: the same trainings with Horovod, default and tuned, and with hvd_ext.
 
 A small EDSR learns from photographs, ResNet-50 runs on random data, both at 2 ranks
-under horovodrun and hvprof. The arms take turns, a part of the training each, and beside
+under horovodrun and hvprof. The arms take turns, a part of the training each, and next to
 them the same ranks train without any exchange: the limit. The seed is the same, so EDSR's
 losses must be, to the last bit: that is checked. The gradients of EDSR in its published size
-are exchanged alone, beside a copy of as many bytes. Last, what was learnt is judged: EDSR on
+are exchanged alone, next to a copy of as many bytes. Last, the networks are evaluated: EDSR on
 photographs, and ResNet-18 on digits, which must be the same with both exchanges, and good.
 """
 
@@ -76,9 +76,10 @@ def _caption(demo: Demo) -> str:
     variables = ARMS["horovod_by_hand"].variables
     by_hand = ", ".join(f"{name}={value}" for name, value in variables.items())
     return (
-        f"{RANKS} ranks, {os.cpu_count()} cores; medians of {demo.lengths.rounds} rounds in turns; "
-        f"allreduce: time of a rank, by hvprof. By hand: {by_hand}. No exchange: the same ranks at "
-        "once, freed memory kept; for gradients alone, a copy of as many bytes. "
+        f"{RANKS} ranks, {os.cpu_count()} cores; medians of {demo.lengths.rounds} interleaved "
+        f"rounds; allreduce: time of a rank, by hvprof. Tuned: {by_hand}. No exchange: the "
+        "same ranks without an exchange, freed memory kept; for gradients alone, a copy of as many "
+        "bytes. "
         f"{demo.stages.on_the_load()}"
     )
 

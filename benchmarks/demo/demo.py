@@ -41,7 +41,7 @@ class Lengths:
     Attributes:
         rounds: of turns, in the trainings.
         edsr_steps: of EDSR, a turn.
-        edsr_total: steps that EDSR takes with each exchange, until it is judged.
+        edsr_total: steps that EDSR takes with each exchange, until it is evaluated.
         resnet_warm_up, resnet_steps: of ResNet-50, a turn.
         exchange_rounds: of turns, in the exchange of the published size.
         exchanges: of gradients, a turn.
@@ -71,7 +71,7 @@ class Demo:
         self.stages = Stages(folder / "log.txt")
 
     def train_edsr(self) -> list[Row]:
-        """Train on photographs, all arms in turns, and then both exchanges to the end.
+        """Train on photographs, configurations interleaved, then both exchanges to the end.
 
         Raises:
             BenchmarkError: a job failed, or exchanges gave different losses.
@@ -135,7 +135,7 @@ class Demo:
             )
 
     def train_resnet(self) -> list[Row]:
-        """Train on random data, all arms in turns.
+        """Train on random data, configurations interleaved.
 
         Raises:
             BenchmarkError: a job failed.
@@ -160,7 +160,7 @@ class Demo:
     def exchange(self) -> Row:
         """Exchange the gradients of EDSR in its published size, with nothing else to do.
 
-        A job measures Horovod, by its variables as it comes or set by hand, and in turns
+        A job measures Horovod, default or tuned by its variables, and interleaved
         with it hvd_ext and a copy.
 
         Raises:

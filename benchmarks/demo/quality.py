@@ -1,4 +1,4 @@
-"""What the demo's networks have learnt, with each exchange: asserted, not only shown."""
+"""Quality of the demo's networks, with each exchange: asserted, not only shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIGITS += ["--schedule", "cosine", "--label-smoothing", "0.1"]
 def judge_edsr(
     stages: Stages, checkpoints: Mapping[str, Path], photographs: Path
 ) -> dict[str, dict[str, Any]]:
-    """What edsr.evaluate finds of each exchange's EDSR.
+    """The results of edsr.evaluate for each exchange's EDSR.
 
     Args:
         stages: runs it.

@@ -143,7 +143,7 @@ class Stages:
 
 @contextmanager
 def built_beside(output: Path) -> Iterator[Path]:
-    """A folder beside `output` that takes its place when the block has succeeded.
+    """A folder next to `output` that takes its place when the block has succeeded.
 
     If the block fails, the folder stays for its log, until the next try.
 

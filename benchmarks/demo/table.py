@@ -12,11 +12,11 @@ from rich import box
 from rich.panel import Panel
 from rich.table import Table
 
-from hvd_ext import memory
+from hvd_ext import freed_memory
 from testbed import ranks, timing
 
 # What hvd.init() does for hvd_ext, and the ranks without exchange for themselves.
-_BY_HAND = {"OMPI_MCA_mpi_yield_when_idle": "1", **memory.VARIABLES}
+_BY_HAND = {"OMPI_MCA_mpi_yield_when_idle": "1", **freed_memory.VARIABLES}
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class Arm:
 
 
 ARMS = {
-    "horovod": Arm("stock Horovod", "horovod"),
-    "horovod_by_hand": Arm("Horovod by hand", "horovod", _BY_HAND),
+    "horovod": Arm("Horovod", "horovod"),
+    "horovod_by_hand": Arm("Horovod, tuned", "horovod", _BY_HAND),
     "hvd_ext": Arm("hvd_ext", "hvd_ext"),
-    "none": Arm("no exchange (limit)", "none"),
+    "none": Arm("no exchange", "none"),
 }
 PEERS = ("horovod", "horovod_by_hand")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A figure of every arm.
+    """A measurement of every configuration.
 
     Attributes:
         what: was measured.
@@ -92,7 +92,7 @@ def draw(rows: Sequence[Row], caption: str) -> Table:
     )
     table.add_column("", min_width=18)
     titles = [arm.title for arm in ARMS.values()]
-    for heading in (*titles, *(f"gained on {ARMS[peer].title}" for peer in PEERS)):
+    for heading in (*titles, *(f"speedup over {ARMS[peer].title}" for peer in PEERS)):
         table.add_column("\n".join(textwrap.wrap(heading, 9)), justify="right")
     for row in rows:
         medians = (timing.summary(row.samples[arm])["median"] for arm in ARMS)
@@ -102,15 +102,15 @@ def draw(rows: Sequence[Row], caption: str) -> Table:
 
 
 def conclusion(summary: Mapping[str, Any], output: Path) -> Panel:
-    """What was learnt, and where all of it is."""
+    """The quality of the networks, and the place of the files."""
     bicubic, edsr = summary["bicubic_psnr_db"], summary["edsr_psnr_db"]
     return Panel.fit(
         f"EDSR reaches {edsr:.2f} dB (RGB) on photographs it has not seen, "
         f"{edsr - bicubic:.2f} dB more than bicubic.\n"
         f"ResNet reads {summary['digits_accuracy']:.1%} of digits it has not seen.\n"
-        f"Horovod and hvd_ext gave the same losses and figures to the last bit.\n"
+        f"Horovod and hvd_ext gave the same losses and metrics to the last bit.\n"
         f"Picture: {output}/upscaled.png    Tables: {output}/comparison_*.txt\n"
-        f"All figures, with their spread: {output}/summary.json\n"
+        f"All numbers, with their spread: {output}/summary.json\n"
         f"Next: hvprof report {output}/recordings/edsr_hvd_ext/1"
     )
 

@@ -1,1 +1,1 @@
-"""What recording costs."""
+"""Cost of recording."""

@@ -1,11 +1,11 @@
 """What does recording cost? A call, with it an exchange of ResNet-50's gradients, and a step.
 
 A call: 8 bytes by MPI_Allreduce on one rank, in a loop of C (through mpi4py the call itself
-would hide what is measured), with and without the recorder in turns, each in a process of
-its own; in processor time, so that what else the machine does is not in it. The exchange:
+would hide the cost), with and without the recorder, alternating, each in a separate
+process; in processor time, which excludes other work of the machine. The exchange:
 ResNet-50's 161 gradients, one MPI_Allreduce each, on two ranks without the recorder. 161
 calls more would be lost in the noise of some 100 ms; so `overhead_percent` is what they cost
-by the first measurement, over the second. A step: four regions and its end, on a thread beside
+by the first measurement, over the second. A step: four regions and its end, on a thread next to
 one that communicates, as a training's; without the recorder there is nothing to be called. To
 it come the hooks that hand ResNet-50's gradients over, which are timed in one step of 16.
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Figures(NamedTuple):
-    """Of a round of the loop; and by how much the process grew in all of them."""
+    """Time of a round of the loop, and the growth of the process over all rounds."""
 
     time_us: float
     processor_us: float
@@ -171,7 +171,7 @@ class _Programs:
 
 
 def _measure(programs: _Programs, calls: int, steps: int, samples: int) -> dict[str, list[float]]:
-    """Samples of each kind in turns, so that what disturbs one disturbs all."""
+    """Samples of each kind, interleaved, so that a disturbance affects all."""
     found: dict[str, list[float]] = defaultdict(list)
     console = Console(stderr=True)
     for sample in range(1, samples + 1):
@@ -186,7 +186,7 @@ def _measure(programs: _Programs, calls: int, steps: int, samples: int) -> dict[
 
 
 def _hooks_us(gradients: int) -> float:
-    """What their timing adds to hooks that do nothing, in microseconds of a step."""
+    """Cost of timing hooks that do nothing, in microseconds of a step."""
 
     def hook(timed: bool) -> None:
         if timed:

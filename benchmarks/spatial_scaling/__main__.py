@@ -2,9 +2,9 @@
 
 Each case is a network trained on one sample, by ranks of one thread each. Efficiency is
 the step of one rank alone over n times the step of n ranks that share the sample; both
-are timed in one run, in turns, after their losses were seen to agree. `busy` is the same
-with all ranks working on samples of their own in place of one alone: what it lies above
-the efficiency is what ranks take from each other as it is (caches, memory, clock speed).
+are timed in one run, interleaved, after a check that their losses agree. `busy` is the same
+with each rank on its own sample in place of one rank alone: its excess over the efficiency
+is contention that ranks have without a split (caches, memory, clock speed).
 `alike` is the same with one rank alone that computes with the layers of split models: they
 take other kernels than torch's where those are faster, which is not splitting's doing.
 

@@ -1,4 +1,4 @@
-"""What each rank of benchmarks.spatial_scaling does: times training steps, or finds their peak."""
+"""A rank of benchmarks.spatial_scaling: times training steps, or finds their peak memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed import timing
 
 
 def step_times(name: str, rounds: int) -> dict[str, Any]:
-    """Seconds of each way to train the case, in turns, once their losses agree."""
+    """Seconds of each way to train the case, interleaved, once their losses agree."""
     import hvd_ext.torch as hvd
 
     hvd.init()

@@ -1,19 +1,19 @@
-"""A whole training step: hvd_ext, Horovod as it comes and set by hand, DDP, and no exchange.
+"""A whole training step: hvd_ext, Horovod with defaults and tuned, DDP, and no exchange.
 
-Every arm is a job of its own, and the jobs of a model take turns; the others are stopped
+Every configuration is a separate job, and the jobs of a model alternate; the others are stopped
 meanwhile. All train the same network from the same weights on the same samples, and those that
 exchange gradients have to get the same losses.
 
     alone            no exchange: all ranks train at once, each for itself. The limit.
     alone_together   alone, with a barrier after each step, where ranks wait for the slowest
-    horovod          Horovod as it comes
+    horovod          Horovod with its defaults
     horovod_by_hand  Horovod as an expert sets it: Open MPI yields the core while it waits, freed
                      memory is kept, and of six pairs of cycle time and fusion threshold the best
                      is found first
     ddp              torch's DistributedDataParallel on Gloo, gradients in its buckets; freed
                      memory is kept
     ddp_zero         the same with ZeroRedundancyOptimizer
-    hvd_ext          import hvd_ext.torch as hvd, and nothing set by hand
+    hvd_ext          import hvd_ext.torch as hvd, without settings
     hvd_ext_sharded  the same with DistributedOptimizer(..., sharded=True)
 
 A step's time is from the end of one to the end of the next. Peak memory is the most that a rank
@@ -36,7 +36,7 @@ from benchmarks import harness
 from benchmarks.training_step import figures, report
 from benchmarks.training_step.cases import CASES
 from hvd_ext.cli import at_least, output_file, progress
-from hvd_ext.memory import VARIABLES as KEPT
+from hvd_ext.freed_memory import VARIABLES as KEPT
 from testbed import ranks, turns
 
 # hvd_ext has found its layout of buckets, and the network its allocator's sizes.
@@ -68,13 +68,13 @@ class Arm:
 
     exchange: str
     variables: Mapping[str, str] = field(default_factory=dict)
-    memory: str = "kept by hand"
+    memory: str = "kept by variables"
 
 
 ARMS = {
     "alone": Arm("none", KEPT),
     "alone_together": Arm("barrier", {**KEPT, **_YIELDING}),
-    "horovod": Arm("horovod", memory="as it comes"),
+    "horovod": Arm("horovod", memory="default"),
     "horovod_by_hand": Arm("horovod", {**KEPT, **_YIELDING}),
     "ddp": Arm("ddp", KEPT),
     "ddp_zero": Arm("ddp_zero", KEPT),
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Comparison:
-    """A model's arms, in turns."""
+    """A model's configurations, interleaved."""
 
     def __init__(self, model: str, size: int, steps: int) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""What benchmarks.training_step trains: networks, their samples, and plain optimizers."""
+"""Cases of benchmarks.training_step: networks, their samples, and plain optimizers."""
 
 from __future__ import annotations
 

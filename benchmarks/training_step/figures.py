@@ -1,4 +1,4 @@
-"""What the answers of benchmarks.training_step's ranks come to."""
+"""Results from the answers of benchmarks.training_step's ranks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def of_arms(answers: Mapping[str, Turns]) -> dict[str, Any]:
 
 
 def step_times_ms(turn: Sequence[Answer]) -> list[float]:
-    """Of the steps of a turn that were over while every rank was still at work."""
+    """Times of the steps of a turn that ended while every rank was still at work."""
     until_s = min(answer["marks_s"][-1][-1] for answer in turn)
     times_ms = []
     for answer in turn:
@@ -89,7 +89,7 @@ def _of_arm(turns: Turns) -> dict[str, Any]:
 
 
 def _made_of(answers: Sequence[Answer]) -> dict[str, Any]:
-    """What a step of a rank is made of: phases, by the median; what threads used, on average."""
+    """Parts of a rank's step: phases, by the median; CPU time of threads, on average."""
     phases_ms: dict[str, list[float]] = {"forward": [], "backward": [], "update": []}
     used: dict[str, dict[str, float]] = {}
     steps = sum(len(answer["marks_s"]) for answer in answers)
@@ -141,7 +141,7 @@ def _compared_losses(answers: Mapping[str, Turns]) -> dict[str, dict[str, Any]]:
 
 
 def _losses(turns: Turns) -> list[list[float]]:
-    """Of each rank, from the first step on."""
+    """Values of each rank, from the first step on."""
     return [a["losses"] for a in sorted(turns[-1], key=lambda answer: int(answer["rank"]))]
 
 

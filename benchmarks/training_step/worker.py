@@ -1,4 +1,4 @@
-"""What each rank of benchmarks.training_step does: trains, a turn at a time, and keeps account."""
+"""A rank of benchmarks.training_step: trains, a turn at a time, and records its times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCHES = 4
 
 
 def work(model: str, exchange: str) -> None:
-    """Be a rank that trains a model with an exchange, when told to."""
+    """Be a rank that trains a model with an exchange, on request."""
     turns.take_turns(lambda: _Rank(model, exchange).train)
 
 
@@ -91,7 +91,7 @@ class _Rank:
 
 
 def _state_bytes(optimizer: Any) -> int:
-    """What an optimizer keeps besides parameters and gradients, on this rank."""
+    """Bytes of an optimizer besides parameters and gradients, on this rank."""
     # ZeroRedundancyOptimizer's is that of the one it holds; hvd_ext's sharded one says it.
     holder = getattr(optimizer, "optim", optimizer)
     return sum(map(_bytes_in, getattr(holder, "own_state", holder.state).values()))

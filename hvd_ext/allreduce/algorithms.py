@@ -1,8 +1,8 @@
-"""The one list of allreduce algorithms: table, cost model, tests and benchmarks share it.
+"""The one list of allreduce algorithms: table, tests and benchmarks share it.
 
-An algorithm is a file of this folder that holds `allreduce(comm, buffer, operation)` and,
-but for the MPI library's own, `cost(size, message_bytes)`. It is imported on use, as a
-table is also read where there is neither MPI nor numpy.
+An algorithm is a file of this folder that holds `allreduce(comm, buffer, operation)`. It is
+imported on use, as a table is also read where there is neither MPI nor numpy. Its cost formula,
+which the profiler and the simulator read too, stands in hvd_ext/allreduce_work.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.allreduce.operations import Array, Operation
-    from hvd_ext.allreduce.work import Work
 
     Algorithm = Callable[["MPI.Comm", Array, Operation], None]
-    Cost = Callable[[int, float], Work]
 
 NATIVE = "native"
 ALGORITHMS = (
@@ -37,13 +35,6 @@ SHARED_MEMORY = "shared_memory"
 
 @functools.cache
 def implementation(name: str) -> Algorithm:
-    """What reduces by the algorithm `name`, one of ALGORITHMS."""
+    """The function that reduces by the algorithm `name`, one of ALGORITHMS."""
     reduce: Algorithm = importlib.import_module(f"hvd_ext.allreduce.{name}").allreduce
     return reduce
-
-
-@functools.cache
-def cost(name: str) -> Cost:
-    """What the algorithm `name`, one of ALGORITHMS but the library's own, has to do."""
-    formula: Cost = importlib.import_module(f"hvd_ext.allreduce.{name}").cost
-    return formula

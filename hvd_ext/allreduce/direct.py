@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from hvd_ext.allreduce.operations import Array, Operation
 from hvd_ext.allreduce.segments import TAG, scratch, wait
-from hvd_ext.allreduce.work import Work
 from hvd_ext.units import KIB, MIB
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ UNDER_WAY = 2  # pieces at once: memory that holds so many may serve all of them
 
 
 class Wire(Protocol):
-    """What travels in a direct exchange. Each rank owns a chunk of each piece.
+    """The parts of a message in a direct exchange. Each rank owns a chunk of each piece.
 
     Two pieces are under way at once: `add` has taken all of a piece before `outgoing` is asked
     for the second one after it.
@@ -158,9 +157,3 @@ class _Plain:
 
     def _own(self, piece: int) -> Array:
         return self._chunks[piece][self._rank]
-
-
-def cost(size: int, message_bytes: float) -> Work:
-    """2 (p-1) a + 2 (p-1)/p n b + (p-1)/p n g."""
-    share = (size - 1) / size * message_bytes
-    return Work(2 * (size - 1), 2 * share, share)

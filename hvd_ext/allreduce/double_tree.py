@@ -1,4 +1,4 @@
-"""Double binary tree: each half of the message goes up and down a tree of its own.
+"""Double binary tree: each half of the message goes up and down a separate tree.
 
 A rank that has children in one tree has none in the other, so that every rank both
 sends and receives at full speed; segments follow one another through the trees
@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hvd_ext.allreduce.operations import Array, Operation
-from hvd_ext.allreduce.segments import SEGMENT_BYTES, scratch
-from hvd_ext.allreduce.work import Work
+from hvd_ext.allreduce.segments import scratch
+from hvd_ext.allreduce_work import SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -156,21 +156,3 @@ def _parent(place: int, size: int) -> int | None:
     step = place & -place
     upper = (place - step) | (2 * step)
     return upper if upper < size else place - step
-
-
-def cost(size: int, message_bytes: float) -> Work:
-    """2 lg p a + 2 n b + n g, and what filling the pipeline takes.
-
-    With segments of s bytes, the O(sqrt(n b a lg p)) of the best s is a for each
-    further segment, and lg p segments to send and to combine until the first is through.
-    """
-    if size == 1:
-        return Work(0, 0, 0)
-    depth = (size - 1).bit_length()
-    segments = max(1, -(-message_bytes // (2 * SEGMENT_BYTES)))
-    filling = (depth - 1) * message_bytes / (2 * segments)
-    return Work(
-        2 * depth + 2 * (segments - 1),
-        2 * message_bytes + 2 * filling,
-        message_bytes + filling,
-    )

@@ -1,6 +1,6 @@
 """Any number of ranks as a power of two: the ranks beyond it hand their data to a partner.
 
-What that costs is a message of n bytes in and one back, and one reduction of n bytes.
+The cost is a message of n bytes in and one back, and one reduction of n bytes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 def largest_power_of_two(size: int) -> int:
     """The largest power of two that is at most `size`: ranks below it do the work."""
     return 1 << (size.bit_length() - 1)
-
-
-def rounds(size: int) -> tuple[int, int]:
-    """Of a doubling or halving: floor(lg p), and 1 more for folding if p is not a power of two."""
-    count = size.bit_length() - 1
-    return count, int(size != 1 << count)
 
 
 def fold(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:

@@ -116,7 +116,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _together(world: MPI.Comm, read: Callable[[], T]) -> T:
-    """What rank 0 reads, on all ranks; its error ends all of them, and is printed once."""
+    """The table that rank 0 reads, on all ranks; its error is printed once and ends all ranks."""
     found: T | None = None
     error: HvdExtError | SystemExit | None = None
     if world.rank == 0:
@@ -154,7 +154,7 @@ def _contenders(
 def _time_all(
     world: MPI.Comm, comm: MPI.Comm, calls: Mapping[str, Call], buffer: Array, rounds: int
 ) -> dict[str, list[float]]:
-    """Time all algorithms on `buffer`, in turns; the same figures on every rank."""
+    """Time all algorithms on `buffer`, interleaved; the same results on every rank."""
     repeats: dict[str, int] = {}
     with tuning():
         for name, call in calls.items():

@@ -1,7 +1,7 @@
 """An allreduce that repeats, planned once: its ranks, buffer, operation and algorithm.
 
-What a call would otherwise decide each time is decided when it is planned, so that a
-call costs what its algorithm costs (MPI-4: a persistent collective, MPI_Allreduce_init).
+Planning makes the decisions that each call would otherwise make, so that a call costs
+no more than its algorithm (MPI-4: a persistent collective, MPI_Allreduce_init).
 `allreduce` is for one that does not repeat.
 """
 
@@ -45,10 +45,18 @@ def allreduce(
     *,
     table: Table = BUILT_IN,
 ) -> None:
-    """Reduce `buffer` once, in place, by the algorithm that the table names for its size.
+    """Reduce a buffer once, in place, by the algorithm that the table names for its size.
 
-    Args and Raises are those of PersistentAllreduce. Nothing is set up, so that ranks that
-    share memory take the MPI library's own.
+    Nothing is set up, so that ranks that share memory use the MPI library's own. A collective.
+
+    Args:
+        topology: the ranks, and how they share nodes.
+        buffer: 1-D array, as of PersistentAllreduce.
+        operation_name: "sum", "average", "min", "max" or "product".
+        table: chooses the algorithm.
+
+    Raises:
+        UsageError: an unknown operation, or an average of integers.
     """
     dtype_class = dtype_class_of(buffer)
     ranks = topology.node.size
@@ -132,9 +140,22 @@ class PersistentAllreduce:
         algorithm: str | None = None,
         table: Table | None = None,
     ) -> PersistentAllreduce:
-        """Plan the reduction of memory that the node's ranks share; it is in `buffer`.
+        """Plan the reduction of memory that the node's ranks share; a collective.
 
-        Args and Raises are those of PersistentAllreduce, but WindowError may always be raised.
+        Args:
+            topology: the ranks, and how they share nodes.
+            count: elements of `buffer`, which is allocated here.
+            dtype: name of their type, such as "float32" or "bfloat16".
+            operation: "sum", "average", "min", "max" or "product".
+            algorithm: overrides the table.
+            table: chooses the algorithm; by default the one of the job.
+
+        Returns:
+            The planned allreduce; write to its `buffer` and call it.
+
+        Raises:
+            UsageError: an unknown dtype, operation or algorithm.
+            WindowError: the ranks of a node cannot share memory.
         """
         if dtype not in DTYPES:
             raise UsageError(f"dtype {dtype!r}: use one of {', '.join(DTYPES)}")
@@ -162,8 +183,8 @@ class PersistentAllreduce:
     def start(self) -> None:
         """Begin to reduce the buffer, in the background; leave it alone until `wait`.
 
-        What is started goes on a thread and a communicator of its own, one after the
-        other in the order of the starts, which is the same on every rank.
+        Started calls run on a separate thread and communicator, one after the other in
+        the order of the starts, which is the same on every rank.
         """
         self._check_idle()
         background = self._topology.keep(_Background)

@@ -53,8 +53,8 @@ def prepare(
         comm: the ranks.
         buffer: 1-D, contiguous and writable; the same count on every rank.
         operation: one of OPERATIONS.
-        dtype: what the buffer holds, where numpy cannot tell: "bfloat16", of which the
-            bits lie in an array of uint16.
+        dtype: type of the elements where numpy has none: "bfloat16", whose bits
+        lie in an array of uint16.
 
     Raises:
         UsageError: one of these is not supported.

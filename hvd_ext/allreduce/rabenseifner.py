@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hvd_ext.allreduce.folding import fold, largest_power_of_two, rounds, unfold
+from hvd_ext.allreduce.folding import fold, largest_power_of_two, unfold
 from hvd_ext.allreduce.operations import Array, Operation
 from hvd_ext.allreduce.segments import transfer, transfer_and_combine
-from hvd_ext.allreduce.work import Work
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -52,17 +51,3 @@ def _reduce_core(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
         theirs = buffer[end:last] if rank < partner else buffer[first:begin]
         transfer(comm, buffer[begin:end], partner, theirs, partner)
         begin, end = first, last
-
-
-def cost(size: int, message_bytes: float) -> Work:
-    """2 lg p a + 2 (p-1)/p n b + (p-1)/p n g, and 2 a + 2 n b + n g for other p.
-
-    The halving is among the 2^floor(lg p) ranks that are left after folding.
-    """
-    count, folded = rounds(size)
-    share = (1 - 2.0**-count) * message_bytes
-    return Work(
-        2 * count + 2 * folded,
-        2 * share + 2 * folded * message_bytes,
-        share + folded * message_bytes,
-    )

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hvd_ext.allreduce.folding import fold, largest_power_of_two, rounds, unfold
+from hvd_ext.allreduce.folding import fold, largest_power_of_two, unfold
 from hvd_ext.allreduce.operations import Array, Operation
 from hvd_ext.allreduce.segments import transfer_and_combine
-from hvd_ext.allreduce.work import Work
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,13 +30,3 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
         transfer_and_combine(comm, buffer, partner, buffer, partner, operation)
         distance *= 2
     unfold(comm, buffer)
-
-
-def cost(size: int, message_bytes: float) -> Work:
-    """Lg p (a + n b + n g), and 2 a + 2 n b + n g where p is not a power of two."""
-    count, folded = rounds(size)
-    return Work(
-        count + 2 * folded,
-        (count + 2 * folded) * message_bytes,
-        (count + folded) * message_bytes,
-    )

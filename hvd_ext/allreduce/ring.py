@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hvd_ext.allreduce.operations import Array, Operation
-from hvd_ext.allreduce.segments import SEGMENT_BYTES, TAG, scratch, wait
-from hvd_ext.allreduce.work import Work
+from hvd_ext.allreduce.segments import TAG, scratch, wait
+from hvd_ext.allreduce_work import SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -80,9 +80,3 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
             arrivals.append(receive_result(unit + _AHEAD))
     for request in sends[units:]:
         wait(request)
-
-
-def cost(size: int, message_bytes: float) -> Work:
-    """2 (p-1) a + 2 (p-1)/p n b + (p-1)/p n g."""
-    share = (size - 1) / size * message_bytes
-    return Work(2 * (size - 1), 2 * share, share)

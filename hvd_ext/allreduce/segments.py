@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.allreduce.operations import Array, Operation
-from hvd_ext.units import GIB, KIB
+from hvd_ext.allreduce_work import SEGMENT_BYTES
+from hvd_ext.units import GIB
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# A segment and its scratch fit in a core's second-level cache.
-SEGMENT_BYTES = 256 * KIB
 # MPI counts with an int, and libraries compute bytes with one.
 MOST_BYTES = GIB
 TAG = 1
@@ -51,7 +50,7 @@ def wait(request: MPI.Request) -> None:
     """Wait for one of many transfers that are under way.
 
     MPI's own wait would keep the core busy, which the network stack, other ranks' sums and
-    the training may need; the transfers go on without this thread.
+    the training may need; the transfers continue without this thread.
     """
     for _ in range(_TESTS):
         if request.Test():

@@ -3,8 +3,10 @@
 A buffer in the window is reduced where it lies, each rank its shard. One that lies
 elsewhere goes through the window: a short one in one shot (every rank puts its part there
 and combines all parts itself), a longer one in two, piece by piece (reduce-scatter, then
-allgather).
-Time: 2 (k-1) a + (k-1)/k n (2 b + g), where a and b are those of a memory copy.
+allgather). Only peers' shards are copied there; results are written to the buffer and to
+peers' windows, from where each rank copies them.
+Time: 2 (k-1) a + (k-1)/k n (2 b + g), where a and b are those of a memory copy; for a buffer
+elsewhere 4 b instead of 2 b.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class SharedMemoryExchange:
         if window is not None and buffer.nbytes > _SHORTEST_IN_PLACE:
             planned = window.plan(0, buffer.size, dtype, scale, local=True, operation=operation)
         else:
-            window = NodeWindow(topology.node, staging_bytes(buffer.nbytes))
+            window = NodeWindow(topology.node, staging_bytes(buffer.nbytes, topology.node.size))
             planned = window.plan_staged(dtype, buffer.size, operation, scale)
             address = buffer.ctypes.data
         self._window = window

@@ -66,7 +66,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, the first that matches counts; `source` says where they come from."""
+    """Names an algorithm for each message.
+
+    Attributes:
+        rows: the first that matches counts.
+        source: name of the file, for errors and reasons.
+    """
 
     rows: tuple[Row, ...]
     source: str
@@ -83,7 +88,15 @@ class Table:
         message_bytes: int,
         dtype_class: str = "float",
     ) -> str:
-        """Name the algorithm for a message of `message_bytes` per rank."""
+        """The name of the algorithm for a message.
+
+        Args:
+            nodes: of the job.
+            ranks_per_node: the same on each node.
+            memory: "arena": shared by the ranks of a node; "host": any other array.
+            message_bytes: of a rank.
+            dtype_class: "float", "half" or "integer".
+        """
         situation = (nodes, ranks_per_node, memory, dtype_class)
         found = self._found.get(situation)
         if found is None:
@@ -101,7 +114,7 @@ class Table:
         message_bytes: int,
         dtype_class: str = "float",
     ) -> str:
-        """Say which algorithm a message takes, why, and what the runner-up costs."""
+        """The choice, its reason, and the runner-up's time. Args are those of `choose`."""
         choice = self.choose(nodes, ranks_per_node, memory, message_bytes, dtype_class)
         number = self._find(nodes, ranks_per_node, memory, dtype_class)
         if number is None:
@@ -125,7 +138,7 @@ class Table:
 
 
 def _evidence(row: Row, choice: str, message_bytes: int) -> str:
-    """What was measured nearest below this size (or at the least one): a clause, or ""."""
+    """The measurement nearest below this size (or at the least one): a clause, or ""."""
     if not row.measured_us:
         return ""
     sizes = [size for size, _ in row.measured_us]
@@ -170,17 +183,17 @@ _INTEL = Table(
 
 
 def built_in(library: str) -> Table:
-    """What is used where no table was measured, by what MPI_Get_library_version says."""
+    """The table in use where none was measured, by the text of MPI_Get_library_version."""
     return _INTEL if library.startswith("Intel") else BUILT_IN
 
 
 def load(path: Path) -> Table:
-    """Read a table from JSON.
+    """The table in a JSON file, which is its source.
 
-    The file holds {"version": 1, "rows": [{"nodes", "ranks_per_node", "memory",
-    "choices": [[least_bytes, algorithm], ...]}, ...]}; a row may also have a
-    "dtype_class", "measured_us": [[message_bytes, {algorithm: us}], ...], and "simulated",
-    the platform of times that were simulated.
+    Args:
+        path: holds {"version": 1, "rows": [{"nodes", "ranks_per_node", "memory",
+            "choices": [[least_bytes, algorithm], ...]}, ...]}; a row may also have "simulated",
+            "dtype_class", and "measured_us": [[message_bytes, {algorithm: us}], ...].
 
     Raises:
         UsageError: names the file, the line, the row and the rule that it breaks.

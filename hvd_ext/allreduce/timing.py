@@ -65,7 +65,7 @@ def repeats_for(world: MPI.Comm, call: Call, least_s: float, most: int) -> tuple
 def interleave(
     world: MPI.Comm, calls: Mapping[str, Call], repeats: Mapping[str, int], rounds: int
 ) -> dict[str, list[float]]:
-    """Samples in s of each call, taken in turns, so that what disturbs one disturbs all."""
+    """Samples in s of each call, interleaved, so that a disturbance affects all calls."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.allreduce.operations import Array, Operation
 from hvd_ext.allreduce.segments import transfer, transfer_and_combine
-from hvd_ext.allreduce.work import Work
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -46,9 +45,3 @@ def family(rank: int, size: int) -> tuple[int | None, list[int]]:
             children.append(rank + distance)
         distance *= 2
     return None, children
-
-
-def cost(size: int, message_bytes: float) -> Work:
-    """ceil(lg p) (2 a + 2 n b + n g)."""
-    depth = (size - 1).bit_length()
-    return Work(2 * depth, 2 * depth * message_bytes, depth * message_bytes)

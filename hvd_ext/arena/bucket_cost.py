@@ -1,4 +1,4 @@
-"""What the exchange of a bucket takes on this job's nodes, ranks and links."""
+"""Time of the exchange of a bucket on this job's nodes, ranks and links."""
 
 from __future__ import annotations
 

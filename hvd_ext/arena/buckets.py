@@ -28,7 +28,7 @@ _LEAST_CAP_BYTES = 8 * MIB
 
 @dataclass(frozen=True, slots=True)
 class BucketCost:
-    """What the exchange of a bucket takes, as measured.
+    """Measured time of the exchange of a bucket.
 
     Attributes:
         latency_s: of the shortest one.

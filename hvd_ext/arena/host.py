@@ -194,7 +194,7 @@ class HostArena:
 
     @property
     def shards(self) -> list[tuple[int, int]]:
-        """Of each bucket, the part [begin, end) in bytes that this rank reduces."""
+        """The part [begin, end) of each bucket, in bytes, that this rank reduces."""
         return [exchange.shard_bytes for exchange in self._exchanges]
 
     def drain(self) -> list[Array | None]:

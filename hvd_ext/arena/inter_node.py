@@ -1,6 +1,6 @@
 """Between the nodes: shards travel while the next buckets are reduced within.
 
-Each channel is a thread with a communicator of its own, so that one bucket's sums and
+Each channel is a thread with its own communicator, so that one bucket's sums and
 latencies hide behind another's transfer. Shards of float32 may travel in a format of fewer
 bytes; those of 16-bit floats travel as they are.
 """

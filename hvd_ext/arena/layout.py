@@ -13,7 +13,7 @@ from hvd_ext.shm.layout import align_up
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """What a layout needs to know of a parameter.
+    """The facts of a parameter that a layout needs.
 
     Attributes:
         name: unique among the parameters of an optimizer.
@@ -32,7 +32,7 @@ class ParameterSpec:
 
     @property
     def padded_bytes(self) -> int:
-        """What it takes in the arena: whole cache lines."""
+        """Bytes in the arena: whole cache lines."""
         return align_up(self.count * DTYPES[self.dtype].item_bytes)
 
 
@@ -80,7 +80,7 @@ def layout_by_size(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> La
     """Lay out gradients, last parameter first, as backward mostly makes them ready.
 
     A bucket is closed when the next gradient has another dtype or would make it
-    larger than `bucket_bytes`; a gradient larger than that is a bucket of its own.
+    larger than `bucket_bytes`; a gradient larger than that has its own bucket.
     """
     groups: list[list[int]] = []
     filled = 0

@@ -1,4 +1,4 @@
-"""What a reducer needs of an arena, wherever its memory is."""
+"""The interface that a reducer needs of an arena, wherever its memory is."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A rank keeps the sums of its shard of each bucket, updates the parameters that belong to
 them, and writes those into the memory of the node's other ranks: stage 1 of ZeRO
-(Rajbhandari et al., SC 2020) within a node. Every rank has parameters of its own, which
+(Rajbhandari et al., SC 2020) within a node. Every rank has its own parameters, which
 the others write to only while all of them are in `give_parameters`, or have allowed it.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ShardedArena(HostArena):
-    """A HostArena whose `finish` leaves each rank the sums of its own shards alone.
+    """A HostArena whose `finish` leaves each rank only the sums of that rank's shards.
 
     Attributes:
         parameters: this rank's parameters as an array of uint8, each at the offset of its

@@ -44,7 +44,7 @@ log = logging.getLogger("hvd_ext")
 
 
 class Exchange:
-    """What `attach` returns: the exchange of one DDP model's gradients."""
+    """The result of `attach`: the exchange of one DDP model's gradients."""
 
     def __init__(
         self, topology: Topology, group: dist.ProcessGroup, format: Format, timeout_s: float
@@ -217,7 +217,7 @@ class Exchange:
             dist.all_reduce(buffer.div_(size), group=self._group)
 
     def _ask(self, mine: T) -> list[T]:
-        """What each rank says; collective.
+        """The statement of each rank; collective.
 
         Raises:
             StallError: ranks did not reach this in time; names them.

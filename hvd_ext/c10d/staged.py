@@ -1,7 +1,7 @@
 """Collectives of memory that lies anywhere, through a window of the node's ranks, piece by piece.
 
 Nothing is planned for an address or a length, so ranks whose allocators differ stay in step.
-Pieces go into two places in turn: who is ready with one has read what lay in the other place.
+Pieces alternate between two places: a rank that is ready with one has read the other.
 """
 
 from __future__ import annotations

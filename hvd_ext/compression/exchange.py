@@ -1,7 +1,7 @@
 """A share's sum over the nodes, in a format of fewer bytes: the same bits on every node.
 
-The exchange is `direct`'s. What each node has is encoded once, its owner adds what all
-nodes sent, its own included, in their order in float32, encodes the sum once, and everybody
+The exchange is `direct`'s. Each node encodes its copy of a chunk once. The chunk's owner adds
+the copies of all nodes in their order in float32 and encodes the sum once, and everybody
 decodes that: two roundings, whatever the number of nodes.
 """
 
@@ -92,7 +92,7 @@ def _plan(count: int, size: int, runs: Sequence[tuple[int, int, Format]]) -> lis
 
 
 class _Wire(ABC):
-    """What both have: messages that arrive, and the sum of this rank's chunk in float32."""
+    """Common to both: messages that arrive, and the sum of this rank's chunk in float32."""
 
     def __init__(self, rank: int, messages: list[list[Message]]) -> None:
         self._rank, self._messages = rank, messages

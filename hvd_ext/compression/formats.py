@@ -42,8 +42,8 @@ INT8 = Format(
     "int8",
     3,
     True,
-    f"1 byte an element and 4 for every {BLOCK}; what is rounded away is sent in the next step; "
-    "parameters of one dimension as they are",
+    f"1 byte an element and 4 for every {BLOCK}; rounding errors are added to the next step; "
+    "parameters of one dimension unchanged",
 )
 FORMATS = {f.name: f for f in (NONE, BF16, FP16, INT8)}
 # What "auto" chooses from: the least lossy first.
@@ -51,7 +51,13 @@ CANDIDATES = (NONE, BF16, INT8)
 
 
 def powersgd(rank: int = 4) -> Format:
-    """Matrices as two factors of that rank, of which one travels in each step.
+    """PowerSGD: matrices as two factors of low rank, one of which is sent in each step.
+
+    Args:
+        rank: of the factors, at least 1.
+
+    Returns:
+        The format, for `compression=`.
 
     Raises:
         UsageError: a rank out of its range.
@@ -59,8 +65,8 @@ def powersgd(rank: int = 4) -> Format:
     if not isinstance(rank, int) or not 1 <= rank <= _MOST_RANK:
         raise UsageError(f"powersgd: rank={rank!r}: give a whole number from 1 to {_MOST_RANK}")
     about = (
-        f"matrices as factors of rank {rank}, one of them in each step; what they leave out is "
-        "sent in later steps; parameters of one dimension as they are"
+        f"matrices as factors of rank {rank}, one of them in each step; the remainder is "
+        "added to later steps; parameters of one dimension unchanged"
     )
     return Format(f"{_POWERSGD}:rank={rank}", 0, True, about, rank)
 
@@ -85,7 +91,7 @@ def parse(text: str) -> Format | None:
 
 
 def wire_bytes(format: Format, counts: list[tuple[int, int]]) -> float:
-    """What one copy of these gradients is in a message, on average over steps.
+    """Bytes of one copy of these gradients in a message, on average over steps.
 
     Args:
         format: of float32.

@@ -2,8 +2,8 @@
 
 After Vogels et al., NeurIPS 2019, in the authors' later form with one allreduce a step: in even
 steps the left factor is kept, made orthonormal, and the right one is summed over the nodes; in
-odd steps the other way round. So each goes on from what the other found (warm start). What
-the product leaves out of a node's share is kept, and is part of its next share.
+odd steps the other way round. So each starts from the other's result (warm start). The
+part of a node's share that the product leaves out is kept, and added to its next share.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LowRank:
 
     @property
     def message_bytes(self) -> float:
-        """What one copy of the share is in a message, on average."""
+        """Bytes of one copy of the share in a message, on average."""
         return sum(message.nbytes for message in self._messages) / 2
 
     def restart(self) -> None:
@@ -143,7 +143,7 @@ class LowRank:
 def _outside(
     elements: Sequence[tuple[int, int]], matrices: Sequence[Matrix]
 ) -> list[tuple[int, int]]:
-    """What of the elements lies in no matrix."""
+    """The elements that lie in no matrix."""
     found = []
     taken = iter(matrices)
     matrix = next(taken, None)

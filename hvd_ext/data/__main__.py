@@ -71,15 +71,24 @@ def parser() -> argparse.ArgumentParser:
     )
     cli = command("unpack", "write images as files, and arrays as .npy files")
     cli.add_argument("file", type=Path, metavar="FILE")
-    cli.add_argument("folder", type=Path, metavar="DIR", help="gets them")
+    cli.add_argument("folder", type=Path, metavar="DIR", help="output folder")
     cli = command("plan", "say what a file needs on some nodes, and how to read it there")
     cli.add_argument("file", type=Path, metavar="FILE")
-    cli.add_argument("--nodes", type=at_least(1), default=1, metavar="N", help="of the job (1)")
     cli.add_argument(
-        "--memory", type=size_bytes, metavar="SIZE", help="that a node has free (as this one has)"
+        "--nodes", type=at_least(1), default=1, metavar="N", help="number of nodes (default: 1)"
     )
     cli.add_argument(
-        "--disk", type=size_bytes, default=0, metavar="SIZE", help="that a node's own disk has free"
+        "--memory",
+        type=size_bytes,
+        metavar="SIZE",
+        help="free memory of a node (default: this node's)",
+    )
+    cli.add_argument(
+        "--disk",
+        type=size_bytes,
+        default=0,
+        metavar="SIZE",
+        help="free space on a node's local disk (default: 0)",
     )
     return top
 
@@ -128,7 +137,7 @@ def _show_plan(told: dict[str, Any], nodes: int) -> None:
 
 
 def describe(file: PackedFile) -> dict[str, Any]:
-    """What a file holds, in plain values."""
+    """The contents of a file, in plain values."""
     lengths = file.tables.places[:, 1]
     return {
         "file": str(file.path),

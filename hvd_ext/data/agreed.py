@@ -1,4 +1,4 @@
-"""What one rank cannot do, no rank does."""
+"""Actions that all ranks take together, or none: one rank's error is every rank's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def agreed(comm: MPI.Comm | None) -> Iterator[None]:
 
 
 def require_threads(comm: MPI.Comm, what: str) -> None:
-    """See that MPI may be called on a thread beside training.
+    """See that MPI may be called on a thread next to training.
 
     Raises:
         HvdExtError: it may not; `what` needs it to exchange samples while a model trains.

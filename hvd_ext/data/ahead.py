@@ -14,16 +14,19 @@ R = TypeVar("R")
 def map_ahead(
     function: Callable[[T], R], batches: Iterable[Iterable[T]], *, workers: int, ahead: int
 ) -> Iterator[list[R]]:
-    """Yield the results of each batch of items, in the order of the items.
+    """Work out a function of each item, in batches and ahead of their use.
 
     While one batch is used, those of at most `ahead` later ones are worked out or wait.
-    What the function raises is raised where its batch would be.
+    An error of the function is raised where its batch would be.
 
     Args:
         function: of an item; is called on several threads at once.
         batches: taken as they are needed; may be endless.
         workers: number of threads.
-        ahead: 0: nothing is worked out before its batch is asked for.
+        ahead: batches; 0: nothing is worked out before its batch is asked for.
+
+    Yields:
+        The results of each batch, in the order of the items.
     """
     pool = threads(workers)
     try:
@@ -45,7 +48,7 @@ def in_order(started: Iterable[list[Future[R]]], ahead: int) -> Iterator[list[R]
 
 
 def then(pool: Executor, before: Future[T], function: Callable[[T], R]) -> Future[R]:
-    """What a function makes, on a thread, of a result that may not be there yet.
+    """The result of a function, on a thread, of another result that may not be there yet.
 
     No thread waits for it meanwhile. An error stands for both results.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Dataset(Protocol):
-    """What is loaded: a PackedFile, or anything else with samples by number."""
+    """The data to load: a PackedFile, or anything else with samples by number."""
 
     def __getitem__(self, sample: int) -> Any:
         """A sample; it is called from several threads at once."""
@@ -32,7 +32,7 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a loader has done so far, on this rank.
+    """Counts and times of a loader so far, on this rank.
 
     Attributes:
         samples: handed out.
@@ -50,14 +50,14 @@ class Statistics:
 
 
 class DataLoader:
-    """An endless row of this rank's batches, in the order of a sampler.
+    """An infinite iterator over this rank's batches, in the order of a sampler.
 
     `for batch in loader` ends with the batch that has the epoch's last sample, `next(loader)`
-    never does; both go on where the last one was handed out. Batches do not depend on the
+    never does; both continue after the last batch. Batches do not depend on the
     number of threads, nor, put together, on that of the ranks.
 
     Attributes:
-        store: what keeps the samples, from `start` to `close`, if one was asked for.
+        store: in-memory cache of the samples, from `start` to `close`; None without one.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class DataLoader:
         return self.sampler.steps_left(self._position, self.global_batch)
 
     def __iter__(self) -> Iterator[Any]:
-        """What is left of the epoch."""
+        """The remaining batches of the epoch."""
         for _ in range(len(self)):
             yield next(self)
 
@@ -151,13 +151,16 @@ class DataLoader:
             self._batches = in_order(map(self._begin, steps), self._ahead)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is: behind the last batch that was handed out."""
+        """The resume point: behind the last batch that was handed out."""
         return self.sampler.state(self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on elsewhere, whatever the number of ranks and the batch were there.
+        """Resume from a state, whatever the number of ranks and the batch size were there.
 
-        A store is given up, and its samples are read anew.
+        A store is given up, and its samples are read again.
+
+        Args:
+            state: returned by `state_dict`.
 
         Raises:
             UsageError: the state is of another seed, or of other samples.
@@ -166,7 +169,7 @@ class DataLoader:
         self._position = self.sampler.resume(state)
 
     def statistics(self) -> Statistics:
-        """What was done so far."""
+        """The counts and times so far, of this rank."""
         bytes_read = getattr(self._dataset, "bytes_read", None)
         sent, received = self._exchanged
         if self.store:
@@ -174,7 +177,7 @@ class DataLoader:
         return Statistics(self._samples, self._wait_s, bytes_read, sent, received)
 
     def close(self) -> None:
-        """Forget what was read ahead, and end the threads; the next batch starts them anew.
+        """Drop prefetched samples and end the threads; the next batch starts them again.
 
         Reads that are begun are ended, since other ranks may have a part in them. With a store,
         a collective: what was sent ahead is received, and its memory given back.
@@ -237,7 +240,7 @@ class DataLoader:
 def stack(samples: Sequence[Any]) -> Any:
     """A batch: arrays and numbers stacked along a new first dim, in dicts and tuples as they were.
 
-    What has no numbers, such as bytes, becomes a list.
+    Fields without numbers, such as bytes, become a list.
     """
     first = samples[0]
     if isinstance(first, Mapping):

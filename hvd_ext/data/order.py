@@ -1,10 +1,10 @@
 """Which sample comes when: a function of the seed and the position alone.
 
-The samples of a run form one endless row, whose positions count over all ranks. A step
-takes the next `global_batch` positions, of which each rank has an equal, contiguous
-share; so the row is the same for any number of ranks and any batch, an epoch has each
-sample exactly once, and what a batch leaves of an epoch is the beginning of the next
-batch. Where a run is, is one number: it goes on anywhere, on any ranks.
+The samples of a run form an infinite sequence, whose positions count over all ranks. A step
+takes the next `global_batch` positions, of which each rank has an equal, contiguous share. So
+the sequence is the same for any number of ranks and any batch size, and an epoch has each sample
+exactly once. A batch may end one epoch and begin the next. One integer is the resume point, on
+any machine and any number of ranks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hvd_ext.errors import UsageError
 
 
 class Order:
-    """The row of samples of a run."""
+    """The deterministic order of the samples of a run."""
 
     def __init__(self, samples: int, seed: int, *, shuffle: bool = True, data: str = "") -> None:
-        """Describe a row.
+        """Describe an order.
 
         Args:
-            samples: how many there are; each comes once an epoch.
-            seed: names the row.
-            shuffle: each epoch has an order of its own; otherwise all have that of the samples.
-            data: fingerprint of the samples, so that a run does not go on with others.
+            samples: number of samples; each comes once an epoch.
+            seed: of the order, the same on all ranks.
+            shuffle: whether each epoch has its own order; otherwise all have that of the samples.
+            data: fingerprint of the samples, so that a run does not resume with others.
 
         Raises:
             UsageError: there are no samples.
@@ -41,12 +41,28 @@ class Order:
         self._epochs = lru_cache(maxsize=2)(self._epoch)
 
     def sample(self, position: int) -> int:
-        """The sample at a position."""
+        """The sample at a position.
+
+        Args:
+            position: number of the sample in the run, from 0 on, over all epochs.
+
+        Examples:
+            >>> order = Order(samples=4, seed=1, shuffle=False)
+            >>> order.sample(5)
+            1
+            >>> order.steps_left(position=5, global_batch=2)
+            2
+        """
         epoch, place = divmod(position, self.samples)
         return int(self._epochs(epoch)[place]) if self.shuffle else place
 
     def between(self, first: int, end: int) -> NDArray[np.int64]:
-        """The samples at positions `first` to `end`."""
+        """The samples at consecutive positions, `(end - first,)`.
+
+        Args:
+            first: first position.
+            end: position behind the last one.
+        """
         parts = [
             (self._epochs(epoch) if self.shuffle else np.arange(self.samples))[
                 max(0, first - epoch * self.samples) : end - epoch * self.samples
@@ -56,22 +72,38 @@ class Order:
         return np.concatenate(parts)
 
     def rng(self, position: int) -> np.random.Generator:
-        """Random numbers for whatever changes the sample at a position, such as a cut."""
+        """The random numbers for augmenting the sample at a position, such as a crop.
+
+        Args:
+            position: number of the sample in the run.
+        """
         epoch, place = divmod(position, self.samples)
         # NumPy pads a seed with zeros, so place + 1 keeps apart from the order's seed.
         return np.random.default_rng((self.seed, epoch, place + 1))
 
     def steps_left(self, position: int, global_batch: int) -> int:
-        """Steps until the last sample of the epoch is used; at least 1."""
+        """The steps until the last sample of the epoch is used; at least 1.
+
+        Args:
+            position: of the next sample.
+            global_batch: samples of a step, of all ranks.
+        """
         left = self.samples - position % self.samples
         return -(-left // global_batch)
 
     def state(self, position: int) -> dict[str, Any]:
-        """Plain values that say where a run is, for its checkpoint."""
+        """The resume point as plain values, for a checkpoint.
+
+        Args:
+            position: of the next sample.
+        """
         return {"seed": self.seed, "position": position, "data": self.data}
 
     def resume(self, state: Mapping[str, Any]) -> int:
-        """The position that a state says.
+        """The position in a state.
+
+        Args:
+            state: returned by `state`.
 
         Raises:
             UsageError: it is of another seed, or of other samples.
@@ -93,11 +125,29 @@ class Order:
 
 
 def share(position: int, local_batch: int, rank: int) -> range:
-    """Positions that a rank has of the step at `position`."""
+    """The positions of a rank in the step at `position`.
+
+    Args:
+        position: of the step's first sample.
+        local_batch: samples of each rank.
+        rank: of the job.
+
+    Examples:
+        >>> share(position=100, local_batch=4, rank=1)
+        range(104, 108)
+    """
     first = position + rank * local_batch
     return range(first, first + local_batch)
 
 
 def fingerprint(*parts: object) -> str:
-    """A digest of values whose `repr` says all of them; equal data have equal ones."""
+    """A digest of values; equal data have equal ones.
+
+    Args:
+        parts: values whose `repr` contains all of them.
+
+    Examples:
+        >>> fingerprint("images", 100) == fingerprint("images", 100)
+        True
+    """
     return hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()

@@ -1,4 +1,4 @@
-"""What a data set needs on so many nodes, and which way to read it follows; pure."""
+"""Memory and reads of a data set on a number of nodes, and the best way to read it; pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who takes part in the job, and who is late."""
+"""The ranks of the job, and the ranks that are late."""

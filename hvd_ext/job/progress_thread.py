@@ -1,6 +1,6 @@
 """A thread that communicates while another computes.
 
-Work is done in the order in which it is handed over. Most of it is one call that releases
+Work is done in the order in which it is submitted. Most of it is one call that releases
 the GIL, so that the training thread is not held up.
 """
 
@@ -41,7 +41,7 @@ class ProgressThread:
         return future
 
     def close(self, last: Work = lambda: None) -> Future[None]:
-        """End the thread after the work that was handed over, and `last`; to be called once.
+        """End the thread after the submitted work, and `last`; to be called once.
 
         The result is there when nothing runs on the thread any more. Does not block: the
         garbage collector may call this from any thread.

@@ -1,7 +1,7 @@
 """Nodes and ranks: which ranks share memory, and the private communicators.
 
 Communicators are hvd_ext's own and carry its name, so that its traffic never meets
-the program's and a profiler can tell them apart.
+the program's and a profiler can distinguish them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Topology:
         return self._communicators.borrow(purpose, *parents)
 
     def keep(self, make: Callable[[Topology], T]) -> T:
-        """What `make` makes, once for this topology; it is closed with it.
+        """The result of `make`, made once for this topology and closed with it.
 
         Args:
             make: a class or a function whose result has close().
@@ -69,7 +69,7 @@ class Topology:
         self._kept.clear()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the threads, then free the communicators; collective, for where MPI goes on.
+        """End the threads, then free the communicators; collective, for where MPI stays up.
 
         Where some rank does not arrive within `timeout_s`, they are left to MPI.
         """

@@ -2,7 +2,7 @@
 
 A thread blocked in MPI cannot ask who is missing, so each rank has a second one that
 can: it answers others' questions about how far this rank has come, and asks its own
-once an exchange has lasted too long. Within a node the window's counters tell.
+once an exchange has lasted too long. Within a node the window's counters show it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Watchdog:
 
 
 def _received(question: MPI.Request) -> object:
-    """What a rank asked; None if its message does not arrive, as that rank has ended."""
+    """A rank's question; None if its message does not arrive, as that rank has ended."""
     deadline = time.monotonic() + _QUESTION_WITHIN_S
     with abandoned_on_error([question]):
         while time.monotonic() < deadline:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from hvd_ext.shm.window import load_library
+from hvd_ext.shm.library import load_library
 
 
 def raise_flag(address: int) -> None:

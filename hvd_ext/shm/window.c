@@ -28,20 +28,30 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels.h"
+#include "forms.h"
 
-enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 30, LOOK_AGAIN_NS = 200000000 };
-enum { LINE = 64 };
-enum mark { READY, DONE };
+enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 250, LOOK_AGAIN_NS = 200000000 };
+enum { LINE = 64, PAYLOAD = 56 };
+/* EVEN and ODD: with such a ticket, of which the part lies in the same cache line. */
+enum mark { READY, DONE, EVEN, ODD };
 enum outcome { OVER, TIMED_OUT, DIED, REDUCED };
 
 struct control {
     _Atomic uint64_t reached[2]; /* tickets this rank is ready with, and done with */
     char pad0[48];
     _Atomic uint32_t bell;      /* futex word, rung when what is awaited comes */
-    _Atomic uint64_t awaits[2]; /* the ticket this rank sleeps for; 0: awake */
-    char pad1[40];
+    _Atomic uint64_t awaits[4]; /* the ticket this rank sleeps for; 0: awake */
+    char pad1[24];
+    char token[LINE]; /* of regions.py */
+    struct {
+        _Atomic uint64_t reached;
+        char part[PAYLOAD];
+    } line[2];
 };
+
+static _Atomic uint64_t *mark_of(struct control *c, enum mark mark) {
+    return mark < EVEN ? &c->reached[mark] : &c->line[mark - EVEN].reached;
+}
 
 struct window {
     int32_t rank, size;
@@ -78,7 +88,7 @@ static void futex_wake(_Atomic uint32_t *word) {
 }
 
 static void reach(struct window *w, enum mark mark, uint64_t ticket) {
-    uint64_t before = atomic_exchange(&w->control[w->rank]->reached[mark], ticket);
+    uint64_t before = atomic_exchange(mark_of(w->control[w->rank], mark), ticket);
     for (int r = 0; r < w->size; r++) {
         struct control *peer = w->control[r];
         uint64_t awaited = atomic_load(&peer->awaits[mark]);
@@ -90,13 +100,13 @@ static void reach(struct window *w, enum mark mark, uint64_t ticket) {
 }
 
 static uint64_t reached(const struct window *w, enum mark mark) {
-    return atomic_load(&w->control[w->rank]->reached[mark]);
+    return atomic_load(mark_of(w->control[w->rank], mark));
 }
 
 static int find_missing(struct window *w, enum mark mark, uint64_t ticket) {
     int missing = 0;
     for (int r = 0; r < w->size; r++) {
-        w->missing[r] = atomic_load(&w->control[r]->reached[mark]) < ticket;
+        w->missing[r] = atomic_load(mark_of(w->control[r], mark)) < ticket;
         missing += w->missing[r];
     }
     return missing;
@@ -117,13 +127,13 @@ static int find_dead(struct window *w) {
  * is waited for is gone. */
 static enum outcome wait_for_all(struct window *w, enum mark mark, uint64_t ticket,
                                  double timeout_s) {
-    if (!find_missing(w, mark, ticket)) return OVER;
+    for (int looks = 0; looks < LOOKS_BEFORE_YIELD; looks++)
+        if (!find_missing(w, mark, ticket)) return OVER;
     struct control *own = w->control[w->rank];
     double start = now_s();
-    for (int looks = 0; now_s() - start < 1e-9 * SPIN_NS; looks++) {
+    while (now_s() - start < 1e-9 * SPIN_NS) {
+        sched_yield(); /* Who is waited for may be waiting for this core. */
         if (!find_missing(w, mark, ticket)) return OVER;
-        /* Who is waited for may be waiting for this core. */
-        if (looks > LOOKS_BEFORE_YIELD) sched_yield();
     }
     for (;;) {
         atomic_store(&own->awaits[mark], ticket);
@@ -203,22 +213,63 @@ static int exchange_all(struct window *w, struct exchange *x, uint64_t ticket, d
     return wait_for_all(w, DONE, ticket, timeout_s);
 }
 
+/* Where a rank's part of a short message lies: in two places alternately. Who is ready with
+ * this ticket has read what lay in the other place. The shortest lies beside the ticket, so that
+ * one cache line goes from each rank to each other. */
+static char *part_of(const struct window *w, const struct exchange *x, int rank, uint64_t ticket) {
+    if (x->count * ITEM_BYTES[x->dtype] <= PAYLOAD) return w->control[rank]->line[ticket & 1].part;
+    return w->data[rank] + (ticket & 1) * x->offset;
+}
+
 /* The exchange of a short message that lies anywhere: every rank puts its part into
- * the window and combines all parts itself, so it is enough that all are ready. Parts
- * go into two places in turn: who is ready with this ticket has read what lay in the
- * other place. */
+ * the window and combines all parts itself, so it is enough that all are ready. */
 static int one_shot(struct window *w, struct exchange *x, char *buffer, uint64_t ticket,
-                          double timeout_s) {
-    uint64_t place = (ticket & 1) * x->offset;
-    if (reached(w, READY) < ticket) {
-        memcpy(w->data[w->rank] + place, buffer, x->count * ITEM_BYTES[x->dtype]);
-        reach(w, READY, ticket);
+                    double timeout_s) {
+    uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
+    enum mark mark = bytes > PAYLOAD ? READY : ticket & 1 ? ODD : EVEN;
+    if (reached(w, mark) < ticket) {
+        memcpy(part_of(w, x, w->rank, ticket), buffer, bytes);
+        reach(w, mark, ticket);
     }
-    enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
+    enum outcome gave_up = wait_for_all(w, mark, ticket, timeout_s);
     if (gave_up) return gave_up;
     const char *parts[w->size];
-    for (int r = 0; r < w->size; r++) parts[r] = w->data[r] + place;
+    for (int r = 0; r < w->size; r++) parts[r] = part_of(w, x, r, ticket);
     KERNELS[x->dtype][x->operation](parts, w->size, &buffer, 1, x->count, x->scale);
+    return OVER;
+}
+
+/* A piece of a message that lies anywhere, `bytes` long: its peers' shards go into this rank's
+ * window. Every rank combines its own shard, which it reads from its own piece, and writes the
+ * result there and into its peers' windows. A result is written, not fetched: a core waits for
+ * what it reads from another. One place is enough: a rank writes there again once all are done,
+ * and with the next ticket none writes to it before it is ready. */
+static int push_piece(struct window *w, const struct exchange *x, char *piece, uint64_t bytes,
+                      uint64_t ticket, double timeout_s) {
+    char *own = w->data[w->rank];
+    uint64_t lines = (bytes + LINE - 1) / LINE;
+    uint64_t begin = lines * w->rank / w->size * LINE;
+    uint64_t end = lines * (w->rank + 1) / w->size * LINE;
+    if (begin > bytes) begin = bytes;
+    if (end > bytes) end = bytes;
+    if (reached(w, READY) < ticket) {
+        memcpy(own, piece, begin);
+        memcpy(own + end, piece + end, bytes - end);
+        reach(w, READY, ticket);
+    }
+    if (reached(w, DONE) < ticket) {
+        enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
+        if (gave_up) return gave_up;
+        char *at[w->size];
+        for (int r = 0; r < w->size; r++) at[r] = (r == w->rank ? piece : w->data[r]) + begin;
+        KERNELS[x->dtype][x->operation]((const char *const *)at, w->size, at, w->size,
+                                        (end - begin) / ITEM_BYTES[x->dtype], x->scale);
+        reach(w, DONE, ticket);
+    }
+    enum outcome gave_up = wait_for_all(w, DONE, ticket, timeout_s);
+    if (gave_up) return gave_up;
+    memcpy(piece, own, begin);
+    memcpy(piece + end, own + end, bytes - end);
     return OVER;
 }
 
@@ -230,46 +281,30 @@ struct call {
     char *buffer;    /* a message's that lies anywhere; NULL: it is in the window */
     uint64_t ticket; /* the last that is over */
     double timeout_s;
-    uint64_t at; /* elements of a long message that are done, where it is to go on */
+    uint64_t piece; /* bytes of a long message that go at once; 0: it is short, in one shot */
+    uint64_t at;    /* bytes of a long message that are done, where it is to go on */
 };
 
-/* The exchange of a long message that lies anywhere: through the window, piece by piece,
- * each short enough to be in the cache still when it is copied out. Pieces go into two
- * places in turn. A rank's piece is overwritten by others' shares only once the rank is
- * ready with it, and it is ready only after it copied out what lay there before. */
-static int two_shot(struct call *c) {
-    struct window *w = c->window;
-    struct exchange *x = c->exchange;
-    const uint64_t item = ITEM_BYTES[x->dtype], most = x->offset / item;
-    for (; c->at < x->count; c->at += most) {
-        uint64_t at = c->at, ticket = c->ticket + 1;
-        uint64_t n = x->count - at < most ? x->count - at : most;
-        uint64_t lines = (n * item + LINE - 1) / LINE, per_line = LINE / item;
-        uint64_t begin = lines * w->rank / w->size * per_line;
-        uint64_t end = lines * (w->rank + 1) / w->size * per_line;
-        if (begin > n) begin = n;
-        if (end > n) end = n;
-        struct exchange piece = *x;
-        piece.offset = (ticket & 1) * x->offset;
-        piece.begin = begin;
-        piece.count = end - begin;
-        if (reached(w, READY) < ticket)
-            memcpy(w->data[w->rank] + piece.offset, c->buffer + at * item, n * item);
-        enum outcome gave_up = exchange_all(w, &piece, ticket, c->timeout_s);
+/* The exchange of a long message that lies anywhere, in pieces that stay in the cache. */
+static int push(struct call *c) {
+    const uint64_t bytes = c->exchange->count * ITEM_BYTES[c->exchange->dtype];
+    for (; c->at < bytes; c->at += c->piece) {
+        uint64_t n = bytes - c->at < c->piece ? bytes - c->at : c->piece;
+        enum outcome gave_up = push_piece(c->window, c->exchange, c->buffer + c->at, n,
+                                          c->ticket + 1, c->timeout_s);
         if (gave_up) return gave_up;
-        memcpy(c->buffer + at * item, w->data[w->rank] + piece.offset, n * item);
-        c->ticket = ticket;
+        c->ticket++;
     }
     c->at = 0;
     return OVER;
 }
 
 int window_call(struct call *c) {
-    struct exchange *x = c->exchange;
-    if (c->buffer && x->count * ITEM_BYTES[x->dtype] > x->offset) return two_shot(c);
+    if (c->piece) return push(c);
     uint64_t ticket = c->ticket + 1;
-    enum outcome gave_up = c->buffer ? one_shot(c->window, x, c->buffer, ticket, c->timeout_s)
-                                     : exchange_all(c->window, x, ticket, c->timeout_s);
+    enum outcome gave_up =
+        c->buffer ? one_shot(c->window, c->exchange, c->buffer, ticket, c->timeout_s)
+                  : exchange_all(c->window, c->exchange, ticket, c->timeout_s);
     if (!gave_up) c->ticket = ticket;
     return gave_up;
 }

@@ -7,13 +7,14 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import align_up, shard
 from hvd_ext.shm.libc import address
-from hvd_ext.shm.regions import WindowError, map_regions
+from hvd_ext.shm.library import load_library
+from hvd_ext.shm.regions import map_regions
+from hvd_ext.units import KIB
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 # Both in the order of kernels.h's KERNELS.
 _DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 OPERATIONS = ("sum", "min", "max", "product")
-SHORT_BYTES = 16 << 10
 PIECE_BYTES = 256 << 10
 _HEADER_BYTES = 4096  # data starts on a page
 _OVER, _TIMED_OUT, _DIED, _REDUCED = range(4)
@@ -59,6 +59,7 @@ class _CCall(ctypes.Structure):
         ("buffer", ctypes.c_void_p),
         ("ticket", ctypes.c_uint64),
         ("timeout_s", ctypes.c_double),
+        ("piece", ctypes.c_uint64),
         ("at", ctypes.c_uint64),
     ]
 
@@ -69,10 +70,12 @@ class NodeExchange:
 
     Attributes:
         shard_bytes: the part [begin, end) of the window's data that this rank reduces.
+        piece_bytes: how much of a long message outside the window goes through it at once.
     """
 
     plan: _CExchange
     shard_bytes: tuple[int, int]
+    piece_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.address = ctypes.addressof(self.plan)
@@ -209,15 +212,17 @@ class NodeWindow:
 
         It must have room for `staging_bytes`.
         """
+        message_bytes = count * DTYPES[dtype].item_bytes
+        short = message_bytes <= short_bytes(self._size)
         c = _CExchange(
-            offset=_half_bytes(count * DTYPES[dtype].item_bytes),
+            offset=align_up(message_bytes) if short else 0,
             count=count,
             dtype=_DTYPE_NUMBERS[dtype],
             operation=OPERATIONS.index(operation),
             local=True,
             scale=scale,
         )
-        return NodeExchange(c, (0, 0))
+        return NodeExchange(c, (0, 0), 0 if short else PIECE_BYTES)
 
     def repeated(
         self, exchange: NodeExchange, timeout_s: float, buffer_address: int | None = None
@@ -234,7 +239,8 @@ class NodeWindow:
             A call that gives 0 once it is done; any other code means that ranks did not
             arrive yet, or a signal did. `late` says which ranks, and calling again waits on.
         """
-        call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, 0)
+        piece = exchange.piece_bytes
+        call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, piece, 0)
         return _Repeated(self._library.window_call, ctypes.byref(call), self, exchange)
 
     def late(self, code: int) -> OSError:
@@ -260,40 +266,20 @@ class _Repeated(functools.partial[int]):
         return self
 
 
-def staging_bytes(message_bytes: int) -> int:
-    """What a window needs for messages that lie outside it: two halves, used in turn."""
-    return 2 * _half_bytes(message_bytes)
+def staging_bytes(message_bytes: int, ranks: int) -> int:
+    """What a window needs for messages that lie outside it.
 
-
-def _half_bytes(message_bytes: int) -> int:
-    # One-shot up to here: every rank combines all parts itself. A longer message is
-    # two-shot, in pieces that stay in the cache, and each rank combines its shard.
-    return align_up(message_bytes) if message_bytes <= SHORT_BYTES else PIECE_BYTES
-
-
-def load_library() -> ctypes.CDLL:
-    """What is compiled of this package.
-
-    Raises:
-        WindowError: it cannot be loaded.
+    A short one has two places, used alternately; a long one has a place for a piece.
     """
-    path = Path(__file__).with_name("libwindow.so")
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise WindowError(
-            f"{path.name} cannot be loaded ({error}): install hvd-ext again"
-        ) from None
-    address, ticket, timeout_s = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
-    library.window_ready.argtypes = [address, ticket]
-    library.window_ready.restype = None
-    library.window_meet.argtypes = [address, ticket, timeout_s]
-    library.window_reduce.argtypes = [address, address, ticket, timeout_s]
-    library.window_publish.argtypes = [address, address]
-    library.window_publish.restype = None
-    library.window_done.argtypes = [address, ticket]
-    library.window_done.restype = None
-    library.window_finish.argtypes = [address, ticket, timeout_s]
-    library.flag_raise.argtypes = library.flag_is_raised.argtypes = [address]
-    library.flag_raise.restype = None
-    return library
+    short = message_bytes <= short_bytes(ranks)
+    return 2 * align_up(message_bytes) if short else min(align_up(message_bytes), PIECE_BYTES)
+
+
+def short_bytes(ranks: int) -> int:
+    """The longest message outside the window of which every rank combines all parts itself.
+
+    That saves one wait for all ranks, and reads all parts on every rank. Two ranks, each with a
+    core, wait for less time than they would read from 1 to 2 KiB on. Four that shared two cores
+    did from 4 KiB on, where a wait changes threads.
+    """
+    return (1 if ranks == 2 else 4) * KIB

@@ -1,7 +1,7 @@
 """Make an ordinary model take samples that are split over ranks.
 
-Its layers are not exchanged: torch's own functions know partitioned tensors. What is
-added are hooks, so the model, its parameters and its state_dict stay what they are.
+Its layers are not exchanged: torch's own functions know partitioned tensors. Only hooks
+are added, so the model, its parameters and its state_dict stay unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def convert(
 ) -> nn.Module:
     """Have `model` work on samples that the ranks of `grid` share; changed in place.
 
-    Called with SpatialTensors it goes on with them. A whole tensor `(N, C, *space)`, the same
+    SpatialTensors as inputs are used directly. A whole tensor `(N, C, *space)`, the same
     on all ranks of a sample, is scattered first. A layer that ends space (flatten, global
     pooling) gives an ordinary tensor, the same on all ranks.
 

@@ -15,8 +15,8 @@ from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 class Copies:
     """The copies that were made of a tensor's cells where torch would have made views.
 
-    Of a view, a change in place is a change of both; of a copy, of one. So once a copy was
-    changed, the tensor is refused; and as long as there is a copy, changing the tensor is.
+    A change in place of a view changes both tensors; that of a copy changes one. So once a copy
+    was changed, the tensor is refused; and while a copy exists, changing the tensor is refused.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Copies:
         self._made.append((weakref.ref(copy), witness, changes(witness)))
 
     def check(self, function: Any) -> None:
-        """Refuse to go on with the tensor if a copy was changed."""
+        """Refuse the tensor if a copy of it was changed."""
         if any(changes(witness) != version for _, witness, version in self._made):
             raise UnsupportedError(
                 f"{name_of(function)} of a split tensor, after what was flattened or viewed of it "

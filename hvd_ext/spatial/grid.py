@@ -20,8 +20,15 @@ AXES = ("depth", "height", "width")
 class GridShape:
     """Number of ranks along each spatial axis.
 
-    Width is a tensor's last dim, height the one before, depth the third from the end. Ranks
-    along `channels` have the same block of space, and share the filters of layers.
+    Attributes:
+        depth: ranks along the third dim from the end.
+        height: ranks along the dim before the last.
+        width: ranks along the last dim.
+        channels: ranks that have the same block of space, and share the filters of layers.
+
+    Examples:
+        >>> GridShape(height=2, width=3).parts(2)
+        (2, 3)
     """
 
     depth: int = 1
@@ -50,7 +57,10 @@ class GridShape:
         return self.channels if self.channels > 1 else self.size
 
     def parts(self, dims: int) -> tuple[int, ...]:
-        """Ranks along the last `dims` dims of a tensor.
+        """The ranks along the last `dims` dims of a tensor.
+
+        Args:
+            dims: number of spatial dims, 1 to 3.
 
         Raises:
             UsageError: the grid splits an axis that such a tensor does not have.
@@ -101,7 +111,15 @@ class ProcessGrid:
         *,
         channels: int = 1,
     ) -> None:
-        """Arrange the ranks of `comm`, by default those of MPI's world.
+        """Arrange the ranks of a communicator.
+
+        Args:
+            depth: ranks along the third dim from the end.
+            height: ranks along the dim before the last.
+            width: ranks along the last dim.
+            comm: the ranks; by default all of MPI's world.
+            overlap: compute the interior while halos are on their way.
+            channels: ranks that share the filters of layers.
 
         Raises:
             UsageError: the number of ranks is not a multiple of the grid's.
@@ -127,7 +145,11 @@ class ProcessGrid:
             self.holders = world.group(range(channel, world.size, channels))
 
     def coordinates(self, dims: int) -> tuple[int, ...]:
-        """Where this rank stands along the last `dims` dims of a tensor."""
+        """The place of this rank along the last `dims` dims of a tensor.
+
+        Args:
+            dims: number of spatial dims, 1 to 3.
+        """
         self.shape.parts(dims)
         return coordinates_of(self.shape.axes, self.space.rank)[len(AXES) - dims :]
 

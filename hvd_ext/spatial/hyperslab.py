@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """What slices like an array: NumPy's, a memory map, an h5py.Dataset, a procedure."""
+    """Anything that slices like an array: NumPy's, a memory map, an h5py.Dataset, a procedure."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -31,7 +31,13 @@ class Source(Protocol):
 
 
 def open_array(path: Path) -> Source:
-    """Map a .npy file; what is not sliced is not read.
+    """Map a .npy file; only the parts that are sliced are read.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The array, read-only and in the file.
 
     Raises:
         UsageError: it is missing, truncated, or not a .npy file of numbers.
@@ -92,7 +98,12 @@ def read_block(source: Source, grid: ProcessGrid, sample: int) -> NDArray[Any]:
 
 
 def block_shape(source: Source, grid: ProcessGrid) -> tuple[int, ...]:
-    """Shape of this rank's block of each sample, `(channels, *lengths of the block)`."""
+    """The shape of this rank's block of each sample, `(channels, *lengths of the block)`.
+
+    Args:
+        source: samples, `(N, C, *space)`.
+        grid: how ranks are arranged.
+    """
     return (source.shape[1], *(end - begin for begin, end in _block(source, grid)))
 
 

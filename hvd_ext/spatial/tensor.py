@@ -1,6 +1,6 @@
 """The partitioned tensor, and the one list of operations that know it.
 
-It is a torch.Tensor to whoever asks, of the whole's shape and without memory of its own, so
+It is a torch.Tensor for `isinstance`, has the whole's shape and no memory, so
 nothing can take a shard for the whole by mistake: torch hands every function that is called
 with one to `__torch_function__`, and what is not on the list is refused; what gets past that,
 in C++, ends in `__torch_dispatch__`, which refuses everything. Ordinary modules take it as it
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What runs when one of torch's functions meets a SpatialTensor.
+    """The implementation that runs when one of torch's functions meets a SpatialTensor.
 
     Attributes:
         run: takes the function's arguments.
@@ -69,7 +69,7 @@ _ALIASES = {"axis": "dim", "keepdims": "keepdim"}
 
 
 class _NoAttribute(UnsupportedError, AttributeError):
-    """What hasattr() understands."""
+    """The error that hasattr() understands."""
 
 
 class SpatialTensor(NeverParameter, Tensor):
@@ -176,15 +176,19 @@ class SpatialTensor(NeverParameter, Tensor):
         raise UnsupportedError("nn.Parameter of a split tensor: parameters are whole on every rank")
 
     def size(self, dim: int | None = None) -> Any:
-        """Global shape, or one dim of it."""
+        """The global shape, or one dim of it.
+
+        Args:
+            dim: number of the dim; None for the whole shape.
+        """
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
-        """Number of dims."""
+        """The number of dims."""
         return self.ndim
 
     def like(self, local: Tensor, behind: int | None = None) -> SpatialTensor:
-        """Another tensor of the same extents, of which `local` is this rank's shard.
+        """A tensor of the same extents, of which `local` is this rank's shard.
 
         Args:
             local: with the same split dims.
@@ -198,7 +202,12 @@ class SpatialTensor(NeverParameter, Tensor):
         return made
 
     def gather(self, *arguments: Any, **options: Any) -> Tensor:
-        """The whole, replicated; see `hvd_ext.spatial.gather`."""
+        """The whole tensor, replicated; see `hvd_ext.spatial.gather`.
+
+        Args:
+            arguments: none; torch's own `gather` raises an error.
+            options: none.
+        """
         if arguments or options:
             refuse(Tensor.gather)
         gathered: Tensor = OPERATIONS["gather"].run(self)
@@ -300,7 +309,7 @@ def _refuse_within_function(function: Any, tensors: Sequence[Tensor]) -> None:
     """Refuse what is done within a torch.autograd.Function, which sees whole tensors alone.
 
     Its forward runs without gradients, and its backward would not be called. A reentrant
-    checkpoint is one. Of a forward that returns its input torch views that as itself.
+    checkpoint is one. If a forward returns its input, torch views it as itself.
     """
     as_itself = function is Tensor.view_as and tensors[0] is tensors[-1]
     if as_itself or within_function():
@@ -315,7 +324,7 @@ def _refuse_within_function(function: Any, tensors: Sequence[Tensor]) -> None:
 def global_shape(
     function: Callable[..., Tensor], shapes: tuple[tuple[int, ...] | None, ...], options: Any
 ) -> tuple[int, ...]:
-    """What torch makes of the global shapes: the output's, or its error, the same on all ranks.
+    """The output's shape by torch from the global shapes, or its error, the same on all ranks.
 
     Args:
         function: one of torch's.

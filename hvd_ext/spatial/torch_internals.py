@@ -2,7 +2,7 @@
 
 No other file of this package uses a private name of torch. When a release of torch changes one of
 these, its test in tests/single/spatial/test_torch_internals.py fails, and this file is the one to
-mend. The two kernels taken from `torch.ops.aten` stand with the layers that call them.
+fix. The two kernels taken from `torch.ops.aten` stand with the layers that call them.
 """
 
 from __future__ import annotations
@@ -73,6 +73,11 @@ def storage_id(tensor: Tensor) -> int:
 def overloads(operation: Any) -> Any:
     """The overloads that an operation of `__torch_dispatch__` belongs to: `aten.mm` of a mm."""
     return operation._overloadpacket
+
+
+def become(tensor: Tensor, cls: type[Tensor]) -> None:
+    """Make a tensor an object of another subclass; who has a reference to it sees that."""
+    tensor.__class__ = cls
 
 
 def has_backward_hooks(module: nn.Module) -> bool:

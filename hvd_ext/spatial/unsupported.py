@@ -1,4 +1,4 @@
-"""What is not supported is refused, by the same sentence on every rank, before it starts."""
+"""Unsupported operations raise the same error on every rank, before anything is sent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class UnsupportedError(UsageError):
     """An operation that cannot be done exactly on a partitioned tensor.
 
     Its sentence is made from global shapes alone, so that all ranks raise it. Where the layer
-    is known, it names it, and how to go on without changing the model's code.
+    is known, it names it, and a way to continue without changing the model's code.
+
+    Args:
+        sentence: the operation, the rule that it breaks, and what to do.
     """
 
     def __init__(self, sentence: str) -> None:

@@ -7,25 +7,11 @@ which has more formats, and init, join and shutdown, which see to what runs besi
 plan_allreduce is new.
 """
 
-import sys
-from typing import TYPE_CHECKING, Any
-
-from hvd_ext.errors import NotInstalledError
-
-try:
-    from horovod.torch import *  # noqa: F403
-    from horovod.torch import elastic as elastic
-except ModuleNotFoundError as missing:
-    package = (missing.name or "").partition(".")[0]
-    if package not in ("horovod", "torch"):
-        raise
-    raise NotInstalledError(
-        f"hvd_ext.torch needs {package}, which is not installed for {sys.executable}: "
-        "README.md has the commands under Install"
-    ) from None
+from typing import Any
 
 from hvd_ext.schedules import DiLoCo as DiLoCo
 from hvd_ext.schedules import LocalSGD as LocalSGD
+from hvd_ext.torch import horovods
 from hvd_ext.torch.broadcasts import broadcast_optimizer_state as broadcast_optimizer_state
 from hvd_ext.torch.broadcasts import broadcast_parameters as broadcast_parameters
 from hvd_ext.torch.compression import Compression as Compression
@@ -44,6 +30,15 @@ OVERRIDES = {
     )
 }
 
-if TYPE_CHECKING:  # Horovod has no types
+__all__: list[str] = sorted({*horovods.__all__, *OVERRIDES, "plan_allreduce"})
 
-    def __getattr__(name: str) -> Any: ...
+
+def __getattr__(name: str) -> Any:
+    """All else is Horovod's; its modules, too, which are in no list."""
+    if name.startswith("_") or not hasattr(horovods, name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(horovods, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 
-import horovod.torch
-import horovod.torch.optimizer
-
 from hvd_ext import schedules, settings
 from hvd_ext.compression import formats
-from hvd_ext.torch import OVERRIDES, DistributedOptimizer
+from hvd_ext.torch import OVERRIDES, horovods
 
 
 def install() -> None:
@@ -29,5 +26,4 @@ def install() -> None:
     settings.keep_memory(os.environ)
     formats.parse(settings.compression())
     schedules.parse(settings.sync())
-    vars(horovod.torch).update(OVERRIDES)
-    horovod.torch.optimizer.DistributedOptimizer = DistributedOptimizer
+    horovods.replace(OVERRIDES)

@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import horovod.torch as horovod
 import torch
-from horovod.torch import functions as horovod_functions
 
 from hvd_ext.errors import UsageError
+from hvd_ext.torch import horovods
 from hvd_ext.torch.job import lifecycle
-from hvd_ext.torch.own import broadcast_parameters as _broadcast_shared
-from hvd_ext.torch.own import refuse_own
-from hvd_ext.torch.reduction.reducer import Reducer
-from hvd_ext.torch.sharded.shards import Shards
-
-
-def _horovods_state(optimizer: Any, root_rank: int, model: torch.nn.Module | None) -> None:
-    """Horovod's own, whose tensors may have any strides, such as those of channels_last."""
-    before = horovod_functions.broadcast_parameters
-    horovod_functions.broadcast_parameters = _broadcast_shared
-    try:
-        horovod_functions.broadcast_optimizer_state(optimizer, root_rank, model)
-    finally:
-        horovod_functions.broadcast_parameters = before
+from hvd_ext.torch.own import is_own, refuse_own
+from hvd_ext.torch.sharded.wrapped import ShardedMixin
+from hvd_ext.torch.wrapped import DistributedMixin
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
@@ -62,33 +50,52 @@ def broadcast_optimizer_state(
         "broadcast_optimizer_state",
         "have each rank load the state that it saved",
     )
-    if isinstance(getattr(optimizer, "_shards", None), Shards):
+    if isinstance(optimizer, ShardedMixin):
         state = optimizer.state_dict()
-        if not horovod.broadcast_object(bool(state["state"]), root_rank, name="has_state"):
+        if not horovods.broadcast_object(bool(state["state"]), root_rank, name="has_state"):
             optimizer.make_state()
             state = optimizer.state_dict()
-        optimizer.load_state_dict(horovod.broadcast_object(state, root_rank))
+        optimizer.load_state_dict(horovods.broadcast_object(state, root_rank))
         return
-    reducer = getattr(optimizer, "_reducer", None)
-    if not (isinstance(reducer, Reducer) and optimizer.keeps_more):
+    if not (isinstance(optimizer, DistributedMixin) and optimizer.keeps_more):
         _broadcast_state(optimizer, root_rank, model)
         return
     optimizer.require_drained("broadcast_optimizer_state()")
     drained, optimizer.drained = optimizer.drained, {}
     _broadcast_state(optimizer, root_rank, model)
     # By the type of what it is given, ranks would name it differently, and wait for ever.
-    optimizer.keep_drained(horovod.broadcast_object(drained, root_rank, name="drained"))
+    optimizer.keep_drained(horovods.broadcast_object(drained, root_rank, name="drained"))
 
 
 def _broadcast_state(optimizer: Any, root_rank: int, model: torch.nn.Module | None) -> None:
     """Horovod's, by which ranks that differ in having state would end with different weights."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kept: list[torch.Tensor] = []
-    if not horovod.broadcast_object(bool(optimizer.state), root_rank, name="has_state"):
+    if not horovods.broadcast_object(bool(optimizer.state), root_rank, name="has_state"):
         optimizer.state.clear()
     elif not optimizer.state:  # Horovod takes a step to make it, which weight decay takes too
         kept = [p.detach().clone() for p in parameters]
-    _horovods_state(optimizer, root_rank, model)
+    horovods.broadcast_state(optimizer, root_rank, model, _broadcast_shared)
     with torch.no_grad():
         for parameter, weights in zip(parameters, kept, strict=False):
             parameter.copy_(weights)
+
+
+def _broadcast_shared(params: Any, root_rank: int) -> None:
+    """As Horovod's, but ranks keep what is their own, and tensors may have any strides."""
+    copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # and what each is a copy of
+
+    def contiguous(p: Any) -> Any:
+        if not torch.is_tensor(p) or p.is_contiguous():
+            return p
+        copies.append((p.detach().contiguous(), p))
+        return copies[-1][0]
+
+    if isinstance(params, dict):
+        params = {name: contiguous(p) for name, p in params.items() if not is_own(p)}
+    elif isinstance(params, list):
+        pairs = [p if isinstance(p, tuple) else (None, p) for p in params]
+        params = [(name, contiguous(p)) for name, p in pairs if not is_own(p)]
+    horovods.broadcast_parameters(params, root_rank)
+    for copy, p in copies:
+        p.detach().copy_(copy)

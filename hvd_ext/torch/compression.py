@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import horovod.torch as horovod
-
 from hvd_ext import settings
 from hvd_ext.compression.formats import AUTO, BF16, FP16, INT8, NONE, Format, parse, powersgd
+from hvd_ext.torch import horovods
 
 
-class Compression(horovod.Compression):
+class Compression(horovods.Compression):
     """How gradients travel between nodes; within a node they are summed as they are."""
 
     bf16 = BF16
@@ -26,9 +25,9 @@ def wanted(compression: Any) -> Format | str:
         UsageError: text that names no format.
         LookupError: a class that only Horovod's own optimizer serves.
     """
-    if compression is horovod.Compression.none:
+    if compression is horovods.Compression.none:
         compression = settings.compression()
-    if compression is horovod.Compression.fp16:
+    if compression is horovods.Compression.fp16:
         return FP16
     if isinstance(compression, str):
         return parse(compression) or AUTO
@@ -37,10 +36,10 @@ def wanted(compression: Any) -> Format | str:
     raise LookupError(f"gradient compression by {getattr(compression, '__name__', compression)}")
 
 
-def horovods(compression: Any) -> Any:
+def nearest_of_horovods(compression: Any) -> Any:
     """The nearest that Horovod's own optimizer has."""
     if isinstance(compression, (str, Format)):
         name = compression if isinstance(compression, str) else compression.name
         none = name == NONE.name
-        return horovod.Compression.none if none else horovod.Compression.fp16
+        return horovods.Compression.none if none else horovods.Compression.fp16
     return compression

@@ -6,13 +6,13 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import horovod.torch as horovod
 import torch
 
 from hvd_ext import settings
 from hvd_ext.arena.cuda.arena import SERVED as DEVICE_DTYPES
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import HvdExtError
+from hvd_ext.torch import horovods
 from hvd_ext.torch.compression import wanted
 
 
@@ -24,13 +24,13 @@ def reason_for_horovods(
     process_set: Any,
 ) -> str | None:
     """Why the arena does not serve this, or None if it does."""
-    if op not in (horovod.Average, horovod.Sum):
+    if op not in (horovods.Average, horovods.Sum):
         return "the arena reduces by Average and Sum only"
     try:
         wanted(compression)
     except LookupError as reason:
         return str(reason.args[0])
-    if process_set is not horovod.global_process_set:
+    if process_set is not horovods.global_process_set:
         return "a process set"
     if sparse_as_dense:
         return "sparse_as_dense=True"
@@ -63,9 +63,9 @@ def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:
 
 def reason_against_job() -> str | None:
     """Why this job's communication cannot be hvd_ext's, or None if it can."""
-    if horovod.size() == 1:
+    if horovods.size() == 1:
         return None
-    if not horovod.mpi_enabled():
+    if not horovods.mpi_enabled():
         return "Horovod runs on Gloo, not MPI"
     from mpi4py import MPI
 
@@ -75,6 +75,6 @@ def reason_against_job() -> str | None:
         raise HvdExtError("MPI has ended, as another rank has: look for its last lines above")
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         return "MPI runs without MPI_THREAD_MULTIPLE (HOROVOD_MPI_THREADS_DISABLE?)"
-    if MPI.COMM_WORLD.size != horovod.size():
+    if MPI.COMM_WORLD.size != horovods.size():
         return "Horovod was started on some of MPI's ranks only"
     return None

@@ -6,9 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-import horovod.torch as horovod
 import torch
-from horovod.torch.optimizer import DistributedOptimizer as HorovodsOptimizer
 
 from hvd_ext import settings
 from hvd_ext.arena.host import HostArena
@@ -17,22 +15,23 @@ from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
 from hvd_ext.schedules import EVERY_STEP, Schedule, parse
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.torch import fallback
-from hvd_ext.torch.compression import horovods, wanted
+from hvd_ext.torch import fallback, horovods
+from hvd_ext.torch.compression import nearest_of_horovods, wanted
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.job.background import lower_thread_priority
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import pair_names, trainable
 from hvd_ext.torch.reduction.arena_factory import ArenaFactory
+from hvd_ext.torch.reduction.protocol import Reduces
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.reduction.sparse import NoSparse, SparseExchange
 from hvd_ext.torch.sharded.elementwise import try_elementwise
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.sharded.shards import Shards
-from hvd_ext.torch.sharded.wrapped import sharded_class
+from hvd_ext.torch.sharded.wrapped import ShardedMixin, sharded_class
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
-from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
+from hvd_ext.torch.wrapped import DistributedMixin, distributed_class
 
 log = logging.getLogger("hvd_ext")
 
@@ -40,42 +39,53 @@ log = logging.getLogger("hvd_ext")
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
-    compression: Any = horovod.Compression.none,
+    compression: Any = None,
     backward_passes_per_step: int = 1,
-    op: Any = horovod.Average,
+    op: Any = None,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,
     sparse_as_dense: bool = False,
-    process_set: Any = horovod.global_process_set,
+    process_set: Any = None,
     *,
     sharded: bool | None = None,
     sync: Schedule | None = None,
 ) -> torch.optim.Optimizer:
-    """Wrap an optimizer so that its gradients are reduced over all ranks.
+    """Wrap an optimizer so that its gradients are reduced over all ranks; collective.
 
     Takes what `horovod.torch.DistributedOptimizer` takes. Gradients are reduced in
-    the arena while backward goes on. Where that does not serve what is asked for,
+    the arena while backward continues. Where that does not serve what is asked for,
     Horovod's own optimizer is returned, and rank 0 logs the reason.
 
-    With `sharded`, the ranks of a node share the update: each takes the optimizer's step
-    on the part of the parameters whose gradients it has summed, keeps the state of that
-    part alone, and gives the others the new parameters. Results are the same bits.
-    By default HVD_EXT_SHARDED says it.
+    Args:
+        optimizer: its state and parameter groups are shared with the new one.
+        named_parameters: as `model.named_parameters()` gives them; by default parameters are
+            numbered. Names are the same on all ranks.
+        compression: how gradients travel between nodes: Horovod's none or fp16, or bf16, int8,
+            powersgd(rank) or auto, as attributes of hvd.Compression or as text. By default
+            HVD_EXT_COMPRESSION counts. Within a node nothing is rounded.
+        backward_passes_per_step: how many backward passes fill a gradient.
+        op: hvd.Average (the default) or hvd.Sum; others are served by Horovod's own optimizer.
+        gradient_predivide_factor: has no effect: 16-bit gradients are summed in 32 bits, so there
+            is no overflow to guard against.
+        num_groups: has no effect: gradients are always reduced in buckets.
+        groups: has no effect either.
+        sparse_as_dense: makes sparse gradients dense; served by Horovod's own optimizer.
+        process_set: the ranks that exchange gradients: all by default. Others are served by
+            Horovod's own optimizer.
+        sharded: whether the ranks of a node share the update: each takes the optimizer's step on
+            the part of the parameters whose gradients it has summed, keeps the state of that part
+            alone, and gives the others the new parameters. Results are the same bits. By default
+            HVD_EXT_SHARDED counts.
+        sync: when nodes exchange: "every_step"; hvd.LocalSGD(steps) or hvd.DiLoCo(steps), by which
+            gradients are reduced within a node in every step and nodes exchange weights once in so
+            many; "one_step_late", by which gradients travel behind the next step's backward; or
+            the same as text, such as "diloco:steps=100". By default HVD_EXT_SYNC counts. On one
+            node it is every step.
 
-    `compression` is how gradients travel between nodes: Horovod's none or fp16, or bf16, int8,
-    powersgd(rank) or auto, as attributes of hvd.Compression or as text; by default
-    HVD_EXT_COMPRESSION says it. Within a node nothing is rounded.
-
-    `sync` is when nodes exchange: "every_step"; hvd.LocalSGD(steps) or hvd.DiLoCo(steps), by which
-    gradients are reduced within a node in every step and nodes exchange weights once in so many;
-    "one_step_late", by which gradients travel behind the next step's backward; or the same as
-    text, such as "diloco:steps=100"; by default HVD_EXT_SYNC says it. On one node it is every
-    step.
-
-    `groups` has no effect here: gradients are always reduced in buckets. Nor has
-    `gradient_predivide_factor`: 16-bit gradients are summed in 32 bits, so there is
-    no overflow to guard against.
+    Returns:
+        An optimizer of a class that derives from the given one's, with the methods of
+        `DistributedMixin`; or Horovod's own.
 
     Raises:
         ValueError: as Horovod does, for names that are missing or not unique.
@@ -83,8 +93,16 @@ def DistributedOptimizer(
         MismatchError: ranks have different parameters; names the first.
         UsageError: `sharded`, and the optimizer looks at parameters as a whole, or the arena
             does not serve what is asked for; or ranks have filters of their own, and what is
-            asked for is no average by the arena; `sync` is none, or does not go with the rest.
+            asked for is no average by the arena; `sync` is none, or does not go with the rest; or
+            the optimizer is wrapped already.
     """
+    if isinstance(optimizer, DistributedMixin):
+        raise UsageError(
+            "DistributedOptimizer() of an optimizer that it has wrapped: give it the plain one"
+        )
+    compression = horovods.Compression.none if compression is None else compression
+    op = horovods.Average if op is None else op
+    process_set = horovods.global_process_set if process_set is None else process_set
     sharded = settings.sharded() if sharded is None else sharded
     schedule = parse(settings.sync() if sync is None else sync)
     # A generator of names must be there for a second reader.
@@ -97,22 +115,22 @@ def DistributedOptimizer(
             "leave it out",
         )
         _check_sync(schedule, sharded, op)
-    reducer: Reducer | None = None
+    reducer: Reduces | None = None
     rounds: Rounds | None = None
     shards: Shards | None = None
     pairs: list[tuple[str, torch.nn.Parameter]] = []
     if reason is None:
         if backward_passes_per_step <= 0:
             raise ValueError("backward_passes_per_step must be > 0")
-        if gradient_predivide_factor != 1.0 and op != horovod.Average:
+        if gradient_predivide_factor != 1.0 and op != horovods.Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
         pairs = pair_names(optimizer, named)
-        if op != horovod.Average:
+        if op != horovods.Average:
             refuse_own((p for _, p in pairs), f"op={op}", "leave it out")
         if sharded:
             refuse_own((p for _, p in pairs), "sharded=True (HVD_EXT_SHARDED)", "leave it out")
             tried = try_elementwise(optimizer, type(optimizer))
-        if horovod.size() > 1:
+        if horovods.size() > 1:
             if sharded:
                 node = lifecycle.topology().node
                 shards = Shards(optimizer, type(optimizer), tried, node)
@@ -128,12 +146,12 @@ def DistributedOptimizer(
     if reason is not None:
         every = (p for group in optimizer.param_groups for p in group["params"])
         refuse_own(every, "Horovod's DistributedOptimizer", f"the arena cannot take it: {reason}")
-        if horovod.rank() == 0:
+        if horovods.rank() == 0:
             log.warning("hvd_ext: falling back to Horovod's DistributedOptimizer: %s", reason)
-        return HorovodsOptimizer(
+        return horovods.DistributedOptimizer(
             optimizer,
             named,
-            horovods(compression),
+            nearest_of_horovods(compression),
             backward_passes_per_step,
             op,
             gradient_predivide_factor,
@@ -149,12 +167,9 @@ def DistributedOptimizer(
     # learning rate schedule has put its counter around it: that one calls the old step.
     new.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     new._attach(reducer, op, backward_passes_per_step, {p: name for name, p in pairs}, rounds)
-    if shards:
+    if shards and isinstance(new, ShardedMixin):
         new._attach_shards(shards)
     return new
-
-
-DistributedOptimizer.__module__ = HOROVODS_MODULE
 
 
 def _check_sync(schedule: Schedule, sharded: bool, op: Any) -> None:
@@ -165,7 +180,7 @@ def _check_sync(schedule: Schedule, sharded: bool, op: Any) -> None:
     """
     if sharded:
         raise UsageError(f"sync={str(schedule)!r} with sharded=True: leave one of them out")
-    if op != horovod.Average:
+    if op != horovods.Average:
         raise UsageError(
             f"sync={str(schedule)!r} with another op than Average: leave one of them out"
         )
@@ -178,13 +193,13 @@ def _open(
     shards: Shards | None,
     format: Format | str,
     schedule: Schedule,
-) -> tuple[Reducer | None, Rounds | None, str | None]:
+) -> tuple[Reduces | None, Rounds | None, str | None]:
     """Make the reducer, and what exchanges weights, if that is asked for.
 
     The last value is why it could not be done, the same on every rank.
     """
     device = pairs[0][1].device if pairs else torch.device("cpu")
-    reducer: Reducer
+    reducer: Reduces
     if device.type != "cpu" and format is not NONE:
         return None, None, f"gradient compression of parameters on {device}"
     if device.type != "cpu" and (shards or schedule != EVERY_STEP):

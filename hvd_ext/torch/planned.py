@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import horovod.torch as horovod
 import torch
 
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
-from hvd_ext.torch import fallback
+from hvd_ext.torch import fallback, horovods
 from hvd_ext.torch.agreement import read_table
 from hvd_ext.torch.job import lifecycle
 
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OPERATIONS: Mapping[Any, str] = {
-    horovod.Average: "average",
-    horovod.Sum: "sum",
-    horovod.Min: "min",
-    horovod.Max: "max",
-    horovod.Product: "product",
+    horovods.Average: "average",
+    horovods.Sum: "sum",
+    horovods.Min: "min",
+    horovods.Max: "max",
+    horovods.Product: "product",
 }
 
 
 def plan_allreduce(
-    tensor: torch.Tensor, op: Any = horovod.Average, *, algorithm: str | None = None
+    tensor: torch.Tensor, op: Any = horovods.Average, *, algorithm: str | None = None
 ) -> PersistentAllreduce:
     """Plan the reduction of `tensor` over all ranks, in place; collective.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,17 +12,13 @@ import torch
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.torch import fallback
+from hvd_ext.torch import fallback, horovods
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import trainable
-from hvd_ext.torch.reduction.reducer import Reducer
+from hvd_ext.torch.reduction.protocol import Reduces
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
-
-# Horovod's broadcast_optimizer_state knows a wrapped optimizer by its module, and
-# then fills in missing state by the step of the class it wraps.
-HOROVODS_MODULE = "horovod.torch.optimizer"
-
+from hvd_ext.torch.torch_internals import needs_no_hooks
 
 # What state_dict() holds beside torch's: "residuals" by parameter, and "rounds".
 Drained = dict[str, Any]
@@ -30,228 +26,293 @@ Drained = dict[str, Any]
 log = logging.getLogger("hvd_ext")
 
 
-def distributed_class(base: Any) -> Any:
-    """A class derived from an optimizer's whose step() takes gradients reduced over all ranks."""
+class DistributedMixin(torch.optim.Optimizer):
+    """An optimizer whose step() takes gradients reduced over all ranks.
 
-    class Distributed(base):
-        __module__ = HOROVODS_MODULE
+    It stands before the class of the user's optimizer among the bases of the wrapped one.
 
-        def _attach(
-            self,
-            reducer: Reducer | None,
-            op: Any,
-            passes: int,
-            names: dict[torch.nn.Parameter, str],
-            rounds: Rounds | None = None,
-        ) -> None:
-            self._reducer, self._rounds = reducer, rounds
-            self._parameter_names = names  # as Horovod's has it
-            self._synchronized = False  # by the user
-            self._clipped = False
+    Attributes:
+        op: Horovod's Average or Sum.
+        backward_passes_per_step: how many backward passes fill a gradient.
+        drained: what drain() found, if no step was taken since.
+    """
+
+    def _attach(
+        self,
+        reducer: Reduces | None,
+        op: Any,
+        passes: int,
+        names: dict[torch.nn.Parameter, str],
+        rounds: Rounds | None = None,
+    ) -> None:
+        self._reducer, self._rounds = reducer, rounds
+        self._parameter_names = names  # as Horovod's has it
+        self._synchronized = False  # by the user
+        self._clipped = False
+        self._should_synchronize = True
+        self.drained: Drained | None = None
+        self.op = op
+        self.backward_passes_per_step = passes
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change how many backward passes fill a gradient, between two steps, on all ranks."""
+        self.backward_passes_per_step = passes
+        if self._reducer:
+            self._reducer.set_passes_per_step(passes)
+
+    def explain(self) -> str:
+        """Report the buckets and why they are so, the compression, and how each is reduced.
+
+        Returns:
+            Lines of text. The last says how long the last step waited for the exchange after its
+            backward pass.
+        """
+        if self._reducer:
+            rounds = f"\n{self._rounds.explain()}" if self._rounds else ""
+            return self._reducer.explain() + rounds
+        return "one rank: nothing is exchanged"
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced, and leave them in `.grad`; collective.
+
+        For scripts that read or change gradients before step(), which then stands inside
+        `with optimizer.skip_synchronize():`. A parameter without a gradient takes part with zeros.
+
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+            UsageError: a gradient was changed while it was exchanged, or hvd.shutdown() was called.
+        """
+        if self._reducer:
+            self._reducer.synchronize()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """A context in which step() exchanges nothing, because synchronize() has done so."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
             self._should_synchronize = True
-            # What drain() found, if no step was taken since.
-            self.drained: Drained | None = None
-            self.op = op
-            self.backward_passes_per_step = passes
 
-        def set_backward_passes_per_step(self, passes: int) -> None:
-            self.backward_passes_per_step = passes
-            if self._reducer:
-                self._reducer.set_passes_per_step(passes)
+    @needs_no_hooks
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Wait for the reduced gradients, and take the step of the wrapped class; collective.
 
-        def explain(self) -> str:
-            if self._reducer:
-                rounds = f"\n{self._rounds.explain()}" if self._rounds else ""
-                return self._reducer.explain() + rounds
-            return "one rank: nothing is exchanged"
+        Args:
+            closure: given to the wrapped class; it may not call backward().
 
-        def synchronize(self) -> None:
-            if self._reducer:
-                self._reducer.synchronize()
-            self._synchronized = True
+        Returns:
+            What the step of the wrapped class returns.
 
-        @contextmanager
-        def skip_synchronize(self) -> Iterator[None]:
-            self._should_synchronize = False
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+            UsageError: a gradient was changed while it was exchanged, or has not been exchanged.
+        """
+        if self._should_synchronize and not self._clipped:
+            if self._synchronized:
+                # Horovod's words, by which scripts filter it.
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context "
+                    "after optimizer.synchronize(). The gradients are exchanged again.",
+                    stacklevel=2,
+                )
+            self._exchange()
+        elif self._reducer and self._reducer.in_flight:
+            raise UsageError(
+                "step() inside skip_synchronize(), and gradients of this step are not "
+                "exchanged yet: call optimizer.synchronize() after the last backward()"
+            )
+        self._synchronized = self._clipped = False
+        self.drained = None
+        if self._rounds:
+            self._rounds.begin_step()
+        result = self._update(closure)
+        if self._reducer and self._reducer.in_flight:
+            raise UsageError(
+                "a closure that calls backward() makes gradients that no rank exchanges: call "
+                "backward() before step(), as Horovod asks for, and pass no closure"
+            )
+        if self._rounds:
+            self._rounds.end_step()
+        return result
+
+    def _exchange(self) -> None:
+        """Have what the step takes: the sums of all gradients."""
+        if self._reducer:
+            self._reducer.synchronize()
+
+    def _update(self, closure: Callable[[], Any] | None) -> Any:
+        return super().step(closure)
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Clip the reduced gradients as one vector, between backward() and step().
+
+        As `torch.nn.utils.clip_grad_norm_` does after synchronize(), but a sharded
+        optimizer's ranks clip what each has summed.
+
+        Returns:
+            The norm before, the same on every rank.
+
+        Raises:
+            RuntimeError: it is not finite, and `error_if_nonfinite` is True.
+            UsageError: ranks have filters of their own.
+        """
+        refuse_own(self._parameters(), "clip_grad_norm_", "clip each gradient by its values")
+        if not (self._synchronized or self._clipped):
+            self._exchange()
+        self._clipped = True
+        return self._clip(max_norm, norm_type, error_if_nonfinite)
+
+    def _clip(self, *arguments: Any) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(self._parameters(), *arguments)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's.
+
+        Raises:
+            AssertionError: gradients are exchanged meanwhile, as Horovod has it.
+        """
+        if self._reducer and self._reducer.in_flight:
+            raise AssertionError(
+                "optimizer.zero_grad() between backward() and step() or synchronize() would "
+                "wipe gradients while they are exchanged: call it before backward()"
+            )
+        super().zero_grad(set_to_none)
+
+    def drain(self) -> None:
+        """Have all nodes go on from the same weights, and state_dict() hold all there is.
+
+        To be called on all ranks, after step(), where the model is evaluated or state_dict() is
+        to be saved. A round ends here, and the mean of the nodes' optimizer states is taken;
+        gradients that are one step late are used. What compression rounded away is
+        neither lost nor sent: it becomes part of the state, which serves any number of nodes.
+        It costs an exchange without compression.
+        """
+        if not self._reducer:
+            self.drained = {}
+            return
+        if isinstance(self._reducer, LateReducer) and self._reducer.collect_late():
+            self._update(None)
+            super().zero_grad()
+        drained: Drained = {}
+        if self._rounds:
+            self._rounds.end()
+            self._rounds.average(self.state)
+            drained = {"rounds": self._rounds.state()}
+        of = self._reducer.drain()
+        if residuals := {i: of[p] for i, p in enumerate(self._parameters()) if p in of}:
+            drained["residuals"] = residuals
+        self.drained = drained
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, with what drain() found under "hvd_ext".
+
+        Raises:
+            UsageError: nodes have different weights, or gradients are late: drain() first.
+        """
+        self.require_drained("optimizer.state_dict()")
+        state: dict[str, Any] = super().state_dict()
+        if self.drained:
+            state["hvd_ext"] = self.drained
+        elif self.drained is None and self._reducer and self._reducer.has_residuals:
+            log.warning(
+                "hvd_ext: state_dict() without what compression rounded away and not sent yet: "
+                "call optimizer.drain() on all ranks before"
+            )
+        return state
+
+    @property
+    def keeps_more(self) -> bool:
+        """Whether there is state that torch does not know of."""
+        late = isinstance(self._reducer, LateReducer)
+        rounded = self._reducer is not None and self._reducer.has_residuals
+        return late or rounded or self._rounds is not None
+
+    def require_drained(self, what: str) -> None:
+        """See that nodes have the same weights, and no gradients are late.
+
+        Raises:
+            UsageError: they do not; names `what`, which would leave something out.
+        """
+        if self._rounds and self._rounds.steps:
+            reason = "nodes have different weights, in the middle of a round"
+        elif isinstance(self._reducer, LateReducer) and self._reducer.is_behind:
+            reason = "the last step's gradients are under way"
+        else:
+            return
+        raise UsageError(f"{what} while {reason}: call optimizer.drain() on all ranks before")
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As torch's; gradients of this step are forgotten, and what drain() found is kept."""
+        if self._reducer:
+            self._reducer.reset()
+        self._synchronized = self._clipped = False
+        self._should_synchronize = True
+        super().load_state_dict(state_dict)
+        self.keep_drained(state_dict.get("hvd_ext"))
+
+    def keep_drained(self, drained: Drained | None) -> None:
+        """Go on with what another optimizer's drain() found; the same on all ranks."""
+        self.drained = drained = drained or {}
+        if self._reducer:
+            parameters, residuals = self._parameters(), drained.get("residuals", {})
+            self._reducer.keep({parameters[i]: value for i, value in residuals.items()})
+        if self._rounds:
+            self._rounds.keep(drained.get("rounds", {}))
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's; the gradients get buckets behind the others. Collective.
+
+        Raises:
+            UsageError: the group's gradients cannot be exchanged, or `sync` was asked for.
+            HvdExtError: ranks of a node cannot share memory for them.
+        """
+        super().add_param_group(param_group)
+        group = len(self.param_groups) - 1
+        if self._reducer and (reason := fallback.reason_against_memory(self.param_groups)):
+            raise UsageError(f"a group that cannot be exchanged: {reason}")
+        if self._rounds:
+            raise UsageError(
+                "add_param_group() of an optimizer with sync=: nodes exchange the weights that "
+                "DistributedOptimizer() was given: give it all groups"
+            )
+        pairs = [
+            (f"allreduce.noname.{group}.{i}", p)
+            for i, p in enumerate(self.param_groups[group]["params"])
+        ]
+        if self._reducer:
             try:
-                yield
-            finally:
-                self._should_synchronize = True
+                self._reducer.add(trainable(pairs))
+                self._reducer.frozen.add(pairs)
+            except WindowError as error:
+                raise HvdExtError(f"no memory for the gradients of a new group: {error}") from error
+        self._parameter_names.update({p: name for name, p in pairs})
 
-        def step(self, closure: Callable[[], Any] | None = None) -> Any:
-            if self._should_synchronize and not self._clipped:
-                if self._synchronized:
-                    # Horovod's words, by which scripts filter it.
-                    warnings.warn(
-                        "optimizer.step() called without optimizer.skip_synchronize() context "
-                        "after optimizer.synchronize(). The gradients are exchanged again.",
-                        stacklevel=2,
-                    )
-                self._exchange()
-            elif self._reducer and self._reducer.in_flight:
-                raise UsageError(
-                    "step() inside skip_synchronize(), and gradients of this step are not "
-                    "exchanged yet: call optimizer.synchronize() after the last backward()"
-                )
-            self._synchronized = self._clipped = False
-            self.drained = None
-            if self._rounds:
-                self._rounds.begin_step()
-            result = self._update(closure)
-            if self._reducer and self._reducer.in_flight:
-                raise UsageError(
-                    "a closure that calls backward() makes gradients that no rank exchanges: call "
-                    "backward() before step(), as Horovod asks for, and pass no closure"
-                )
-            if self._rounds:
-                self._rounds.end_step()
-            return result
 
-        # Or Optimizer.__setstate__ (by load_state_dict) would wrap it, and the hooks, which
-        # the step of the class below calls, would be called twice.
-        step.hooked = True  # type: ignore[attr-defined]
+class _PlainStep(DistributedMixin):
+    """Gives Horovod's broadcast_optimizer_state the step that exchanges nothing.
 
-        def _exchange(self) -> None:
-            """Have what the step takes: the sums of all gradients."""
-            if self._reducer:
-                self._reducer.synchronize()
+    On ranks that have no state it makes some by `super(type(optimizer), optimizer).step()`, for
+    which the other ranks do not wait.
+    """
 
-        def _update(self, closure: Callable[[], Any] | None) -> Any:
-            return super().step(closure)
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        return super(DistributedMixin, self).step(closure)
 
-        def clip_grad_norm_(
-            self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
-        ) -> torch.Tensor:
-            """Clip the reduced gradients as one vector, between backward() and step().
 
-            As torch.nn.utils.clip_grad_norm_ does after synchronize(), but a sharded
-            optimizer's ranks clip what each has summed.
+def distributed_class(base: type[torch.optim.Optimizer]) -> type[DistributedMixin]:
+    """A class derived from an optimizer's, with its name, that reduces gradients."""
+    return derive((_PlainStep, base), {"step": DistributedMixin.step})
 
-            Returns:
-                The norm before, the same on every rank.
 
-            Raises:
-                RuntimeError: it is not finite, and `error_if_nonfinite` is True.
-                UsageError: ranks have filters of their own.
-            """
-            refuse_own(self._parameters(), "clip_grad_norm_", "clip each gradient by its values")
-            if not (self._synchronized or self._clipped):
-                self._exchange()
-            self._clipped = True
-            return self._clip(max_norm, norm_type, error_if_nonfinite)
-
-        def _clip(self, *arguments: Any) -> torch.Tensor:
-            return torch.nn.utils.clip_grad_norm_(self._parameters(), *arguments)
-
-        def zero_grad(self, set_to_none: bool = True) -> None:
-            if self._reducer and self._reducer.in_flight:
-                raise AssertionError(
-                    "optimizer.zero_grad() between backward() and step() or synchronize() would "
-                    "wipe gradients while they are exchanged: call it before backward()"
-                )
-            super().zero_grad(set_to_none)
-
-        def drain(self) -> None:
-            """Have all nodes go on from the same weights, and state_dict() hold all there is.
-
-            To be called on all ranks, after step(), where the model is evaluated or state_dict() is
-            to be saved. A round ends here, and the mean of the nodes' optimizer states is taken;
-            gradients that are one step late are used. What compression rounded away is
-            neither lost nor sent: it becomes part of the state, which serves any number of nodes.
-            It costs an exchange without compression.
-            """
-            if not self._reducer:
-                self.drained = {}
-                return
-            if isinstance(self._reducer, LateReducer) and self._reducer.collect_late():
-                self._update(None)
-                super().zero_grad()
-            drained: Drained = {}
-            if self._rounds:
-                self._rounds.end()
-                self._rounds.average(self.state)
-                drained = {"rounds": self._rounds.state()}
-            of = self._reducer.drain()
-            if residuals := {i: of[p] for i, p in enumerate(self._parameters()) if p in of}:
-                drained["residuals"] = residuals
-            self.drained = drained
-
-        def state_dict(self) -> dict[str, Any]:
-            self.require_drained("optimizer.state_dict()")
-            state: dict[str, Any] = super().state_dict()
-            if self.drained:
-                state["hvd_ext"] = self.drained
-            elif self.drained is None and self._reducer and self._reducer.has_residuals:
-                log.warning(
-                    "hvd_ext: state_dict() without what compression rounded away and not sent yet: "
-                    "call optimizer.drain() on all ranks before"
-                )
-            return state
-
-        @property
-        def keeps_more(self) -> bool:
-            """Whether there is state that torch does not know of."""
-            late = isinstance(self._reducer, LateReducer)
-            rounded = self._reducer is not None and self._reducer.has_residuals
-            return late or rounded or self._rounds is not None
-
-        def require_drained(self, what: str) -> None:
-            """See that nodes have the same weights, and no gradients are late.
-
-            Raises:
-                UsageError: they do not; names `what`, which would leave something out.
-            """
-            if self._rounds and self._rounds.steps:
-                reason = "nodes have different weights, in the middle of a round"
-            elif isinstance(self._reducer, LateReducer) and self._reducer.is_behind:
-                reason = "the last step's gradients are under way"
-            else:
-                return
-            raise UsageError(f"{what} while {reason}: call optimizer.drain() on all ranks before")
-
-        def load_state_dict(self, state_dict: Any) -> None:
-            if self._reducer:
-                self._reducer.reset()
-            self._synchronized = self._clipped = False
-            self._should_synchronize = True
-            super().load_state_dict(state_dict)
-            self.keep_drained(state_dict.get("hvd_ext"))
-
-        def keep_drained(self, drained: Drained | None) -> None:
-            """Go on with what another optimizer's drain() found; the same on all ranks."""
-            self.drained = drained = drained or {}
-            if self._reducer:
-                parameters, residuals = self._parameters(), drained.get("residuals", {})
-                self._reducer.keep({parameters[i]: value for i, value in residuals.items()})
-            if self._rounds:
-                self._rounds.keep(drained.get("rounds", {}))
-
-        def _parameters(self) -> list[torch.nn.Parameter]:
-            return [p for group in self.param_groups for p in group["params"]]
-
-        def add_param_group(self, param_group: dict[str, Any]) -> None:
-            super().add_param_group(param_group)
-            group = len(self.param_groups) - 1
-            if self._reducer and (reason := fallback.reason_against_memory(self.param_groups)):
-                raise UsageError(f"a group that cannot be exchanged: {reason}")
-            if self._rounds:
-                raise UsageError(
-                    "add_param_group() of an optimizer with sync=: nodes exchange the weights that "
-                    "DistributedOptimizer() was given: give it all groups"
-                )
-            pairs = [
-                (f"allreduce.noname.{group}.{i}", p)
-                for i, p in enumerate(self.param_groups[group]["params"])
-            ]
-            if self._reducer:
-                try:
-                    self._reducer.add(trainable(pairs))
-                    self._reducer.frozen.add(pairs)
-                except WindowError as error:
-                    raise HvdExtError(
-                        f"no memory for the gradients of a new group: {error}"
-                    ) from error
-            self._parameter_names.update({p: name for name, p in pairs})
-
-    Distributed.__name__ = Distributed.__qualname__ = base.__name__
-    return Distributed
+def derive(
+    bases: tuple[type[DistributedMixin], type[torch.optim.Optimizer]], namespace: Mapping[str, Any]
+) -> Any:
+    """A class with the name of the optimizer's, in the module by which Horovod recognises it."""
+    return type(bases[1].__name__, bases, {**namespace, "__module__": horovods.WRAPPED_MODULE})

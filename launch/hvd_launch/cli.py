@@ -1,4 +1,4 @@
-"""The command line of hvd-launch: finds the subcommand, and keeps the ranks' own words apart."""
+"""The command line of hvd-launch: finds the subcommand, and separates the ranks' command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run one subcommand; returns its exit code.
 
-    What stands after the first "--" is the ranks' own and is never interpreted.
+    Words after the first "--" belong to the ranks and are never interpreted.
     """
     complete(lambda: parser(with_command=True))
     own, command, separated = separate(list(arguments))
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
             f"no COMMAND: write it after --, as in: hvd-launch {name} "
             f"{'-np 2 ' if name == 'run' else ''}-- python x.py"
         )
-    # Of tune's kinds one runs a command, the other none: they look themselves.
+    # One kind of tune runs a command, the other none: they check it themselves.
     if separated and name not in WITH_COMMAND and name != "tune":
         raise UsageError(f"hvd-launch {name} runs no command: leave out -- and what follows")
     code: int = _module(name).run(options, tuple(command))
@@ -89,7 +89,7 @@ def parser(
     """The parser of these subcommands; with COMMAND as a positional to complete it too."""
     top = argparse.ArgumentParser(
         prog="hvd-launch",
-        description="Start training jobs with the MPI that this machine has, set as it should be.",
+        description="Start training jobs with this machine's MPI and the settings that suit it.",
         epilog="example: hvd-launch run -np 4 -- python train.py",
     )
     add_version(top)

@@ -1,4 +1,4 @@
-"""What is to be run: how many ranks, on which hosts, of which command. Pure."""
+"""A job: its number of ranks, hosts and command. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
 
-# What a rank on another host has to find as it was where the job was started; the MPI
+# Variables that a rank on another host needs as they were where the job was started; the MPI
 # libraries add their own.
 EXPORTED = (
     r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV|GLIBC_TUNABLES"
     r"|(PYTHON|MALLOC_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|HOROVOD_|HVD_EXT_|HVPROF_|TORCH_|PYTORCH_"
     r"|CUDA_|NCCL_|GLOO_|UCX_|FI_).*"
 )
-# By these a cluster tells a launcher its hostfile, as Kubernetes' MPI Operator does.
+# Variables by which a cluster passes its hostfile to a launcher, as Kubernetes' MPI Operator does.
 HOSTFILE_VARIABLES = (
     "OMPI_MCA_orte_default_hostfile",
     "PRTE_MCA_prte_default_hostfile",

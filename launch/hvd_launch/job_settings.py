@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hvd_launch import machine, memory
+from hvd_launch import freed_memory, machine
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.settings import Setting
 
@@ -14,11 +14,11 @@ DEFAULT_PRESET = "mpi-opt"
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What a job gets beside the environment.
+    """Settings of a job in addition to the environment.
 
     Attributes:
-        given: what is set.
-        kept: what is not, since the environment has another value.
+        given: settings to apply.
+        kept: settings left out, since the environment has another value.
     """
 
     given: tuple[Setting, ...]
@@ -32,7 +32,7 @@ def job_settings(
     gpu_count: int | None = None,
     ucx: bool = False,
 ) -> JobSettings:
-    """What the ranks of an MPI library are started with in this environment.
+    """Settings for ranks of an MPI library in this environment.
 
     Args:
         library: whose ranks.
@@ -44,7 +44,7 @@ def job_settings(
     Raises:
         UsageError: the library does not support UCX, or HVD_EXT_KEEP_MEMORY is neither 0 nor 1.
     """
-    wanted = [*memory.settings(environ), *library.settings()]
+    wanted = [*freed_memory.settings(environ), *library.settings()]
     if machine.gpus() if gpu_count is None else gpu_count:
         wanted += library.gpu_settings(preset, environ)
     if ucx:

@@ -1,4 +1,4 @@
-"""What this machine has: its cores, GPUs and hosts; and a job's command on it."""
+"""Cores, GPUs and hosts of this machine; and a job's command on it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rank_command(
 
 
 def _hosts_by_name(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """For mpirun_rsh, which is told every host, and does without ssh only by this one's name."""
+    """For mpirun_rsh, which takes every host, and needs no ssh only for this one's name."""
     if not hosts and slurm.allocated(environ):
         return allocated_hosts(environ)
     here = socket.gethostname()

@@ -12,7 +12,7 @@ from hvd_ext.errors import UsageError
 
 # The configurations that Anthony et al. compare (MVAPICH2-GDR, EDSR, 512 GPUs).
 PRESETS = {
-    "mpi": "neither CUDA IPC nor the registration cache: what PyTorch's usual advice leads to",
+    "mpi": "neither CUDA IPC nor the registration cache: the result of PyTorch's usual advice",
     "mpi-reg": "the registration cache, without CUDA IPC",
     "mpi-opt": "CUDA IPC and the registration cache",
 }
@@ -25,10 +25,10 @@ class Setting:
     """An environment variable for every rank.
 
     Attributes:
-        value: what it is set to.
-        default: what applies without it, in the library's own words or a person's.
-        why: what the value does for a training job.
-        source: where name, default and effect can be read.
+        value: its value.
+        default: the value or behaviour without it.
+        why: the effect of the value on a training job.
+        source: documentation of name, default and effect.
     """
 
     name: str

@@ -16,8 +16,8 @@ from hvprof.analysis.summary import SIZE_ROWS, Exposed, Row, exposed, quantile_s
 from hvprof.analysis.wait_time import waiting
 from hvprof.annotate import region, step, watch_exchange
 from hvprof.format.trace import load_trace
+from hvprof.model import Cell, RankRecording, Recording
 from hvprof.recording.load import load
-from hvprof.recording.model import Cell, RankRecording, Recording
 
 __all__ = [
     "SIZE_ROWS",

@@ -1,4 +1,4 @@
-"""Regions and steps: what a program says of itself, where hvprof records it.
+"""Regions and steps that a program marks for hvprof.
 
 Example:
     for batch in batches:
@@ -14,12 +14,11 @@ In a process that is not recorded these calls do nothing, in less than a microse
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 from typing import Any
 
-from hvd_ext.events import HandingOver, times_hooks
+from hvd_ext.events import HandingOver, recorder, times_hooks
 from hvd_ext.events import region as region
 
 
@@ -28,25 +27,26 @@ def step() -> None:
 
     The first step begins where the thread first enters a region or calls this.
     """
-    recorder = _recorder()
-    if recorder is not None:
-        recorder.hvprof_step()
+    preloaded = recorder()
+    if preloaded is not None:
+        preloaded.hvprof_step()
 
 
 def watch_exchange(optimizer: Any) -> None:
     """Record how long `optimizer.synchronize()` blocks, as the region "exposed".
 
-    It is what a DistributedOptimizer's `step()` waits in. What Horovod's hooks take, with which
-    backward hands gradients over, is recorded as "handing over" in one step of 16. hvd_ext's
-    records both already.
-    An optimizer without it (of a job of one rank), or watched already, is left as it is, as are
-    all where nothing is recorded.
+    A DistributedOptimizer's `step()` waits in it. The time of Horovod's gradient hooks is recorded
+    as "gradient hooks" in one step of 16. hvd_ext's optimizer records both already.
+
+    Args:
+        optimizer: unchanged if it has no `synchronize` (a job of one rank), if it is watched
+            already, or if nothing is recorded.
     """
     synchronize = getattr(optimizer, "synchronize", None)
-    if synchronize is None or _recorder() is None or hasattr(synchronize, "watched"):
+    if synchronize is None or recorder() is None or hasattr(synchronize, "watched"):
         return
 
-    # Of Horovod 0.28, whose hooks call it for each gradient.
+    # A method of Horovod 0.28, whose hooks call it for each gradient.
     hand_over: Any = getattr(optimizer, "_allreduce_grad_async", None)
     steps = itertools.count(1)
 
@@ -65,15 +65,3 @@ def watch_exchange(optimizer: Any) -> None:
 
     watched.watched = True  # type: ignore[attr-defined]
     optimizer.synchronize = watched
-
-
-@functools.cache
-def _recorder() -> Any:
-    """The recorder that was preloaded into this process, or None."""
-    try:
-        library = ctypes.CDLL(None)
-        library.hvprof_step.argtypes = []
-    except (AttributeError, OSError):
-        return None
-    library.hvprof_step.restype = None
-    return library

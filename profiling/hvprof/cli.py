@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
     top = argparse.ArgumentParser(
         prog="hvprof",
-        description="Record the communication of an MPI or Horovod job, and show it.",
+        description="Record the communication of an MPI or Horovod job, and analyze it.",
         epilog="example: hvprof record -o runs/a -- horovodrun -np 2 python train.py",
     )
     cli.add_version(top)

@@ -1,8 +1,8 @@
-"""What the device arena asks of CuPy, on a CPU: `install()`, and `import cupy` gives this.
+"""The device arena's part of CuPy, on a CPU: `install()`, and `import cupy` gives this.
 
 Device memory is memory that processes share, a stream is a thread that runs late, and a kernel
-is its own source compiled by g++. What goes wrong on a GPU for want of an event, a ticket or an
-open handle goes wrong here: as wrong bits, or as the error that CUDA gives. Functions and errors
+is its own source compiled by g++. A missing event, ticket or open handle, which is wrong on a
+GPU, is wrong here too: as wrong bits, or as the error that CUDA gives. Functions and errors
 have CuPy's and CUDA's names, and refuse what the documentation of CUDA's runtime refuses.
 
 It does not show what only a GPU has: whether CUDA IPC, its events and its streams behave as

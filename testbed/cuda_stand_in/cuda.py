@@ -1,4 +1,4 @@
-"""What `cupy.cuda` has: the runtime, devices and streams as contexts."""
+"""The names of `cupy.cuda`: the runtime, devices and streams as contexts."""
 
 from __future__ import annotations
 

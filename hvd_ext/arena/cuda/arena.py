@@ -1,10 +1,10 @@
 """The arena in device memory: buckets lie where the node's other processes can open them.
 
 Each rank reduces its shard of a bucket straight from its peers' memory into theirs, by
-one kernel on a stream of its own. The GPU keeps the order by events: a bucket's event is
+one kernel on a separate stream. The GPU keeps the order by events: a bucket's event is
 recorded where its gradients are made, and every rank's stream waits for those of all. An
 event of another process means something only once it was recorded, which the window's
-tickets tell on the host: `ready` says that it was, and the progress thread waits for
+tickets report this on the host: `ready` says that it was, and the progress thread waits for
 that, never the training thread in backward.
 
 Never run on a GPU so far: docs/reference/gpu.md.

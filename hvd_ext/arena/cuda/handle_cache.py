@@ -1,7 +1,7 @@
 """Handles of other processes' memory, opened once and kept: the registration cache.
 
-To open a handle takes as long as to move megabytes. What is in use stays open. What is
-not stays open too, up to a bound, and the least recently used is closed first.
+To open a handle takes as long as to move megabytes. Handles in use stay open. Unused ones
+stay open too, up to a bound, and the least recently used is closed first.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class HandleCache(Generic[K, V]):
         self.misses = 0
 
     def lease(self, handle: K) -> V:
-        """What is behind a handle, open until it is released as often as leased."""
+        """The memory behind a handle, open until it is released as often as leased."""
         with self._lock:
             entry = self._entries.get(handle)
             found = entry is not None

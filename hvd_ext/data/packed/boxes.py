@@ -42,7 +42,7 @@ def run_boxes(shape: Sequence[int], first: int, end: int) -> Iterator[Box]:
 
 
 def boxes_in_blocks(field: Field, begin: int, blocks: NDArray[np.bool_], box: Box) -> list[Box]:
-    """What a box of a field shares with some blocks of the record.
+    """The part of a box of a field that lies in some blocks of the record.
 
     Args:
         field: the array; none of its elements lies in two blocks.

@@ -43,7 +43,7 @@ Kind = Literal["array", "bytes", "pixels"]
 
 
 class DamagedError(ValueError):
-    """What was read is not what a packed file holds; the message says which part."""
+    """The bytes read are not those of a packed file; the message says which part is wrong."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Field:
     Attributes:
         name: as in {"image": ..., "label": ...}.
         kind: "array": of `dtype` and `shape`, the same in all records; "bytes": as it was
-            in a file of its own; "pixels": a decoded image, (H, W, C) of uint8.
+            in a separate file; "pixels": a decoded image, (H, W, C) of uint8.
         dtype: of an array, as numpy writes it.
         shape: of an array.
 
@@ -91,7 +91,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Header:
-    """What all records have in common.
+    """The layout that all records share.
 
     Attributes:
         samples: number of records.

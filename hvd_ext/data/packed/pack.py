@@ -44,7 +44,7 @@ def pack(samples: Samples, path: Path, advance: Advance) -> None:
     Args:
         samples: read in order, on threads.
         path: gets the file.
-        advance: told how many samples are written.
+        advance: called with the number of samples written.
 
     Raises:
         UsageError: a sample cannot be read; no file is made.

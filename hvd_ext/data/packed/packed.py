@@ -32,7 +32,7 @@ class PackedFile:
     """The samples of a packed file: `len(file)`, and `file[i]`, a dict of the fields.
 
     An "array" field is an array, "bytes" are bytes, "pixels" an (H, W, C) image of uint8.
-    Any thread may read; a copy that was pickled opens the file anew.
+    Any thread may read; a copy that was pickled opens the file again.
 
     Attributes:
         path: the file.
@@ -91,7 +91,7 @@ class PackedFile:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that the file holds."""
+        """Checksum of everything in the file."""
         return self.tables.fingerprint
 
     @property
@@ -145,14 +145,18 @@ class PackedFile:
         return data
 
     def announce(self, sample: int) -> None:
-        """Have the kernel begin to read a record, which will soon be asked for."""
+        """Ask the kernel to begin reading a record that is needed soon.
+
+        Args:
+            sample: number of the sample.
+        """
         offset, length = map(int, self.tables.places[sample])
         # A longer one keeps the disk busy by itself.
         if length <= _ANNOUNCED_BYTES:
             self._reader_of(offset, length).announce(offset, length)
 
     def _reader_of(self, begin: int, count: int) -> FileReader:
-        """Of the copy, if it has these bytes by now."""
+        """Path of the copy, if it has these bytes by now."""
         return self.copy.reader if self.copy and self.copy.has(begin, count) else self._reader
 
     @property
@@ -161,7 +165,11 @@ class PackedFile:
         return self.tables.places[:, 1].astype(np.int64)
 
     def decode(self, sample: int, record: Bytes) -> dict[str, Any]:
-        """The fields that the record of a sample holds.
+        """The fields of a sample.
+
+        Args:
+            sample: number of the sample, for errors.
+            record: its bytes, as `record` returns them.
 
         Raises:
             UsageError: its pixels are not as many as their shape says.
@@ -185,6 +193,9 @@ class PackedFile:
     def field(self, name: str) -> PackedField:
         """An "array" field of all samples, which is sliced as an array is.
 
+        Args:
+            name: of the field.
+
         Raises:
             UsageError: there is no such field.
         """
@@ -198,7 +209,10 @@ class PackedFile:
         return PackedField(self, self.header.fields[place], self._offsets[place])
 
     def name(self, sample: int) -> str:
-        """What a sample was called where it came from.
+        """The name of a sample in its source, such as a path.
+
+        Args:
+            sample: number of the sample.
 
         Raises:
             UsageError: the names cannot be read, or are damaged.
@@ -230,7 +244,13 @@ class PackedFile:
 
 @dataclass(frozen=True)
 class PackedField:
-    """An array over all samples, of which only the blocks are read that a slice lies in."""
+    """An array over all samples; a slice reads only the blocks that it lies in.
+
+    Attributes:
+        file: the packed file.
+        field: name, dtype and shape of a sample's array.
+        begin: offset in a record, in bytes.
+    """
 
     file: PackedFile
     field: Field
@@ -243,11 +263,15 @@ class PackedField:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the elements."""
+        """Type of the elements."""
         return np.dtype(self.field.dtype)
 
     def of(self, record: Bytes) -> NDArray[Any]:
-        """The array that a record holds, in place."""
+        """The array that a record holds, in place.
+
+        Args:
+            record: bytes of a sample, as `PackedFile.record` returns them.
+        """
         return _array(record, self.field, self.begin)
 
     def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:

@@ -17,7 +17,7 @@ HDF5 = (".h5", ".hdf5", ".nc")
 
 
 class Source(Protocol):
-    """What slices like an array: NumPy's, an h5py.Dataset, a zarr.Array, a procedure."""
+    """Anything that slices like an array: NumPy's, an h5py.Dataset, a zarr.Array, a procedure."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -25,14 +25,14 @@ class Source(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """Of the elements."""
+        """Type of the elements."""
 
     def __getitem__(self, index: tuple[slice, ...]) -> Any:
         """The block of one slice per dimension, each of step 1."""
 
 
 class Samples(Protocol):
-    """What can be packed: `len(samples)`, and `samples[i]`, a dict of the fields.
+    """Samples that can be packed: `len(samples)`, and `samples[i]`, a dict of the fields.
 
     It is asked from several threads.
 

@@ -35,7 +35,10 @@ class Tables:
 
     @classmethod
     def read(cls, path: Path) -> Tables:
-        """Read the tables of a file.
+        """The tables of a file.
+
+        Args:
+            path: of the packed file.
 
         Raises:
             UsageError: there is no such file, it is no packed file, is cut off or damaged, or
@@ -46,14 +49,22 @@ class Tables:
 
     @classmethod
     def read_from(cls, reader: FileReader) -> Tables:
-        """Read the tables of an open file; raises as `read`."""
+        """The tables of an open file; raises as `read`.
+
+        Args:
+            reader: of the packed file.
+        """
         try:
             return _read(reader)
         except DamagedError as error:
             raise _not_whole(reader.path, error) from error
 
     def read_names(self, reader: FileReader) -> list[str]:
-        """Read the names of the samples, which may be an empty list; raises as `read`."""
+        """The names of the samples, which may be an empty list; raises as `read`.
+
+        Args:
+            reader: of the packed file.
+        """
         try:
             section = _section(reader, self.footer, "names")
             return layout.decode_names(section, self.header.samples)

@@ -1,4 +1,4 @@
-"""Who reads which piece of what several are to get, and when; pure."""
+"""The plan of staging: which node reads which piece, and when; pure."""
 
 from __future__ import annotations
 

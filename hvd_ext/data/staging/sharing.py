@@ -37,7 +37,7 @@ _SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 1e-4, 1e-3
 
 
 class PieceSharing:
-    """What one node takes part in; made by one rank of each at once."""
+    """A node's part in shared reading; created by one rank of each node at once."""
 
     def __init__(self, leaders: MPI.Comm, lacks: NDArray[np.bool_]) -> None:
         """Tell the others what this node lacks. A collective over `leaders`.
@@ -70,7 +70,7 @@ class PieceSharing:
     ) -> Iterator[tuple[int, Bytes]]:
         """Read this node's part, send it, and yield every piece that it lacks and can get.
 
-        What cannot be read, or is damaged on its way, is left out, and a log line says so.
+        Pieces that cannot be read, or are damaged on the way, are left out, and logged.
 
         Args:
             read: reads a piece from the file, into memory of its length.

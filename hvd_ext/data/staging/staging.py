@@ -1,7 +1,7 @@
 """A copy of a file on a node's own disk, made piece by piece while the file is used.
 
-Which pieces are there is said by a file beside the copy, a byte for each, so processes need not
-talk: one that holds the lock copies what lacks, whichever it is, and goes on where an earlier
+Which pieces are there is said by a file next to the copy, a byte for each, so processes need not
+talk: the one that holds the lock copies the missing pieces, and resumes where an earlier
 one ended. A piece counts once it was read back from the disk. Where nodes share the reading,
 those that hold the locks of their nodes send each other the pieces. Both files lie in a folder
 that is the user's alone, so that no other user can have made or changed them.

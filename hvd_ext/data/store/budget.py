@@ -7,5 +7,9 @@ from hvd_ext.node_memory import free_bytes
 
 
 def rank_budget(local_size: int) -> int:
-    """Bytes that a rank may keep, unless a person says otherwise, of `local_size` on a node."""
+    """The bytes that a rank may keep by default: a share of the free memory of its node.
+
+    Args:
+        local_size: ranks on the node.
+    """
     return int(SHARE_OF_FREE * free_bytes()) // local_size

@@ -1,4 +1,4 @@
-"""Records on their way between ranks, moved by a thread of their own.
+"""Records on their way between ranks, moved by a separate thread.
 
 Sender and receiver know of each message beforehand, and who, how long and which tag: nothing
 is asked for. The thread looks for what has arrived, and sleeps in between: an MPI library
@@ -42,7 +42,7 @@ class _UnderWay:
 
     Attributes:
         peer: its rank.
-        look: does what can be done by now, and tells whether it is done with.
+        look: makes progress without waiting, and returns whether it has finished.
         record: what it brings, if it brings something.
     """
 

@@ -45,7 +45,7 @@ class GroupReader:
             comm: the ranks that share each sample.
 
         Raises:
-            HvdExtError: MPI cannot be used on threads, or cannot tell as many samples apart.
+            HvdExtError: MPI cannot be used on threads, or has too few tags for the samples.
         """
         from mpi4py import MPI
 
@@ -82,10 +82,16 @@ class GroupReader:
         self._exchange = RecordExchange(comm)
 
     def read(self, sample: int) -> list[NDArray[Any]]:
-        """This rank's box of each field of a sample.
+        """Read this rank's box of each field of a sample, together with the other ranks.
+
+        Args:
+            sample: number of the sample, the same on all ranks.
+
+        Returns:
+            An array for each field.
 
         Raises:
-            UsageError: what this rank reads of it is damaged, or cannot be read; the others
+            UsageError: this rank's part is damaged or cannot be read; the others
                 wait for it, so the job must end.
             StallError: a rank did not send its part.
         """

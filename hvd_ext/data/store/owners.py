@@ -2,7 +2,7 @@
 
 The rank that needs a sample first reads it, keeps it, and from then on gives it to whoever
 needs it: its owner. When that is follows from the order of samples, so every rank works out
-the same, and nothing has to be asked or told.
+the same, and ranks need not ask each other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Step:
 
 
 class Owners:
-    """Who keeps what in a run that begins at some position.
+    """The keeper of each sample in a run that begins at some position.
 
     Attributes:
         owner: of each sample, or NO_OWNER where the owner's budget was used up before.

@@ -1,7 +1,7 @@
 """Samples in the memory of the ranks: read once by one of them, then sent to whoever needs them.
 
-Within a node they are read in place, once a flag behind them tells that they are there. Who
-keeps and sends what is worked out in `owners`, some steps ahead, by each rank alike.
+Within a node they are read in place, once a flag behind them says that they are there. Each
+rank computes in `owners`, some steps ahead, which rank keeps and sends each sample.
 """
 
 from __future__ import annotations
@@ -46,15 +46,24 @@ class Records(Protocol):
     def lengths(self) -> NDArray[np.int64]: ...
 
     def record(self, sample: int) -> Bytes:
-        """The bytes of a sample, as they are on file; is called on several threads at once."""
+        """The bytes of a sample, as they are on file; is called on several threads at once.
+
+        Args:
+            sample: number of the sample.
+        """
 
     def decode(self, sample: int, record: Bytes) -> Any:
-        """The sample that they hold; they are shared, and cannot be written to."""
+        """The sample that a record holds.
+
+        Args:
+            sample: number of the sample.
+            record: its bytes; they are shared, and cannot be written to.
+        """
 
 
 @dataclass(frozen=True)
 class StoreSize:
-    """What a store takes.
+    """Memory that a store needs.
 
     Attributes:
         samples_bytes: of all samples.
@@ -216,7 +225,7 @@ class MemoryStore:
         return self._regions[owner][begin : begin + int(self._lengths[sample])]
 
     def _flag(self, sample: int, owner: int) -> int:
-        """The address of the byte that tells whether the sample is there."""
+        """The address of the byte that says whether the sample is there."""
         return self._addresses[owner] + int(self._owners.offsets[sample] + self._lengths[sample])
 
     def _measure(self, leaders: NDArray[np.int64], records_ahead: int) -> StoreSize:

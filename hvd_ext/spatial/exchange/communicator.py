@@ -1,4 +1,4 @@
-"""What the spatial layers ask of a communication library, and MPI's way to give it.
+"""The interface of a communication library for spatial layers, and its version for MPI.
 
 Calls come in the same order on every rank of a communicator, since each is decided from
 global shapes; a message is identified by how many exchanges came before it.

@@ -1,7 +1,7 @@
 """All ranks of a job in one process, a thread each: no MPI, the same code paths.
 
-Tests and `spatial.verify` use it. A message is handed over as it is sent, sums are
-taken in the order of the ranks, and what a rank raises reaches the caller.
+Tests and `spatial.verify` use it. A message arrives as soon as it is sent, sums are
+taken in the order of the ranks, and a rank's exception reaches the caller.
 """
 
 from __future__ import annotations

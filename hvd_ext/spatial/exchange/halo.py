@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Exchanged(Generic[T]):
-    """What `exchange_around` returns.
+    """The result of `exchange_around`.
 
     Attributes:
         interior: what was computed meanwhile.
@@ -150,7 +150,7 @@ class HaloExchange:
 
     @property
     def started_adjoint(self) -> HaloExchange:
-        """What `adjoint` made last."""
+        """The last result of `adjoint`."""
         assert self._adjoint is not None, "the halves of an exchange ran in the wrong order"
         return self._adjoint
 

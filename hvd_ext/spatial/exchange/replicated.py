@@ -73,7 +73,7 @@ class AverageGradient(Function):
 def to_partitioned(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -> Tensor:
     """A replicated tensor on its way into a partitioned operation.
 
-    What comes back is this rank's share of its gradient; times the ranks, so that the
+    The backward pass returns this rank's share of its gradient, times the ranks, so that the
     mean over the space group is the gradient, as of everything that is replicated.
 
     Args:

@@ -1,1 +1,1 @@
-"""Who owns what, who needs what, and who sends it: integers only, no torch, no MPI."""
+"""Which rank owns, needs and sends which cells: integers only, no torch, no MPI."""

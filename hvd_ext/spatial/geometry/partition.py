@@ -42,7 +42,7 @@ def volume(box: Box) -> int:
 
 
 def intersect(one: Interval, other: Interval) -> Interval:
-    """What two intervals share; an empty interval starts where it ends."""
+    """The intersection of two intervals; an empty interval starts where it ends."""
     begin, end = max(one[0], other[0]), min(one[1], other[1])
     return (begin, max(begin, end))
 

@@ -1,4 +1,4 @@
-"""What one rank computes of an operation with windows, and from which inputs."""
+"""One rank's part of an operation with windows: its outputs, and the inputs it needs."""
 
 from __future__ import annotations
 

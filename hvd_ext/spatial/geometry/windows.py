@@ -1,7 +1,7 @@
 """Which inputs an output needs: the one rule from which every exchange follows.
 
 The owner of outputs [o0, o1) of a window with kernel k, stride s, padding p and dilation
-d needs the inputs [o0 s - p, (o1 - 1) s - p + d (k - 1)], ends included. What of it lies
+d needs the inputs [o0 s - p, (o1 - 1) s - p + d (k - 1)], ends included. Any part that lies
 outside [0, L) is the layer's own padding, at the borders of the whole sample and nowhere
 else; the rest is met with the shards, however many of them it spans. Half the kernel,
 the usual rule for a halo, is wrong as soon as a stride meets an uneven cut.
@@ -124,7 +124,7 @@ class Unsplit:
         return (0, 1 << 62)
 
     def padding_of(self, shard: Interval, outputs: Interval) -> int:
-        """What torch is called with anyway."""
+        """The padding that torch is called with in any case."""
         return self.padding
 
 
@@ -173,7 +173,7 @@ def interior(window: Window, owned: Interval, shard: Interval, extent: int) -> I
 
 
 def transfers(needed: Sequence[Interval], extent: int) -> tuple[tuple[Interval, ...], ...]:
-    """What part `to` needs of shard `of`, as [to][of]; its transpose is the adjoint's plan."""
+    """Inputs of part `to` that lie in shard `of`, as [to][of]; the adjoint uses the transpose."""
     bounds = cuts(extent, len(needed))
     return tuple(
         tuple(intersect(need, (bounds[of], bounds[of + 1])) for of in range(len(needed)))

@@ -135,7 +135,7 @@ def global_average(x: SpatialTensor) -> Tensor:
 def global_maximum(x: SpatialTensor) -> Tensor:
     """The maximum over all cells: (N, C, 1, ...), replicated.
 
-    Of equal ones, the first in the order of the whole gets the gradient, as in torch.
+    Among equal maxima, the first in the order of the whole gets the gradient, as in torch.
     """
     flat = x.local.flatten(len(x.lead))
     if flat.shape[-1] == 0:

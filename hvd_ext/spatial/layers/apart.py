@@ -1,4 +1,4 @@
-"""Views that cut split dims, or part them: pixel shuffles, patches and windows, written by hand.
+"""Views that cut split dims, or part them: pixel shuffles, patches and windows of user code.
 
 `x.view(n, c, h, r, w, r)` of split (n, c, h r, w r) is split over h and w again: each rank
 fetches the cells of the blocks that it owns. Such a tensor's split dims stand apart; what can
@@ -138,7 +138,7 @@ def _copied(x: SpatialTensor, made: SpatialTensor, order: Sequence[int]) -> Spat
 
 
 def _blocks(x: SpatialTensor, asked: tuple[int, ...]) -> Any:
-    """What of `asked` stands before the split dims, the block of each or None, and the rest."""
+    """The parts of `asked`: before the split dims, the block of each or None, and the rest."""
     for first in range(len(asked)):
         if math.prod(asked[:first]) != math.prod(x.lead):
             continue

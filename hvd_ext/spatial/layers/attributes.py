@@ -1,4 +1,4 @@
-"""What is asked of a tensor without its cells: the answers are the whole's."""
+"""Attributes of a tensor that need none of its cells: the answers are the whole's."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _moments(local: Tensor) -> tuple[Tensor, Tensor]:
 def _moments_by_lines(local: Tensor) -> tuple[Tensor, Tensor] | None:
     """The same, from sums over the lines of the last dim; None where they would be less exact.
 
-    Of contiguous memory torch's kernel makes them cell by cell, and takes eight times as long.
+    On contiguous memory torch's kernel works cell by cell, and takes eight times as long.
     """
     if local.device.type != "cpu" or not local.is_contiguous() or local.shape[-1] > _LINE_CELLS:
         return None

@@ -94,7 +94,7 @@ def _contracted(
     operands: Sequence[Operand],
     compute: Callable[..., Tensor],
 ) -> SpatialTensor | Tensor:
-    """What `compute` makes of the shards, where that is the shard of the whole's, or a part of it.
+    """The result of `compute` on the shards, where it is the whole's shard, or a part of it.
 
     Args:
         what: is done, for refusals.

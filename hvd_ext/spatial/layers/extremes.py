@@ -60,13 +60,13 @@ def _carrying(
 
 
 def _sizes(x: SpatialTensor, dims: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Of each of `dims`: where this rank's part begins, and how long the whole is."""
+    """For each of `dims`: where this rank's part begins, and how long the whole is."""
     begins = {len(x.lead) + at: begin for at, (begin, _) in enumerate(x.box)}
     return [begins.get(dim, 0) for dim in dims], [x.shape[dim] for dim in dims]
 
 
 def _places(x: SpatialTensor, dims: Sequence[int]) -> Tensor:
-    """Of each cell of the shard, its place among `dims` of the whole; of sizes 1 elsewhere."""
+    """The place of each cell of the shard among `dims` of the whole; size 1 elsewhere."""
     places = torch.zeros((1,) * x.ndim, dtype=torch.int64, device=x.device)
     for dim, begin, size in zip(dims, *_sizes(x, dims), strict=True):
         count = x.local.shape[dim]

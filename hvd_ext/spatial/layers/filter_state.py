@@ -1,4 +1,4 @@
-"""Optimizer state of shared filters, whole in checkpoints: any number of ranks goes on from it."""
+"""Optimizer state of shared filters, whole in checkpoints: any number of ranks resumes from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keep_state_whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
             parameter = parameters[number]
             if (filters := shared.get(parameter)) is not None:
                 found[number] = {
-                    # Beside numbers, such as how many steps were taken.
+                    # Besides numbers, such as how many steps were taken.
                     name: changed(filters, value) if _is_like(value, parameter) else value
                     for name, value in held.items()
                 }

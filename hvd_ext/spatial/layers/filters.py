@@ -29,7 +29,7 @@ from hvd_ext.spatial.geometry.partition import shard
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
-from hvd_ext.spatial.torch_internals import convolve
+from hvd_ext.spatial.torch_internals import become, convolve
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 # What can be shared, and how many dims come after an output's channels.
@@ -39,7 +39,7 @@ _ATTRIBUTE = "_hvd_ext_filters"
 
 
 class OwnParameter(nn.Parameter):
-    """A parameter of which each rank has rows of its own, with gradients that are complete.
+    """A parameter of which each rank has separate rows, with complete gradients.
 
     hvd_ext.torch's optimizer, which never imports this, leaves it alone by `hvd_ext_own`.
     """
@@ -52,7 +52,7 @@ class OwnParameter(nn.Parameter):
             return super().expand_as(other)
         raise UsageError(
             "horovod.torch's DistributedOptimizer cannot take a model with split_filters, whose "
-            "ranks have filters of their own: take hvd_ext.torch's"
+            "each rank has its own filters: use hvd_ext.torch's"
         )
 
 
@@ -128,7 +128,7 @@ def share_filters(model: nn.Module, grid: ProcessGrid, names: Sequence[str]) -> 
             raise UsageError(
                 f"{name!r} in split_filters has no layer whose filters {grid.filters.size} ranks "
                 "could share: name Linear or Conv layers with groups=1, at least as many filters "
-                "as ranks, and weights of their own"
+                "as ranks, and weights that no other layer shares"
             )
         chosen |= found
     if not chosen or grid.filters.size == 1:
@@ -151,7 +151,7 @@ def _share(module: nn.Module, filters: Filters) -> None:
             # In place: an optimizer that has it goes on.
             parameter.data = filters.own(whole).clone()
             parameter.grad = None
-            parameter.__class__ = OwnParameter
+            become(parameter, OwnParameter)
     setattr(module, _ATTRIBUTE, filters)
     # Methods, unlike closures, belong to the copy in a copy of the module.
     module.forward = types.MethodType(_forward, module)
@@ -197,7 +197,7 @@ def _split_like(x: SpatialTensor, output: Tensor) -> SpatialTensor:
 
 
 def filters_of(model: nn.Module) -> dict[nn.Parameter, Filters]:
-    """How each parameter is shared of which ranks have rows of their own."""
+    """The partition of each parameter of which ranks have separate rows."""
     return {
         parameter: getattr(module, _ATTRIBUTE)
         for module in model.modules()

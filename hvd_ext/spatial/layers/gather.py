@@ -34,6 +34,9 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
         spatial_dims: how many dims, the last ones, are split; by default all but two.
             Labels (N, H, W) have 2.
 
+    Returns:
+        The tensor of global shape, of which this rank holds its shard.
+
     Raises:
         UnsupportedError: the tensor has not as many dims, or the grid splits others.
     """
@@ -57,6 +60,15 @@ def gather(x: SpatialTensor) -> Tensor:
     """Put the whole together on every rank of the space group; it is replicated from then on.
 
     Gradients of parameters that are used on it are whole on every rank, as their mean is.
+
+    Args:
+        x: split tensor, `(N, C, *space)` of global shape.
+
+    Returns:
+        The whole tensor, the same on every rank of the space group.
+
+    Raises:
+        UnsupportedError: `x` is not split, or a copy of it was changed in place.
     """
     if not isinstance(x, SpatialTensor):
         raise UnsupportedError(f"gather of a tensor of shape {tuple(x.shape)}: it is not split")
@@ -81,12 +93,12 @@ def gather_as(x: SpatialTensor, shape: Sequence[int], what: str = "") -> Tensor:
         what: cannot be done on the shards; by default that the shape cannot.
 
     Raises:
-        UnsupportedError: `convert` was told allow_gather=False.
+        UnsupportedError: `convert` was called with allow_gather=False.
     """
     layer = current_layer()
     what = what or f"from {tuple(x.shape)} to {tuple(shape)}, which merges or cuts split dims"
     if not layer.allow_gather:
-        raise UnsupportedError(f"{what}: it would gather, against allow_gather=False")
+        raise UnsupportedError(f"{what}: it needs a gather, but allow_gather=False")
     if x.grid.space.size > 1 and x.grid.space.rank == 0 and not x.local.is_meta:
         nbytes = format_bytes(x.shape.numel() * x.dtype.itemsize)
         where = f"layer {layer.name!r}" if layer.name else "outside a converted model"

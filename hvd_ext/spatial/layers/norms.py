@@ -136,7 +136,7 @@ def layer_norm(
 
 
 def _autocast_dtype(x: SpatialTensor) -> torch.dtype:
-    """What group and layer norm give: x's dtype, but on CUDA autocast makes it a wide one."""
+    """Dtype of the result of group and layer norm: x's, or a wide one by autocast on CUDA."""
     wide = x.is_cuda and torch.is_autocast_enabled("cuda")
     return accumulate_dtype(x.dtype) if wide else x.dtype
 

@@ -1,4 +1,4 @@
-"""What stands beside a shard, and what becomes of one."""
+"""The other operands of an operation on a shard, and the tensor that a result is a shard of."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
 
 
 def reduced(x: SpatialTensor, local: Tensor, dims: Iterable[int]) -> SpatialTensor:
-    """What `local` is the shard of: reduced over dims of `x` that are not split, kept or not."""
+    """The whole of `local`: `x` reduced over dims that are not split, kept or not."""
     kept = local.ndim == x.ndim
     gone = sum(dim % x.ndim >= len(x.lead) for dim in dims)
     return x.like(local, behind=x.behind if kept else x.behind - gone)
 
 
 def same(x: SpatialTensor, local: Tensor) -> SpatialTensor:
-    """What `local` is the shard of: `x` itself where torch returned what it was given."""
+    """The whole of `local`: `x` itself where torch returned its input."""
     return x if local is x.local else x.like(local)
 
 
@@ -47,7 +47,7 @@ def first(operands: Any) -> SpatialTensor:
 
 
 def shard_of(function: Any, value: Any, x: SpatialTensor) -> Any:
-    """What stands beside this rank's shard of `x`: of an operand's cells, those in the same place.
+    """The part of an operand for this rank's shard of `x`: its cells in the same place.
 
     Raises:
         UnsupportedError: it is split otherwise than `x`, or replicated and neither as large.
@@ -63,7 +63,7 @@ def shard_of(function: Any, value: Any, x: SpatialTensor) -> Any:
 
 
 def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
-    """The part of a replicated tensor that stands beside this rank's shard of `x`.
+    """The part of a replicated tensor that stands next to this rank's shard of `x`.
 
     Along split dims it is either one cell, for all ranks, or the whole extent.
 
@@ -78,7 +78,7 @@ def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
             continue
         if tensor.shape[-back] != extent:
             raise UnsupportedError(
-                f"a replicated tensor of shape {tuple(tensor.shape)} beside a split one of shape "
+                f"a replicated tensor of shape {tuple(tensor.shape)} next to a split one of shape "
                 f"{tuple(x.shape)}: along split dims it must have 1 cell or all of them"
             )
         entered = entered.narrow(-back, begin, end - begin)

@@ -1,4 +1,4 @@
-"""What reduces, orders or scales along dims that are not split: each cell of space by itself.
+"""Operations that reduce, order or scale along unsplit dims: each cell of space by itself.
 
 A reduction over all split dims is that of `over_space`.
 """

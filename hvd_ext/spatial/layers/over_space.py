@@ -74,7 +74,7 @@ def _var(
     *,
     correction: float | None = None,
 ) -> Tensor:
-    """Of what is left after the mean: two sums, and no cancellation."""
+    """Variance after subtracting the mean: two sums, and no cancellation."""
     if isinstance(dim, bool):
         unbiased = dim
         dim = None

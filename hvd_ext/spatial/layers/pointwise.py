@@ -1,6 +1,6 @@
 """Operations on each cell alone: they run on the shard as it is.
 
-An explicit list. What is not on it may look at neighbours, and is refused.
+An explicit list. Functions that are not on it may look at neighbours, and are refused.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def average_pool(
     sliding = [Sliding(*numbers) for numbers in zip(kernel, step, pad, strict=True)]
     windows, own = _windows(x, sliding)
 
-    # The sum of many 16-bit numbers is none; their mean is.
+    # The sum of many 16-bit numbers may overflow 16 bits; their mean does not.
     divided = 1 if x.dtype.itemsize >= 4 else divisor_override or math.prod(kernel)
 
     def total(block: Tensor, zeros: Sequence[int]) -> Tensor:
@@ -243,7 +243,7 @@ def _sum_pool(
 def _counts(
     window: Sliding, outputs: tuple[int, int], extent: int, include_padding: bool
 ) -> list[int]:
-    """What each window divides by along one dim; what ceil_mode adds never counts."""
+    """Divisor of each window along one dim; cells that ceil_mode adds never count."""
     ranges = [window.input_range((output, output + 1)) for output in range(*outputs)]
     if include_padding:
         return [min(end, extent + window.padding) - begin for begin, end in ranges]

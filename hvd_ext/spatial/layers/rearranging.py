@@ -74,5 +74,5 @@ def expand_as(x: SpatialTensor | Tensor, other: SpatialTensor | Tensor) -> Spati
 
 @implements(Tensor.view_as, Tensor.reshape_as, any_operand=True)
 def view_as(x: SpatialTensor | Tensor, other: SpatialTensor | Tensor) -> SpatialTensor | Tensor:
-    """Of another one's shape."""
+    """With another tensor's shape."""
     return reshape(x, *other.shape) if isinstance(x, SpatialTensor) else x.view(other.shape)

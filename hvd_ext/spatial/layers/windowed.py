@@ -1,6 +1,6 @@
 """Any operation with windows, on a partitioned tensor: interior, exchange, boundary.
 
-What a rank owns of the output is cut into the interior, whose inputs it has already, and
+A rank's part of the output is cut into the interior, whose inputs it has already, and
 the boundary, slabs around it. The interior is computed from the shard where it lies, without
 a copy, while halos are on their way; then each slab from a small block put together for it.
 

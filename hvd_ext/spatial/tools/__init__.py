@@ -1,1 +1,1 @@
-"""What a split costs, and whether it computes what the unsplit model does."""
+"""Cost of a split, and a check that it equals the unsplit model."""

@@ -27,7 +27,7 @@ from hvd_ext.spatial.torch_internals import TorchDispatchMode, overloads, storag
 
 @dataclass
 class LayerCost:
-    """What one rank does in one layer, forward.
+    """The work of one rank in one layer, forward.
 
     Attributes:
         name: of the submodule, as in `named_modules`.

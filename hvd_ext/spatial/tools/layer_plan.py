@@ -1,4 +1,4 @@
-"""What one layer of a split model costs, on all ranks that share a sample."""
+"""Cost of one layer of a split model, on all ranks that share a sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LayerPlan:
     Attributes:
         name: of the submodule.
         kind: its class.
-        shape: global shape of the output; () for what has no tensor of its own.
+        shape: global shape of the output; () if the layer has no output tensor.
         local_shapes: of the output, by rank looked at.
         partitioned: whether the output is split.
         flops: by rank.
@@ -76,7 +76,7 @@ def plan_layers(
     gather_before: Sequence[str] = (),
     split_filters: Sequence[str] = (),
 ) -> list[LayerPlan]:
-    """What the layers of a split model do; arguments as of `dry_run`, by rank looked at."""
+    """The work of the layers of a split model; arguments as of `dry_run`, for each rank."""
     by_rank = [
         dry_run(model, shape, grid, rank, gather_before=gather_before, split_filters=split_filters)
         for rank in ranks

@@ -1,4 +1,4 @@
-"""What splitting a model costs, layer by layer, and which grid to take."""
+"""Cost of splitting a model, layer by layer, and the grid to take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hvd_ext.units import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class Plan:
-    """What `plan` found; `str` makes a table of it.
+    """The result of `plan`; `str` makes a table of it.
 
     Attributes:
         input_shape: `(N, C, *space)` that one group of ranks works on.
@@ -154,6 +154,9 @@ def plan(
         split_filters: likewise; None to have the layers found where sharing filters is faster, the
             exchange of their gradients included.
 
+    Returns:
+        Time, bytes sent and memory of each layer; `str` makes a table of it.
+
     Raises:
         UsageError: neither or both of grid and ranks are given.
         UnsupportedError: the model cannot be split so; names the layer.
@@ -223,7 +226,7 @@ def _planned(
 def _worth_sharing(
     plan: Plan, run: Callable[[Sequence[str], Sequence[str]], Plan], names: Sequence[str]
 ) -> list[str]:
-    """Of the layers `names` those that are faster where ranks share their filters.
+    """Those of the layers `names` that are faster where ranks share their filters.
 
     Args:
         plan: without that.

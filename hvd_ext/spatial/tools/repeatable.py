@@ -46,10 +46,10 @@ _own = _Generators()
 
 
 class Repeatable(TorchFunctionMode):
-    """On this thread, dropout is off, and other random numbers come from generators of its own.
+    """On this thread, dropout is off, and other random numbers come from separate generators.
 
     Dropout's masks differ over space; what is drawn for whole samples or channels (stochastic
-    depth) need not. What is drawn for every cell is drawn whole, and cut. Python's and numpy's
+    depth) need not. Numbers for every cell are drawn whole, and cut. Python's and numpy's
     own numbers are this thread's within `by_thread`.
 
     Attributes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Speeds:
-    """What a rank and the link between two ranks can do; see `measure_speeds`.
+    """Speeds of a rank and of the link between two ranks; see `measure_speeds`.
 
     Attributes:
         flops_per_s: of one rank, in a convolution.
@@ -38,6 +38,9 @@ def measure_speeds(comm: MPI.Comm | None = None) -> Speeds:
         comm: ranks to send messages between, of which the first two do; the answer is the
             same on all. Without it, or with one rank, a copy in memory stands in for the
             link, which no link is faster than.
+
+    Returns:
+        The speeds, for `plan`.
     """
     flops_per_s = _convolution_flops_per_s()
     if comm is None or comm.size == 1:

@@ -47,7 +47,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes:
         shape: of the input.
@@ -96,8 +96,8 @@ def verify(
 
     Outputs (a tensor, or dicts, lists and dataclasses of tensors), gradients of the input and
     of all parameters, and buffers (running statistics) are compared in fp64 on random data.
-    What the unsplit model makes of an input that is moved by one part in 10^15 is its noise,
-    and is not counted. Dropout is off, for its masks differ over space; other random layers
+    Noise is the change of the unsplit model's result when the input moves by one part in 10^15;
+    it is not counted. Dropout is off, for its masks differ over space; other random layers
     draw alike, from torch's generators, from Python's `random` and from `numpy.random`.
 
     Args:
@@ -109,6 +109,9 @@ def verify(
         tolerance: up to which relative differences are rounding.
         seed: of the data.
 
+    Returns:
+        The relative difference of each tensor, and whether all are within the tolerance.
+
     Raises:
         UnsupportedError: the model does something that cannot be split; names the layer.
     """
@@ -117,7 +120,7 @@ def verify(
     notes: set[str] = set()
 
     def run(x: Any, leaf: Tensor, prepared: nn.Module) -> tuple[dict[str, Tensor], Tensor]:
-        """What the model makes of an input, and the gradient of the input."""
+        """The model's output for an input, and the gradient of the input."""
         with Repeatable(seed) as random:
             outputs = dict(_tensors(prepared(x), "output"))
             learnt = [y for y in outputs.values() if y.requires_grad]
@@ -198,7 +201,7 @@ def _direction(like: Tensor, seed: int) -> Tensor:
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """What training has made of a model: gradients, and buffers."""
+    """Results of a training step in a model: gradients, and buffers."""
     gradients = {
         f"{_GRADIENT}{path}{'.' if path else ''}{name}": gradient
         for path, module in model.named_modules()
@@ -208,7 +211,7 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _largest(tensor: Tensor) -> Tensor:
-    """Of absolute values; torch's maximum of numbers and a NaN is the NaN."""
+    """Maximum of absolute values; torch's maximum of numbers and a NaN is the NaN."""
     return tensor.abs().max() if tensor.numel() else torch.zeros(())
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import horovod.torch as horovod
+from hvd_ext.torch import horovods
 
 log = logging.getLogger("hvd_ext")
 
@@ -53,7 +53,7 @@ def lower_thread_priority() -> None:
 
     Does nothing where the node has more ranks than this one may use cores.
     """
-    if horovod.local_size() <= len(os.sched_getaffinity(0)):
+    if horovods.local_size() <= len(os.sched_getaffinity(0)):
         set_idle(True)
 
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import logging
 import os
 import sys
 import threading
 import time
-import weakref
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakSet, WeakValueDictionary
 
-import horovod.torch as horovod
 import torch
-from horovod.common.exceptions import HorovodInternalError
-from horovod.torch import mpi_lib_v2
 
-from hvd_ext import memory, settings
+from hvd_ext import freed_memory, settings
 from hvd_ext.errors import UsageError
 from hvd_ext.job.closing import wait_until_closed
 from hvd_ext.job.topology import Topology, discover
+from hvd_ext.torch import horovods
 from hvd_ext.torch.job import background
 from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
 from hvd_ext.torch.sync.rounds import Rounds
@@ -33,9 +33,6 @@ _LATE_AFTER_S = 5.0
 _POLL_S = 0.0005
 
 log = logging.getLogger("hvd_ext")
-
-_horovods_init, _horovods_join = horovod.init, horovod.join
-_horovods_shutdown = horovod.shutdown
 
 
 class Joinable(Protocol):
@@ -49,16 +46,31 @@ class Joinable(Protocol):
     def close(self) -> None: ...
 
 
-_topology: Topology | None = None
-# The program started MPI before Horovod, which then leaves its end to the program.
-_mpi_outlives_horovod = False
-# None on several nodes, where a rank cannot see that others have begun a step.
-_begun: BegunSteps | None = None
-# By the order in which they were made, which is the same on every rank.
-_reducers: weakref.WeakValueDictionary[int, Joinable] = weakref.WeakValueDictionary()
-_rounds: weakref.WeakSet[Rounds] = weakref.WeakSet()
-_made = 0
-_sharded = False  # one of them
+@dataclass
+class _Job:
+    """What hvd_ext knows between init() and shutdown().
+
+    Attributes:
+        mpi_outlives_horovod: the program started MPI before Horovod, which then leaves its end
+            to the program.
+        topology: its nodes and ranks, once something needs them.
+        begun: None on several nodes, where a rank cannot see that others have begun a step.
+        made: the number of optimizers that were made, dropped ones included.
+        any_sharded: some rank had a sharded optimizer when the last one was made.
+        reducers: theirs, by the order in which they were made: the same on every rank.
+        rounds: of the optimizers whose nodes exchange weights.
+    """
+
+    mpi_outlives_horovod: bool = False
+    topology: Topology | None = None
+    begun: BegunSteps | None = None
+    made: int = 0
+    any_sharded: bool = False
+    reducers: WeakValueDictionary[int, Joinable] = field(default_factory=WeakValueDictionary)
+    rounds: WeakSet[Rounds] = field(default_factory=WeakSet)
+
+
+_job = _Job()
 
 
 def init(*arguments: Any, **named: Any) -> Any:
@@ -69,20 +81,19 @@ def init(*arguments: Any, **named: Any) -> Any:
     Raises:
         UsageError: MPI has ended, and cannot be started again.
     """
-    global _mpi_outlives_horovod
-    if not horovod.is_initialized() and _mpi_has_ended():
+    if not horovods.is_initialized() and _mpi_has_ended():
         raise UsageError(
             "hvd.init() after MPI has ended, which Horovod started and hvd.shutdown() ended: put "
             "`from mpi4py import MPI` before the first hvd.init(), so that MPI outlives Horovod"
         )
-    if reason := memory.keep_freed_memory():
+    if reason := freed_memory.keep_freed_memory():
         log.info("hvd_ext: freed memory is left to malloc: %s", reason)
     mpi = sys.modules.get("mpi4py.MPI")  # importing it starts MPI
-    if not horovod.is_initialized():
-        _mpi_outlives_horovod = mpi is not None and mpi.Is_initialized()
+    if not horovods.is_initialized():
+        _job.mpi_outlives_horovod = mpi is not None and mpi.Is_initialized()
     with background.noting_thread():
-        result = _horovods_init(*arguments, **named)
-    if horovod.rank() == 0:
+        result = horovods.init(*arguments, **named)
+    if horovods.rank() == 0:
         for line in misspelt(os.environ):
             log.warning("hvd_ext: %s", line)
     return result
@@ -91,7 +102,7 @@ def init(*arguments: Any, **named: Any) -> Any:
 def _mpi_has_ended() -> bool:
     """As MPI says, which Horovod's library brings along; importing mpi4py would start it."""
     ended = ctypes.c_int(0)
-    library = ctypes.CDLL(mpi_lib_v2.__file__)
+    library = ctypes.CDLL(horovods.LIBRARY_PATH)
     if hasattr(library, "MPI_Finalized"):  # otherwise Horovod was built without MPI
         library.MPI_Finalized(ctypes.byref(ended))
     return bool(ended.value)
@@ -103,14 +114,13 @@ def topology() -> Topology:
     Raises:
         StallError: ranks did not reach this in time; names them.
     """
-    global _topology
-    if _topology is None:
+    if _job.topology is None:
         from mpi4py import MPI
 
-        _topology = discover(MPI.COMM_WORLD, settings.stall_timeout_s())
+        _job.topology = discover(MPI.COMM_WORLD, settings.stall_timeout_s())
         # Runs before Horovod's own, which was registered earlier and ends MPI.
         atexit.register(_at_exit, os.getpid())
-    return _topology
+    return _job.topology
 
 
 def begun_steps() -> BegunSteps | None:
@@ -119,27 +129,31 @@ def begun_steps() -> BegunSteps | None:
     Raises:
         WindowError: on every rank, if ranks of the node cannot share memory.
     """
-    global _begun
-    if _begun is None and topology().one_node:
-        _begun = BegunSteps(topology().node)
-    return _begun
+    if _job.begun is None and topology().one_node:
+        _job.begun = BegunSteps(topology().node)
+    return _job.begun
 
 
 def add(reducer: Joinable, rounds: Rounds | None = None) -> None:
-    """Have join and shutdown know of an optimizer's gradients, and shutdown of its rounds."""
-    global _made, _sharded
-    if not reducer.can_join:
-        _sharded = True
-    reducer.number = _made
-    _reducers[_made] = reducer
+    """Have join and shutdown know of an optimizer's gradients, and shutdown of its rounds.
+
+    Collective, as making an optimizer is.
+    """
+    if _job.any_sharded:
+        gc.collect()
+        left = not all(other.can_join for other in _job.reducers.values())
+        _job.any_sharded = any(topology().world.allgather(left))
+    _job.any_sharded |= not reducer.can_join
+    reducer.number = _job.made
+    _job.reducers[_job.made] = reducer
     if rounds is not None:
-        _rounds.add(rounds)
-    _made += 1
+        _job.rounds.add(rounds)
+    _job.made += 1
 
 
 def rounds() -> list[Rounds]:
     """Of the optimizers whose nodes exchange weights."""
-    return list(_rounds)
+    return list(_job.rounds)
 
 
 def join(device: int = -1) -> int:
@@ -155,24 +169,25 @@ def join(device: int = -1) -> int:
         UsageError: an optimizer exchanges its gradients in the arena of several nodes, or
             is sharded.
     """
-    if not _made:
-        return int(_horovods_join(device))
+    if not _job.made:
+        return int(horovods.join(device))
     # Decided by what is the same on every rank, not by whether the collector has taken
     # an optimizer already.
-    if _begun is None:
+    begun = _job.begun
+    if begun is None:
         raise UsageError(
             "hvd.join() serves hvd_ext's DistributedOptimizer on one node only, and this job has "
             f"{topology().nodes}: give every rank as many batches, or import horovod.torch"
         )
-    if _sharded:
-        _begun.refuse_join()
+    if _job.any_sharded:
+        begun.refuse_join()
         raise UsageError(SHARDED_JOIN)
-    for reducer in list(_reducers.values()):
+    for reducer in list(_job.reducers.values()):
         reducer.leave_step()
     joined: Future[int] = Future()
     threading.Thread(target=_join_horovod, args=(joined, device), daemon=True).start()
     while True:
-        number = _begun.by_others()
+        number = begun.by_others()
         if number is not None:
             _take_part(number)
         elif joined.done():
@@ -187,13 +202,13 @@ def join(device: int = -1) -> int:
 
 def _join_horovod(joined: Future[int], device: int) -> None:
     try:
-        joined.set_result(int(_horovods_join(device)))
+        joined.set_result(int(horovods.join(device)))
     except BaseException as error:  # handed to the thread that waits
         joined.set_exception(error)
 
 
 def _take_part(number: int) -> None:
-    reducer = _reducers.get(number)
+    reducer = _job.reducers.get(number)
     if reducer is None:
         raise UsageError(
             "hvd.join() takes part in the steps of an optimizer that this rank has dropped: keep "
@@ -204,8 +219,8 @@ def _take_part(number: int) -> None:
 
 def shutdown() -> None:
     """End Horovod, after what hvd_ext runs beside it: Horovod may end MPI."""
-    _close(_mpi_outlives_horovod)
-    _horovods_shutdown()
+    _close(_job.mpi_outlives_horovod)
+    horovods.shutdown()
 
 
 def _at_exit(pid: int) -> None:
@@ -225,19 +240,20 @@ def _close(free: bool = False, failed: bool = False) -> None:
             once one rank has shut Horovod down, its threads on all ranks end MPI, and a call
             of MPI from this thread would crash.
     """
-    global _topology, _begun, _made, _sharded
-    for reducer in list(_reducers.values()):
+    global _job
+    job = _job
+    for reducer in list(_job.reducers.values()):
         reducer.close()
     for its in rounds():
         its.close()
-    _reducers.clear()
-    _rounds.clear()
+    job.reducers.clear()
+    job.rounds.clear()
     wait_until_closed(_LATE_AFTER_S)
-    if _topology is not None:
+    if job.topology is not None:
         if not failed:
             _wait_for_others(_LATE_AFTER_S)
-        (_topology.close if free else _topology.end_threads)()
-    _topology, _begun, _made, _sharded = None, None, 0, False
+        (job.topology.close if free else job.topology.end_threads)()
+    _job = _Job()
 
 
 def _wait_for_others(within_s: float) -> None:
@@ -245,14 +261,14 @@ def _wait_for_others(within_s: float) -> None:
 
     Horovod's thread does the waiting, as MPI may end meanwhile.
     """
-    if not horovod.is_initialized() or horovod.size() == 1:
+    if not horovods.is_initialized() or horovods.size() == 1:
         return
     deadline = time.monotonic() + within_s
     try:
-        arrived = horovod.allreduce_async(torch.zeros(1), name="hvd_ext.shutdown", op=horovod.Sum)
-        while not horovod.poll(arrived) and time.monotonic() < deadline:
+        arrived = horovods.allreduce_async(torch.zeros(1), name="hvd_ext.shutdown", op=horovods.Sum)
+        while not horovods.poll(arrived) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        if horovod.poll(arrived):
-            horovod.synchronize(arrived)
-    except (HorovodInternalError, ValueError) as error:
+        if horovods.poll(arrived):
+            horovods.synchronize(arrived)
+    except (horovods.HorovodInternalError, ValueError) as error:
         log.debug("hvd_ext: another rank has ended Horovod: %s", error)

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import horovod.torch as horovod
 import numpy as np
 import torch
 
 from hvd_ext import settings
-from hvd_ext.arena.bucket_cost import measure_bucket
-from hvd_ext.arena.buckets import BucketChoice, BucketCost, choose_buckets
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
 from hvd_ext.arena.protocol import Arena
-from hvd_ext.compression.formats import CANDIDATES, NONE, Format
+from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
 from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.torch import horovods
 from hvd_ext.torch.agreement import agree_on_layout, read_table
 from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
 from hvd_ext.torch.parameters import NamedParameters
+from hvd_ext.torch.reduction.format_choice import FormatChoice
 from hvd_ext.torch.sync.rounds import Rounds
-from hvd_ext.units import MIB, format_bytes, format_seconds
+from hvd_ext.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -34,13 +33,14 @@ if TYPE_CHECKING:
 
 # Until it was measured when gradients are ready.
 _FIRST_BUCKET_BYTES = 4 * MIB
-# A format that loses more has to be faster by more than this.
-_NEAR_THE_BEST = 1.05
-_NOT_MEASURED = "not measured yet"
 
 
 class ArenaFactory:
-    """Makes an optimizer's arenas, the same on every rank."""
+    """Makes an optimizer's arenas, the same on every rank.
+
+    Attributes:
+        compression: the format between nodes.
+    """
 
     def __init__(
         self,
@@ -72,13 +72,15 @@ class ArenaFactory:
         self._timeout_s = settings.stall_timeout_s()
         self._topology, self._begun_steps = topology, begun_steps
         self._table = read_table(self._topology.world)
-        self._asked = compression
         self._sync = EVERY_STEP if self._topology.one_node else sync
         self._asked_sync = sync
-        self._format, self._why = NONE, ""  # as long as ranks have not agreed on what is asked
         self._between_nodes = isinstance(self._sync, str)
+        self._asked_format = compression
+        self.compression = FormatChoice(
+            compression, topology, self._table, self._timeout_s, self._between_nodes
+        )
         summed = self._topology.world if self._between_nodes else self._topology.node
-        self._scale = 1.0 / summed.size if op == horovod.Average else 1.0
+        self._scale = 1.0 / summed.size if op == horovods.Average else 1.0
 
     @property
     def may_rebuild(self) -> bool:
@@ -97,13 +99,11 @@ class ArenaFactory:
         """
         on_host = self._device.type == "cpu"
         most = self._bucket_bytes or (_FIRST_BUCKET_BYTES if on_host else BUCKET_BYTES)
-        compression = self._asked if isinstance(self._asked, str) else self._asked.name
-        asked = {"compression": compression, "sync": str(self._asked_sync)}
+        asked = {"compression": self.compression.asked, "sync": str(self._asked_sync)}
         agree_on_layout(self._topology, specs, most, self._device.type, asked, self._timeout_s)
         if not self._topology.homogeneous:
             raise WindowError("nodes have different numbers of ranks")
-        if not self._why:
-            self._format, self._why = self._first_format()
+        self.compression.choose(self._bucket_bytes or _FIRST_BUCKET_BYTES, self.may_rebuild)
         reason = f"at most {format_bytes(most)} a bucket, last parameter first"
         if self._bucket_bytes is not None:
             reason = "as HVD_EXT_BUCKET_BYTES says, last parameter first"
@@ -125,73 +125,30 @@ class ArenaFactory:
         world = self._topology.world
         everybodys = world.gather(ready_s)
         latest = np.max(everybodys, axis=0).tolist() if everybodys else ready_s
-        choices = [
-            choose_buckets(specs, latest, self._measure(format)) for format in self._candidates()
-        ]
-        # Rank 0's word counts, so that no rounding can have two ranks cut differently.
-        number, choice = world.bcast(_least_lossy(choices))
-        self._format = self._candidates()[number]
-        if self._format is self._asked:
-            self._why = self._format.about
-        if len(choices) > 1:
-            self._why = "the exchange should be over after the last gradient in " + ", ".join(
-                f"{format_seconds(c.exposed_s)} with {f.name}"
-                for f, c in zip(self._candidates(), choices, strict=True)
-            )
+        choice = self.compression.choose_buckets(specs, latest)
         return self._make(layout_buckets(specs, choice.groups)), choice.reason
 
     def explain(self) -> str:
-        """Say in which format gradients travel between nodes, and why."""
-        said = f"compression: {self._format.name}: {self._why}"
-        if self._why == _NOT_MEASURED and isinstance(self._asked, Format):
-            said = (
-                f"compression: {self._asked.name}, once buckets are measured: {self._asked.about}"
-            )
+        """Report in which format gradients travel between nodes, and when, and why."""
+        said = self.compression.explain()
         if self._sync != self._asked_sync:
             said += f"\nsync: {EVERY_STEP}: one node"
         elif self._sync == ONE_STEP_LATE:
             said += f"\nsync: {ONE_STEP_LATE}: gradients of a step are used in the next one"
         return said
 
-    def _first_format(self) -> tuple[Format, str]:
-        if self._topology.one_node:
-            return NONE, "one node: nothing is compressed"
-        if not self._between_nodes:
-            return NONE, "gradients stay within a node"
-        if self.may_rebuild and (not isinstance(self._asked, Format) or self._asked.has_residual):
-            # What is kept would have to move when buckets are laid anew.
-            return NONE, _NOT_MEASURED
-        if isinstance(self._asked, Format):
-            return self._asked, self._asked.about
-        most = self._bucket_bytes or _FIRST_BUCKET_BYTES
-        costs = {f: self._measure(f).time_s(most) for f in CANDIDATES}
-        number = self._topology.world.bcast(_least_lossy_of(list(costs.values())))
-        return CANDIDATES[number], "a bucket takes " + ", ".join(
-            f"{format_seconds(s)} with {f.name}" for f, s in costs.items()
-        )
-
-    def _candidates(self) -> tuple[Format, ...]:
-        if self._topology.one_node or not self._between_nodes:
-            return (NONE,)
-        return (self._asked,) if isinstance(self._asked, Format) else CANDIDATES
-
-    def _measure(self, format: Format) -> BucketCost:
-        return measure_bucket(
-            self._topology, self._table, self._timeout_s, format, self._between_nodes
-        )
-
     def rounds(self, named_parameters: NamedParameters) -> Rounds | None:
         """What has nodes exchange weights, if they do not exchange gradients; collective."""
         if isinstance(self._sync, str):
             return None
         topology = self._topology
-        if isinstance(self._asked, Format) and self._asked.rank:
+        if isinstance(self._asked_format, Format) and self._asked_format.rank:
             raise UsageError(
-                f"compression={self._asked.name!r} with sync={str(self._sync)!r}: the weights' way "
-                "goes in parts that are no matrices: use int8, bf16 or none"
+                f"compression={self.compression.asked!r} with sync={str(self._sync)!r}: PowerSGD "
+                "needs matrices, and sync= sends flat weight deltas: use int8, bf16 or none"
             )
         # What travels once in many steps is not worth measuring.
-        format = self._asked if isinstance(self._asked, Format) else NONE
+        format = self._asked_format if isinstance(self._asked_format, Format) else NONE
         return Rounds(
             *(self._sync, named_parameters, topology, self._table, format, self._timeout_s)
         )
@@ -205,11 +162,6 @@ class ArenaFactory:
     def node(self) -> MPI.Comm:
         """This node's ranks."""
         return self._topology.node
-
-    @property
-    def has_residuals(self) -> bool:
-        """Whether the format keeps what it rounds away."""
-        return self._format.has_residual
 
     def named_by_any(self, indices: list[int]) -> list[int]:
         """What any rank names, in ascending order; collective."""
@@ -242,17 +194,7 @@ class ArenaFactory:
                 lambda: torch.cuda.current_stream(index).cuda_stream,
             )
         return self._on_host(
-            *(self._topology, layout, self._scale, self._table, self._timeout_s, self._format),
+            *(self._topology, layout, self._scale, self._table, self._timeout_s),
+            self.compression.format,
             between_nodes=self._between_nodes,
         )
-
-
-def _least_lossy(choices: Sequence[BucketChoice]) -> tuple[int, BucketChoice]:
-    number = _least_lossy_of([choice.exposed_s for choice in choices])
-    return number, choices[number]
-
-
-def _least_lossy_of(times_s: Sequence[float]) -> int:
-    """The first that is near the best."""
-    best_s = min(times_s)
-    return next(i for i, time_s in enumerate(times_s) if time_s <= best_s * _NEAR_THE_BEST)

@@ -114,7 +114,7 @@ class Reducer:
     @property
     def has_residuals(self) -> bool:
         """Whether compression may have rounded something away that is not sent yet."""
-        return self._factory.has_residuals or bool(self._unsent)
+        return self._factory.compression.format.has_residual or bool(self._unsent)
 
     def drain(self) -> Residuals:
         """As residuals.drain, of all arenas."""
@@ -123,7 +123,7 @@ class Reducer:
     def keep(self, drained: Residuals) -> None:
         """As residuals.keep, in all arenas; or later, once a format is chosen that has any."""
         residuals.keep(self._arenas.placed, drained)
-        self._unsent = {} if self._factory.has_residuals else drained
+        self._unsent = {} if self._factory.compression.format.has_residual else drained
 
     def set_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes fill a gradient, between two steps."""

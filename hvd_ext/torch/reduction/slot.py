@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from hvd_ext.arena.layout import Bucket
 from hvd_ext.errors import UsageError
 from hvd_ext.torch.parameters import grad_strides
-from hvd_ext.torch.reduction.in_flight import InFlight
+from hvd_ext.torch.torch_internals import InFlight, version_of
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
@@ -124,7 +124,7 @@ class GradientSlot:
         grad = self.parameter.grad
         if grad is None or self.sparse or self.others:
             return
-        self.version = grad._version
+        self.version = version_of(grad)
         grad.__class__ = InFlight
 
     def check_untouched(self) -> None:
@@ -138,7 +138,11 @@ class GradientSlot:
         grad = self.parameter.grad
         if grad is not None and grad.__class__ is InFlight:
             grad.__class__ = torch.Tensor  # type: ignore[assignment]
-        if grad is None or grad.data_ptr() != self.view.data_ptr() or grad._version != self.version:
+        if (
+            grad is None
+            or grad.data_ptr() != self.view.data_ptr()
+            or version_of(grad) != self.version
+        ):
             raise UsageError(
                 f"the gradient of {self.name!r} was changed between backward() and step(), while "
                 "it was exchanged: call optimizer.synchronize() before, and then step() inside "

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import horovod.torch as horovod
 import torch
 
 from hvd_ext.errors import UsageError
+from hvd_ext.torch import horovods
 
 if TYPE_CHECKING:
     from hvd_ext.torch.reduction.slot import GradientSlot
@@ -83,7 +83,7 @@ class SparseExchange:
         self._started.clear()
 
     def _send(self, slot: GradientSlot, grad: torch.Tensor) -> None:
-        result = horovod.sparse_allreduce_async(grad, name=slot.name, op=self._op)
+        result = horovods.sparse_allreduce_async(grad, name=slot.name, op=self._op)
         self._started.append((slot, result))
 
 

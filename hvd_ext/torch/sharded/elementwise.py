@@ -9,23 +9,18 @@ that look at a parameter as a whole, such as LARS, LAMB, Muon, Adafactor or LBFG
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from hvd_ext.errors import UsageError
+from hvd_ext.torch.torch_internals import drop_step_hooks, unhooked_step
 
 _SHAPE = (6, 32)
 _CUT = 64  # elements, whole cache lines
 _STEPS = 3
-
-
-def unhooked_step(make: Any) -> Callable[..., Any]:
-    """The step of an optimizer's class, without what torch puts around it to call hooks."""
-    step: Callable[..., Any] = make.step
-    return getattr(step, "__wrapped__", step) if hasattr(step, "hooked") else step
 
 
 def on_other_parameters(
@@ -43,8 +38,7 @@ def on_other_parameters(
     other.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
     other.state = defaultdict(dict)
     other.param_groups = list(groups)
-    other._optimizer_step_pre_hooks = OrderedDict()
-    other._optimizer_step_post_hooks = OrderedDict()
+    drop_step_hooks(other)
     return other
 
 

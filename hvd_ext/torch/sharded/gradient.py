@@ -10,19 +10,25 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 
 from hvd_ext.errors import UsageError
 from hvd_ext.torch.parameters import grad_strides
+from hvd_ext.torch.torch_internals import (
+    ASKS_TO_SET_DATA,
+    READS_DATA,
+    ZEROES_SEVERAL,
+    tensor_without_memory,
+    without_torch_function,
+)
 
 # They need shape, dtype and the like. A conversion returns what is converted already.
 _NEEDS_NO_ELEMENT = {"__get__", "dim", "is_complex", "is_floating_point", "numel", "size", "to"}
 _NEEDS_NO_ELEMENT |= {"bfloat16", "cpu", "double", "float", "half"}
 # Harmless before a gradient is overwritten, as torch's zero_grad does it.
 _CHANGES_NO_ELEMENT = {"detach", "detach_", "requires_grad_"}
-_DATA = vars(torch._C.TensorBase)["data"].__get__
 _OVERWRITES = {"copy_", "fill_", "zero_"}
 
 
@@ -35,17 +41,11 @@ class ShardedGradient(torch.Tensor):
     @staticmethod
     def __new__(cls, name: str, parameter: torch.nn.Parameter) -> ShardedGradient:
         """Make one; `name` is the parameter's."""
-        gradient: ShardedGradient = torch.Tensor._make_wrapper_subclass(
-            cls,
-            parameter.shape,
-            strides=grad_strides(parameter),
-            dtype=parameter.dtype,
-            device=parameter.device,
-        )
+        gradient: Any = tensor_without_memory(cls, parameter, grad_strides(parameter))
         gradient._name = name
         # `.grad` would keep the parameter alive, and the collector does not see through it.
         gradient._parameter = weakref.ref(parameter)
-        return gradient
+        return cast(ShardedGradient, gradient)
 
     def __init__(self, name: str, parameter: torch.nn.Parameter) -> None:
         """Nothing is left to do."""
@@ -60,20 +60,20 @@ class ShardedGradient(torch.Tensor):
     ) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         first = args[0] if args else None
-        if name == "_foreach_zero_":
+        if name == ZEROES_SEVERAL:
             for gradient in first or ():
                 gradient.zero_()
             return None
-        if name == "_has_compatible_shallow_copy_type":  # Module.to asks, for `.grad.data =`
+        if name == ASKS_TO_SET_DATA:
             return False
         others = [*args[1:], *kwargs.values()]
         if isinstance(first, cls) and not any(isinstance(other, cls) for other in others):
-            if name in _CHANGES_NO_ELEMENT or func == _DATA:
+            if name in _CHANGES_NO_ELEMENT or func == READS_DATA:
                 return first
             if name in _OVERWRITES:
                 return first._overwritten(name, others)
             if name in _NEEDS_NO_ELEMENT:
-                with torch._C.DisableTorchFunctionSubclass():
+                with without_torch_function():
                     return func(*args, **kwargs)
         _refuse((*args, *kwargs.values()))
 

@@ -19,8 +19,9 @@ import torch
 from hvd_ext.arena.layout import parts
 from hvd_ext.errors import MismatchError
 from hvd_ext.torch.parameters import grad_strides
-from hvd_ext.torch.sharded.elementwise import Tried, on_other_parameters, unhooked_step
+from hvd_ext.torch.sharded.elementwise import Tried, on_other_parameters
 from hvd_ext.torch.sharded.gradient import ShardedGradient
+from hvd_ext.torch.torch_internals import STEP_HOOKS, unhooked_step
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 State = dict[str, Any]
 # What the optimizer of parts has for itself.
-_APART = {"state", "param_groups", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"}
+_APART = {"state", "param_groups", *STEP_HOOKS}
 _APART |= {"step"}  # a schedule's, around the step of the user's optimizer
 # Of a part: with its gradient and its state it fits the cache of the core that updates it.
 _PART_BYTES = 1 << 20

@@ -14,103 +14,110 @@ from hvd_ext.torch.sharded.elementwise import try_elementwise
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.sharded.shards import Shards
 from hvd_ext.torch.sharded.state import ShardedState
-from hvd_ext.torch.wrapped import HOROVODS_MODULE, distributed_class
+from hvd_ext.torch.torch_internals import calls_step_hooks
+from hvd_ext.torch.wrapped import DistributedMixin, derive
 
 
-def sharded_class(base: Any) -> Any:
-    """A class derived from an optimizer's whose step() updates what this rank has summed.
+class ShardedMixin(DistributedMixin):
+    """An optimizer whose step() updates the parts of parameters that this rank has summed.
 
     `state` holds whole parameters' state only between loading it and the next step.
     """
 
-    class Sharded(distributed_class(base)):  # type: ignore[misc]
-        __module__ = HOROVODS_MODULE
-        _reducer: ShardedReducer
+    _base: type[torch.optim.Optimizer]
+    _reducer: ShardedReducer
 
-        def _attach_shards(self, shards: Shards) -> None:
-            self._shards = shards
-            shards.keep_apart(vars(self))
+    def _attach_shards(self, shards: Shards) -> None:
+        self._shards = shards
+        shards.keep_apart(vars(self))
 
-        @property
-        def state(self) -> ShardedState:
-            """Of whole parameters; after a step it can be replaced and forgotten, but not read."""
-            return ShardedState(self._whole_state, self._shards)
+    @property
+    def state(self) -> Any:
+        """Of whole parameters; after a step it can be replaced and forgotten, but not read."""
+        return ShardedState(self._whole_state, self._shards)
 
-        @state.setter
-        def state(self, state: Any) -> None:
-            self.__dict__["state"] = state
-            self._shards.forget_state()
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.__dict__["state"] = state
+        self._shards.forget_state()
 
-        @property
-        def _whole_state(self) -> dict[Any, dict[str, Any]]:
-            """Where torch puts what it loads."""
-            whole: dict[Any, dict[str, Any]] = self.__dict__["state"]
-            return whole
+    @property
+    def _whole_state(self) -> dict[Any, dict[str, Any]]:
+        """Where torch puts what it loads."""
+        whole: dict[Any, dict[str, Any]] = self.__dict__["state"]
+        return whole
 
-        @property
-        def own_state(self) -> dict[torch.Tensor, dict[str, Any]]:
-            """The state that this rank keeps, of its parts of the parameters."""
-            return self._shards.state
+    @property
+    def own_state(self) -> dict[torch.Tensor, dict[str, Any]]:
+        """The state that this rank keeps, of its parts of the parameters."""
+        return self._shards.state
 
-        def _exchange(self) -> None:
-            self._reducer.reduce()
+    def _exchange(self) -> None:
+        self._reducer.reduce()
 
-        # Calls the hooks that were registered with this optimizer.
-        @torch.optim.Optimizer.profile_hook_step
-        def _update(self, closure: Callable[[], Any] | None) -> Any:
-            self._shards.bring_home()
-            if closure is None:  # which would read parameters
-                self._reducer.allow_parameters()
-            result = self._shards.update(self, self._whole_state, self._reducer.adopt, closure)
-            self._reducer.give_parameters()
-            return result
+    @calls_step_hooks
+    def _update(self, closure: Callable[[], Any] | None) -> Any:
+        self._shards.bring_home()
+        if closure is None:  # which would read parameters
+            self._reducer.allow_parameters()
+        result = self._shards.update(self, self._whole_state, self._reducer.adopt, closure)
+        self._reducer.give_parameters()
+        return result
 
-        def make_state(self) -> None:
-            """Take a step with zero gradients, as Horovod does to make state; collective.
+    def make_state(self) -> None:
+        """Take a step with zero gradients, as Horovod does to make state; collective.
 
-            Whatever state a rank has loaded is forgotten.
-            """
-            self.state.clear()
-            self._reducer.make_zeros()
-            self._update(None)
+        Whatever state a rank has loaded is forgotten.
+        """
+        self.state.clear()
+        self._reducer.make_zeros()
+        self._update(None)
 
-        def _clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Any:
-            self._reducer.adopt()
-            return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
+    def _clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Any:
+        self._reducer.adopt()
+        return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
 
-        def state_dict(self) -> dict[str, Any]:
-            """The whole state, as the plain optimizer has it; a collective of all ranks.
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state, as the plain optimizer has it; a collective of all ranks.
 
-            Raises:
-                StallError: ranks did not reach this; names them.
-            """
-            topology = lifecycle.topology()
-            occasion = "state_dict() of a sharded optimizer, which all ranks call"
-            limit_s = settings.stall_timeout_s()
-            monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
-            gathered, kept = dict(self._shards.whole_state()), self._shards.keep_state
-            newer = self._whole_state
-            # torch's reads `state`.
-            self.__dict__["state"] = (gathered if kept else {}) | newer
-            self._shards.keep_state = False
-            try:
-                whole: dict[str, Any] = super().state_dict()
-            finally:
-                self.__dict__["state"], self._shards.keep_state = newer, kept
-            return whole
+        Raises:
+            StallError: ranks did not reach this; names them.
+        """
+        topology = lifecycle.topology()
+        occasion = "state_dict() of a sharded optimizer, which all ranks call"
+        limit_s = settings.stall_timeout_s()
+        monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
+        gathered, kept = dict(self._shards.whole_state()), self._shards.keep_state
+        newer = self._whole_state
+        # torch's reads `state`.
+        self.__dict__["state"] = (gathered if kept else {}) | newer
+        self._shards.keep_state = False
+        try:
+            whole: dict[str, Any] = super().state_dict()
+        finally:
+            self.__dict__["state"], self._shards.keep_state = newer, kept
+        return whole
 
-        def load_state_dict(self, state_dict: Any) -> None:
-            # Nothing is forgotten yet: other ranks may ask for the state, of which this has a part.
-            kept, self._shards.keep_state = self._shards.keep_state, False
-            try:
-                super().load_state_dict(state_dict)
-            except BaseException:
-                self._shards.keep_state = kept
-                raise
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As of DistributedMixin, of the whole state."""
+        # Nothing is forgotten yet: other ranks may ask for the state, of which this has a part.
+        kept, self._shards.keep_state = self._shards.keep_state, False
+        try:
+            super().load_state_dict(state_dict)
+        except BaseException:
+            self._shards.keep_state = kept
+            raise
 
-        def add_param_group(self, param_group: dict[str, Any]) -> None:
-            super().add_param_group(param_group)
-            self._shards.changes_gradients |= try_elementwise(self, base).changes_gradients
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As of DistributedMixin.
 
-    Sharded.__name__ = Sharded.__qualname__ = base.__name__
-    return Sharded
+        Raises:
+            UsageError: with the group's options, an element's update depends on more than it.
+        """
+        super().add_param_group(param_group)
+        self._shards.changes_gradients |= try_elementwise(self, self._base).changes_gradients
+
+
+def sharded_class(base: type[torch.optim.Optimizer]) -> type[ShardedMixin]:
+    """A class derived from an optimizer's, with its name, that divides the update."""
+    return derive((ShardedMixin, base), {"_base": base})

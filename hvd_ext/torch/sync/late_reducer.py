@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
+from hvd_ext.torch.reduction.frozen import Frozen
 from hvd_ext.torch.reduction.reducer import Reducer
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ class _Turn(Reducer):
     can_share = False
 
     def send(self) -> None:
-        """Start to reduce what is not on its way yet; as `synchronize`, without the waiting."""
+        """Start to reduce what is not under way yet; as `synchronize`, without the waiting."""
         self._complete()
         for bucket in self._buckets[self._next :]:
             self._arenas.submit(bucket)
         self._next = len(self._buckets)
-        self.in_flight = False  # the program may go on to the next step
+        self.in_flight = False  # the program may continue with the next step
 
     def collect(self) -> None:
         """Wait for what was sent, and leave it in `.grad`."""
@@ -47,12 +48,20 @@ class _Turn(Reducer):
             if slot.parameter.requires_grad:
                 slot.parameter.grad = slot.view.data
 
+    def forget_gradients(self) -> None:
+        """Leave None in `.grad`."""
+        for slot in self._slots:
+            slot.parameter.grad = None
 
-class LateReducer(_Turn):
-    """A Reducer that gives the optimizer the gradients of the step before."""
 
-    _second: _Turn | None = None
-    _under_way: _Turn | None = None
+class LateReducer:
+    """Gives the optimizer the gradients of the step before; the rest is as of Reducer.
+
+    Attributes:
+        number, frozen, can_join: as of Reducer.
+    """
+
+    can_join = True
 
     def __init__(
         self,
@@ -62,23 +71,33 @@ class LateReducer(_Turn):
         sparse: SparseExchange,
     ) -> None:
         """As Reducer."""
-        super().__init__(named_parameters, passes_per_step, factory, sparse)
-        self._second = _Turn(named_parameters, passes_per_step, factory, sparse)
-        self._second.listening = False
+        self.number = 0
+        self.frozen = Frozen()
+        # The one that takes in this step's gradients, and the one of the step before and after.
+        self._now, self._other = (
+            _Turn(named_parameters, passes_per_step, factory, sparse) for _ in range(2)
+        )
+        self._other.listening = False
+        self._under_way: _Turn | None = None
 
     @property
     def in_flight(self) -> bool:
         """This rank has a part of the step's gradients."""
-        return self._in_flight or (self._second is not None and self._second.in_flight)
-
-    @in_flight.setter
-    def in_flight(self, value: bool) -> None:
-        self._in_flight = value
+        return self._now.in_flight or self._other.in_flight
 
     @property
     def is_behind(self) -> bool:
         """Whether gradients are under way that the optimizer has not had."""
         return self._under_way is not None
+
+    @property
+    def has_residuals(self) -> bool:
+        """As of Reducer, of either."""
+        return self._now.has_residuals or self._other.has_residuals
+
+    def explain(self) -> str:
+        """As of Reducer: both have the same buckets."""
+        return self._now.explain()
 
     def synchronize(self) -> None:
         """Start to reduce this step's gradients, and leave the last step's in `.grad`.
@@ -87,14 +106,13 @@ class LateReducer(_Turn):
 
         Raises: as of Reducer.
         """
-        assert self._second is not None
-        now, next_ = (self, self._second) if self.listening else (self._second, self)
-        now.send()
+        self.frozen.take()  # refuses what is trained now
+        self._now.send()
         if not self.collect_late():
-            for slot in self._slots:
-                slot.parameter.grad = None
-        self._under_way = now
-        now.listening, next_.listening = False, True
+            self._now.forget_gradients()
+        self._under_way = self._now
+        self._now, self._other = self._other, self._now
+        self._now.listening, self._other.listening = True, False
 
     def collect_late(self) -> bool:
         """Leave in `.grad` what is under way; returns whether anything was."""
@@ -115,43 +133,46 @@ class LateReducer(_Turn):
                 "add_param_group() while the last step's gradients are under way: call "
                 "optimizer.drain() on all ranks before"
             )
-        super().add(named_parameters)
-        if self._second is not None:
-            self._second.add(named_parameters)
+        self._now.add(named_parameters)
+        self._other.add(named_parameters)
 
     def drain(self) -> Residuals:
         """As of Reducer, of both."""
-        found = super().drain()
-        for parameter, more in (self._second.drain() if self._second else {}).items():
+        found = self._now.drain()
+        for parameter, more in self._other.drain().items():
             found[parameter] = found[parameter] + more
         # From here on both have what `keep` gives them elsewhere.
         self.keep(found)
         return found
 
     def keep(self, drained: Residuals) -> None:
-        """As of Reducer: the one whose turn it is sends it."""
-        assert self._second is not None
-        now, other = (self, self._second) if self.listening else (self._second, self)
-        Reducer.keep(now, drained)
-        Reducer.keep(other, {})
+        """As of Reducer: the one that takes in this step's gradients sends it."""
+        self._now.keep(drained)
+        self._other.keep({})
 
     def set_passes_per_step(self, passes: int) -> None:
         """As of Reducer."""
-        super().set_passes_per_step(passes)
-        if self._second is not None:
-            self._second.set_passes_per_step(passes)
+        self._now.set_passes_per_step(passes)
+        self._other.set_passes_per_step(passes)
 
     def reset(self) -> None:
         """Forget gradients of this step and of the last one."""
         if self.in_flight:
             self.synchronize()
         self.collect_late()
-        self._reset()
-        if self._second is not None:
-            self._second._reset()
+        self._now.reset()
+        self._other.reset()
+
+    def leave_step(self) -> None:
+        """As of Reducer."""
+        self._now.leave_step()
+
+    def take_part(self) -> None:
+        """As of Reducer."""
+        self._now.forget_gradients()
+        self.synchronize()
 
     def close(self) -> None:
         """As of Reducer."""
-        super().close()
-        if self._second is not None:
-            self._second.close()
+        self._now.close()
+        self._other.close()

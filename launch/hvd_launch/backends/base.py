@@ -1,4 +1,4 @@
-"""What hvd-launch has to know of an MPI library: each library is a class derived from this one.
+"""Base class of MPI libraries: all that hvd-launch has to know of one.
 
 Everything here builds argument vectors: nothing ever passes through a shell.
 """
@@ -16,10 +16,10 @@ from hvd_launch.job import Job
 from hvd_launch.settings import Setting
 
 Version = tuple[int, ...]
-# What starts ranks, and its program.
+# Launchers, and their programs.
 PROGRAMS = {"mpirun": "mpirun", "hydra": "mpirun", "mpirun_rsh": "mpirun_rsh", "srun": "srun"}
 LAUNCHERS = tuple(PROGRAMS)
-# Why a library is told to.
+# The reason to have a library yield.
 YIELDS = "a thread that waits in MPI, such as Horovod's, leaves its core to one that computes"
 
 
@@ -38,12 +38,12 @@ class MpiLibrary(abc.ABC):
         exported: matches the names of its variables that ranks on other hosts need and its
             launcher does not pass on unasked.
         mpirun_is_shared: other libraries' mpirun says the same of its version.
-        version_command: a program beside mpirun that tells the library, and its arguments.
-        info_command: a program beside mpirun that lists the library's components.
+        version_command: a program next to mpirun that reports the library, and its arguments.
+        info_command: a program next to mpirun that lists the library's components.
         agent_variable: who sets it has a way to other hosts that is not ssh's.
         abort_patterns: what it prints when a rank aborts: groups `rank`, and `code` or nothing.
         mixes_packets: its daemon mixes what it reads of several ranks, but leaves packets whole.
-        yields: has a thread that waits leave its core; None: it does so without being told.
+        yields: setting with which a waiting thread leaves its core; None: it always does.
         registration_cache_off: what turns the registration cache off, as NAME=VALUE.
         uuids_misread: what it takes a GPU for that is listed by its UUID; "": it can read them.
         rotation_note: what to know where a rank's GPUs are rotated.
@@ -83,7 +83,7 @@ class MpiLibrary(abc.ABC):
         """The version, if MPI_Get_library_version or `version_command` said this."""
 
     def program(self, mpirun: str, environ: Mapping[str, str]) -> str:
-        """What to start in place of the `mpirun` that was found."""
+        """Program to start in place of the `mpirun` that was found."""
         del environ
         return mpirun
 
@@ -95,7 +95,7 @@ class MpiLibrary(abc.ABC):
 
     @abc.abstractmethod
     def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
-        """What to pass to the library's own launcher (srun's is slurm's matter).
+        """Arguments of the library's own launcher (srun's are in slurm).
 
         Args:
             launcher: one of `launchers`, srun aside.
@@ -107,7 +107,7 @@ class MpiLibrary(abc.ABC):
         """
 
     def settings(self) -> tuple[Setting, ...]:
-        """What a training job needs on any machine."""
+        """Settings of a training job on any machine."""
         return (self.yields,) if self.yields else ()
 
     @abc.abstractmethod
@@ -133,7 +133,7 @@ class MpiLibrary(abc.ABC):
         return ()
 
     def gpu_allreduce_note(self, components: Sequence[str]) -> str:
-        """What slows an allreduce of GPU buffers down with these components; "": nothing."""
+        """Component that slows an allreduce of GPU buffers down; "" without one."""
         del components
         return ""
 
@@ -159,10 +159,10 @@ class MpiLibrary(abc.ABC):
         """The name under which MPI_T knows a variable."""
         return setting.name
 
-    def took(self, setting: Setting, told: int | str | None) -> bool:
+    def took(self, setting: Setting, actual: int | str | None) -> bool:
         """Whether MPI_T shows a setting in force; one that it does not show counts as in force."""
-        if told is None:
+        if actual is None:
             return True
-        if isinstance(told, int) and setting.value.isdecimal():
-            return told == int(setting.value)
-        return told == setting.value
+        if isinstance(actual, int) and setting.value.isdecimal():
+            return actual == int(setting.value)
+        return actual == setting.value

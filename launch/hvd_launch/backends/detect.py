@@ -76,7 +76,7 @@ def _installed() -> tuple[MpiLibrary, Version, str | None]:
         library = next(lib for lib in LIBRARIES.values() if "mpirun_rsh" in lib.launchers)
         return (*(_told_beside(Path(rsh)) or (library, library.assumed_version)), rsh)
     if slurm.allocated(os.environ):
-        # srun needs no mpirun; the ranks' own library tells what they are.
+        # srun needs no mpirun; the ranks' own library identifies them.
         found = recognise(output_of([sys.executable, "-c", _LIBRARY], missing=""))
         if found:
             return (*found, None)
@@ -86,7 +86,7 @@ def _installed() -> tuple[MpiLibrary, Version, str | None]:
 
 
 def _told_beside(mpirun: Path) -> tuple[MpiLibrary, Version] | None:
-    """What the `version_command` beside mpirun says, such as MVAPICH2's mpiname."""
+    """Output of the `version_command` next to mpirun, such as MVAPICH2's mpiname."""
     commands = dict.fromkeys(library.version_command for library in LIBRARIES.values())
     for command in filter(None, commands):
         program = mpirun.with_name(command[0])
@@ -121,7 +121,7 @@ def _srun_plugin(library: MpiLibrary, checked: bool) -> str | None:
 
 
 def output_of(command: list[str], missing: str | None = None, streams: int | None = None) -> str:
-    """What a command prints.
+    """Output of a command.
 
     Args:
         command: its words.

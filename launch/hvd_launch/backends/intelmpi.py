@@ -22,7 +22,7 @@ from hvd_launch.settings import Setting, wants_ipc
 _REFERENCE = "Intel MPI Library developer reference for Linux, {}"
 _GPU = _REFERENCE.format("GPU support")
 _ADJUST = "Intel MPI Library Developer Reference, I_MPI_ADJUST Family"
-# Of Slurm, PBS, LSF, LoadLeveler, Grid Engine, NQS, Yarn and Netbatch.
+# Variables of Slurm, PBS, LSF, LoadLeveler, Grid Engine, NQS, Yarn and Netbatch.
 _READ_BY_MPIRUN = (
     *("SLURM_JOBID", "PBS_ENVIRONMENT", "PBS_NODEFILE", "LSB_JOBID", "LOADL_HOSTFILE"),
     *("PE_HOSTFILE", "QSUB_REQID", "I_MPI_YARN", "NB_PARALLEL_JOB_HOSTS"),
@@ -103,7 +103,7 @@ class IntelMpi(MpiLibrary):
                 "I_MPI_PIN",
                 "0",
                 "1: each rank is bound to its share of the cores",
-                "a rank of a training framework has threads of its own to spread",
+                "a rank of a training framework has threads to spread",
                 _REFERENCE.format("process pinning"),
             ),
             *super().settings(),
@@ -130,11 +130,11 @@ class IntelMpi(MpiLibrary):
             Setting(
                 "I_MPI_OFFLOAD_IPC",
                 "1" if ipc else "0",
-                "not documented where we could read it",
+                "undocumented",
                 "GPUs of a node copy from each other's memory"
                 if ipc
                 else "GPUs of a node exchange through the host",
-                "seen in sites' job scripts only; not run",
+                "found in sites' job scripts only; not run",
             ),
             *ucx.libfabric_cache(preset),
         )
@@ -145,7 +145,7 @@ class IntelMpi(MpiLibrary):
                 "I_MPI_OFI_PROVIDER",
                 "mlx",
                 "the best that libfabric finds",
-                "libfabric sends through UCX, which this provider of Intel's stands for",
+                "libfabric sends through UCX, by Intel's provider",
                 f"{_REFERENCE.format('OFI-capable network fabrics control')}; not run",
             ),
         )

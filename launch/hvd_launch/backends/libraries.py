@@ -72,7 +72,7 @@ class Launch:
 
 
 def untested_note(library: MpiLibrary) -> str:
-    """What to know of a library that this project's tests have never run; "" for the others."""
+    """Note on a library that this project's tests have never run; "" for the others."""
     if library.tested:
         return ""
     return (
@@ -95,7 +95,7 @@ def recognise_mpirun(text: str) -> tuple[MpiLibrary, Version]:
     known = ", ".join(dict.fromkeys(library.title for library in LIBRARIES.values()))
     raise HvdExtError(
         f"mpirun --version printed {first!r}: hvd-launch knows {known} (Open MPI from 4.0 on); "
-        "name yours with --backend"
+        "name the library with --backend"
     )
 
 
@@ -138,9 +138,7 @@ def build_launch(backend: Backend, job: Job, environ: Mapping[str, str]) -> Laun
         UsageError: the launcher cannot do what the job asks for.
     """
     if ":" in job.command:
-        raise UsageError(
-            "':' as an argument of its own ends a program to every mpirun: leave it out"
-        )
+        raise UsageError("a separate argument ':' ends a program to every mpirun: leave it out")
     if backend.launcher == "srun":
         arguments = slurm.arguments(job, backend.plugin)
     else:

@@ -35,7 +35,7 @@ _ALGORITHMS = (
     "k_reduce_scatter_allgather",
     "recursive_multiplying",
 )
-# What the selection file has to say of these; without it they fail.
+# Entries of the selection file for these; without them they fail.
 _PARAMETERS: dict[str, dict[str, Any]] = {
     "recexch": {"k=2": {"single_phase_recv=no": {}}},
     "k_reduce_scatter_allgather": {"k=2": {"single_phase_recv=no": {}}},
@@ -49,7 +49,7 @@ RANK_VARIABLES = ("PMI_RANK", "MPI_LOCALRANKID")
 
 
 def hydra_arguments(job: Job) -> list[str]:
-    """What to pass to Hydra; it knows no slots to exceed, and passes every variable on."""
+    """Arguments of Hydra; it knows no slots to exceed, and passes every variable on."""
     hosts = ",".join(f"{host.name}:{host.slots}" for host in job.hosts)
     where = ["-hosts", hosts] if hosts else []
     return ["-np", str(job.size), *where, "-bind-to", "none", "-genvall", *job.command]
@@ -77,7 +77,7 @@ class Mpich(MpiLibrary):
     registration_cache_off = ("UCX_RCACHE_ENABLE=n", "FI_MR_CACHE_MONITOR=disabled")
     uuids_misread = "GPU 0"
     rules_file = "mpich_selection.json"
-    # Of the control variables, and where they are described.
+    # Prefix of the control variables, and their documentation.
     prefix = "MPIR_CVAR_"
     source = "MPICH's CVAR descriptions (MPI_T), src/mpid/ch4/shm/ipc/gpu/gpu_post.c"
 
@@ -105,7 +105,7 @@ class Mpich(MpiLibrary):
                 f"{self.prefix}ENABLE_GPU",
                 "1",
                 "1 in a library built for GPUs",
-                "the library asks of each buffer whether it lies on a GPU",
+                "the library checks whether a buffer is on a GPU",
                 self.source,
             ),
             Setting(
@@ -146,11 +146,15 @@ class Mpich(MpiLibrary):
                 "MPIR_CVAR_DEVICE_COLLECTIVES",
                 "percoll",
                 "all",
-                "the next variable decides whether the device does allreduce",
+                "the next variable sets whether the device performs allreduce",
                 _CVAR,
             ),
             Setting(
-                "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE", "0", "1", "MPICH's algorithms do", _CVAR
+                "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE",
+                "0",
+                "1",
+                "MPICH's algorithms perform it",
+                _CVAR,
             ),
         )
         names = (*_ALGORITHMS, "smp") if nodes > 1 else _ALGORITHMS
@@ -180,7 +184,7 @@ class Mpich(MpiLibrary):
                 "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE",
                 str(request.folder / self.rules_file),
                 "none",
-                "which message takes which",
+                "algorithm of each message",
                 _CSEL,
             ),
         )
@@ -206,11 +210,11 @@ class Mpich(MpiLibrary):
             start += 1
         return ""
 
-    def took(self, setting: Setting, told: int | str | None) -> bool:
+    def took(self, setting: Setting, actual: int | str | None) -> bool:
         """MPI_T shows numbers only: for a text it gives the default, and for a name the number."""
-        if isinstance(told, int) and not setting.value.isdecimal():
-            return (told == 0) == (setting.value == "auto")
-        return isinstance(told, str) or super().took(setting, told)
+        if isinstance(actual, int) and not setting.value.isdecimal():
+            return (actual == 0) == (setting.value == "auto")
+        return isinstance(actual, str) or super().took(setting, actual)
 
 
 def selection_text(rules: Rules, size: int, selection: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""MVAPICH 3 and 4: MPICH with control variables under a prefix of its own."""
+"""MVAPICH 3 and 4: MPICH with control variables under a separate prefix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Mvapich(Mpich):
     title = "MVAPICH"
     assumed_version = (4, 0)
     tested = False
-    # A rank cannot tell it from MPICH, which has the same.
+    # A rank cannot distinguish it from MPICH, which has the same.
     rank_variables = None
     exported = "MVP_.*"
     version_command = ("mpiname", "-a")

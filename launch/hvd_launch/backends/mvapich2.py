@@ -73,21 +73,21 @@ class Mvapich2(MpiLibrary):
                 "MV2_ENABLE_AFFINITY",
                 "0",
                 "1: each rank is bound to a core",
-                "Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own",
+                "Horovod asks for MPI_THREAD_MULTIPLE, and its threads need separate cores",
                 self.guide,
             ),
             Setting(
                 "MV2_USE_ALIGNED_ALLOC",
                 "1",
                 "0",
-                "memory comes from several threads, for which its allocator is then faster",
+                "memory is allocated by several threads, for which this allocator is faster",
                 self.guide,
             ),
             Setting(
                 "MV2_USE_THREAD_WARNING",
                 "0",
-                "1: each job prints that threads were asked for",
-                "the variable before this one is what that advises",
+                "1: each job prints that threads were requested",
+                "that message advises the variable above",
                 self.guide,
             ),
         )
@@ -193,7 +193,7 @@ class Mvapich2Gdr(Mvapich2):
 
 
 def _rsh_arguments(job: Job, environ: Mapping[str, str]) -> list[str]:
-    """What to pass to mpirun_rsh: the job's hosts one by one, variables as NAME=VALUE.
+    """Arguments of mpirun_rsh: the job's hosts one by one, variables as NAME=VALUE.
 
     Raises:
         UsageError: a word would not pass its remote shell as it is.
@@ -205,7 +205,7 @@ def _rsh_arguments(job: Job, environ: Mapping[str, str]) -> list[str]:
     for word in (*variables, *job.command):
         if not _PLAIN.fullmatch(word):
             raise UsageError(
-                f"mpirun_rsh hands {word!r} to a remote shell, which would not leave it as it "
-                "is: use --launcher hydra"
+                f"mpirun_rsh passes {word!r} to a remote shell, which would change it: use "
+                "--launcher hydra"
             )
     return ["-np", str(job.size), *hosts, *variables, *job.command]

@@ -63,13 +63,12 @@ class _OpenMpi(MpiLibrary):
         "ompi_info --param mpi all --level 9",
     )
 
-    # What hvd_ext exchanges between nodes at once, its receives posted before: pieces of 512 KiB.
+    # hvd_ext sends pieces of 512 KiB between nodes, its receives posted before.
     eager = Setting(
         "OMPI_MCA_btl_tcp_eager_limit",
         str(512 * KIB),
         str(64 * KIB),
-        "longer messages over TCP wait until both processes have looked, which costs a tenth of "
-        "the link",
+        "longer messages over TCP wait for both processes, which costs a tenth of the bandwidth",
         _TCP,
     )
 
@@ -137,7 +136,7 @@ class _OpenMpi(MpiLibrary):
                     "OMPI_MCA_coll_ucc_enable",
                     "1",
                     "0",
-                    f"{above} where no CUDA IPC helps: UCC reduces on the GPUs, where it is "
+                    f"{above} where CUDA IPC does not help: UCC reduces on the GPUs, if it is "
                     "built in",
                     _UCC,
                 ),
@@ -145,7 +144,7 @@ class _OpenMpi(MpiLibrary):
                     "OMPI_MCA_coll_ucc_priority",
                     "100",
                     "below coll/cuda's",
-                    "above coll/cuda's 78, or UCC would never be asked",
+                    "above coll/cuda's 78, else UCC is never used",
                     _UCC,
                 ),
             ]
@@ -203,7 +202,7 @@ class _OpenMpi(MpiLibrary):
                 "OMPI_MCA_coll_tuned_dynamic_rules_filename",
                 str(request.folder / self.rules_file),
                 "none",
-                "which message takes which",
+                "algorithm of each message",
                 _RULES,
             ),
         )

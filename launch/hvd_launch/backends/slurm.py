@@ -1,4 +1,4 @@
-"""srun as the launcher of any MPI library, and what an allocation tells. Pure."""
+"""srun as the launcher of any MPI library, and the data of an allocation. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.job import Job, even_slots
 
-# What an MPI library's ranks can talk to, the best first.
+# Interfaces that an MPI library's ranks can use, the best first.
 PMIX = ("pmix_v5", "pmix_v4", "pmix_v3", "pmix")
 PMI2 = ("pmi2",)
-# What srun prints when a task ends badly: the rank, and its code.
+# Lines that srun prints when a task ends badly: the rank, and its code.
 ABORT_PATTERN = re.compile(
     rb"^srun: error: \S+: tasks? (?P<rank>\d+): Exited with exit code (?P<code>\d+)"
 )
@@ -29,7 +29,7 @@ def plugins(library: MpiLibrary, mpi_list: str) -> list[str]:
 
 
 def arguments(job: Job, mpi_plugin: str) -> list[str]:
-    """What to pass to srun.
+    """Arguments of srun.
 
     Raises:
         UsageError: hosts that take different numbers of ranks.

@@ -1,4 +1,4 @@
-"""What `hvd-launch tune allreduce` may ask of an MPI library. Pure."""
+"""Interface of an MPI library for `hvd-launch tune allreduce`. Pure."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What is to be measured of an MPI library.
+    """Candidates to measure for an MPI library.
 
     Attributes:
         all: the library as it is comes first.
         base: the candidate that a message takes for which rules name no algorithm; None: they
             have to name one for every message, whatever the size of its communicator.
-        ruled: variables that an algorithm for each message size needs beside its rules.
+        ruled: variables that an algorithm for each message size needs in addition to its rules.
     """
 
     all: tuple[Candidate, ...]
@@ -70,7 +70,7 @@ class RuleRequest:
 
 @dataclass(frozen=True, slots=True)
 class NativeRules:
-    """What makes an MPI library take another algorithm for each message size.
+    """Settings with which an MPI library takes another algorithm for each message size.
 
     Attributes:
         file: the name of a file that they point to, or None.

@@ -17,7 +17,7 @@ def gpu_settings(preset: str) -> tuple[Setting, ...]:
             "all",
             "UCX may copy between the GPUs of a node by CUDA IPC"
             if ipc
-            else "UCX does without CUDA IPC: GPUs of a node exchange through the host",
+            else "UCX does not use CUDA IPC: GPUs of a node exchange through the host",
             _UCX,
         ),
         *registration_cache(preset),
@@ -58,7 +58,7 @@ def libfabric_cache(preset: str) -> tuple[Setting, ...]:
             "FI_MR_CACHE_MONITOR",
             "memhooks" if on else "disabled",
             "memhooks",
-            "libfabric keeps memory registered, and learns of its release by hooks"
+            "libfabric keeps memory registered, and detects its release by hooks"
             if on
             else "libfabric registers memory again for each large message",
             "libfabric's fi_mr(3)",

@@ -1,4 +1,4 @@
-"""`hvd-launch doctor`: what is right and wrong with a machine, what it costs, how to fix it."""
+"""`hvd-launch doctor`: problems of a machine, their impact, and how to fix them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from hvd_launch.doctor.rules import examine
 from hvd_launch.job import check_size
 from hvd_launch.machine import cores
 
-HELP = "look for what makes jobs slow or wrong on this machine"
+HELP = "check this machine for settings that make jobs slow or wrong"
 EXAMPLE = "hvd-launch doctor -np 4"
 _SIGNS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), WRONG: ("WRONG", "bold red")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Look at MPI, Horovod, mpi4py, GPUs, UCX and limits, with the Python that runs this; "
-        "start a small job. Exit code 1 when something is wrong."
+        "Check MPI, Horovod, mpi4py, GPUs, UCX and limits with this Python, and start a small job. "
+        "The exit code is 1 if something is wrong."
     )
     parser.add_argument(
         "-np",
         type=int,
         metavar="N",
         default=min(2, cores()),
-        help="ranks that you mean to start on this machine (default: %(default)s)",
+        help="number of ranks to start on this machine (default: %(default)s)",
     )
     parser.add_argument(
-        "--backend", choices=sorted(LIBRARIES), help="the MPI library (default: found)"
+        "--backend", choices=sorted(LIBRARIES), help="MPI library (default: detected)"
     )
-    parser.add_argument("--log", type=Path, metavar="F", help="a job's log, to be looked at too")
+    parser.add_argument("--log", type=Path, metavar="F", help="log of a job, to check too")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -52,8 +52,8 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     findings = _examine(options.np, options.backend, log)
     wrong = any(finding.status == WRONG for finding in findings)
     if options.json:
-        told = {"ok": not wrong, "findings": [asdict(finding) for finding in findings]}
-        print(json.dumps(told, indent=2))
+        report = {"ok": not wrong, "findings": [asdict(finding) for finding in findings]}
+        print(json.dumps(report, indent=2))
     else:
         _show(findings)
     return int(wrong)
@@ -81,10 +81,10 @@ def _show(findings: list[Finding]) -> None:
         sign, colour = _SIGNS[finding.status]
         lines = [escape(finding.evidence)]
         if finding.status == WRONG:
-            lines.append(f"[red]costs[/] {escape(finding.cost)}")
-            lines.append(f"[green]fix[/]   {escape(finding.remedy)}")
+            lines.append(f"[red]impact[/] {escape(finding.impact)}")
+            lines.append(f"[green]fix[/]    {escape(finding.remedy)}")
         table.add_row(f"[{colour}]{sign}[/]", finding.topic, "\n".join(lines))
     console = Console(width=max(Console().width, 100), highlight=False)
     console.print(table)
     wrong = sum(finding.status == WRONG for finding in findings)
-    console.print(f"{wrong} wrong" if wrong else "nothing is wrong")
+    console.print(f"{wrong} problem{'s' * (wrong > 1)} found" if wrong else "no problems found")

@@ -15,15 +15,22 @@ EXAMPLE = 'eval "$(hvd-launch env --preset mpi-opt)" && horovodrun -np 4 python 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print the variables that make a job on GPUs run in one of three configurations: "
+        "Print the variables of one of three configurations for jobs on GPUs: "
         + "; ".join(f"{name}: {text}" for name, text in PRESETS.items())
         + "."
     )
     parser.add_argument(
-        "--backend", choices=sorted(LIBRARIES), help="the MPI library (default: this machine's)"
+        "--backend", choices=sorted(LIBRARIES), help="MPI library (default: detected)"
     )
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="mpi-opt")
-    parser.add_argument("--format", choices=FORMATS, default="sh")
+    parser.add_argument(
+        "--preset",
+        choices=sorted(PRESETS),
+        default="mpi-opt",
+        help="configuration (default: mpi-opt)",
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="sh", help="output format (default: sh)"
+    )
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:

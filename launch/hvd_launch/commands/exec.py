@@ -1,4 +1,4 @@
-"""`hvd-launch exec`: inside a rank, sets what it sees of the GPUs, then runs its program."""
+"""`hvd-launch exec`: inside a rank, sets its visible GPUs, then runs its program."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from hvd_launch.rank import visibility
 from hvd_launch.rank.environment import rank_info
 from hvd_launch.rank.gpus import rank_environment
 
-HELP = "inside a rank: choose the GPUs it sees, then run a command"
+HELP = "inside a rank: choose its visible GPUs, then run a command"
 EXAMPLE = "horovodrun -np 4 hvd-launch exec -- python train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run COMMAND in the place of this process, which a launcher has started as a rank, with "
-        "CUDA_VISIBLE_DEVICES set before the program starts: later it has no effect."
+        "Replace this process, which a launcher has started as a rank, by COMMAND, with "
+        "CUDA_VISIBLE_DEVICES set: it has no effect once the program has started."
     )
     parser.add_argument(
         "--visibility",
         choices=("auto", *visibility.STRATEGIES),
         default="auto",
         help="; ".join(f"{name}: {text}" for name, text in visibility.STRATEGIES.items())
-        + "; auto: what suits the MPI library (default)",
+        + "; auto: the choice that suits the MPI library (default: auto)",
     )
-    parser.add_argument("--backend", choices=sorted(LIBRARIES), help="the MPI library, if known")
+    parser.add_argument(
+        "--backend",
+        choices=sorted(LIBRARIES),
+        help="MPI library (default: from the launcher's variables)",
+    )
     # For `hvd-launch run`, which reads what this makes of the rank's output.
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
 

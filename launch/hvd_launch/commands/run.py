@@ -25,15 +25,16 @@ from hvd_launch.run.profile import Profile
 from hvd_launch.run.supervise import run_job
 from hvd_launch.settings import PRESETS, Setting, assignment
 
-HELP = "run a command at N ranks"
+HELP = "run a command on N ranks"
 EXAMPLE = "hvd-launch run -np 8 -H node1:4,node2:4 -- python train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run COMMAND at N ranks with this machine's MPI: Open MPI 4 or 5, MPICH, MVAPICH, "
-        "MVAPICH2, Intel MPI, or srun in a Slurm allocation. Lines are prefixed by their rank. "
-        "The exit code is that of the first rank that failed, whose last lines are shown."
+        "Run COMMAND on N ranks with this machine's MPI: Open MPI 4 or 5, MPICH, MVAPICH, "
+        "MVAPICH2, Intel MPI, or srun in a Slurm allocation. Output lines are prefixed by the "
+        "rank. "
+        "The exit code is that of the first rank that failed, and its last lines are shown."
     )
     parser.add_argument(
         "-np",
@@ -42,13 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of ranks (default: the Slurm allocation's tasks, else the hosts' slots)",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
-    where.add_argument("--hostfile", type=Path, metavar="F", help="the same, a host a line")
+    where.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="hosts, and ranks on each (default: this machine)",
+    )
+    where.add_argument("--hostfile", type=Path, metavar="F", help="file with a host on each line")
     parser.add_argument(
-        "--backend", choices=sorted(LIBRARIES), help="the MPI library (default: found)"
+        "--backend", choices=sorted(LIBRARIES), help="MPI library (default: detected)"
     )
     parser.add_argument(
-        "--launcher", choices=LAUNCHERS, help="what starts the ranks (default: found)"
+        "--launcher", choices=LAUNCHERS, help="program that starts the ranks (default: detected)"
     )
     parser.add_argument(
         "--preset",
@@ -58,26 +64,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + " (default: %(default)s; on machines with GPUs)",
     )
     parser.add_argument(
-        "--gpus", type=int, metavar="N", help="GPUs of each host (default: those of this one)"
+        "--gpus", type=int, metavar="N", help="GPUs on each host (default: as on this one)"
     )
     parser.add_argument(
         "--visibility",
         choices=("auto", *visibility.STRATEGIES),
         default="auto",
-        help="which GPUs a rank sees: see hvd-launch exec --help",
+        help="GPUs that a rank sees, see hvd-launch exec --help (default: auto)",
     )
     parser.add_argument("--ucx", action="store_true", help="send through UCX")
-    parser.add_argument("--table", type=Path, metavar="F", help="hvd_ext's table of algorithms")
-    parser.add_argument("--profile", type=Path, metavar="DIR", help="record the job with hvprof")
+    parser.add_argument(
+        "--table", type=Path, metavar="F", help="hvd_ext's table of allreduce algorithms"
+    )
+    parser.add_argument(
+        "--profile", type=Path, metavar="DIR", help="folder for a recording by hvprof"
+    )
     parser.add_argument(
         "--bare",
         action="store_true",
-        help="start COMMAND itself: lines without their rank, no report, no visibility",
+        help="start COMMAND directly: no rank prefix, no failure report, no --visibility",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the command and why, run nothing"
+        "--dry-run",
+        action="store_true",
+        help="print the command and the reason for each setting; run nothing",
     )
-    parser.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON, with --dry-run")
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
@@ -106,7 +118,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
             "--dry-run prints the command for another machine"
         )
     machine.check_hosts(hosts, os.environ)
-    _tell(size, hosts, settings, kept)
+    _report(size, hosts, settings, kept)
     if profile is None:
         return run_job(launch, reporting=not options.bare)
     profile.begin()
@@ -126,7 +138,7 @@ def _size(options: argparse.Namespace, hosts: tuple[Host, ...]) -> int:
 
 
 def _hosts(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """Of -H or --hostfile; else of the hostfile that the environment names, outside of Slurm."""
+    """Hosts of -H or --hostfile; outside of Slurm else of the environment's hostfile."""
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     path, named_by = options.hostfile, "--hostfile"
@@ -149,7 +161,7 @@ def _settings(
     environ: Mapping[str, str],
     recording: tuple[Setting, ...],
 ) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
-    """What is set, and what would be if the environment had not other values already."""
+    """Settings to apply, and those that the environment already overrides."""
     # Some settings do not go with a preload.
     environ = {**environ, **{setting.name: setting.value for setting in recording}}
     found = job_settings(backend.library, environ, options.preset, options.gpus, options.ucx)
@@ -179,7 +191,7 @@ def _reporting(
     return (*program, *choice, "--", *command)
 
 
-def _tell(
+def _report(
     size: int, hosts: tuple[Host, ...], settings: tuple[Setting, ...], kept: tuple[Setting, ...]
 ) -> None:
     slots = sum(host.slots for host in hosts) or machine.machine_slots(os.environ)
@@ -188,7 +200,7 @@ def _tell(
     for does, what in (("sets", settings), ("keeps your", kept)):
         if what:
             names = " ".join(setting.name for setting in what)
-            print(f"hvd-launch: {does} {names} (--dry-run says why)", file=sys.stderr)
+            print(f"hvd-launch: {does} {names} (--dry-run prints the reasons)", file=sys.stderr)
     sys.stderr.flush()
 
 
@@ -217,7 +229,7 @@ def script(
     for s in kept:
         # As JSON: a comment must not end where a value has a newline.
         yours = json.dumps(launch.environ[s.name])
-        lines.append(f"# {s.name} is yours: {yours}; it would be {json.dumps(s.value)}: {s.why}")
+        lines.append(f"# {s.name} is kept: {yours}; run would set {json.dumps(s.value)}: {s.why}")
     lines.append(shlex.join(launch.argv))
     if profile is not None:
         lines.insert(0, f"{shlex.join(profile.begin_command)} > /dev/null || exit")

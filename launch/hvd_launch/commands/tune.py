@@ -1,4 +1,4 @@
-"""The subcommand `hvd-launch tune`: a kind of tuning each."""
+"""The subcommand `hvd-launch tune`, with a kind of tuning each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 from hvd_ext.cli import exit_on_sigterm
 from hvd_launch.tune.common import target
 
-HELP = "find the best settings by measuring: tune allreduce, tune fusion"
+HELP = "measure and choose settings: tune allreduce, tune fusion"
 EXAMPLE = "hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning"
 # A module each, made as a subcommand's is.
 KINDS = ("allreduce", "fusion")

@@ -18,21 +18,30 @@ from hvd_launch.tune.common.target import check_results, target_of
 HELP = "the MPI library's allreduce algorithms by message size"
 EXAMPLE = "hvd-launch tune allreduce -np 8 -H node1:4,node2:4 -o tuning"
 _DESCRIPTION = """Time each of the MPI library's own allreduce algorithms, forced by its own
-variables, and hvd_ext's; write the best by message size in the library's own form; run again
-with it and without it, in turns. Nothing is written unless the gain is beyond doubt.
-Ctrl-C at any time: the same command goes on where it was."""
+variables, and hvd_ext's; write the best by message size in the library's own form; then
+run with it and without it, interleaved. Nothing is written unless the gain is significant.
+After Ctrl-C the same command resumes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
-    parser.add_argument("--least", type=size_bytes, default="4KiB", help="shortest message (4KiB)")
-    parser.add_argument("--most", type=size_bytes, default="64MiB", help="longest message (64MiB)")
-    parser.add_argument("--rounds", type=at_least(2), default=6, help="jobs of each algorithm (6)")
     parser.add_argument(
-        "--pairs", type=at_least(2), default=8, help="jobs with the choice, and without it (8)"
+        "--least", type=size_bytes, default="4KiB", help="shortest message (default: 4KiB)"
     )
     parser.add_argument(
-        "--no-table", action="store_true", help="leave hvd_ext's own algorithms out"
+        "--most", type=size_bytes, default="64MiB", help="longest message (default: 64MiB)"
+    )
+    parser.add_argument(
+        "--rounds", type=at_least(2), default=6, help="jobs for each algorithm (default: 6)"
+    )
+    parser.add_argument(
+        "--pairs",
+        type=at_least(2),
+        default=8,
+        help="jobs with the choice, and as many without it (default: 8)",
+    )
+    parser.add_argument(
+        "--no-table", action="store_true", help="do not measure hvd_ext's algorithms"
     )
     simulate_command.add_arguments(parser)
 

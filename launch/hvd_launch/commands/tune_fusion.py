@@ -23,8 +23,8 @@ HELP = "Horovod's fusion threshold and cycle time"
 EXAMPLE = "hvd-launch tune fusion -np 4 -o tuning -- python train.py --steps 50"
 _DESCRIPTION = """Run COMMAND for short times with HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME
 at values that a model proposes; compare the best with Horovod's defaults and with its
-HOROVOD_AUTOTUNE. In the words of COMMAND {run} becomes the number of the run, for programs that
-want a new folder each time. Ctrl-C at any time: the same command goes on where it was."""
+HOROVOD_AUTOTUNE. In COMMAND, {run} becomes the number of the run, for programs that need a
+new folder each time. After Ctrl-C the same command resumes."""
 # Longer waits overflow in the system's calls.
 _MOST_SECONDS = 1_000_000
 # The model's first settings: it takes at least as many.
@@ -37,20 +37,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate",
         metavar="REGEX",
-        help="finds the throughput in what COMMAND prints, as its first group "
-        "(default: a number before img/sec, images/s, samples/s, it/s and the like)",
+        help="regular expression whose first group is the throughput in COMMAND's output "
+        "(default: a number before img/sec, images/s, samples/s, it/s and similar)",
     )
     parser.add_argument(
-        "--seconds", type=above_zero, default=600.0, help="stop each run after so long (600)"
+        "--seconds",
+        type=above_zero,
+        default=600.0,
+        help="time after which to stop a run (default: 600)",
     )
     parser.add_argument(
-        "--trials", type=at_least(_LEAST_TRIALS), default=8, help="settings that are tried (8)"
+        "--trials",
+        type=at_least(_LEAST_TRIALS),
+        default=8,
+        help="number of settings to try (default: 8)",
     )
     parser.add_argument(
         "--pairs",
         type=at_least(2),
         default=5,
-        help="runs of the best, of the defaults, of autotune (5)",
+        help="runs each of the best settings, the defaults and autotune (default: 5)",
     )
 
 
@@ -102,7 +108,7 @@ def _print(found: Found, folder: Path, kept_defaults: bool) -> None:
     console = Console(width=max(Console().width, 100))
     print_found(found, console)
     if kept_defaults:
-        said = "Nothing beat Horovod's defaults beyond doubt: keep them, nothing was written."
+        said = "No setting was significantly faster than Horovod's defaults: nothing was written."
     else:
         said = f"Wrote {folder / 'fusion.sh'}. Before a job:\n    . {folder / 'fusion.sh'}"
     console.print(said, markup=False, soft_wrap=True)

@@ -1,11 +1,13 @@
-"""What `hvd-launch doctor` runs in processes of their own: python -m hvd_launch.doctor.child WHAT.
+"""Probes of `hvd-launch doctor`, a process each: python -m hvd_launch.doctor.child PROBE.
 
-Each tells what it sees as one line of JSON.
+Each prints its result as one line of JSON.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
+import importlib.util
 import json
 import os
 import resource
@@ -15,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.memory import keep_freed_memory
+from hvd_ext.freed_memory import keep_freed_memory
+from hvd_launch.doctor.horovod_build import build_command
 from hvd_launch.doctor.yielding import computed_per_s
 
 # MPICH's MPIX_GPU_SUPPORT_CUDA.
@@ -42,7 +45,7 @@ def horovod() -> dict[str, Any]:
     import horovod
     import horovod.torch as hvd
 
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "version": horovod.__version__,
         "mpi": bool(hvd.mpi_built()),
         "gloo": bool(hvd.gloo_built()),
@@ -50,11 +53,40 @@ def horovod() -> dict[str, Any]:
         "cuda": bool(hvd.cuda_built()),
         "path": _loaded_mpi(),
     }
-    if told["path"]:
+    if result["path"]:
         text = ctypes.create_string_buffer(8192)
-        ctypes.CDLL(told["path"]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
-        told["library"] = text.value.decode(errors="replace")
-    return told
+        ctypes.CDLL(result["path"]).MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
+        result["library"] = text.value.decode(errors="replace")
+    return result
+
+
+def builds() -> dict[str, Any]:
+    """The torch that Horovod was built for, and what an environment of `make env` held."""
+    facts: dict[str, Any] = {"python": sys.executable}
+    torch, horovod = (importlib.util.find_spec(name) for name in ("torch", "horovod"))
+    if torch is not None and torch.origin:
+        facts["torch"] = importlib.metadata.version("torch")
+        facts["build"] = build_command(Path(torch.origin).parent)
+    if horovod is not None and horovod.origin:
+        text = Path(horovod.origin).with_name("metadata.json").read_text(encoding="utf-8")
+        facts["horovod_for"] = json.loads(text).get("pytorch")
+    stamp = Path(sys.prefix, "made_from.json")
+    if stamp.exists():
+        made = json.loads(stamp.read_text(encoding="utf-8")).get("held", {})
+        facts["checkout"] = str(Path(sys.prefix).parent)
+        facts["replaced"] = {
+            name: [version, found]
+            for name, version in made.items()
+            if (found := _version(name)) != version
+        }
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
 
 
 def rank() -> dict[str, Any]:
@@ -79,7 +111,7 @@ def rank() -> dict[str, Any]:
 
 
 def filling() -> dict[str, Any]:
-    """What it costs to fill memory that was freed just before, as every training step does."""
+    """Cost of filling memory that was freed just before, as every training step does."""
     reason = keep_freed_memory()
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
@@ -108,7 +140,7 @@ def filling() -> dict[str, Any]:
 
 
 def yielding() -> dict[str, Any]:
-    """How fast the ranks of this job compute beside a thread that waits in MPI."""
+    """Speed of the ranks of this job, with a thread that waits in MPI."""
     from mpi4py import MPI
 
     return {
@@ -122,7 +154,7 @@ def _page_faults() -> int:
 
 
 def _cuda_aware(library: str | None) -> bool | None:
-    """What the library says of GPU buffers; None if it does not say."""
+    """Whether the library takes GPU buffers; None if it does not say."""
     if library is None:
         return None
     mpi = ctypes.CDLL(library)
@@ -146,12 +178,12 @@ def _loaded_mpi() -> str | None:
 
 def main() -> None:
     """Print what was asked for, or the error."""
-    probes = {probe.__name__: probe for probe in (mpi4py, horovod, rank, filling, yielding)}
+    probes = {probe.__name__: probe for probe in (mpi4py, horovod, builds, rank, filling, yielding)}
     try:
-        told = probes[sys.argv[1]]()
+        result = probes[sys.argv[1]]()
     except Exception as error:
-        told = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    os.write(1, (json.dumps(told) + "\n").encode())
+        result = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    os.write(1, (json.dumps(result) + "\n").encode())
 
 
 if __name__ == "__main__":

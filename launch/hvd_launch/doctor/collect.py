@@ -1,4 +1,4 @@
-"""Looks at a machine for `hvd-launch doctor`: every look is a process of its own, with an end."""
+"""Looks at a machine for `hvd-launch doctor`: every probe is a process with a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvd_ext import memory
+from hvd_ext import freed_memory
 from hvd_ext.errors import HvdExtError
 from hvd_launch import machine
 from hvd_launch.backends.detect import find_backend
@@ -31,10 +31,10 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     """Look at everything.
 
     Args:
-        ranks: how many the trial job has.
-        backend: the MPI library, if it is not to be found out.
+        ranks: number of ranks of the trial job.
+        backend: the MPI library (default: detected).
         log: text of a training job's log, to be read as the trial's output is.
-        say: told what is being looked at.
+        say: called with the name of each probe.
     """
     say("mpirun")
     mpirun, found = _mpirun(backend)
@@ -42,15 +42,20 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     mpi4py = _json([*_PROBE, "mpi4py"])
     say("Horovod")
     horovod = _json([*_PROBE, "horovod"])
-    told: list[Mapping[str, Any]] = []
+    builds = _json([*_PROBE, "builds"])
+    answers: list[Mapping[str, Any]] = []
     output = log
     if found is not None and "error" not in mpi4py:
         say(f"a job of {ranks} ranks")
-        told, printed = _job(found, ranks, "rank")
+        answers, printed = _job(found, ranks, "rank")
         output += printed
     yielding: dict[str, float] = {}
     # With a core to spare the thread that waits takes none from one that computes.
-    if found is not None and len(told) == ranks >= machine.cores() and told[0]["size"] == ranks:
+    if (
+        found is not None
+        and len(answers) == ranks >= machine.cores()
+        and answers[0]["size"] == ranks
+    ):
         say("yielding")
         yielding = _yielding(found, ranks)
     say("freed memory")
@@ -62,7 +67,8 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         mpirun=mpirun,
         mpi4py=mpi4py,
         horovod=horovod,
-        ranks=tuple(told),
+        builds=builds,
+        ranks=tuple(answers),
         asked=ranks,
         output=output,
         gpus=gpu_names(_text(["nvidia-smi", "-L"])),
@@ -74,7 +80,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         infiniband=_names(Path("/sys/class/infiniband")),
         transports=ucx_transports(_text(["ucx_info", "-d"])),
         components=() if found is None else _components(found),
-        left=memory.left_alone(os.environ),
+        left=freed_memory.left_alone(os.environ),
         filling=filling,
         yielding=yielding,
     )
@@ -115,8 +121,8 @@ def _mpirun(name: str | None) -> tuple[dict[str, Any], Backend | None]:
         return {"error": str(error)}, None
     if "/" not in found.program:
         return {"error": f"no {found.program} of {name} on PATH"}, None
-    told = {"path": found.program, "name": found.name, "version": found.version}
-    return told, found
+    mpirun = {"path": found.program, "name": found.name, "version": found.version}
+    return mpirun, found
 
 
 def _job(
@@ -133,7 +139,7 @@ def _job(
     command = [*_PROBE, probe]
     launch = machine.rank_command(found, ranks, command, settings=settings, environ=environ)
     done = _run(launch.argv, launch.environ)
-    told: list[Mapping[str, Any]] = []
+    answers: list[Mapping[str, Any]] = []
     rest: list[str] = []
     for line in done.splitlines():
         try:
@@ -141,43 +147,43 @@ def _job(
         except ValueError:
             value = None
         if isinstance(value, dict) and "rank" in value:
-            told.append(value)
+            answers.append(value)
         else:
             rest.append(line)
-    return told, "\n".join(rest)
+    return answers, "\n".join(rest)
 
 
 def _yielding(found: Backend, ranks: int) -> dict[str, float]:
-    """Steps/s beside a thread that waits in MPI, which yields or is as the library comes.
+    """Steps/s next to a thread that waits in MPI: when it yields, and by the library's default.
 
-    Empty where the library need not be told to yield, or a job failed.
+    Empty if the library needs no setting to yield, or a job failed.
     """
     if (setting := found.library.yields) is None:
         return {}
     values = {"yields": setting.value, "plain": None}
-    told = {
+    answers = {
         name: _job(found, ranks, "yielding", **{setting.name: value})[0]
         for name, value in values.items()
     }
-    if any(len(seen) != ranks for seen in told.values()):
+    if any(len(seen) != ranks for seen in answers.values()):
         return {}
-    return {name: seen[0]["per_s"] for name, seen in told.items()}
+    return {name: seen[0]["per_s"] for name, seen in answers.items()}
 
 
 def _filling(environ: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
     """The probe `filling`: with malloc as this environment has it, and with freed memory kept."""
-    given = {n: v for n, v in environ.items() if memory.VARIABLES.get(n) != v}
-    kept = {n: v for n, v in environ.items() if n not in memory.chosen_names(environ)}
+    given = {n: v for n, v in environ.items() if freed_memory.VARIABLES.get(n) != v}
+    kept = {n: v for n, v in environ.items() if n not in freed_memory.chosen_names(environ)}
     environs = {
         "given": {**given, "HVD_EXT_KEEP_MEMORY": "0"},
         "kept": {**kept, "HVD_EXT_KEEP_MEMORY": "1"},
     }
-    told = [
+    answers = [
         {name: _json([*_PROBE, "filling"], variables) for name, variables in environs.items()}
         for _ in range(_TURNS)
     ]
     return {
-        name: min((turn[name] for turn in told), key=lambda seen: seen.get("time_s", math.inf))
+        name: min((turn[name] for turn in answers), key=lambda seen: seen.get("time_s", math.inf))
         for name in environs
     }
 
@@ -188,7 +194,7 @@ def _components(found: Backend) -> tuple[str, ...]:
 
 
 def _json(command: Sequence[str], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What a probe tells: its last line is JSON."""
+    """Result of a probe: its last line is JSON."""
     printed = _run(command, os.environ if environ is None else environ).strip().splitlines()
     try:
         value = json.loads(printed[-1]) if printed else {}
@@ -200,7 +206,7 @@ def _json(command: Sequence[str], environ: Mapping[str, str] | None = None) -> d
 
 
 def _text(command: Sequence[str]) -> str:
-    """What a tool prints, or "" where it is not there or fails."""
+    """Output of a tool, or "" if it is missing or fails."""
     return _run(command, os.environ, fail="") if shutil.which(command[0]) else ""
 
 

@@ -1,4 +1,4 @@
-"""What `hvd-launch doctor` saw, and what it says of it."""
+"""Observations of `hvd-launch doctor`, and its findings."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ class Finding:
     Attributes:
         status: OK, NOTE (worth knowing) or WRONG.
         evidence: what was seen.
-        cost: what it costs, if it is wrong.
+        impact: its consequence, if it is wrong.
         remedy: how to fix it, if it is wrong.
     """
 
     topic: str
     status: str
     evidence: str
-    cost: str = ""
+    impact: str = ""
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was seen on a machine.
+    """Observations on a machine.
 
     Attributes:
         mpirun: path, name (of LIBRARIES), version; or an error.
         mpi4py: library (its version text), path; or an error.
         horovod: version, library, mpi, gloo, nccl, cuda; or an error.
-        ranks: what each rank of a job of `asked` ranks told.
+        builds: torch (its version), horovod_for (the torch that Horovod was built for), build
+            (the command that builds Horovod for this torch); in an environment of `make env`
+            also checkout, and replaced: the versions it was made with and has now, by package.
+        ranks: report of each rank of a job of `asked` ranks.
         asked: number of ranks that the job was to have.
-        output: what else that job printed, and a log that was handed in.
+        output: other output of that job, and a log that was given.
         gpus: their names.
         peers: pairs of GPUs that have no access to each other.
         environ: this process's environment.
@@ -52,8 +55,8 @@ class Snapshot:
         components: of Open MPI, such as "pml ucx"; empty for other libraries.
         left: why hvd_ext leaves malloc as it is in this environment; "": it keeps freed memory.
         filling: of memory freed just before: malloc as it is given, and kept; or an error each.
-        yielding: steps/s beside a thread that waits in MPI, which yields or is as the library
-            comes (plain); empty where ranks have cores to spare, or nothing is set for it.
+        yielding: steps/s next to a thread that waits in MPI, when it yields and by default
+            (plain); empty if ranks have cores to spare, or nothing is set for it.
     """
 
     mpirun: Mapping[str, Any]
@@ -74,6 +77,7 @@ class Snapshot:
     left: str = ""
     filling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     yielding: Mapping[str, float] = field(default_factory=dict)
+    builds: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def library(self) -> MpiLibrary | None:

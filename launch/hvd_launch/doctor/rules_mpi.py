@@ -1,4 +1,4 @@
-"""What is right and wrong with MPI, mpi4py and Horovod, and with how they fit. Pure."""
+"""Rules about MPI, mpi4py and Horovod, and their match. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from hvd_launch.backends.base import MpiLibrary, Version
 from hvd_launch.backends.libraries import LIBRARIES, recognise, untested_note, version_line
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
-_REBUILD = {
-    "mpi4py": "pip install --force-reinstall --no-cache-dir --no-binary mpi4py mpi4py",
-    "Horovod": "HOROVOD_WITH_MPI=1 pip install --force-reinstall --no-deps --no-cache-dir "
-    "horovod==0.28.1",
-}
+_MPI4PY = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary mpi4py mpi4py"
 _THREADS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
@@ -40,8 +36,8 @@ def _one_library(seen: Snapshot) -> Iterator[Finding]:
             "mpi4py",
             WRONG,
             seen.mpi4py["error"],
-            "hvd_ext cannot reach MPI",
-            _REBUILD["mpi4py"],
+            "hvd_ext cannot use MPI",
+            _MPI4PY,
         )
     if "error" in seen.mpirun:
         return
@@ -55,7 +51,7 @@ def _one_library(seen: Snapshot) -> Iterator[Finding]:
         first = version_line(what["library"])
         if found is None or not _agree((mpirun, expected), found):
             ours = f"{mpirun.title} {_dotted(expected)}"
-            build = _REBUILD[who]
+            build = _MPI4PY if who == "mpi4py" else _horovod_build(seen)
             yield Finding(
                 f"one MPI: {who}",
                 WRONG,
@@ -82,7 +78,7 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
             "a job",
             WRONG,
             f"mpirun started {len(sizes)} processes, each of which is a job of 1 rank",
-            "every process trains alone: nothing is averaged, and no error tells",
+            "every process trains alone: nothing is averaged, without any error",
             "use the mpirun of the library that mpi4py was built with (see: one MPI)",
         )
     else:
@@ -93,7 +89,7 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
             WRONG,
             f"{len(sizes)} of {seen.asked} ranks started: {tail}",
             "no job can be started",
-            "hvd-launch run -np 2 -- python -c 'from mpi4py import MPI'  shows the whole error",
+            "hvd-launch run -np 2 -- python -c 'from mpi4py import MPI' shows the whole error",
         )
     levels = {rank["threads"] for rank in seen.ranks}
     if levels:
@@ -108,7 +104,7 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _settings(seen: Snapshot) -> Iterator[Finding]:
-    """What the job above had, and one that another launcher starts has not."""
+    """Settings of the job above that other launchers do not make."""
     wanted = () if seen.library is None else seen.library.settings()
     missing = [s for s in wanted if s.name not in seen.environ]
     other = [s for s in wanted if seen.environ.get(s.name, s.value) != s.value]
@@ -117,11 +113,13 @@ def _settings(seen: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "settings",
             NOTE,
-            f"{yours} is yours; hvd-launch run would set {setting.value}: {setting.why}",
+            f"{yours} is kept; hvd-launch run would set {setting.value}: {setting.why}",
         )
     if missing:
         names = " ".join(f"{s.name}={s.value}" for s in missing)
-        yield Finding("settings", OK, f"hvd-launch run sets {names}; hvd-launch env says why")
+        yield Finding(
+            "settings", OK, f"hvd-launch run sets {names}; hvd-launch env prints the reasons"
+        )
 
 
 def _horovod(seen: Snapshot) -> Iterator[Finding]:
@@ -133,7 +131,7 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
             NOTE if missing else WRONG,
             "not installed for this Python" if missing else horovod["error"],
             "" if missing else "no Horovod script runs",
-            "" if missing else _REBUILD["Horovod"],
+            "" if missing else _horovod_build(seen),
         )
         return
     parts = [name for name in ("mpi", "gloo", "nccl", "cuda") if horovod.get(name)]
@@ -144,7 +142,7 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
             WRONG,
             f"{built}: without MPI",
             "allreduce goes through Gloo, and no MPI setting has an effect",
-            _REBUILD["Horovod"],
+            _horovod_build(seen),
         )
     elif seen.gpus and not horovod.get("cuda"):
         yield Finding(
@@ -152,19 +150,23 @@ def _horovod(seen: Snapshot) -> Iterator[Finding]:
             WRONG,
             f"{built}: without GPU operations",
             "every gradient is copied to the host and back, so CUDA IPC is never used",
-            f"HOROVOD_GPU_OPERATIONS=MPI {_REBUILD['Horovod']}",
+            f"export HOROVOD_GPU_OPERATIONS=MPI; {_horovod_build(seen)}",
         )
     else:
         way = (
             "; GPU tensors go through NCCL, unless built with HOROVOD_GPU_OPERATIONS=MPI"
             if horovod.get("nccl")
-            else "; GPU tensors reach MPI as they are"
+            else "; GPU tensors are passed to MPI directly"
             if horovod.get("cuda")
             else "; it would stage GPU tensors in the host"
         )
         yield Finding("Horovod", OK, built + way)
     if seen.library is not None and seen.library.horovodrun_note:
         yield Finding("horovodrun", NOTE, seen.library.horovodrun_note)
+
+
+def _horovod_build(seen: Snapshot) -> str:
+    return str(seen.builds.get("build", "install torch first, then Horovod"))
 
 
 def _agree(mpirun: tuple[MpiLibrary, Version], library: tuple[MpiLibrary, Version]) -> bool:

@@ -1,4 +1,4 @@
-"""What is right and wrong with a node: GPUs, caches, allocator, UCX, limits, cores. Pure."""
+"""Rules about a node: GPUs, caches, allocator, UCX, limits, cores. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 CACHE_LINE = "Continuing without InfiniBand registration cache support"
 _GIB = 2**30
 _MIB = 2**20
-# What an arena of ResNet-50's gradients takes; a container has 64 MiB unless told otherwise.
+# An arena of ResNet-50's gradients; a container has 64 MiB unless set otherwise.
 _LEAST_SHM_BYTES = 256 * _MIB
 
 
@@ -98,7 +98,7 @@ def _registration_cache(seen: Snapshot) -> Iterator[Finding]:
             f"unset {' '.join(word.partition('=')[0] for word in off)}",
         )
     elif seen.infiniband:
-        yield Finding("registration cache", OK, "on, as the library's default is")
+        yield Finding("registration cache", OK, "on, the library's default")
     else:
         yield Finding("registration cache", NOTE, "no InfiniBand here: nothing to register")
 
@@ -118,22 +118,22 @@ def _allocator(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _freed_memory(seen: Snapshot) -> Iterator[Finding]:
-    """What a step costs that fills memory anew, as each does that frees its activations."""
+    """Cost of a step that fills freed memory again, as each does with its activations."""
     if not seen.filling:
         return
     given, kept = seen.filling["given"], seen.filling["kept"]
-    for told in (given, kept):
-        if "error" in told:
-            yield Finding("freed memory", NOTE, f"not measured: {told['error']}")
+    for probe in (given, kept):
+        if "error" in probe:
+            yield Finding("freed memory", NOTE, f"not measured: {probe['error']}")
             return
     text = (
         f"filling {given['step_bytes'] / _MIB:.0f} MiB in each step takes "
         f"{1e3 * given['time_s']:.1f} ms of CPU time with {given['page_faults']} page faults"
     )
     if kept["left"]:
-        yield Finding("freed memory", NOTE, f"{text}; {kept['left']}, left as it is")
+        yield Finding("freed memory", NOTE, f"{text}; {kept['left']}, unchanged")
         return
-    text += f", where freed memory is kept {1e3 * kept['time_s']:.1f} ms with {kept['page_faults']}"
+    text += f", with freed memory kept {1e3 * kept['time_s']:.1f} ms with {kept['page_faults']}"
     if not seen.left:
         yield Finding("freed memory", OK, f"{text}: hvd.init() and hvd-launch run keep it")
     else:
@@ -190,7 +190,7 @@ def _cores(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _yielding(seen: Snapshot) -> Iterator[Finding]:
-    """What it brings Horovod's computation that the thread beside it yields while it waits."""
+    """Speedup of Horovod's computation if the waiting thread yields."""
     setting = None if seen.library is None else seen.library.yields
     if seen.yielding and setting is not None:
         gain = seen.yielding["yields"] / seen.yielding["plain"]
@@ -198,7 +198,7 @@ def _yielding(seen: Snapshot) -> Iterator[Finding]:
             "yielding",
             OK,
             f"with {setting.name}={setting.value}, which hvd-launch run sets, ranks compute "
-            f"{gain:.2f} x as fast beside a thread that waits in MPI, as stock Horovod's does",
+            f"{gain:.2f} x as fast next to a thread that waits in MPI, as stock Horovod's does",
         )
 
 
@@ -210,7 +210,7 @@ def _ucx(seen: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "UCX",
             WRONG,
-            f"UCX_TLS={chosen} does not hold cuda",
+            f"UCX_TLS={chosen} does not contain cuda",
             "UCX takes GPU memory for the host's, and crashes or stages it",
             f"export UCX_TLS={chosen},cuda",
         )

@@ -1,4 +1,4 @@
-"""How fast ranks compute while a thread beside them waits in MPI, as stock Horovod's does."""
+"""Speed of ranks while another of their threads waits in MPI, as stock Horovod's does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK = bytes(1 << 18)
 
 
 def computed_per_s(comm: Any, seconds: float, meets: bool = True) -> float:
-    """Steps of a computation that all ranks together do in a second. A collective.
+    """Steps/s of a computation, over all ranks. A collective.
 
     Args:
         comm: an mpi4py communicator.

@@ -1,1 +1,1 @@
-"""What runs inside a rank: which GPUs it sees, and how its output and its end are reported."""
+"""Code that runs inside a rank: its visible GPUs, and the report of its output and end."""

@@ -1,4 +1,4 @@
-"""What a launcher says to a process about its rank: the one reader of these variables."""
+"""Rank variables that launchers set: their one reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RankInfo:
     Attributes:
         rank: among all.
         local_rank: among those of its node.
-        family: of the MPI library, where the variables tell; else "".
+        family: of the MPI library, if the variables show it; else "".
     """
 
     rank: int

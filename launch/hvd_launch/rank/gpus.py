@@ -29,7 +29,7 @@ def rank_environment(
         environ: this process's.
         here: which rank it is.
         strategy: a key of STRATEGIES, or "auto".
-        backend: the MPI library, a key of LIBRARIES; None: as the launcher's variables tell.
+        backend: the MPI library, a key of LIBRARIES; None: from the launcher's variables.
         gpu_count: GPUs of this machine.
     """
     devices = visibility.pool(environ, gpu_count)

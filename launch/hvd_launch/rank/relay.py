@@ -1,7 +1,7 @@
 """Runs a rank's program as a child: whole lines with the rank before them, and how it ended.
 
 Launchers can tag lines too, each in its own form, and all of them cut lines into one another
-when a program writes a line in pieces. None of them tells in every case which rank failed.
+when a program writes a line in pieces. None of them reports in every case which rank failed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Lines:
         return whole
 
     def end(self) -> list[bytes]:
-        """What is left, once nothing more will come."""
+        """The rest, once the stream has ended."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
@@ -176,7 +176,7 @@ def _ending(code: int) -> str:
 
 
 def _end_by_signal(number: int) -> None:
-    """End as the program did, but without a core file of its own."""
+    """End as the program did, but without writing a core file."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

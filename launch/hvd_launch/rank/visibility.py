@@ -14,10 +14,10 @@ from hvd_ext.errors import UsageError
 from hvd_launch.backends.base import MpiLibrary
 
 STRATEGIES = {
-    "pin": "the rank sees its own GPU alone",
-    "rotate": "it sees all, its own first",
-    "all": "it sees all, in their order, and the program takes its own",
-    "split": "the program sees its own, MVAPICH2 sees all (MV2_VISIBLE_DEVICES)",
+    "pin": "the rank sees only its own GPU",
+    "rotate": "it sees all GPUs, its own first",
+    "all": "it sees all GPUs in their order, and the program selects its own",
+    "split": "the program sees only its own GPU, MVAPICH2 sees all (MV2_VISIBLE_DEVICES)",
 }
 LIST = "CUDA_VISIBLE_DEVICES"
 LIBRARY_LIST = "MV2_VISIBLE_DEVICES"
@@ -27,7 +27,7 @@ OWN = "HVD_LAUNCH_OWN_DEVICE"
 
 @dataclass(frozen=True)
 class View:
-    """What a rank is to see.
+    """GPUs that a rank sees.
 
     Attributes:
         strategy: a key of STRATEGIES; "none" where there is nothing to choose.
@@ -88,7 +88,7 @@ def choose(
 def view(
     strategy: str, devices: Sequence[str], local_rank: int, library: MpiLibrary | None = None
 ) -> View:
-    """What a rank sees under a strategy.
+    """GPUs that a rank sees under a strategy.
 
     Args:
         strategy: a key of STRATEGIES.
@@ -98,7 +98,7 @@ def view(
     """
     if len(devices) <= 1:
         reason = "no GPU" if not devices else f"GPU {devices[0]} alone, as the scheduler gave it"
-        note = f"the rank has {reason}: its list is left as it is"
+        note = f"the rank has {reason}: its list is unchanged"
         return View("none", own=0 if devices else None, notes=(note,))
     own = local_rank % len(devices)
     notes = []
@@ -125,8 +125,8 @@ def view(
 
 
 def split_warning(library: str) -> str:
-    """What to say where MV2_VISIBLE_DEVICES is not read by the library."""
+    """Warning where the library does not read MV2_VISIBLE_DEVICES."""
     return (
-        f"{library} does not read {LIBRARY_LIST}: split does no more than pin here, and CUDA IPC "
+        f"{library} does not read {LIBRARY_LIST}: split equals pin here, and CUDA IPC "
         "between ranks may be off; use --visibility all, or leave the choice to auto"
     )

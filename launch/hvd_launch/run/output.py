@@ -1,4 +1,4 @@
-"""What a job prints, line by line: each rank's last lines, and which rank failed first. Pure."""
+"""Output of a job, line by line: each rank's last lines, and which rank failed first. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvd_launch.backends import slurm
 from hvd_launch.backends.libraries import LIBRARIES
 from hvd_launch.rank.relay import MARK, OUTPUT_MARK
 
-# Of each stream: what a rank prints must not push its traceback out.
+# Lines of each stream: a rank's output must not push its traceback out.
 LAST_LINES = 20
 OUTPUT, ERRORS = 1, 2
 _RANK = re.compile(rb"\[(\d{1,7})\] ")

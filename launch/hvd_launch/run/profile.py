@@ -44,7 +44,7 @@ class Profile:
         return (*module("hvprof"), "close", str(self.directory), "--exit-code")
 
     def settings(self) -> tuple[Setting, ...]:
-        """What has the ranks record.
+        """Settings with which the ranks record.
 
         Raises:
             HvdExtError: hvprof refuses.

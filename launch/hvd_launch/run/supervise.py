@@ -103,14 +103,14 @@ class _Supervisor:
                 if target not in self._lost:
                     _write(target, shown)
             except BrokenPipeError:
-                # The reader is gone (`| head`): the job has no reason to go on.
+                # The reader is gone (`| head`): the job has no reason to continue.
                 self._reader_gone = True
                 self._lost.add(target)
             except OSError as error:
                 # A full disk should not end a training. Its lines must still be read.
                 self._lost.add(target)
                 name = "output" if target == OUTPUT else "error"
-                _say(f"standard {name} cannot be written: {error.strerror}; the job goes on")
+                _say(f"standard {name} cannot be written: {error.strerror}; the job continues")
 
     def _conclude(self, code: int) -> int:
         code = code if code >= 0 else 128 - code
@@ -118,16 +118,16 @@ class _Supervisor:
             return 0
         if self._signalled:
             number = self._signalled[0][0]
-            _say(f"{signal.Signals(number).name}: the job was ended on all its ranks")
+            _say(f"{signal.Signals(number).name}: ended the job on all its ranks")
             return 128 + number
-        # Of a job that went well the words of a library are a rank's own.
+        # In a successful job the words of a library are the output of a rank.
         failure = self._output.failure if code != 0 else self._output.reported
         if failure is not None and (code != 0 or failure.code):
             self._show(failure)
             code = failure.code or code
         elif code != 0 and self._readers:
             _say(f"the job ended with code {code}; its launcher does not say which rank failed")
-        _tell(self._output.held)
+        _write_error(self._output.held)
         return code or int(bool(self._lost))
 
     def _show(self, failure: FailedRank) -> None:
@@ -136,7 +136,7 @@ class _Supervisor:
         if lines and self._output.just_shown(failure.rank):
             said, lines = "Its last lines are those above.", []
         _say(f"rank {failure.rank} {failure.how}. {said}")
-        _tell(lines)
+        _write_error(lines)
 
 
 def run_job(launch: Launch, reporting: bool) -> int:
@@ -182,15 +182,15 @@ def _write(target: int, data: bytes) -> None:
             select.select([], [target], [])
 
 
-def _tell(lines: Iterable[bytes]) -> None:
-    # If that fails too, the exit code still tells.
+def _write_error(lines: Iterable[bytes]) -> None:
+    # If that fails too, the exit code still reports it.
     with contextlib.suppress(OSError):
         for line in lines:
             _write(2, line)
 
 
 def _say(text: str) -> None:
-    _tell([f"hvd-launch: {text}\n".encode()])
+    _write_error([f"hvd-launch: {text}\n".encode()])
 
 
 def _handle(

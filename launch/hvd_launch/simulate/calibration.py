@@ -53,7 +53,7 @@ class Calibration:
 
 
 def samples_of(rows: Sequence[Row]) -> list[Sample]:
-    """What a table's rows of 2 and 4 nodes measured of hvd_ext's algorithms, between nodes.
+    """Times of hvd_ext's algorithms between nodes, from a table's rows of 2 and 4 nodes.
 
     Raises:
         UsageError: there is no such row with times.
@@ -68,7 +68,9 @@ def samples_of(rows: Sequence[Row]) -> list[Sample]:
         if name not in (NATIVE, SHARED_MEMORY) and us > 0
     ]
     if not found:
-        raise UsageError("no times of 2 or 4 nodes with 1 rank each: measure them, without a TABLE")
+        raise UsageError(
+            "no times of 2 or 4 nodes with 1 rank each: measure them with --calibrate and no TABLE"
+        )
     return found
 
 
@@ -185,7 +187,7 @@ def _platform(start: Platform, values: Values) -> Platform:
 
 
 def figures(calibration: Calibration) -> Mapping[str, float]:
-    """What a report shows."""
+    """Numbers for a report."""
     platform = calibration.platform
     return {
         "latency_us": platform.latency_us,

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE, cost
+from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE
 from hvd_ext.allreduce.table import Choices, Row
+from hvd_ext.allreduce_work import work
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes
 from hvd_launch.simulate import trace
 from hvd_launch.simulate.platform import Platform
 
-# What the formulas see to take so many times as long as the fastest is not simulated.
+# A case that takes so many times as long as the fastest by its formula is not simulated.
 _IN_VAIN = 3.0
 # A simulated algorithm replaces the library's where it is so many times as fast: closer than
 # that the simulator does not see.
 _LEAST_GAIN = 1.05
-# What writing and replaying a byte of a trace takes, on a core of an AMD EPYC.
+# Seconds to write and replay a byte of a trace, on a core of an AMD EPYC.
 _BYTE_S = 0.6e-6
 # While a rank awaits no more messages than that; then in proportion.
 _AT_ONCE = 3
@@ -62,7 +63,7 @@ class Case:
 def situations(
     nodes: Sequence[int], ranks_per_node: int
 ) -> tuple[list[Situation], list[Situation]]:
-    """What is simulated for these numbers of nodes, and what has too many ranks for a trace."""
+    """Situations to simulate for these numbers of nodes, and those with too many ranks."""
     every: list[Situation] = []
     for count in nodes:
         every.append(Situation(count, 1, ranks_per_node))
@@ -75,7 +76,7 @@ def situations(
 def plan(
     platform: Platform, situation: Situation, sizes: Sequence[int]
 ) -> tuple[list[Case], list[str]]:
-    """What to simulate, the quickest first, and a line for each trace that would be too large."""
+    """Cases to simulate, the quickest first, and a line for each trace that is too large."""
     cases, refused = [], []
     for message_bytes in sizes:
         foreseen = {
@@ -168,11 +169,11 @@ def _choices(times: Times) -> Choices:
 def _formula_s(
     platform: Platform, situation: Situation, algorithm: str, message_bytes: int
 ) -> float:
-    work = cost(algorithm)(situation.size, message_bytes)
+    done = work(algorithm, situation.size, message_bytes)
     message_s = (2 * platform.latency_us + 2 * platform.message_us) * 1e-6
     byte_s = 8e-9 * situation.sharing / platform.link_gbit + 2e-9 * platform.byte_ns
     return (
-        message_s * work.messages
-        + byte_s * work.sent_bytes
-        + 1e-9 * platform.combine_ns * work.reduced_bytes
+        message_s * done.messages
+        + byte_s * done.sent_bytes
+        + 1e-9 * platform.combine_ns * done.reduced_bytes
     )

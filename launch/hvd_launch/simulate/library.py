@@ -1,4 +1,4 @@
-"""What an MPI library's own allreduce would take: SMPI has the choices of four libraries.
+"""Simulated time of an MPI library's own allreduce: SMPI has the choices of four libraries.
 
 They are the libraries' tables and rules as of SimGrid's release, not those of the version at
 hand. Combining takes no time here, so these times are lower bounds.
@@ -65,7 +65,7 @@ def _compile(folder: Path) -> Path:
             cwd=folder,
         )
     except FileNotFoundError:
-        raise HvdExtError("smpicc: command not found: install libsimgrid-dev whole") from None
+        raise HvdExtError("smpicc: command not found: install all of libsimgrid-dev") from None
     except subprocess.CalledProcessError as error:
         reason = (error.stderr.strip().splitlines() or ["it printed nothing"])[0]
         raise HvdExtError(f"smpicc cannot compile {_SOURCE.name}: {reason}") from None

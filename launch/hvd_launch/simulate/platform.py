@@ -69,7 +69,7 @@ class Platform:
             if not (0 <= value < math.inf) or (value == 0 and not least_excluded):
                 raise UsageError(f"{field.name} {value!r}: must be above 0")
         if self.tapering < 1:
-            raise UsageError(f"tapering {self.tapering!r}: must be at least 1, which is none")
+            raise UsageError(f"tapering {self.tapering!r}: must be at least 1 (no tapering)")
 
     @property
     def eager_bytes(self) -> int:

@@ -37,7 +37,7 @@ def check_installed() -> None:
     """Raise an HvdExtError, which says how to get it, where there is no smpirun."""
     if shutil.which("smpirun") is None:
         raise HvdExtError(
-            "smpirun: command not found: simulating needs SimGrid's SMPI, such as Debian's and "
+            "smpirun: command not found: a simulation needs SimGrid's SMPI, in Debian's and "
             "Ubuntu's package libsimgrid-dev"
         )
 
@@ -134,5 +134,5 @@ def _allow_files(count: int) -> None:
 def _reason(output: str) -> str:
     """The line of smpirun's output that says what was wrong."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"CRITICAL|ERROR|rror:|xception", line)]
-    return (telling or lines or ["it printed nothing"])[0]
+    errors = [line for line in lines if re.search(r"CRITICAL|ERROR|rror:|xception", line)]
+    return (errors or lines or ["it printed nothing"])[0]

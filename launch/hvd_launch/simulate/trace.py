@@ -59,7 +59,7 @@ _SENT = _Sent()
 
 
 class Communicator:
-    """What an algorithm uses of mpi4py's, for one rank of `size`: it writes lines.
+    """The mpi4py communicator of one rank of `size`, as algorithms use it: it writes lines.
 
     A message below `eager_bytes` leaves at once, so one line stands for its sending and for
     the wait that follows.
@@ -183,7 +183,7 @@ def _write(folder: Path, size: int, lines: Callable[[int, Write], None]) -> tupl
         paths = [folder / str(rank) for rank in range(size)]
         for rank, path in enumerate(paths):
             if cancelled.is_set():
-                raise HvdExtError(f"the trace in {folder} was given up")
+                raise HvdExtError(f"the trace in {folder} was abandoned")
             with path.open("w", _BUFFERED_BYTES) as file:
                 file.write(f"{rank} init\n")
                 lines(rank, file.write)

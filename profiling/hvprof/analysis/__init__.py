@@ -1,1 +1,1 @@
-"""What follows from a recording; nothing here draws or prints."""
+"""Analyses of a recording; nothing here draws or prints."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from hvprof.analysis.advice import Advice, advise
+from hvprof.analysis.advice.case import Advice
+from hvprof.analysis.advice.rules import advise
 from hvprof.analysis.between_hosts import BetweenHosts, between_hosts
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
@@ -20,12 +21,12 @@ from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
 from hvprof.analysis.wait_split import Split, split
 from hvprof.analysis.wait_time import waiting
 from hvprof.format.key import TRAFFIC
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """What follows from a recording; reporters take nothing else."""
+    """All analyses of a recording; reporters take nothing else."""
 
     recording: Recording
 
@@ -41,17 +42,17 @@ class Analysis:
 
     @cached_property
     def powers_of_two(self) -> list[Row]:
-        """What benchmarks measure, a row for each power of two; empty for a training."""
+        """Messages of benchmarks, a row for each power of two; empty for a training."""
         return power_rows(self.recording)
 
     @cached_property
     def exposed(self) -> Exposed | None:
-        """What regions of kind "communication" say; None without any."""
+        """Time in regions of kind "communication"; None without any."""
         return exposed(self.recording)
 
     @cached_property
     def shares(self) -> Shares:
-        """What shares of time are taken of."""
+        """The whole that shares of time refer to."""
         return shares(self.recording, self.exposed, self.step_parts)
 
     @cached_property
@@ -71,17 +72,17 @@ class Analysis:
 
     @cached_property
     def exchanged_bytes(self) -> float:
-        """What a rank's step exchanges; 0 where steps are not marked."""
+        """Bytes that a rank exchanges in a step; 0 if steps are not marked."""
         return exchanged_bytes(self.rows["data"], self.recording)
 
     @cached_property
     def between_hosts(self) -> BetweenHosts | None:
-        """What hvd_ext sent between hosts; None on one, or without it."""
+        """Bytes that hvd_ext sent between hosts; None on one host, or without hvd_ext."""
         return between_hosts(self.recording, self.rows)
 
     @cached_property
     def limits(self) -> Limits | None:
-        """Where scaling stops, as far as a recording tells; None if it does not."""
+        """Number of ranks where scaling stops; None if the recording lacks the data."""
         parts = self.step_parts
         if parts is None or self.recording.size < 2:
             return None
@@ -91,7 +92,7 @@ class Analysis:
 
     @cached_property
     def advice(self) -> list[Advice]:
-        """What to try next, the most promising first."""
+        """Changes to try next, the most promising first."""
         return advise(
             self.recording,
             self.rows,

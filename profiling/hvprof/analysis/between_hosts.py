@@ -1,7 +1,7 @@
 """How many bytes hvd_ext sent between hosts for the gradients that it reduced.
 
 Sent as they are, a host's sum of n bytes takes 2 (h-1)/h n from it to the h-1 others,
-shared by its ranks. What measures (tuning) is in both figures: transport does not tell it apart.
+shared by its ranks. Both numbers include tuning: transport does not separate it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hvprof.analysis.summary import Row
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 
 @dataclass(frozen=True, slots=True)
 class BetweenHosts:
-    """Of all hosts together.
+    """Bytes of all hosts together.
 
     Attributes:
         tensor_bytes: what would have been sent of the gradients as they are.

@@ -1,6 +1,6 @@
 """Whether two sides differ: bootstrap intervals of a ratio of times, and verdicts.
 
-What is resampled are whole runs, or long blocks of one run: the calls of a run depend on
+It resamples whole runs, or long blocks of one run: the calls of a run depend on
 each other, and an interval from them would be far too narrow. The bootstrap gives the
 standard error of the ratio, Student's t the width, so that a few runs suffice (Hesterberg,
 "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015:
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 FASTER, SLOWER, NO_EVIDENCE = "faster", "slower", "no evidence"
 CONFIDENCE = 0.99
 
-# What the blocks of one run cannot show: by how much another run would differ, as the
+# Difference between runs, which the blocks of one run cannot show, as the
 # standard deviation of log(time). Some percent are usual for MPI (Hunold and Carpen-Amarie,
 # "Reproducible MPI Benchmarking Is Still Not As Easy As You Think", 2016).
 BETWEEN_RUNS = 0.03
@@ -27,7 +27,7 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one side needed: one entry for each run, or for each block of one run.
+    """Times of one side: one entry for each run, or for each block of one run.
 
     Attributes:
         time_s: (n,) seconds of a rank.

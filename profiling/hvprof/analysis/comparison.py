@@ -17,7 +17,7 @@ from hvprof.analysis.bootstrap import CONFIDENCE, Sample, weigh
 from hvprof.analysis.contention import StepParts, mean_parts
 from hvprof.analysis.inputs import RecordedRun, run_of
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 COMPARISON_VERSION = 2
 TOTAL = "total"
@@ -46,8 +46,8 @@ class ComparedRow:
     `improvement_percent` is how much less time the second side takes for a byte: where
     both moved the same, how much less time it takes. None where the sides cut the same
     gradients into other messages, so that a row of one has no counterpart; the total has one.
-    `low_percent` and `high_percent` are its interval, None where no spread is known to
-    tell from. `verdict` is "faster", "slower" or "no evidence"; without improvement it is
+    `low_percent` and `high_percent` are its interval, None if the spread is unknown.
+    `verdict` is "faster", "slower" or "no evidence"; without improvement it is
     "cut differently", or "" where a side has no allreduce at all.
     """
 
@@ -71,8 +71,8 @@ class Comparison:
         confidence: of the total's interval; those of the rows hold jointly with it.
         same_bytes: False if the bytes that the sides moved differ by more than 1 %.
         same_ranks: False if the sides had different numbers of ranks.
-        step_parts: where a step's time goes on each side, a mean over its runs; None where a
-            run of either side marks no steps.
+        step_parts: parts of a step on each side, a mean over its runs; None if a run of either
+            side marks no steps.
     """
 
     labels: tuple[str, str]

@@ -1,4 +1,4 @@
-"""What communication costs a step although it is hidden: the cores that it takes from computing.
+"""CPU contention: the time that hidden communication takes from computing.
 
 A thread that communicates needs a core while it does, and Horovod's spins on one while it waits.
 Where a rank has no core to spare, the training thread is queued for that time: the kernel counts
@@ -11,9 +11,9 @@ be communication's doing, so on each host
 
     time >= CPU time of what computes / cores
 
-The rest of the queue is waiting: for other programs, or for ranks that share cores. What the
-exchange takes of caches and of the memory's bandwidth lengthens the computing itself; the kernel
-cannot tell that.
+The rest of the queue is waiting: for other programs, or for ranks that share cores. The
+exchange also competes for caches and memory bandwidth, which lengthens the computing itself; the
+kernel does not measure that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hvprof.recording.model import RankRecording, Recording, Step
+from hvprof.model import RankRecording, Recording, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class StepParts:
 
     @property
     def communication_s(self) -> float:
-        """What communication costs, as far as it is known."""
+        """Cost of communication, as far as it is known."""
         return self.exposed_s + (self.slowed_s or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""How much faster steps would be if communication cost nothing.
+"""Speedup of steps with zero-cost communication.
 
 A step without communication lacks what the training thread was blocked on it, what it was queued
 for behind the threads that communicate (contention.py), and what it took to hand gradients over.
@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvprof.analysis.contention import Host, hosts
-from hvprof.recording.model import RankRecording, Recording
+from hvprof.model import RankRecording, Recording
 
 # As the recorder calls what hooks take of a step (hvd_ext.events.HandingOver).
-_HOOKS = "handing over"
+_HOOKS = "gradient hooks"
 _BLOCKS, _RESAMPLES = 20, 500
 _QUANTILES = (0.025, 0.975)
 
@@ -62,7 +62,7 @@ def free_speedup(recording: Recording) -> FreeSpeedup | None:
 
 
 def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
-    """Of each step: its time, the time without communication, and the least that may be."""
+    """Times of each step: measured, without communication, and the least that may be."""
     rows = []
     hooks_s = _hooks_s(rank)
     for step in rank.steps:
@@ -81,7 +81,7 @@ def _table(rank: RankRecording, host: Host) -> NDArray[np.float64]:
 
 
 def _hooks_s(rank: RankRecording) -> float:
-    """What hooks take of a step, by the median of the steps in which they were timed."""
+    """Time of gradient hooks in a step, by the median of the steps in which they were timed."""
     for region in rank.regions:
         if region.name == _HOOKS:
             whole = region.calls // region.block_calls if region.block_calls else 0

@@ -1,4 +1,4 @@
-"""What can be compared: recordings, directories of them, and reports in files."""
+"""Inputs of a comparison: recordings, directories of them, and reports in files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row, rows
+from hvprof.model import Recording
+from hvprof.printable import printable
 from hvprof.recording.load import META_NAME, RANK_FILES, load
-from hvprof.recording.model import Recording
-from hvprof.text import printable
 
-# Of the JSON that reports are written as.
+# Version of the JSON of reports.
 JSON_VERSION = 2
-# What stands around the data in a report's page (templates/page.html.j2).
+# Text around the data in a report's page (templates/page.html.j2).
 DATA_START = '<script type="application/json" id="hvprof-data">'
 _DATA_END = "</script>"
 _REPORTS = (".html", ".json")
@@ -43,7 +43,7 @@ class RecordedRun:
 
 
 def run_of(recording: Recording) -> RecordedRun:
-    """What a comparison needs of a recording."""
+    """The part of a recording that a comparison needs."""
     directory = recording.directory
     return RecordedRun(
         printable(directory.resolve().name or str(directory)),

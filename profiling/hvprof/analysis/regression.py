@@ -14,7 +14,7 @@ PASSED, REGRESSED = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class GateOutcome:
-    """What the gate says: its exit code, and why in one line."""
+    """Result of the gate: its exit code, and the reason in one line."""
 
     exit_code: int
     reason: str
@@ -47,8 +47,8 @@ def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
         raise UsageError(f"{first} and {second} have no allreduce in common: nothing to check")
     if total.low_percent is None:
         raise UsageError(
-            f"{comparison.runs[0]} and {comparison.runs[1]} runs leave no interval:"
-            " a gate needs 2 or more a side, in a directory of recordings"
+            f"{comparison.runs[0]} and {comparison.runs[1]} runs give no interval:"
+            " record 2 or more a side, in a folder of recordings"
         )
     # In percent of the first side's time: positive is slower.
     slowdown, most = -total.improvement_percent, -total.low_percent
@@ -64,6 +64,6 @@ def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
         return GateOutcome(
             PASSED,
             f"passed: no evidence of a slowdown beyond the limit ({interval}; {limit}), but one "
-            f"of {most:.1f} % is not excluded: more runs tell",
+            f"of {most:.1f} % is not excluded: record more runs",
         )
     return GateOutcome(PASSED, f"passed: {interval}; {limit}")

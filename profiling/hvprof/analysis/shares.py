@@ -1,4 +1,4 @@
-"""What shares of time are taken of, and the shares that communication takes of them."""
+"""Shares of time that communication takes, and the whole that they refer to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Exposed
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,10 @@ class Shares:
 
     Attributes:
         run_s: from start to end; 0 where no rank has ended.
-        base_s: what shares are taken of: the steps where the program marks them, else the run.
+        base_s: time that shares refer to: the steps if the program marks them, else the run.
         share_of: "steps" or "run", accordingly.
-        exposed_s: blocked on communication; None if nothing tells.
-        slowed_s: queued behind threads that communicate; None if the kernel does not tell.
+        exposed_s: time blocked on communication; None if unknown.
+        slowed_s: time queued behind threads that communicate; None if the kernel does not count it.
     """
 
     run_s: float
@@ -29,7 +29,7 @@ class Shares:
 
     @property
     def communication_s(self) -> float | None:
-        """What communication costs, as far as it is known."""
+        """Cost of communication, as far as it is known."""
         return None if self.exposed_s is None else self.exposed_s + (self.slowed_s or 0.0)
 
 

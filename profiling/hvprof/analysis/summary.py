@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.units import KIB, MIB, format_bytes
 from hvprof.format.bins import bucket_edges_s
-from hvprof.recording.model import Cell, Recording, Region
+from hvprof.model import Cell, Recording, Region
 
 # A run is cut into so many blocks, for comparisons that have one run a side.
 BLOCKS = 20
@@ -186,7 +186,7 @@ def _row(key: tuple[str, str, int], label: str, per_rank: dict[int, list[Cell]],
     times = [sum(cell.time_s for cell in of_rank) for of_rank in per_rank.values()]
     waits = [cell.wait_s for cell in cells if cell.wait_s is not None]
     message_bytes = sum(cell.message_bytes for cell in cells)
-    # What a non-blocking call takes says nothing about the exchange that it starts.
+    # The time of a non-blocking call is not the time of the exchange that it starts.
     moved = message_bytes > 0 and not operation.startswith("i")
     base = {"bcast": "broadcast"}.get(operation, operation.removesuffix("v"))
     base = base.removesuffix("_block")
@@ -216,7 +216,7 @@ def _row(key: tuple[str, str, int], label: str, per_rank: dict[int, list[Cell]],
 def _blocks(cells: list[Cell], ranks: int) -> tuple[float, ...]:
     """Time of a rank in BLOCKS consecutive parts of the run.
 
-    Cells have blocks of their own lengths: each is read as a curve of time against calls.
+    Cells have blocks of different lengths: each is read as a curve of time against calls.
     Cells without blocks are spread evenly, which hides how they vary: where they are more
     than a tenth of the time, no blocks are made.
     """

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from hvprof.analysis.collectives import COLLECTIVES, UNEVEN
 from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.analysis.wait_time import Waiting
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
-# What all ranks need equally long for, if none is late.
+# Operations that take all ranks equally long, if none is late.
 _EVEN = COLLECTIVES - UNEVEN
 _NOTES = {
     "trace": (
         "The waits are from the trace: a rank waits until the last rank of the call has arrived."
     ),
-    "hvd_ext": "The waits are those that hvd_ext reports of its own reductions.",
+    "hvd_ext": "The waits are those that hvd_ext reports for its reductions.",
     "estimate": (
-        "The waits are an estimate: what a rank needs more than the quickest rank for the same "
-        "calls. Ranks that wait in turn for each other do not show; hvprof record --trace N "
-        "measures it."
+        "The waits are an estimate: the extra time of a rank over the fastest rank for the same "
+        "calls. Ranks that alternately wait for each other do not show; hvprof record --trace N "
+        "measures them."
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Time in collectives, apart into waiting and the rest.
+    """Time in collectives, split into waiting and the rest.
 
     Attributes:
         source: where it comes from: "trace", "hvd_ext" or "estimate".
@@ -48,7 +48,7 @@ class Split:
         """How the split was made, in a sentence or two."""
         part = self.covered_percent
         return _NOTES[self.source] + (
-            f" It holds {part:.0f} % of the calls, the last ones." if part < 99.5 else ""
+            f" They cover the last {part:.0f} % of the calls." if part < 99.5 else ""
         )
 
     @property

@@ -26,7 +26,7 @@ from hvprof.analysis.collectives import COLLECTIVES, FROM_ROOT
 from hvprof.format.bins import BINS, bin_edges
 from hvprof.format.key import REGION, SOURCES, decode_all
 from hvprof.format.trace import RankTrace, load_trace
-from hvprof.recording.model import Cell, Recording
+from hvprof.model import Cell, Recording
 
 _COLUMNS = np.dtype(
     [
@@ -92,7 +92,7 @@ class Waiting:
         calls: collective calls that were recorded, on all ranks together.
         covered_calls: those of them that all their ranks have in their traces.
         regions, region_peers: the same of regions of kind "communication", by their names.
-            What is waited in collectives within them is in both: do not add them up.
+            Waits in collectives within them are in both: do not add them up.
     """
 
     operations: tuple[OperationWait, ...]
@@ -170,7 +170,7 @@ def _columns(trace: RankTrace, names: dict[str, int]) -> _Columns:
     keys = decode_all(events["key"])
     communicator, own = keys["communicator"], keys["source"] == SOURCES.index("hvd_ext")
     size_bin, operation = keys["size_bin"], keys["operation"]
-    # MPI's calls on communicators without an id cannot be told apart. Ids are odd numbers.
+    # MPI's calls on communicators without an id cannot be distinguished. Ids are odd numbers.
     known = own | (ids[communicator] > 0)
     kept = (events["sequence"] > 0) & (keys["traffic"] == 0) & collective[operation]
     kept &= known & (sizes[communicator] > 1) & (size_bin < BINS)

@@ -10,17 +10,20 @@ from hvprof.commands.compare import compared
 from hvprof.commands.shared import SIDES, add_sides, console, print_json
 from hvprof.reporters.comparison import render
 
-HELP = "fail if a side has become slower"
+HELP = "fail if one side is slower than the other"
 ABOUT = (
-    "End with code 1 if B's allreduce is slower than A's by more than the limit, and not by "
-    f"chance. A side is {SIDES}."
+    "Exit with code 1 if B's allreduce is significantly slower than A's, by more than the limit. "
+    f"A side is {SIDES}."
 )
 EXAMPLE = "check runs/main runs/branch --max-regression 5%"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--max-regression", metavar="PERCENT", required=True, help="such as 5%%: of the total"
+        "--max-regression",
+        metavar="PERCENT",
+        required=True,
+        help="maximum slowdown of the total, in percent, as in 5%%",
     )
     add_sides(parser)
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvprof.recording.session import end, tell
+from hvprof.recording.session import end, report_ranks
 
-HELP = "complete a recording that hvprof env began"
-ABOUT = "Write how long the job took and how it ended, and say how many ranks were recorded."
+HELP = "complete a recording that hvprof env started"
+ABOUT = "Write the job's duration and exit code, and print the number of recorded ranks."
 EXAMPLE = "close runs/a --exit-code 0"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path)
+    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of the recording")
     parser.add_argument(
-        "--exit-code", type=int, default=0, metavar="CODE", help="the job's (default: 0)"
+        "--exit-code", type=int, default=0, metavar="CODE", help="exit code of the job (default: 0)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Complete the recording; fails where a job that succeeded recorded nothing."""
     command = end(options.directory, options.exit_code)
-    tell(options.directory, command[0] if command else "the job", options.exit_code)
+    report_ranks(options.directory, command[0] if command else "the job", options.exit_code)
     return 0

@@ -7,8 +7,8 @@ import argparse
 from hvprof.analysis.comparison import Comparison, compare
 from hvprof.analysis.inputs import labels_of, load_side
 from hvprof.commands.shared import SIDES, add_html, add_sides, console, print_json, write_page
+from hvprof.printable import printable
 from hvprof.reporters.comparison import comparison_page, render
-from hvprof.text import printable
 
 HELP = "compare two sides"
 ABOUT = f"Show the allreduce time of two sides by message size, with verdicts. A side is {SIDES}."

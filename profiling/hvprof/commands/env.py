@@ -11,18 +11,25 @@ from hvprof.recording.session import begin, variables
 
 HELP = "prepare a recording for a job that another program starts"
 ABOUT = (
-    "Make the folder of a recording and print the variables that every rank needs. When the "
-    "job has ended, hvprof close completes the recording."
+    "Make the folder of a recording and print the variables that every rank needs. After the job, "
+    "hvprof close completes the recording."
 )
 EXAMPLE = "env -o runs/a --json -- python train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object, name to value")
-    parser.add_argument("--dry-run", action="store_true", help="print them, make no folder")
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="shown in reports"
+        "--json", action="store_true", help="print a JSON object of names and values"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the variables, make no folder"
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="command of the job, for reports",
     )
 
 

@@ -9,16 +9,18 @@ from hvd_ext.cli import at_least
 from hvprof.commands.shared import add_directory
 from hvprof.importers.horovod_timeline import import_timeline
 
-HELP = "make a recording of a Horovod timeline"
+HELP = "convert a Horovod timeline to a recording"
 ABOUT = "Rebuild the fused messages of a Horovod timeline (HOROVOD_TIMELINE) as a recording."
 EXAMPLE = "import timeline.json -o runs/old"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("timeline", metavar="TIMELINE", type=Path)
+    parser.add_argument(
+        "timeline", metavar="TIMELINE", type=Path, help="file that HOROVOD_TIMELINE named"
+    )
     add_directory(parser)
     parser.add_argument(
-        "--size", type=at_least(1), metavar="N", help="ranks of the job, if the timeline lacks them"
+        "--size", type=at_least(1), metavar="N", help="number of ranks, if the timeline lacks it"
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from hvd_ext.cli import above_zero, at_least
 from hvd_ext.errors import UsageError
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.layers import load_layers
 from hvprof.analysis.limits.limits import (
     Limits,
     Question,
@@ -16,14 +15,18 @@ from hvprof.analysis.limits.limits import (
     limits_of_recording,
 )
 from hvprof.commands.shared import console, print_json
+from hvprof.layers.table import load_layers
 from hvprof.recording.load import load
 from hvprof.reporters.limits_json import as_json
 from hvprof.reporters.terminal_limits import render
 
-HELP = "where scaling stops"
+HELP = "find the number of ranks where scaling stops"
 ABOUT = (
-    "Show how many ranks a batch can be split over before it stops paying, which limit rules, and "
-    "the time of a step on more ranks. Of a recording, or of layers and a link alone."
+    "Show the number of ranks from which on splitting the batch further is not worthwhile, the "
+    "limit "
+    "that is reached first, and the step time on more ranks. The input is a recording, or "
+    "layers and "
+    "a link."
 )
 EXAMPLE = "limits layers.json --link 100 --batch 256"
 _LEAST_GBIT, _MOST_GBIT = 1e-3, 1e6
@@ -31,29 +34,34 @@ _LEAST_GBIT, _MOST_GBIT = 1e-3, 1e6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "source", metavar="RUN", type=Path, help="a recording, or what hvprof layers --json wrote"
+        "source", metavar="RUN", type=Path, help="recording, or output of hvprof layers --json"
     )
     parser.add_argument(
-        "--layers", type=Path, metavar="FILE", help="a recording's layers, with --batch"
+        "--layers", type=Path, metavar="FILE", help="layers of the recorded model, with --batch"
     )
     parser.add_argument(
-        "--link", type=above_zero, metavar="GBIT", help="what a node's link carries, in Gbit/s"
+        "--link", type=above_zero, metavar="GBIT", help="bandwidth of a node's link, in Gbit/s"
     )
     parser.add_argument(
-        "--batch", type=at_least(1), metavar="TOTAL", help="samples of a step of all ranks"
+        "--batch", type=at_least(1), metavar="TOTAL", help="samples in a step, over all ranks"
     )
     parser.add_argument(
-        "--ranks-per-node", type=at_least(1), metavar="K", help="(default: as recorded, else 1)"
+        "--ranks-per-node",
+        type=at_least(1),
+        metavar="K",
+        help="ranks on each node (default: as recorded, else 1)",
     )
-    parser.add_argument("--to", type=at_least(2), metavar="P", help="ranks that the table goes to")
+    parser.add_argument(
+        "--to", type=at_least(2), metavar="P", help="largest number of ranks in the table"
+    )
     parser.add_argument(
         "--efficiency",
         type=above_zero,
         default=50.0,
         metavar="PERCENT",
-        help="below which more ranks do not pay (default: 50)",
+        help="lowest acceptable efficiency, in percent (default: 50)",
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,7 +89,7 @@ def _limits(options: argparse.Namespace) -> Limits:
     )
     if options.source.is_file():
         if options.layers:
-            raise UsageError(f"{options.source} is a table of layers: --layers is of a recording")
+            raise UsageError(f"{options.source} is a table of layers: --layers needs a recording")
         return limits_of_layers(load_layers(options.source), question)
     analysis = Analysis(load(options.source))
     layers = load_layers(options.layers) if options.layers else None

@@ -10,14 +10,15 @@ from hvd_ext.errors import UsageError
 from hvprof.analysis.projection.points import Point, read_points, recorded_point
 from hvprof.analysis.projection.projection import project
 from hvprof.commands.shared import add_html, console, print_json, write_page
+from hvprof.model import Recording
 from hvprof.recording.load import load
-from hvprof.recording.model import Recording
 from hvprof.reporters.projection import as_json, projection_page, render
 
 HELP = "project throughput to more ranks"
 ABOUT = (
-    "Fit what three or more sizes were measured to give, and project it to larger ones, with an "
-    "interval and the size to measure next. Of recordings, or of a csv file with the columns "
+    "Fit the throughput measured at three or more sizes, and project it to larger ones, with an "
+    "interval and the size to measure next. The input is recordings, or a CSV file with the "
+    "columns "
     "ranks and throughput."
 )
 EXAMPLE = "project runs/1 runs/2 runs/4 --to 16"
@@ -28,23 +29,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", metavar="RUN", type=Path, nargs="*", help="recordings of the same training"
     )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="instead: ranks,throughput")
     parser.add_argument(
-        "--to", type=at_least(2), metavar="P", help="ranks (default: 4 times the largest measured)"
+        "--csv",
+        type=Path,
+        metavar="FILE",
+        help="file with the columns ranks,throughput, instead of recordings",
     )
     parser.add_argument(
-        "--ranks-per-node", type=at_least(1), metavar="K", help="(default: as recorded, else 1)"
+        "--to",
+        type=at_least(2),
+        metavar="P",
+        help="number of ranks (default: 4 times the largest measured)",
+    )
+    parser.add_argument(
+        "--ranks-per-node",
+        type=at_least(1),
+        metavar="K",
+        help="ranks on each node (default: as recorded, else 1)",
     )
     parser.add_argument(
         "--strong",
         action="store_true",
-        help="the batch of all ranks was kept, not that of each",
+        help="strong scaling: the global batch was constant, not the batch of a rank",
     )
     parser.add_argument(
         "--far", action="store_true", help="allow more than 16 times the largest measured"
     )
     add_html(parser)
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(options: argparse.Namespace) -> int:

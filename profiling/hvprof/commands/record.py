@@ -16,7 +16,7 @@ from types import FrameType
 from hvd_ext.errors import UsageError
 from hvd_ext.process import dying_with_parent
 from hvprof.commands.shared import add_output, after_dashes
-from hvprof.recording.session import begin, end, tell, variables
+from hvprof.recording.session import begin, end, report_ranks, variables
 
 HELP = "run a command and record it"
 ABOUT = "Run a command, unchanged, and record its MPI traffic."
@@ -29,7 +29,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run"
     )
 
 
@@ -61,7 +61,7 @@ def record(directory: Path, command: Sequence[str], *, force: bool, trace_events
     added = variables(directory, trace_events)
     code = _run(_reaching_all_ranks(command, added), {**os.environ, **added})
     end(directory, code, time.monotonic() - start_s)
-    tell(directory, command[0], code)
+    report_ranks(directory, command[0], code)
     return code
 
 
@@ -90,7 +90,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
         with contextlib.suppress(ProcessLookupError):
             send(process.pid, number)
 
-    # What nohup has had ignored stays so.
+    # Signals that nohup ignores stay ignored.
     heard = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
     # Before the command starts: one that came in between would end hvprof and the command.
     before = {number: signal.signal(number, forward) for number in heard}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hvd_ext.cli import above_zero, output_file
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.layers import load_layers
 from hvprof.commands.shared import add_html, console, print_json, write_page
+from hvprof.layers.table import load_layers
 from hvprof.recording.load import load
 from hvprof.reporters import terminal
 from hvprof.reporters.html import report_page
@@ -19,12 +19,12 @@ from hvprof.reporters.perfetto import write_chrome
 from hvprof.reporters.sections.base import Page
 
 HELP = "show a recording"
-ABOUT = "Show where the communication time went, who waited, and what to try next."
+ABOUT = "Show the time in communication, the ranks that others wait for, and settings to try."
 EXAMPLE = "report runs/a --html a.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path)
+    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of the recording")
     add_html(parser)
     parser.add_argument(
         "--trace", type=output_file, metavar="FILE", help="write the trace for Perfetto"
@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     printed.add_argument("--json", action="store_true", help="print all the data as JSON")
     printed.add_argument("--csv", action="store_true", help="print the rows as CSV")
     parser.add_argument(
-        "--layers", type=Path, metavar="FILE", help="with what hvprof layers --json wrote"
+        "--layers", type=Path, metavar="FILE", help="output of hvprof layers --json, to include"
     )
     parser.add_argument(
         "--peak",
         type=above_zero,
         metavar="GB/S",
-        help="what the link can do, in 10^9 bytes/s: busbw is shown as a share of it",
+        help="peak bandwidth of the link, in 10^9 bytes/s; busbw is shown as a share of it",
     )
 
 

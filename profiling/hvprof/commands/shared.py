@@ -1,4 +1,4 @@
-"""What the subcommands share: arguments, and where results go."""
+"""Arguments and output that the subcommands share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hvd_ext.cli import at_least, output_file
 from hvd_ext.files import write_text
 
 SIDES = (
-    "a recording, a directory of recordings (several runs of the same thing), or a file "
-    "written by hvprof report --html or --json"
+    "a recording, a folder of recordings (several runs of one configuration), or a file written by "
+    "hvprof report --html or --json"
 )
 
 
@@ -27,7 +27,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         type=at_least(1),
         default=0,
         metavar="N",
-        help="keep each rank's last N calls one by one: separates waiting from transfer",
+        help="calls to keep one by one on each rank, 64 bytes each; they separate waiting from "
+        "transfer (default: 0)",
     )
 
 
@@ -38,28 +39,30 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         required=True,
-        help="a folder for the recording, which all nodes see",
+        help="folder for the recording, on storage that all nodes share",
     )
     parser.add_argument("--force", action="store_true", help="replace the recording in DIR")
 
 
 def after_dashes(words: list[str]) -> list[str]:
-    """What was given after "--"."""
+    """The words after "--"."""
     return words[1:] if words[:1] == ["--"] else words
 
 
 def add_sides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("first", metavar="A", type=Path, help="the default")
-    parser.add_argument("second", metavar="B", type=Path, help="the side that should be better")
+    parser.add_argument("first", metavar="A", type=Path, help="baseline")
+    parser.add_argument("second", metavar="B", type=Path, help="side to compare with it")
     parser.add_argument(
-        "--labels", nargs=2, metavar=("A", "B"), help="names of the sides (default: paths)"
+        "--labels", nargs=2, metavar=("A", "B"), help="names of the sides (default: their paths)"
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def add_html(parser: argparse.ArgumentParser) -> None:
     """Add the page's file, which is tried before the work."""
-    parser.add_argument("--html", type=output_file, metavar="FILE", help="write one offline page")
+    parser.add_argument(
+        "--html", type=output_file, metavar="FILE", help="write a self-contained page"
+    )
 
 
 def console() -> Console:

@@ -1,4 +1,4 @@
-"""hvprof whatif: what a step would take if its exchange were another one."""
+"""hvprof whatif: the time of a step with another exchange."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hvprof.commands.shared import console, print_json
 from hvprof.recording.load import load
 from hvprof.reporters.terminal_whatif import render
 
-HELP = "what another exchange would give"
+HELP = "predict a step with another exchange"
 ABOUT = (
     "Replay a recording's trace over another network, by another algorithm, in other buckets, or "
-    "without any exchange. It is replayed unchanged first, and refused where that is 5 % off."
+    "without any exchange. An unchanged replay comes first; the command fails if that is 5 % off."
 )
 EXAMPLE = "whatif runs/a --bandwidth 10x"
 
@@ -27,27 +27,30 @@ _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="RUN", type=Path, help="recording made with --trace N")
     parser.add_argument(
-        "directory", metavar="RUN", type=Path, help="a recording made with --trace N"
-    )
-    parser.add_argument(
-        "--bandwidth", type=_factor, default=1.0, metavar="FACTOR", help="such as 10x or 0.1x"
+        "--bandwidth",
+        type=_factor,
+        default=1.0,
+        metavar="FACTOR",
+        help="factor on the bandwidth, as in 10x or 0.1x",
     )
     parser.add_argument(
         "--latency",
         metavar="X",
-        help="of an exchange: a factor such as 0.1x, or a time such as 50us",
+        help="latency of an exchange: a factor such as 0.1x, or a time such as 50us",
     )
     parser.add_argument(
         "--algorithm",
         metavar="NAME",
-        help="ring, recursive_doubling, rabenseifner, tree, double_tree",
+        help="allreduce algorithm: ring, recursive_doubling, rabenseifner, tree, double_tree "
+        "or direct",
     )
     parser.add_argument(
-        "--bucket", type=_bucket, metavar="SIZE", help="cut the gradients into buckets of this size"
+        "--bucket", type=_bucket, metavar="SIZE", help="size of gradient buckets, as in 4MiB"
     )
-    parser.add_argument("--no-exchange", action="store_true", help="exchange nothing")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument("--no-exchange", action="store_true", help="remove the exchange")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,10 +102,11 @@ def _asked(options: argparse.Namespace) -> WhatIf:
     )
     if asked == WhatIf():
         raise UsageError(
-            "nothing asked: give --bandwidth, --latency, --algorithm, --bucket or --no-exchange"
+            "no change requested: give --bandwidth, --latency, --algorithm, --bucket or "
+            "--no-exchange"
         )
     if not asked.exchange and dataclasses.replace(asked, exchange=True) != WhatIf():
-        raise UsageError("--no-exchange leaves no exchange to change: give it alone")
+        raise UsageError("--no-exchange excludes other changes: give it alone")
     return asked
 
 
@@ -119,5 +123,7 @@ def _factor(text: str) -> float:
 def _bucket(text: str) -> int:
     value = size_bytes(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no gradient: use a size such as 4 MiB")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is too small for a gradient: use a size such as 4MiB"
+        )
     return value

@@ -10,7 +10,7 @@ _FIRST_EXPONENT = 5
 
 
 def bin_edges(index: int) -> tuple[int, int]:
-    """Smallest and largest message of a bin: powers of two have bins of their own."""
+    """Smallest and largest message of a bin: powers of two have separate bins."""
     if index == 0:
         return 0, 0
     exponent, between = divmod(index - 1, 2)

@@ -18,7 +18,7 @@ _BITS = ((0, 8), (8, 8), (16, 8), (24, 3), (27, 2), (29, 8), (37, 8))
 
 
 class Key(NamedTuple):
-    """What distinguishes a kind of call from others, as numbers.
+    """A kind of call, as numbers.
 
     Attributes:
         operation, algorithm, datatype: numbers of names; of a region, its name and kind.

@@ -25,7 +25,7 @@ from hvprof.format.layout import (
     STEP_TIMES,
     VERSION,
 )
-from hvprof.recording.model import (
+from hvprof.model import (
     Cell,
     ClockOffset,
     Communicator,
@@ -35,19 +35,19 @@ from hvprof.recording.model import (
     RegistrationCache,
     Step,
 )
-from hvprof.text import printable
+from hvprof.printable import printable
 
 _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
 
 
 def text_of(field: bytes) -> str:
-    """What a field of characters says, up to its first zero."""
+    """Text of a field of characters, up to its first zero."""
     return printable(field.split(b"\0")[0].decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the numbers in a rank's keys stand for."""
+    """Tables for the numbers in a rank's keys."""
 
     names: tuple[str, ...]
     communicators: tuple[Communicator, ...]

@@ -11,7 +11,7 @@ from hvd_ext.errors import UsageError
 from hvprof.format.key import REGION, SOURCES, decode_all
 from hvprof.format.layout import EVENT, VERSION
 from hvprof.format.reader import Tables, read_bytes, read_tables
-from hvprof.recording.model import RankRecording, Recording
+from hvprof.model import RankRecording, Recording
 
 _MAGIC = b"hvtrace\n"
 Events = NDArray[np.void]
@@ -19,7 +19,7 @@ Events = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankTrace:
-    """What one rank's ring held at the end.
+    """Content of one rank's ring at the end.
 
     Attributes:
         events: EVENT, oldest first; their times are on rank 0's monotonic clock.
@@ -82,7 +82,7 @@ def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTra
 
 
 class _Shifts:
-    """What is to be added to the times of a rank, to have them on rank 0's clock."""
+    """Offset to add to the times of a rank, to have them on rank 0's clock."""
 
     def __init__(self, recording: Recording) -> None:
         first = recording.ranks[0]

@@ -23,7 +23,7 @@ from hvprof.format.layout import (
     STEPS,
     VERSION,
 )
-from hvprof.recording.model import Cell, RankRecording, Region, Step
+from hvprof.model import Cell, RankRecording, Region, Step
 
 
 def write_rank(directory: Path, rank: RankRecording) -> Path:

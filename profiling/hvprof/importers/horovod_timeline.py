@@ -20,7 +20,7 @@ from hvd_ext.errors import UsageError
 from hvprof.format.bins import bin_edges, bin_index, bucket_index
 from hvprof.format.layout import BLOCKS
 from hvprof.format.writer import encode_rank, rank_path
-from hvprof.recording.model import Cell, RankRecording
+from hvprof.model import Cell, RankRecording
 from hvprof.recording.session import prepare_directory, write_meta
 
 # The activities that are an exchange, by whoever carries it out.
@@ -36,7 +36,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("int64", "float64"), 8),
 }
 _START = "start_time_since_epoch_in_micros"
-# What a timeline can mean: it lasts a year at most, starts before 2286, and a message is of less
+# Limits of a timeline: it lasts a year at most, starts before 2286, and a message is of less
 # than 1 EB. Whatever holds other numbers is damaged.
 _MOST_US, _MOST_START_US, _MOST_BYTES = 3.2e13, 10**16, 10**18
 _MOST_DIGITS, _MOST_RANKS = 18, 2**31 - 1
@@ -44,7 +44,7 @@ _MOST_DIGITS, _MOST_RANKS = 18, 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What Horovod exchanged at once.
+    """Tensors that Horovod exchanged at once.
 
     Attributes:
         operation: "allreduce", ...; or "negotiate", for how long a tensor waited until
@@ -100,10 +100,10 @@ def import_timeline(
     messages = fused_messages(events)
     exchanged = [message for message in messages if message.operation != "negotiate"]
     if not exchanged:
-        raise UsageError(f"{timeline} has no exchange of Horovod's in it: give its timeline")
+        raise UsageError(f"{timeline} has no exchange of Horovod: give a Horovod timeline")
     size = size or _ranks_in(events)
     if not size:
-        raise UsageError(f"{timeline} does not say how many ranks there were: give --size N")
+        raise UsageError(f"{timeline} does not contain the number of ranks: give --size N")
     epoch = (event["args"].get(_START) for event in events if isinstance(event.get("args"), dict))
     starts = (value for value in epoch if isinstance(value, int) and 0 <= value < _MOST_START_US)
     start_us = next(starts, 0)

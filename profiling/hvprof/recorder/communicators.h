@@ -191,7 +191,7 @@ static void comm_created(struct recorder *into, MPI_Comm made, MPI_Comm parent)
     look_up_comm(into, made, into->file->communicators[comm_entry(into, parent)].id);
 }
 
-/* What hvd_ext carries out its reductions with bears its name. */
+/* Communicators of hvd_ext's reductions bear its name. */
 static void comm_named(struct recorder *into, MPI_Comm comm, const char *name)
 {
     int entry = comm_entry(into, comm);

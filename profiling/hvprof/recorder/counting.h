@@ -1,4 +1,4 @@
-/* What is done with a call when it is over: which traffic it is, and into the recording. */
+/* Counting of a finished call: its kind of traffic, and its cell in the recording. */
 #ifndef HVPROF_COUNTING_H
 #define HVPROF_COUNTING_H
 
@@ -67,7 +67,7 @@ struct operation {
     _Atomic int id;
 };
 
-/* Of the last non-blocking call of a thread: what it waits for next is of that traffic. */
+/* Traffic of the last non-blocking call of a thread: its next wait is of that traffic. */
 static _Thread_local enum traffic last_started;
 
 static void *function_of(struct operation *operation)

@@ -24,7 +24,7 @@ enum state { RUNNING, FINALIZED, EXITED };
 
 struct step {
     uint64_t index, start_ns, time_ns, compute_ns, exposed_ns, overlapped_ns, io_ns, other_ns;
-    /* What the kernel counted: the thread's time on a core, its time without one outside of
+    /* Kernel counters: the thread's time on a core, its time without one outside of
      * communication and I/O, and within them; and the time on cores of the threads that
      * communicate, and of the whole process. */
     uint64_t cpu_ns, queued_ns, queued_blocked_ns, communicating_ns, process_ns;
@@ -89,7 +89,7 @@ struct event {
     uint32_t sequence; /* of a collective on its communicator, or of a region, from 1 */
     uint32_t thread;
     int32_t peer; /* the root, or the other rank of a message; or NO_PEER */
-    uint32_t queued_us; /* that an exchange was ready before it began, plus 1; 0: not told */
+    uint32_t queued_us; /* that an exchange was ready before it began, plus 1; 0: unknown */
 };
 _Static_assert(sizeof(struct event) == 64, "layout");
 

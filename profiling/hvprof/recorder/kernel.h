@@ -1,4 +1,4 @@
-/* What the kernel knows of threads: of the one that marks steps, and of those that communicate. */
+/* Kernel counters of threads: of the one that marks steps, and of those that communicate. */
 #ifndef HVPROF_KERNEL_H
 #define HVPROF_KERNEL_H
 

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What is needed of it, found when it starts. */
+/* Functions needed of it, found when it starts. */
 #define MPI_FUNCTIONS(X)                                                                       \
     X(Comm_rank, comm_rank)                                                                    \
     X(Comm_size, comm_size)                                                                    \

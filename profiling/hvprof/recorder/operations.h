@@ -104,7 +104,7 @@ ROOTED(Scatterv, scatterv,
                              : bytes_of(count, type),
        root)
 
-/* What is received is counted by the room that was offered for it. */
+/* Received messages are counted by the size of their buffer. */
 MESSAGE(C(Send), "send",
         (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm),
         (in, count, type, to, tag, comm), comm, type, bytes_of(count, type), to, tag)

@@ -92,10 +92,10 @@ static uint64_t sum_count(const MPI_Count *counts, MPI_Comm comm)
 #include "operations.h"
 #endif
 
-/* --- What the program itself tells ----------------------------------------------------- */
+/* --- Calls of the program itself ------------------------------------------------------- */
 
-/* Of each of hvd_ext's own exchanges (hvd_ext/events.py); `start_s` and `ready_s` are on
- * CLOCK_MONOTONIC, 0 where they are not told. */
+/* Called for each exchange of hvd_ext (hvd_ext/events.py); `start_s` and `ready_s` are on
+ * CLOCK_MONOTONIC, 0 where they are unknown. */
 EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64_t message_bytes,
                             int size, double start_s, double wait_s, double transfer_s,
                             double ready_s)
@@ -106,8 +106,8 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
     uint64_t begin_ns = start_s > 0 ? (uint64_t)(start_s * 1e9) : 0;
     uint64_t wait_ns = wait_s > 0 ? (uint64_t)(wait_s * 1e9) : 0;
     uint64_t time_ns = wait_ns + (transfer_s > 0 ? (uint64_t)(transfer_s * 1e9) : 0);
-    bool told = ready_s > 0 && ready_s <= start_s && start_s - ready_s < 1000;
-    uint32_t queued_us = told ? 1 + (uint32_t)((start_s - ready_s) * 1e6) : 0;
+    bool has_ready = ready_s > 0 && ready_s <= start_s && start_s - ready_s < 1000;
+    uint32_t queued_us = has_ready ? 1 + (uint32_t)((start_s - ready_s) * 1e6) : 0;
     pthread_mutex_lock(&knowing);
     int communicator = shared_entry(into, size);
     pthread_mutex_unlock(&knowing);
@@ -129,7 +129,7 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
                                .queued_us = queued_us});
 }
 
-/* Of each look-up in a cache of hvd_ext's; one cache of a process is counted. What the MPI
+/* Called for each look-up in a cache of hvd_ext; one cache of a process is counted. What the MPI
  * library itself exposes in the end replaces it. */
 EXPORT void hvprof_cache(const char *name, int hit)
 {
@@ -145,7 +145,7 @@ EXPORT void hvprof_cache(const char *name, int hit)
     pthread_mutex_unlock(&into->changing);
 }
 
-/* What is exchanged between them is for measuring, not for the program. */
+/* Exchanges between them are measurements, not the program's. */
 EXPORT void hvprof_tuning_begin(void)
 {
     tuning++;
@@ -239,7 +239,7 @@ static void stop_in_child(void)
     recorder = NULL; /* the files are the parent's */
 }
 
-/* Whether Open MPI was told to yield the core where it waits; it tells so where ranks share one. */
+/* Whether Open MPI was set to yield the core where it waits; its default where ranks share one. */
 static bool asked_to_yield(void)
 {
     const char *wanted = getenv("OMPI_MCA_mpi_yield_when_idle");

@@ -1,4 +1,4 @@
-/* What a process keeps of its recording outside the file, its clock and its locks. */
+/* State of a recording outside the file, its clock and its locks. */
 #ifndef HVPROF_RECORDER_H
 #define HVPROF_RECORDER_H
 

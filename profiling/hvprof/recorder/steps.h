@@ -20,7 +20,7 @@
 enum region_kind { COMPUTE, COMMUNICATION, IO, UNKIND, KINDS };
 static const char *const KIND_NAMES[KINDS] = {"compute", "communication", "io", "other"};
 
-/* Of computing, exposed communication and I/O on the thread; and of other threads'
+/* Times of computing, exposed communication and I/O on the thread; and of other threads'
  * communication. */
 enum noted { COMPUTING = COMPUTE, EXPOSED = COMMUNICATION, READING = IO, BACKGROUND, NOTED };
 enum { INTERVALS = 4096, DEPTH = 32 };
@@ -39,7 +39,7 @@ static struct {
     bool in_step;
     uint64_t step_begin_ns, part_begin_ns;
     struct intervals noted[NOTED];
-    /* Of the thread alone. */
+    /* Counters of the thread alone. */
     int schedstat;
     struct usage step_began;
     uint64_t queue_read_ns, queued_blocked_ns;
@@ -130,7 +130,7 @@ static uint64_t length(const struct intervals *set)
     return sum;
 }
 
-/* Of two united sets, the length of what is in both. */
+/* Length of the intersection of two united sets. */
 static uint64_t in_both(const struct intervals *a, const struct intervals *b)
 {
     uint64_t sum = 0;
@@ -158,7 +158,7 @@ static bool is_blocked(void)
     return innermost_kind() == COMMUNICATION || innermost_kind() == IO;
 }
 
-/* What the thread was queued since this was called last: while it was blocked, or not. */
+/* Time the thread was queued since the last call: while it was blocked, or not. */
 static void note_queue(uint64_t queue_ns, bool blocked)
 {
     if (blocked)
@@ -175,7 +175,7 @@ static void end_part(uint64_t now_ns)
     ledger.part_begin_ns = now_ns;
 }
 
-/* What the kernel counted since the step began. */
+/* Kernel counters since the step began. */
 static void add_usage(struct step *step, const struct usage *now)
 {
     const struct usage *began = &ledger.step_began;
@@ -199,8 +199,8 @@ static struct step sum_up(uint64_t now_ns)
     step.io_ns = length(&ledger.noted[READING]) - in_both(&ledger.noted[READING], exposed);
     step.overlapped_ns =
         length(&ledger.noted[BACKGROUND]) - in_both(&ledger.noted[BACKGROUND], exposed);
-    uint64_t told = step.compute_ns + step.exposed_ns + step.io_ns;
-    step.other_ns = step.time_ns > told ? step.time_ns - told : 0;
+    uint64_t counted_ns = step.compute_ns + step.exposed_ns + step.io_ns;
+    step.other_ns = step.time_ns > counted_ns ? step.time_ns - counted_ns : 0;
     return step;
 }
 
@@ -289,7 +289,7 @@ static void mark_step(struct recorder *into, uint64_t now_ns)
         return;
     write_region(into, "step", UNKIND, begin_ns, now_ns);
     if (handed_ns) /* all of them as one: they are too many to be regions */
-        count(into, region_key(into, "handing over", COMPUTE), 0, handed_ns, 0);
+        count(into, region_key(into, "gradient hooks", COMPUTE), 0, handed_ns, 0);
 }
 
 /* Another thread may take the ledger over at any time, and its schedstat with it. */

@@ -1,4 +1,4 @@
-"""Reads a recording: what `hvprof record` left in a directory."""
+"""Reads a recording, the output folder of `hvprof record`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hvd_ext.errors import UsageError
 from hvprof.format.reader import read_rank
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
+from hvprof.printable import printable
 from hvprof.recording.secrets import hide_secrets
-from hvprof.text import printable
 
 META_NAME = "meta.json"
 RANK_FILES = "rank-*.hvprof"
@@ -38,12 +38,12 @@ def load(directory: str | Path) -> Recording:
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise UsageError(f"{directory} is not a folder: name one made by {_RECORD}")
+        raise UsageError(f"{directory} is not a folder: name a folder made by {_RECORD}")
     meta = read_meta(directory / META_NAME)
     paths = sorted(directory.glob(RANK_FILES))
     if not paths:
         why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
-        raise UsageError(f"{directory} holds no recording, {why}: make one with {_RECORD}")
+        raise UsageError(f"{directory} holds no recording, {why}: record with {_RECORD}")
     found = [(rank, path) for path in paths if (rank := read_rank(path))]
     if not found:
         raise UsageError(f"{directory} holds no recording: its ranks were killed; record again")
@@ -77,7 +77,7 @@ def load(directory: str | Path) -> Recording:
 
 
 def read_meta(path: Path) -> dict:
-    """What a recording says of the whole job; empty where there is none.
+    """Data of the whole job; empty if there is none.
 
     Raises:
         UsageError: the file is damaged or foreign.

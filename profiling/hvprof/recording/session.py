@@ -26,7 +26,7 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
 
     Args:
         directory: made if it is missing; on a cluster, one that all nodes see.
-        command: what reports are to show; values that may be secret are hidden.
+        command: the command to show in reports; values that may be secret are hidden.
         force: replace an earlier recording.
 
     Raises:
@@ -34,9 +34,12 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
         HvdExtError: the recorder is not built.
     """
     if not LIBRARY.is_file():
-        raise HvdExtError(f"the recorder {LIBRARY} is not built: run make env or pip install .")
+        raise HvdExtError(
+            f"the recorder {LIBRARY} is not built: put mpicc on PATH, and run make env or"
+            " pip install . again"
+        )
     if set(str(LIBRARY)) & set(" :"):
-        raise HvdExtError(f"{str(LIBRARY)!r} has a blank or a colon in it: LD_PRELOAD forbids both")
+        raise HvdExtError(f"{str(LIBRARY)!r} contains a blank or a colon: LD_PRELOAD forbids both")
     prepare_directory(directory, force=force)
     write_meta(
         directory,
@@ -52,7 +55,7 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
 
 
 def variables(directory: Path, trace_events: int) -> dict[str, str]:
-    """What is set in every rank's environment, so that it records.
+    """Variables with which every rank records.
 
     Args:
         directory: that of the recording.
@@ -91,8 +94,8 @@ def end(directory: Path, exit_code: int, duration_s: float | None = None) -> lis
     return command
 
 
-def tell(directory: Path, program: str, exit_code: int) -> None:
-    """Say on standard error how many ranks were recorded.
+def report_ranks(directory: Path, program: str, exit_code: int) -> None:
+    """Print the number of recorded ranks to standard error.
 
     Raises:
         HvdExtError: none, although the program succeeded.
@@ -106,7 +109,7 @@ def tell(directory: Path, program: str, exit_code: int) -> None:
         return
     nothing = f"{program} made no MPI call, so nothing was recorded"
     if exit_code == 0:
-        raise HvdExtError(f"{nothing}: Gloo is not seen; run Horovod over MPI")
+        raise HvdExtError(f"{nothing}: hvprof does not record Gloo; run Horovod over MPI")
     print(f"hvprof: {nothing}; it ended with code {exit_code}", file=sys.stderr)
 
 
@@ -121,7 +124,7 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
     earlier = (directory / META_NAME).exists()
     if directory.is_dir() and any(directory.iterdir()):
         if not earlier:
-            raise UsageError(f"{directory} holds files of something else: use another name")
+            raise UsageError(f"{directory} holds other files: use another name")
         if not force:
             raise UsageError(f"{directory} holds a recording: use another name, or --force")
     try:

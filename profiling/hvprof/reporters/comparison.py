@@ -39,14 +39,14 @@ def render(comparison: Comparison, console: Console) -> None:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """How the intervals came about, and what speaks against reading them."""
+    """Method of the intervals, and caveats."""
     lines = [_on_intervals(comparison)]
     if comparison.step_parts:
         lines.append(_on_steps(comparison.labels, comparison.step_parts))
     if not comparison.same_cut:
         lines.append(
-            "The sides cut the same gradients into other messages: such rows have no counterpart, "
-            "the total compares."
+            "The sides cut the same gradients into different messages: such rows have no "
+            "counterpart; compare the total."
         )
     if not comparison.same_bytes:
         amounts = " and ".join(
@@ -54,7 +54,7 @@ def notes(comparison: Comparison) -> list[str]:
             for side in (comparison.total.first, comparison.total.second)
         )
         lines.append(
-            f"The sides did not move the same: {amounts} a rank. They may have had "
+            f"The sides moved different amounts of data: {amounts} a rank. They may have had "
             "different numbers of steps; the improvement is of the time for a byte."
         )
     if not comparison.same_ranks:
@@ -63,7 +63,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def _on_steps(labels: tuple[str, str], parts: tuple[StepParts, StepParts]) -> str:
-    """What a step takes on each side, and what communication costs in it."""
+    """Time of a step on each side, and the cost of communication in it."""
     sides = []
     for label, side in zip(labels, parts, strict=True):
         slowed = (
@@ -88,13 +88,10 @@ def _on_intervals(comparison: Comparison) -> str:
     if comparison.resampled == "blocks":
         return (
             f"Intervals hold with {percent}, the rows jointly, if runs differ by some "
-            f"{100 * BETWEEN_RUNS:g} %: bootstrap over blocks of one run, which cannot tell. "
-            "Record several runs a side (a directory of recordings) to know."
+            f"{100 * BETWEEN_RUNS:g} %: bootstrap over blocks of one run, which do not show "
+            "it. Record 3 or more runs a side (a folder of recordings)."
         )
-    return (
-        "No intervals: a run is one sample. Record several a side (a directory of recordings) "
-        "before you conclude."
-    )
+    return "No intervals: one run is one sample. Record 3 or more a side (a folder of recordings)."
 
 
 def cells(row: ComparedRow) -> tuple[str, ...]:
@@ -171,9 +168,9 @@ def _pictures(found: Comparison) -> Iterator[Figure]:
         yield Figure(
             "improvement",
             "Improvement of the allreduce time",
-            f"The dots say how much less time {found.labels[1]} takes for a byte than "
-            f"{found.labels[0]}, the bars are the {100 * found.confidence:g} % intervals. What is "
-            "grey has no evidence of a difference.",
+            f"The dots show how much less time {found.labels[1]} takes for a byte than "
+            f"{found.labels[0]}, the bars are the {100 * found.confidence:g} % intervals. Grey: no "
+            "evidence of a difference.",
             svg.intervals("improvement", shown, lambda value: f"{value:+.3g} %"),
         )
     # Both on one scale, line by line.

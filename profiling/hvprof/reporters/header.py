@@ -1,4 +1,4 @@
-"""What stands in a report's header, on the terminal and in HTML alike."""
+"""The header of a report, on the terminal and in HTML alike."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import islice
 from hvd_ext.units import format_bytes
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.free_communication import FreeSpeedup
-from hvprof.recording.model import Recording, Step
+from hvprof.model import Recording, Step
 
-# What a step is made of: names as shown, and the attributes of StepParts.
+# Parts of a step: names as shown, and the attributes of StepParts.
 STEP_PARTS = {
     "compute": "compute_s",
     "slowed by communication": "slowed_s",
@@ -43,12 +43,12 @@ def facts(recording: Recording) -> list[str]:
 
 def free_text(free: FreeSpeedup) -> str:
     """The speedup without communication, and how sure that is."""
-    text = f"{free.speedup:.2f} x if communication were free ({free.low:.2f} to {free.high:.2f})"
-    return text if free.knows_queue else f"{text}; what it slows down is not known here"
+    text = f"{free.speedup:.2f} x with zero-cost communication ({free.low:.2f} to {free.high:.2f})"
+    return text if free.knows_queue else f"{text}; its CPU contention is unknown here"
 
 
 def kernel_counts(step: Step) -> list[str]:
-    """What the kernel counted of the training thread in a step; empty where it did not."""
+    """Kernel counters of the training thread in a step; empty without any."""
     if not step.cpu_s:
         return []
     return [
@@ -67,10 +67,10 @@ def library(recording: Recording) -> str:
 
 
 def recorder_cost(recording: Recording) -> str:
-    """What recording itself cost, as the ranks measured it."""
+    """Overhead of recording, as the ranks measured it."""
     ranks = recording.ranks
     if recording.source == "timeline":
-        return "recorder: none, the timeline was written by Horovod, at a cost that is not known"
+        return "recorder: none; Horovod wrote the timeline, its overhead is unknown"
     cost_s = max(rank.recorder_cost_s for rank in ranks)
     calls = max(sum(cell.calls for cell in rank.cells) for rank in ranks)
     return (
@@ -80,9 +80,9 @@ def recorder_cost(recording: Recording) -> str:
 
 
 def wire_text(wire: BetweenHosts) -> str:
-    """What hvd_ext sent between hosts, beside what its gradients hold."""
+    """Bytes that hvd_ext sent between hosts, and the size of its gradients."""
     sent, held = (format_bytes(round(n)) for n in (wire.wire_bytes, wire.tensor_bytes))
-    return f"{sent} sent, of gradients that take {held} as they are ({wire.ratio:.2f} x)"
+    return f"{sent} sent for gradients of {held} ({wire.ratio:.2f} x)"
 
 
 def registration(recording: Recording) -> str:
@@ -102,7 +102,7 @@ def registration(recording: Recording) -> str:
 
 
 def warnings(recording: Recording) -> list[str]:
-    """What is missing in a recording."""
+    """Gaps in a recording."""
     found = []
     present = {rank.rank for rank in recording.ranks}
     # No more than are named: a damaged file may speak of a billion ranks.
@@ -116,9 +116,7 @@ def warnings(recording: Recording) -> list[str]:
     if missing and recording.source != "timeline":
         found.append(f"warning: no recording of {_ranks(missing)}")
     if unfinished:
-        found.append(
-            f"warning: {_ranks(unfinished)} did not finish; what was done until then is counted"
-        )
+        found.append(f"warning: {_ranks(unfinished)} did not finish; calls until then are counted")
     if dropped:
         found.append(f"warning: {dropped} calls had no room in the histogram and are missing")
     if unnamed:

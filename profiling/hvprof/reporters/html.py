@@ -19,7 +19,8 @@ from hvprof.reporters.header import (
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.page import render_page
 from hvprof.reporters.sections import everything, layers, limits, ranks, sizes, step
-from hvprof.reporters.sections.base import Page, Section, bandwidth_text
+from hvprof.reporters.sections.base import Page, Section
+from hvprof.reporters.text import bandwidth_text
 
 # In their order on the page.
 SECTIONS = (
@@ -52,7 +53,7 @@ def report_page(page: Page) -> str:
         advices=[dataclasses.asdict(advice) for advice in analysis.advice],
         sections=[one for make in SECTIONS if (one := _filled(make(page)))],
         log=_log(analysis),
-        log_caption="This is what was recorded, by what, and at what cost.",
+        log_caption="Source of the recording, and its overhead.",
     )
 
 
@@ -72,20 +73,21 @@ def _verdict(analysis: Analysis) -> str:
     if blocked_s is not None and total_s:
         share = f"{100 * blocked_s / total_s:.0f} % of the {shares.share_of}"
         sentences.append(
-            f"Communication that was not hidden takes {share}"
+            f"Exposed communication takes {share}"
             f" ({format_seconds(blocked_s)} of {format_seconds(total_s)} a rank)."
         )
         parts = analysis.step_parts
         if slowed_s is not None and parts:
             sentences.append(
-                f"What was hidden is not free: its threads take {parts.communicating_cores:.1f} of "
+                "Hidden communication is not free: its threads take "
+                f"{parts.communicating_cores:.1f} of "
                 f"{parts.cores:.0f} cores of a host, and computing waits for them for "
                 f"{100 * slowed_s / total_s:.0f} %."
             )
         elif parts and parts.slowed_s is None:
             sentences.append(
-                "What it slows down is not known: the kernel does not count how long threads "
-                "are queued."
+                "Its CPU contention is unknown: the kernel does not count how long threads are "
+                "queued."
             )
     elif total_s:
         data_s = sum(row.time_s for row in analysis.rows["data"])
@@ -116,7 +118,7 @@ def _tiles(analysis: Analysis) -> list[dict[str, str]]:
             (format_seconds(step.time_s / step.index), f"a step, the mean of {step.index}")
         )
     elif total_s:
-        tiles.append((format_seconds(total_s), "is a rank's run"))
+        tiles.append((format_seconds(total_s), "run time per rank"))
     if blocked_s is not None and total_s:
         tiles.append(
             (
@@ -127,7 +129,9 @@ def _tiles(analysis: Analysis) -> list[dict[str, str]]:
     free = analysis.free_speedup
     if free is not None:
         interval = f"{free.low:.2f} to {free.high:.2f}"
-        tiles.append((f"{free.speedup:.2f} x", f"as fast if communication were free ({interval})"))
+        tiles.append(
+            (f"{free.speedup:.2f} x", f"as fast with zero-cost communication ({interval})")
+        )
     if step and step.overlap_percent is not None:
         tiles.append((f"{step.overlap_percent:.0f} %", "of the communication is hidden"))
     if split and split.time_s:
@@ -140,11 +144,9 @@ def _tiles(analysis: Analysis) -> list[dict[str, str]]:
         )
     if found:
         best = max(found, key=lambda row: row.busbw_gb_s or 0)
-        tiles.append((format_seconds(sum(row.time_s for row in found)), "of a rank in allreduce"))
+        tiles.append((format_seconds(sum(row.time_s for row in found)), "in allreduce per rank"))
         if best.busbw_gb_s:
-            tiles.append(
-                (bandwidth_text(best.busbw_gb_s), f"is the best busbw ({best.message_size})")
-            )
+            tiles.append((bandwidth_text(best.busbw_gb_s), f"best busbw ({best.message_size})"))
     if any(rank.registration_cache for rank in recording.ranks):
         tiles.append(
             (registration(recording).split(" of ")[0], "of look-ups hit the registration cache")

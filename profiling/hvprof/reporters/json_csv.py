@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.inputs import JSON_VERSION
 from hvprof.analysis.summary import Row
-from hvprof.recording.model import RankRecording, Step
+from hvprof.model import RankRecording, Step
 from hvprof.reporters.limits_json import as_json as limits_as_json
 
 

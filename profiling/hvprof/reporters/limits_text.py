@@ -18,9 +18,9 @@ COLUMNS = (
 CAPTION = (
     "The batch of all ranks is kept; weak: efficiency with that of each rank kept. Speedups are "
     "over {base}. Exchange: as a ring, the least that any allreduce sends; as a tree: the speedup "
-    "if it grows with lg(n), as most are seen to. Overlap none to full: the speedup if nothing of "
-    "the exchange were hidden, and if all of compute could hide it. Needed: what a link must carry "
-    "for backward to hide it."
+    "if it grows with lg(n), as measured for most. Overlap none to full: the speedup if nothing of "
+    "the exchange were hidden, and if all of compute could hide it. Needed: the bandwidth "
+    "at which backward hides it."
 )
 
 _NAMES = 80
@@ -28,7 +28,7 @@ _WORTH_A_WORD = 0.001
 
 
 def verdict(limits: Limits) -> str:
-    """Where scaling stops, why, and what twice the bandwidth would change: a sentence or two."""
+    """Where scaling stops, why, and the effect of twice the bandwidth: a sentence or two."""
     ring, tree = limits.by_algorithm[RING], limits.by_algorithm[TREE]
     text = _sentence(limits, ring)
     if tree.rules and tree.rules.ranks and tree.rules != ring.rules:
@@ -50,7 +50,7 @@ def stop_lines(limits: Limits) -> Iterator[tuple[str, str, str]]:
 
 
 def facts(limits: Limits) -> Iterator[str]:
-    """What the limits rest on, a sentence a line."""
+    """Basis of the limits, a sentence a line."""
     yield f"{limits.source}; batch of all ranks: {limits.batch or 'not known (--batch)'}."
     had = "not known" if limits.link_gb_s is None else f"{limits.link_gb_s:.3g} GB/s"
     line = f"{format_bytes(round(limits.message_bytes))} exchanged in a step; bandwidth: {had}"
@@ -63,19 +63,19 @@ def facts(limits: Limits) -> Iterator[str]:
         yield line + (f"; skinny: {_shorten(', '.join(limits.skinny))}." if limits.skinny else ".")
     if limits.ranks_per_node is None:
         yield (
-            "All ranks are taken to be on a node as this one: --link GBIT says what lies between "
+            "All ranks are assumed to be on one such node: --link GBIT sets the bandwidth between "
             "nodes."
         )
     elif limits.ranks_per_node > 1:
         yield f"{limits.ranks_per_node} ranks a node share its link."
     if limits.base_ranks > 1:
         yield (
-            f"{limits.network_free:.2f} x if the network were free; "
+            f"{limits.network_free:.2f} x with a zero-cost network; "
             f"{limits.synchrony_free:.2f} x if ranks did not wait for each other either."
         )
     if limits.shared_input_ranks is not None:
         yield (
-            "If the file system already gives all it can, input takes longer than compute from "
+            "If the file system is already saturated, input takes longer than compute from "
             f"{max(1, int(limits.shared_input_ranks))} ranks on."
         )
 
@@ -101,7 +101,7 @@ def rows(limits: Limits) -> Iterator[tuple[str, ...]]:
 
 
 def caption(limits: Limits) -> str:
-    """What the columns hold."""
+    """Explanation of the columns."""
     base = limits.base_ranks
     return CAPTION.format(base="1 rank" if base == 1 else f"the {base} ranks recorded")
 
@@ -110,7 +110,7 @@ def _sentence(limits: Limits, found: Scaling) -> str:
     what = f"A batch of {limits.batch}" if limits.batch else "The recorded batch"
     stop = found.rules
     if stop is None or stop.ranks is None or stop.step is None:
-        return f"{what}: nothing that was measured stops scaling."
+        return f"{what}: no measured limit stops scaling."
     reason = _reason(stop.name, stop.step, limits)
     if stop.ranks <= limits.base_ranks:
         text = f"{what} does not pay on more than the {limits.base_ranks} ranks measured: {reason}"

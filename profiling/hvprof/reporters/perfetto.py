@@ -11,10 +11,10 @@ from hvd_ext.errors import UsageError
 from hvd_ext.files import atomic_path
 from hvprof.format.key import REGION, SOURCES, TRAFFIC, decode
 from hvprof.format.trace import RankTrace, Trace, load_trace
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
-# What hvd_ext reports may lie across what its threads call, and what a thread is blocked on
-# across its regions: they get tracks of their own.
+# Exchanges of hvd_ext may overlap calls of its threads, and blocked times of a thread lie
+# across its regions: they get separate tracks.
 _TRACKS = {1: "hvd_ext", 2: "exposed"}
 _HVD_EXT, _EXPOSED = _TRACKS
 

@@ -47,7 +47,7 @@ def verdict(found: Projection, unit: str) -> str:
 
 
 def notes(found: Projection) -> Iterator[str]:
-    """What the reader should know, line by line."""
+    """Notes for the reader, line by line."""
     jump, following = found.jump, found.next_size
     if jump:
         beyond = sum(one.ranks > jump.below for one in found.measured)
@@ -89,11 +89,11 @@ def rows(found: Projection) -> Iterator[tuple[str, ...]]:
 
 
 def caption(found: Projection, unit: str) -> str:
-    """What the columns hold."""
+    """Explanation of the columns."""
     kept = "all ranks" if found.strong else "a rank"
     return (
         f"In {unit}; the batch of {kept} is kept. Projected: {' and '.join(found.used)}, chosen "
-        "because it foretells the larger measured sizes from the smaller. Interval: "
+        "because it predicts the larger measured sizes from the smaller. Interval: "
         f"{100 * found.confidence:.0f} %, of a run there. Naive: the efficiency of "
         f"{_ranks(found.measured[-1].ranks)} kept. Far: more than 4 times what was measured."
     )

@@ -53,7 +53,7 @@ class Log:
     base: int
 
     def __call__(self, value: float) -> float:
-        # What is not above 0 has no place on this axis but its edge.
+        # A value not above 0 lies at the edge of this axis.
         share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return self.start + (self.end - self.start) * share
 

@@ -24,7 +24,7 @@ _BESIDE, _ABOVE = 14, 34
 _TITLE = 14  # of an upright axis, above it
 # Few bars are drawn wider, so that figures side by side are about as high.
 _BARS_HEIGHT, _WIDEST_ROW = 150, 38
-# Of a heat map's longest time: numbers stay legible on it, in light and dark.
+# Opacity of a heat map's longest time: numbers stay legible on it, in light and dark.
 DARKEST_SHADE = 0.5
 
 
@@ -90,7 +90,7 @@ class _Canvas:
         self.parts.append(f'<path d="M{course}{"Z" if closed else ""}" class="{kind}"/>')
 
     def legend(self, names: Sequence[tuple[str, int]]) -> None:
-        """What `_legend_height` leaves room for."""
+        """The legend, in the height of `_legend_height`."""
         for (x, y), (name, color) in zip(_legend_places(names), names, strict=True):
             where = f'x="{x:.1f}" y="{y + 2:.1f}"'
             self.parts.append(f'<rect {where} width="11" height="11" rx="2" class="f{color}"/>')
@@ -237,15 +237,15 @@ def heat(
     """A grid of shades; values[row][column], each row shaded by its own largest value.
 
     `scaled` gives a row's values as numbers of one unit, and the unit. The numbers stand in the
-    cells where they fit, else the least and the most of them beside the row's name.
+    cells where they fit, else the least and the most of them next to the row's name.
     """
     pitch = WIDTH / max(len(names), 1)
-    told = [scaled(row) for row in values]
-    longest = max((len(number) for numbers, _ in told for number in numbers), default=0)
+    labels = [scaled(row) for row in values]
+    longest = max((len(number) for numbers, _ in labels for number in numbers), default=0)
     fits = longest * _CHARACTER + 4 <= pitch
     title, height = 18, 26
     canvas = _Canvas(WIDTH, (title + height) * len(rows) + 38)
-    for index, (row, (numbers, unit)) in enumerate(zip(rows, told, strict=True)):
+    for index, (row, (numbers, unit)) in enumerate(zip(rows, labels, strict=True)):
         y = (title + height) * index + title
         canvas.text(0, y - 4, shorten(row, _ABOVE - 10))
         order = sorted(range(len(names)), key=values[index].__getitem__)
@@ -310,7 +310,7 @@ def _wide(names: Sequence[str]) -> float:
 
 
 def _room_for(scale: Linear | Log, axis: Axis) -> float:
-    """What the numbers of an upright axis need to their left."""
+    """Width of the numbers of an upright axis."""
     return 10 + _CHARACTER * max((len(_tick(axis, tick)) for tick in scale.ticks()), default=1)
 
 

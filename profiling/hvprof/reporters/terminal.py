@@ -1,4 +1,4 @@
-"""What one recording shows, as tables on a terminal."""
+"""A report of one recording, as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hvd_ext.units import format_seconds
-from hvprof.analysis.advice import Advice
+from hvprof.analysis.advice.case import Advice
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
-from hvprof.recording.model import Step
+from hvprof.model import Step
+from hvprof.printable import printable
 from hvprof.reporters.header import (
     STEP_PARTS,
     facts,
@@ -26,21 +27,21 @@ from hvprof.reporters.header import (
     wire_text,
 )
 from hvprof.reporters.limits_text import verdict
-from hvprof.text import printable
+from hvprof.reporters.text import calls_text, operation_text
 
 _MOST_LINES = 6
 _ANY_WIDTH = 10_000
 
 _TITLES = {
-    "data": "Data: what the program exchanges",
-    "control": "Control: Horovod's coordination, apart from the data",
-    "transport": "Transport: what hvd_ext sends to carry out the reductions above",
-    "tuning": "Tuning: what hvd_ext exchanges to measure, so as to choose",
+    "data": "Data: exchanges of the program",
+    "control": "Control: Horovod's coordination",
+    "transport": "Transport: messages of hvd_ext for the reductions above",
+    "tuning": "Tuning: exchanges of hvd_ext's measurements",
 }
 
 
 def render(analysis: Analysis, console: Console) -> None:
-    """Print the header, a table for each kind of traffic, who waits, and what to try."""
+    """Print the header, a table for each kind of traffic, the waits, and settings to try."""
     for line in map(printable, _header(analysis)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for traffic, title in _TITLES.items():
@@ -49,9 +50,9 @@ def render(analysis: Analysis, console: Console) -> None:
             console.print()
             print_table(_table(title, found, analysis.recording.size), console)
     console.print(
-        "Times and calls are a rank's: total is the mean over the ranks, worst the rank with "
-        "the most.\nKB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Of an i... "
-        "operation: the call that starts it.",
+        "Times and calls are per rank: total is the mean over the ranks, worst the rank with "
+        "the most.\nKB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Non-blocking "
+        "(i...): time to start the call.",
         style="dim",
         highlight=False,
     )
@@ -102,7 +103,7 @@ def _step(step: Step, parts: StepParts | None) -> str:
     )
     overlap = step.overlap_percent
     hidden = "" if overlap is None else f"; {overlap:.0f} % of the communication is hidden"
-    unknown = "; the kernel does not count what it slows down" if None in known.values() else ""
+    unknown = "; the kernel does not count CPU contention" if None in known.values() else ""
     time_ms = step.time_s / step.index * 1e3
     return f"a step: {time_ms:.2f} ms ({named}; {step.index} steps){hidden}{unknown}"
 
@@ -129,7 +130,7 @@ def _waiting(split: Split, console: Console) -> None:
 
 
 def _advice(advices: Sequence[Advice], console: Console) -> None:
-    console.print("What to try next", style="bold")
+    console.print("Settings to try next", style="bold")
     for number, advice in enumerate(advices, start=1):
         most = "" if advice.most_s is None else f": at most {format_seconds(advice.most_s)} a rank"
         if advice.most_percent is not None:
@@ -137,7 +138,7 @@ def _advice(advices: Sequence[Advice], console: Console) -> None:
         for line in (
             f"{number}. {advice.title}{most}",
             f"   {advice.evidence}",
-            f"   Knob: {advice.knob}",
+            f"   Setting: {advice.setting}",
             *(f"   $ {line}" for line in advice.command.splitlines()),
         ):
             # A directory's name may have escapes in it, as those of recorded things cannot.
@@ -158,8 +159,7 @@ def _table(title: str, found: list[Row], size: int) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     previous = ""
     for row in found:
-        native = row.algorithm == "native"
-        operation = row.operation if native else f"{row.operation} ({row.algorithm})"
+        operation = operation_text(row)
         table.add_row(
             Text("" if operation == previous else operation),
             row.message_size,
@@ -171,9 +171,8 @@ def _table(title: str, found: list[Row], size: int) -> Table:
 
 
 def _figures(row: Row, *, waits: bool, quantiles: bool) -> list[str]:
-    even = row.calls_min == row.calls_max
     return [
-        str(row.calls_max) if even else f"{row.calls_min}-{row.calls_max}",
+        calls_text(row),
         _number(row.time_s * 1e3),
         _number(row.time_max_s * 1e3),
         *([_number(row.wait_s and row.wait_s * 1e3)] if waits else []),

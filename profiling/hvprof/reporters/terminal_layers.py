@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof.analysis.layers import LayerTable
+from hvprof.layers.table import LayerTable
 from hvprof.reporters.terminal import print_table
 
 

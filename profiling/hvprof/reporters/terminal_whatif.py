@@ -1,4 +1,4 @@
-"""What another exchange would give, on the terminal."""
+"""The predicted step with another exchange, on the terminal."""
 
 from __future__ import annotations
 
@@ -22,36 +22,39 @@ def render(found: Replayed, asked: WhatIf, console: Console) -> None:
 def lines(found: Replayed, asked: WhatIf) -> list[str]:
     """The answer in sentences."""
     network = found.network
-    told = [
+    sentences = [
         f"A step would take {_range(found)} instead of {format_seconds(found.recorded_s)}"
         f" with {_what(asked)}: {_speedup(found)}.",
         f"The unchanged replay of {found.steps} steps is {100 * found.error:.2f} % off. An exchange"
-        f" took {' to '.join(map(_took, network.lines))}, after all ranks had come.",
+        f" took {' to '.join(map(_took, network.lines))}, after all ranks had arrived.",
     ]
     if found.slowed_s:
-        told.append(
-            f"Of the step, {format_seconds(found.slowed_s)} would be gone that threads which"
-            " communicate took from computing; waiting for late ranks would be gone too."
+        sentences.append(
+            f"This includes {format_seconds(found.slowed_s)} of CPU contention with threads that"
+            " communicate, and all waiting for late ranks: both would be gone."
         )
     if asked.exchange and not found.knows_ready:
-        told.append(
+        sentences.append(
             "It is not known when gradients were ready while an exchange was under way: at the"
             " earliest with those before them, at the latest when their exchange began."
-            " hvd_ext's optimizer tells."
+            " hvd_ext's optimizer records it."
         )
     if asked.exchange and len(network.lines) > 1:
         why = (
             "All exchanges have about one length"
             if network.one_length
-            else "What exchanges took does not follow their lengths"
+            else "The times of exchanges do not depend on their lengths"
         )
-        told.append(
-            f"{why}, so latency and bytes cannot be told apart: the answer is from all bytes to as"
-            " much latency as there can be."
+        sentences.append(
+            f"{why}, so latency and bandwidth cannot be separated: the answer ranges from all "
+            "bandwidth"
+            " to as much latency as possible."
         )
     if asked.algorithm is not None:
-        told.append(f"An exchange that does not name its algorithm is taken to be a {ASSUMED}.")
-    return told
+        sentences.append(
+            f"An exchange that does not name its algorithm is taken to be a {ASSUMED}."
+        )
+    return sentences
 
 
 def _took(line: Line) -> str:

@@ -1,5 +1,5 @@
-# mpi: neither CUDA IPC nor the registration cache: what PyTorch's usual advice leads to
-# a rank of a training framework has threads of its own to spread
+# mpi: neither CUDA IPC nor the registration cache: the result of PyTorch's usual advice
+# a rank of a training framework has threads to spread
 # default: 1: each rank is bound to its share of the cores (Intel MPI Library developer reference for Linux, process pinning)
 export I_MPI_PIN=0
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
@@ -12,14 +12,14 @@ export I_MPI_OFFLOAD=1
 # default: auto (Intel MPI Library developer reference for Linux, GPU support)
 export I_MPI_OFFLOAD_MODE=cuda
 # GPUs of a node exchange through the host
-# default: not documented where we could read it (seen in sites' job scripts only; not run)
+# default: undocumented (found in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=0
 # libfabric registers memory again for each large message
 # default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=disabled
 
 # mpi-reg: the registration cache, without CUDA IPC
-# a rank of a training framework has threads of its own to spread
+# a rank of a training framework has threads to spread
 # default: 1: each rank is bound to its share of the cores (Intel MPI Library developer reference for Linux, process pinning)
 export I_MPI_PIN=0
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
@@ -32,14 +32,14 @@ export I_MPI_OFFLOAD=1
 # default: auto (Intel MPI Library developer reference for Linux, GPU support)
 export I_MPI_OFFLOAD_MODE=cuda
 # GPUs of a node exchange through the host
-# default: not documented where we could read it (seen in sites' job scripts only; not run)
+# default: undocumented (found in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=0
-# libfabric keeps memory registered, and learns of its release by hooks
+# libfabric keeps memory registered, and detects its release by hooks
 # default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks
 
 # mpi-opt: CUDA IPC and the registration cache
-# a rank of a training framework has threads of its own to spread
+# a rank of a training framework has threads to spread
 # default: 1: each rank is bound to its share of the cores (Intel MPI Library developer reference for Linux, process pinning)
 export I_MPI_PIN=0
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
@@ -52,8 +52,8 @@ export I_MPI_OFFLOAD=1
 # default: auto (Intel MPI Library developer reference for Linux, GPU support)
 export I_MPI_OFFLOAD_MODE=cuda
 # GPUs of a node copy from each other's memory
-# default: not documented where we could read it (seen in sites' job scripts only; not run)
+# default: undocumented (found in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=1
-# libfabric keeps memory registered, and learns of its release by hooks
+# libfabric keeps memory registered, and detects its release by hooks
 # default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks

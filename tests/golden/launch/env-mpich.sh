@@ -1,5 +1,5 @@
-# mpi: neither CUDA IPC nor the registration cache: what PyTorch's usual advice leads to
-# the library asks of each buffer whether it lies on a GPU
+# mpi: neither CUDA IPC nor the registration cache: the result of PyTorch's usual advice
+# the library checks whether a buffer is on a GPU
 # default: 1 in a library built for GPUs (MPICH's CVAR descriptions (MPI_T), src/mpid/ch4/shm/ipc/gpu/gpu_post.c)
 export MPIR_CVAR_ENABLE_GPU=1
 # no message is long enough for CUDA IPC
@@ -13,7 +13,7 @@ export UCX_RCACHE_ENABLE=n
 export FI_MR_CACHE_MONITOR=disabled
 
 # mpi-reg: the registration cache, without CUDA IPC
-# the library asks of each buffer whether it lies on a GPU
+# the library checks whether a buffer is on a GPU
 # default: 1 in a library built for GPUs (MPICH's CVAR descriptions (MPI_T), src/mpid/ch4/shm/ipc/gpu/gpu_post.c)
 export MPIR_CVAR_ENABLE_GPU=1
 # no message is long enough for CUDA IPC
@@ -22,12 +22,12 @@ export MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD=2147483647
 # keeps memory registered with the network card between messages
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=try
-# libfabric keeps memory registered, and learns of its release by hooks
+# libfabric keeps memory registered, and detects its release by hooks
 # default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks
 
 # mpi-opt: CUDA IPC and the registration cache
-# the library asks of each buffer whether it lies on a GPU
+# the library checks whether a buffer is on a GPU
 # default: 1 in a library built for GPUs (MPICH's CVAR descriptions (MPI_T), src/mpid/ch4/shm/ipc/gpu/gpu_post.c)
 export MPIR_CVAR_ENABLE_GPU=1
 # messages from this many bytes on go from GPU to GPU by CUDA IPC
@@ -36,6 +36,6 @@ export MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD=1048576
 # keeps memory registered with the network card between messages
 # default: try (UCX's ucx_info -cf)
 export UCX_RCACHE_ENABLE=try
-# libfabric keeps memory registered, and learns of its release by hooks
+# libfabric keeps memory registered, and detects its release by hooks
 # default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks

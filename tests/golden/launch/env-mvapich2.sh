@@ -1,12 +1,12 @@
-# mpi: neither CUDA IPC nor the registration cache: what PyTorch's usual advice leads to
-# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
+# mpi: neither CUDA IPC nor the registration cache: the result of PyTorch's usual advice
+# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need separate cores
 # default: 1: each rank is bound to a core (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_ENABLE_AFFINITY=0
-# memory comes from several threads, for which its allocator is then faster
+# memory is allocated by several threads, for which this allocator is faster
 # default: 0 (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_USE_ALIGNED_ALLOC=1
-# the variable before this one is what that advises
-# default: 1: each job prints that threads were asked for (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+# that message advises the variable above
+# default: 1: each job prints that threads were requested (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_USE_THREAD_WARNING=0
 # MPI calls take GPU buffers
 # default: 0: no GPU buffers, and none of the other CUDA variables counts (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
@@ -19,14 +19,14 @@ export MV2_CUDA_IPC=0
 export MV2_USE_LAZY_MEM_UNREGISTER=0
 
 # mpi-reg: the registration cache, without CUDA IPC
-# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
+# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need separate cores
 # default: 1: each rank is bound to a core (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_ENABLE_AFFINITY=0
-# memory comes from several threads, for which its allocator is then faster
+# memory is allocated by several threads, for which this allocator is faster
 # default: 0 (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_USE_ALIGNED_ALLOC=1
-# the variable before this one is what that advises
-# default: 1: each job prints that threads were asked for (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+# that message advises the variable above
+# default: 1: each job prints that threads were requested (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_USE_THREAD_WARNING=0
 # MPI calls take GPU buffers
 # default: 0: no GPU buffers, and none of the other CUDA variables counts (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
@@ -39,14 +39,14 @@ export MV2_CUDA_IPC=0
 export MV2_USE_LAZY_MEM_UNREGISTER=1
 
 # mpi-opt: CUDA IPC and the registration cache
-# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
+# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need separate cores
 # default: 1: each rank is bound to a core (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_ENABLE_AFFINITY=0
-# memory comes from several threads, for which its allocator is then faster
+# memory is allocated by several threads, for which this allocator is faster
 # default: 0 (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_USE_ALIGNED_ALLOC=1
-# the variable before this one is what that advises
-# default: 1: each job prints that threads were asked for (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
+# that message advises the variable above
+# default: 1: each job prints that threads were requested (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)
 export MV2_USE_THREAD_WARNING=0
 # MPI calls take GPU buffers
 # default: 0: no GPU buffers, and none of the other CUDA variables counts (MVAPICH2 2.3.7 user guide, MVAPICH2 parameters)

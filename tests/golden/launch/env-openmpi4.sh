@@ -1,8 +1,8 @@
-# mpi: neither CUDA IPC nor the registration cache: what PyTorch's usual advice leads to
+# mpi: neither CUDA IPC nor the registration cache: the result of PyTorch's usual advice
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
 # default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
 export OMPI_MCA_mpi_yield_when_idle=1
-# longer messages over TCP wait until both processes have looked, which costs a tenth of the link
+# longer messages over TCP wait for both processes, which costs a tenth of the bandwidth
 # default: 65536 (ompi_info --param btl tcp --level 9; python -m benchmarks.compression)
 export OMPI_MCA_btl_tcp_eager_limit=524288
 # GPUs of a node exchange through the host (pml ob1, as under horovodrun)
@@ -11,7 +11,7 @@ export OMPI_MCA_btl_smcuda_use_cuda_ipc=0
 # registers memory again for each large message (pml ob1)
 # default: -1: on where a transport asks for it (ompi_info --param mpi all --level 9; Open MPI FAQ, tuning with leave_pinned)
 export OMPI_MCA_mpi_leave_pinned=0
-# UCX does without CUDA IPC: GPUs of a node exchange through the host
+# UCX does not use CUDA IPC: GPUs of a node exchange through the host
 # default: all (UCX's ucx_info -cf)
 export UCX_TLS='^cuda_ipc'
 # registers memory again for each large message
@@ -22,7 +22,7 @@ export UCX_RCACHE_ENABLE=n
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
 # default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
 export OMPI_MCA_mpi_yield_when_idle=1
-# longer messages over TCP wait until both processes have looked, which costs a tenth of the link
+# longer messages over TCP wait for both processes, which costs a tenth of the bandwidth
 # default: 65536 (ompi_info --param btl tcp --level 9; python -m benchmarks.compression)
 export OMPI_MCA_btl_tcp_eager_limit=524288
 # GPUs of a node exchange through the host (pml ob1, as under horovodrun)
@@ -31,7 +31,7 @@ export OMPI_MCA_btl_smcuda_use_cuda_ipc=0
 # keeps memory registered with the network card between messages (pml ob1)
 # default: -1: on where a transport asks for it (ompi_info --param mpi all --level 9; Open MPI FAQ, tuning with leave_pinned)
 export OMPI_MCA_mpi_leave_pinned=1
-# UCX does without CUDA IPC: GPUs of a node exchange through the host
+# UCX does not use CUDA IPC: GPUs of a node exchange through the host
 # default: all (UCX's ucx_info -cf)
 export UCX_TLS='^cuda_ipc'
 # keeps memory registered with the network card between messages
@@ -42,7 +42,7 @@ export UCX_RCACHE_ENABLE=try
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
 # default: 0, but 1 where mpirun knows of more ranks than slots (ompi_info --param mpi all --level 9)
 export OMPI_MCA_mpi_yield_when_idle=1
-# longer messages over TCP wait until both processes have looked, which costs a tenth of the link
+# longer messages over TCP wait for both processes, which costs a tenth of the bandwidth
 # default: 65536 (ompi_info --param btl tcp --level 9; python -m benchmarks.compression)
 export OMPI_MCA_btl_tcp_eager_limit=524288
 # GPUs of a node copy from each other's memory (pml ob1, as under horovodrun)
@@ -60,9 +60,9 @@ export UCX_RCACHE_ENABLE=try
 # opens each IPC handle once: Horovod's fusion buffer keeps its address
 # default: y (UCX's ucx_info -cf)
 export UCX_CUDA_IPC_CACHE=y
-# coll/cuda (priority 78) would stage an allreduce of GPU buffers in the host, where no CUDA IPC helps: UCC reduces on the GPUs, where it is built in
+# coll/cuda (priority 78) would stage an allreduce of GPU buffers in the host, where CUDA IPC does not help: UCC reduces on the GPUs, if it is built in
 # default: 0 (ompi_info --param coll ucc --level 9; ompi/mca/coll/cuda, priority 78)
 export OMPI_MCA_coll_ucc_enable=1
-# above coll/cuda's 78, or UCC would never be asked
+# above coll/cuda's 78, else UCC is never used
 # default: below coll/cuda's (ompi_info --param coll ucc --level 9; ompi/mca/coll/cuda, priority 78)
 export OMPI_MCA_coll_ucc_priority=100

@@ -1,5 +1,5 @@
 # Intel MPI 2021.11, started by srun
-# a rank of a training framework has threads of its own to spread
+# a rank of a training framework has threads to spread
 # default: 1: each rank is bound to its share of the cores (Intel MPI Library developer reference for Linux, process pinning)
 export I_MPI_PIN=0
 # a thread that waits in MPI, such as Horovod's, leaves its core to one that computes
@@ -12,9 +12,9 @@ export I_MPI_OFFLOAD=1
 # default: auto (Intel MPI Library developer reference for Linux, GPU support)
 export I_MPI_OFFLOAD_MODE=cuda
 # GPUs of a node copy from each other's memory
-# default: not documented where we could read it (seen in sites' job scripts only; not run)
+# default: undocumented (found in sites' job scripts only; not run)
 export I_MPI_OFFLOAD_IPC=1
-# libfabric keeps memory registered, and learns of its release by hooks
+# libfabric keeps memory registered, and detects its release by hooks
 # default: memhooks (libfabric's fi_mr(3))
 export FI_MR_CACHE_MONITOR=memhooks
 srun --mpi=pmi2 --ntasks=8 --nodes=2 --ntasks-per-node=4 --nodelist=node1,node2 --overlap --cpu-bind=none --kill-on-bad-exit=1 --quit-on-interrupt --export=ALL python train.py

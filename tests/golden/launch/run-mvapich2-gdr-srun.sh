@@ -1,13 +1,13 @@
 # MVAPICH2-GDR 2.3, started by srun
 # note: MVAPICH2-GDR has never been run by hvd_ext's tests; its settings are from its guides
-# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need cores of their own
+# Horovod asks for MPI_THREAD_MULTIPLE, and its threads need separate cores
 # default: 1: each rank is bound to a core (MVAPICH2-GDR 2.3.7 user guide)
 export MV2_ENABLE_AFFINITY=0
-# memory comes from several threads, for which its allocator is then faster
+# memory is allocated by several threads, for which this allocator is faster
 # default: 0 (MVAPICH2-GDR 2.3.7 user guide)
 export MV2_USE_ALIGNED_ALLOC=1
-# the variable before this one is what that advises
-# default: 1: each job prints that threads were asked for (MVAPICH2-GDR 2.3.7 user guide)
+# that message advises the variable above
+# default: 1: each job prints that threads were requested (MVAPICH2-GDR 2.3.7 user guide)
 export MV2_USE_THREAD_WARNING=0
 # MPI calls take GPU buffers
 # default: 0: no GPU buffers, and none of the other CUDA variables counts (MVAPICH2-GDR 2.3.7 user guide)

@@ -40,7 +40,7 @@ def test_all_arms_train_and_those_that_exchange_learn_alike(tmp_path: Path) -> N
     wrong = repr(float(loss) * (1 + 2**-23))
     logs["hvd_ext"].write_text(logs["horovod_by_hand"].read_text().replace(loss, wrong))
     with pytest.raises(
-        BenchmarkError, match="the losses of hvd_ext differ from those of Horovod by hand"
+        BenchmarkError, match="the losses of hvd_ext differ from those of Horovod, tuned"
     ):
         demo.check_losses()
 

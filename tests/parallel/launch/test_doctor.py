@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_ext.memory import chosen_names
+from hvd_ext.freed_memory import chosen_names
 from hvd_launch import machine
 from hvd_launch.backends.libraries import LIBRARIES as KNOWN
 from hvd_launch.doctor.rules_node import CACHE_LINE
@@ -36,7 +36,7 @@ def doctor(python: Path, mpirun: Path, *arguments: str, **extra: str) -> tuple[i
     assert told["ok"] == (not wrong)
     assert done.returncode == bool(wrong)
     for topic in wrong:
-        assert findings[topic]["cost"]
+        assert findings[topic]["impact"]
         assert findings[topic]["remedy"]
     return done.returncode, findings
 

@@ -118,7 +118,7 @@ def test_what_a_person_has_set_is_kept(library: Path) -> None:
     name = others.get(library.parent.name, "UCX_RCACHE_ENABLE")
     done = run(library, *job, **{name: "n\nid"})
     assert f"export {name}" not in done.stdout
-    assert f'# {name} is yours: "n\\nid"' in done.stdout
+    assert f'# {name} is kept: "n\\nid"' in done.stdout
 
 
 @pytest.mark.needs("no PATH")

@@ -13,6 +13,7 @@ import torch
 
 import hvd_ext.torch as hvd
 from hvd_ext import listen
+from hvd_ext.errors import UsageError
 from hvd_ext.torch import optimizer
 from hvd_ext.torch.job import background
 
@@ -199,5 +200,33 @@ def test_every_public_name_is_there():
     import horovod.torch
 
     names = {name for name in dir(horovod.torch) if not name.startswith("_")}
-    assert names - set(dir(hvd)) == set()
+    assert {name for name in names if not hasattr(hvd, name)} == set()
     assert hvd.DistributedOptimizer is not horovod.torch.DistributedOptimizer
+
+
+def test_horovods_own_broadcast_makes_state_by_a_step_without_an_exchange():
+    """On ranks that have none: the others take no step meanwhile."""
+    from horovod.torch.functions import broadcast_optimizer_state
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    inner = torch.optim.Adam(model.parameters(), lr=0.1)
+    if hvd.rank() == 0:
+        model(torch.ones(1, 3)).sum().backward()
+        inner.step()
+        inner.zero_grad()
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    model(torch.full((1, 3), 1.0 + hvd.rank())).sum().backward()
+    optimizer.step()
+    steps = [state["step"].item() for state in optimizer.state.values()]
+    assert steps == [2.0, 2.0]
+    weights = hvd.allgather(model.weight.detach()[None])
+    assert torch.equal(weights, weights[:1].expand_as(weights))
+
+
+def test_an_optimizer_is_wrapped_once():
+    _, optimizer = model_and_optimizer()
+    with pytest.raises(UsageError, match="that it has wrapped: give it the plain one"):
+        hvd.DistributedOptimizer(optimizer)

@@ -68,7 +68,7 @@ def test_join_is_refused_on_every_rank(comm, hvd):
 def test_join_is_refused_where_others_take_a_step(comm, hvd, monkeypatch):
     """The rank that would join, and those that wait for it, get the same line."""
     # Ranks go on from here with different numbers of steps.
-    monkeypatch.setattr(lifecycle, "_begun", None)
+    monkeypatch.setattr(lifecycle._job, "begun", None)
     model, optimizer = train(True, 1)
     others = functools.partial(take_step, model, optimizer)
     with pytest.raises(UsageError) as refused:
@@ -88,6 +88,25 @@ def test_join_that_every_rank_is_refused_hinders_no_step(comm, hvd):
         if comm.rank == 1:
             time.sleep(0.6)  # longer than a rank waits before it looks
         take_step(model, optimizer)
+
+
+@pytest.mark.ranks(2)
+def test_join_is_served_once_all_ranks_have_dropped_their_sharded_optimizers(comm, hvd):
+    _, optimizer = train(True, 1)
+    kept = optimizer if comm.rank == 1 else None
+    del optimizer
+    for served in (False, True):
+        # Ranks find out together when the next one is made.
+        model, plain = train(False, 1)
+        if served:
+            for _ in range(comm.rank):
+                take_step(model, plain)
+            assert hvd.join() == 1
+        else:
+            with pytest.raises(UsageError, match=r"join\(\) with a sharded optimizer"):
+                hvd.join()
+        kept = None
+    assert kept is None
 
 
 @pytest.mark.ranks(2)

@@ -242,6 +242,6 @@ def test_a_used_output_folder_is_not_overwritten(runs: Runs, folder: Path) -> No
     done = runs["used"]
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "add --resume to go on with it" in line
+    assert "add --resume to resume it" in line
     assert [path.name for path in (folder / "used").iterdir()] == ["checkpoint.pt"]
     assert (folder / "used" / "checkpoint.pt").read_text() == "precious"

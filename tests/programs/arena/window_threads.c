@@ -9,7 +9,7 @@
 
 #include "window.c"
 
-enum { RANKS = 3, ROUNDS = 200, SHORT = 64, LONG = 5000, PLACE = 4096 };
+enum { RANKS = 3, ROUNDS = 200, SHORTEST = PAYLOAD / 4, SHORT = 64, LONG = 5000, PLACE = 4096 };
 
 static struct control control[RANKS];
 static struct control *controls[RANKS];
@@ -44,12 +44,19 @@ static void *rank(void *number)
         for (int r = 0; r < RANKS; r++) sum += (float)(r + round);
         /* Anywhere: short, in one shot; long, in pieces. */
         struct exchange x = {.offset = PLACE, .count = SHORT, .local = 1, .scale = 1};
-        struct call c = {&w, &x, (char *)buffer, ticket, 60};
+        struct call c = {&w, &x, (char *)buffer, ticket, 60, 0, 0};
         for (int i = 0; i < SHORT; i++) buffer[i] = mine;
         check(window_call(&c), buffer, SHORT, sum, "one shot");
+        /* So short that it lies beside its ticket, again and again. */
+        x.count = SHORTEST;
+        for (int again = 0; again < 4; again++) {
+            for (int i = 0; i < SHORTEST; i++) buffer[i] = mine;
+            check(window_call(&c), buffer, SHORTEST, sum, "beside the ticket");
+        }
         x.count = LONG;
+        c.piece = PLACE;
         for (int i = 0; i < LONG; i++) buffer[i] = mine;
-        check(window_call(&c), buffer, LONG, sum, "two shot");
+        check(window_call(&c), buffer, LONG, sum, "push");
         /* In the window: ready first, reduced later, as a bucket of gradients is. */
         float *own = (float *)(data[me] + 2 * PLACE);
         for (int i = 0; i < LONG; i++) own[i] = mine;

@@ -1,4 +1,4 @@
-"""Marks regions and steps in ways that are easy to get wrong; test_hvprof.py knows the counts."""
+"""Marks regions and steps in ways that are easy to get wrong; test_steps.py knows the counts."""
 
 from __future__ import annotations
 

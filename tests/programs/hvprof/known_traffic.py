@@ -1,4 +1,4 @@
-"""Communicates in every way that hvprof counts, by amounts that test_hvprof.py knows."""
+"""Communicates in every way that hvprof counts, by amounts that test_traffic.py knows."""
 
 from __future__ import annotations
 

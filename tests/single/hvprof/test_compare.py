@@ -187,7 +187,7 @@ def test_more_ranks_or_steps_are_said(tmp_path: Path) -> None:
     write_job(tmp_path / "a", 2)
     write_job(tmp_path / "b", 4, steps=640)
     text = _printed(["compare", str(tmp_path / "a"), str(tmp_path / "b")])
-    assert "did not move the same" in text
+    assert "moved different amounts of data" in text
     assert "different numbers of ranks" in text
 
 

@@ -11,7 +11,7 @@ import hvprof
 from hvprof.analysis.contention import StepParts, parts_by_rank
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
-from hvprof.recording.model import Region, Step
+from hvprof.model import Region, Step
 from tests.support.hvprof.made_recordings import write_job
 
 # Of each step of each rank: it computes for 200 ms, 80 of them without its core.
@@ -104,7 +104,7 @@ def test_hooks_are_communication_too(tmp_path: Path) -> None:
     directory = write(tmp_path / "a")
     # Blocks of four steps each, the first of which took long, and one that is not whole.
     blocks_s = (4.0, *[4 * 0.01] * 9, 0.02)
-    hooks = Region("handing over", "compute", 42, sum(blocks_s), 0.01, 1.0, (), 4, blocks_s)
+    hooks = Region("gradient hooks", "compute", 42, sum(blocks_s), 0.01, 1.0, (), 4, blocks_s)
     for rank in hvprof.load(directory).ranks:
         write_rank(directory, dataclasses.replace(rank, regions=(*rank.regions, hooks)))
     free = hvprof.Analysis(hvprof.load(directory)).free_speedup
@@ -143,7 +143,7 @@ def test_a_kernel_that_does_not_count_is_said(
     main(["report", str(run), "--html", str(tmp_path / "a.html")])
     assert "does not count" in (tmp_path / "a.html").read_text()
     main(["report", str(run)])
-    assert "what it slows down is not known here" in capsys.readouterr().out
+    assert "its CPU contention is unknown here" in capsys.readouterr().out
 
 
 def test_the_verdict_and_the_advice_follow(
@@ -160,20 +160,20 @@ def test_the_verdict_and_the_advice_follow(
     text = capsys.readouterr().out
     assert "slowed by communication 80.00" in text
     assert "a step: 130.00 ms on a core, 5 preemptions, 300 page faults" in text
-    assert "2.07 x if communication were free (2.07 to 2.07)" in text
+    assert "2.07 x with zero-cost communication (2.07 to 2.07)" in text
     (advice,) = [
         one
         for one in hvprof.Analysis(hvprof.load(run)).advice
-        if one.knob.startswith("OMPI_MCA_mpi_yield_when_idle=1")
+        if one.setting.startswith("OMPI_MCA_mpi_yield_when_idle=1")
     ]
     assert advice.most_percent == pytest.approx(100 * 0.08 / 0.31)
     assert "Horovod's thread takes 0.6 of the 2 cores" in advice.evidence
     assert "OMPI_MCA_mpi_yield_when_idle=1 horovodrun" in advice.command
     for rank in hvprof.load(run).ranks:
         write_rank(run, dataclasses.replace(rank, yields=True))
-    knobs = [one.knob for one in hvprof.Analysis(hvprof.load(run)).advice]
-    assert not any(knob.startswith("OMPI") for knob in knobs)
-    assert any("OMP_NUM_THREADS" in knob for knob in knobs)
+    named = [one.setting for one in hvprof.Analysis(hvprof.load(run)).advice]
+    assert not any(setting.startswith("OMPI") for setting in named)
+    assert any("OMP_NUM_THREADS" in setting for setting in named)
 
 
 def test_two_sides_are_compared_where_both_have_it(

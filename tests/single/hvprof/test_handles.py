@@ -10,7 +10,7 @@ from rich.console import Console
 
 import hvprof
 from hvprof.analysis.analysis import Analysis
-from hvprof.recording.model import RankRecording, Recording, Region, RegistrationCache
+from hvprof.model import RankRecording, Recording, Region, RegistrationCache
 from hvprof.reporters import terminal
 from hvprof.reporters.header import registration
 from tests.support.hvprof.made_recordings import write_job

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 import hvprof
-from hvprof.analysis.layers import LAYERS_VERSION
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
+from hvprof.layers.table import LAYERS_VERSION
 from testbed.browser import Page, browser, find
 from tests.support.hvprof.made_recordings import write_job
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.errors import UsageError
-from hvprof.analysis.layer_timing import parse_shape, time_layers
-from hvprof.analysis.layers import Layer, LayerTable, load_layers
 from hvprof.cli import main
+from hvprof.layers.table import Layer, LayerTable, load_layers
+from hvprof.layers.timing import parse_shape, time_layers
 
 pytest.importorskip("torch")
 RESNET = ["resnet.model:resnet50", "classes=10"]

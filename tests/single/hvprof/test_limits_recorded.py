@@ -15,7 +15,7 @@ from hvprof.analysis.contention import StepParts
 from hvprof.analysis.limits.limits import Question, limits_of_recording
 from hvprof.analysis.limits.waiting import jitter_of
 from hvprof.cli import main
-from hvprof.recording.model import RankRecording, Recording, Step
+from hvprof.model import RankRecording, Recording, Step
 from tests.support.hvprof.limits_command import layer, limits, write_layers
 from tests.support.hvprof.made_recordings import MESSAGES, write_job
 

@@ -233,7 +233,7 @@ def test_what_cannot_be_projected_is_one_line(tmp_path: Path) -> None:
         ([str(tmp_path), "--csv", str(path)], "either recordings or --csv"),
         (["--csv", str(path), "--to", "65"], "more than 16 times the 4 .* measure 8 or more"),
         (["--csv", str(tmp_path / "absent.csv")], "cannot read"),
-        (["--csv", str(tmp_path / "binary.csv")], "not a csv file"),
+        (["--csv", str(tmp_path / "binary.csv")], "not a CSV file"),
         ([str(tmp_path / "absent")], "is not a folder"),
     ):
         with pytest.raises(UsageError, match=said) as raised:

@@ -23,7 +23,7 @@ from hvprof.format.key import Key, encode
 from hvprof.format.layout import CELL, EVENT, FIXED, VERSION
 from hvprof.format.trace import load_trace
 from hvprof.format.writer import write_rank
-from hvprof.recording.model import (
+from hvprof.model import (
     Cell,
     ClockOffset,
     Communicator,

@@ -16,7 +16,7 @@ from hvprof.format.key import Key, encode
 from hvprof.format.layout import EVENT, VERSION
 from hvprof.format.trace import load_trace
 from hvprof.format.writer import write_rank
-from hvprof.recording.model import Cell, ClockOffset, Communicator, RankRecording
+from hvprof.model import Cell, ClockOffset, Communicator, RankRecording
 
 MS = 1_000_000
 OPERATIONS = ("allreduce", "bcast", "isend", "iallreduce")

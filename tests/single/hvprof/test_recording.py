@@ -23,7 +23,7 @@ from hvprof.cli import main
 from hvprof.format.bins import bin_edges
 from hvprof.format.layout import CELL, FIXED
 from hvprof.format.writer import encode_rank
-from hvprof.recording.model import Cell, RankRecording
+from hvprof.model import Cell, RankRecording
 from hvprof.reporters import terminal
 from hvprof.reporters.comparison import render
 from hvprof.reporters.json_csv import as_json
@@ -193,9 +193,11 @@ def test_comparison_has_the_improvement_of_each_row(tmp_path: Path) -> None:
     assert improvements["64-128 MB"] is None
     assert compared.total.improvement_percent == pytest.approx(100 * (1 - 140 / 240), abs=0.1)
     assert compared.same_bytes
-    assert "did not move the same" not in shown(compared)
+    assert "moved different amounts of data" not in shown(compared)
     half = write(tmp_path / "half", [[cell("allreduce", 2048, 50, 20)]])
-    assert "did not move the same" in shown(hvprof.compare(hvprof.load(default), hvprof.load(half)))
+    assert "moved different amounts of data" in shown(
+        hvprof.compare(hvprof.load(default), hvprof.load(half))
+    )
     # Half the steps at the same speed are no improvement.
     fewer = write(tmp_path / "fewer", [[cell("allreduce", 2048, 100, 40)]])
     same_speed = hvprof.compare(hvprof.load(fewer), hvprof.load(half))

@@ -22,8 +22,8 @@ from hvprof.analysis.wait_split import split
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
 from hvprof.reporters.json_csv import as_json
-from hvprof.reporters.sections.base import scaled_seconds
 from hvprof.reporters.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
+from hvprof.reporters.text import scaled_seconds
 from tests.support.hvprof.made_recordings import write_job
 from tests.support.launch.launching import ROOT, rank_environment
 
@@ -56,7 +56,7 @@ def test_the_forms_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert "registration cache: 93.0 % of 4000" in text
     assert re.search(r"(39|40|41) % of the communication is hidden", text)
-    assert "What to try next" in text
+    assert "Settings to try next" in text
 
 
 def test_a_formula_stays_text_in_a_spreadsheet(
@@ -71,13 +71,13 @@ def test_advice_is_bounded_and_can_be_typed(tmp_path: Path) -> None:
     recording = hvprof.load(write_job(tmp_path / "run", 8, late_rank=3))
     found = Analysis(recording).advice
     titles = [advice.title for advice in found]
-    assert any(title.startswith("See what keeps rank 3 on node000") for title in titles)
+    assert any(title.startswith("Find what delays rank 3 on node000") for title in titles)
     assert any("Hide communication" in title for title in titles)
     steps = recording.all_steps
     assert steps is not None
     for advice in found:
         assert advice.evidence
-        assert advice.knob
+        assert advice.setting
         assert advice.most_s is None or 0 < advice.most_s <= steps.exposed_s * 1.001
         for line in advice.command.splitlines():
             assert line.split()[0] in ("hvprof", "horovodrun")
@@ -303,12 +303,12 @@ def test_bytes_between_hosts_and_the_advice_to_compress(
     assert found.between_hosts is not None
     assert found.between_hosts.tensor_bytes == 2 * reduced  # of two hosts
     assert found.between_hosts.ratio == pytest.approx(sent, rel=1e-3)
-    advice = [one for one in found.advice if "HVD_EXT_COMPRESSION" in one.knob]
+    advice = [one for one in found.advice if "HVD_EXT_COMPRESSION" in one.setting]
     assert bool(advice) is asked
     main(["report", str(run), "--html", str(tmp_path / "a.html")])
     main(["report", str(run)])
     for text in (capsys.readouterr().out, (tmp_path / "a.html").read_text()):
-        assert f"as they are ({sent:.2f} x)" in text
+        assert f"({sent:.2f} x)" in text
 
 
 def test_one_host_sends_nothing_between_hosts(tmp_path: Path) -> None:

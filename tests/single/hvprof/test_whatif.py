@@ -301,8 +301,8 @@ def test_shared_memory_has_no_algorithm_of_messages() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "nothing asked: give --bandwidth"),
-        (["--no-exchange", "--bandwidth", "2x"], "--no-exchange leaves no exchange to change"),
+        ([], "no change requested: give --bandwidth"),
+        (["--no-exchange", "--bandwidth", "2x"], "--no-exchange excludes other changes"),
         (["--latency", "fast"], "--latency 'fast': use a factor such as 0.1x"),
         (["--bandwidth", "2x"], "has no trace: record one with hvprof record --trace"),
     ],

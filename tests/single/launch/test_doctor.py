@@ -66,7 +66,11 @@ def env(seen: Snapshot, **variables: str) -> Snapshot:
 
 
 EXPANDABLE = "backend:native,expandable_segments:True"
+BUILDS = {"torch": "2.14.1+cu130", "horovod_for": "2.13.0+cpu", "build": "pip install horovod"}
+MADE = {"checkout": "/my work/hvd_ext", "replaced": {"mpi4py": ["4.1.2", "4.0.3"]}}
 CASES = [
+    ("Horovod's torch", replace(SOUND, builds=BUILDS), "built for torch 2.13.0+cpu"),
+    ("environment", replace(SOUND, builds=MADE), "mpi4py 4.1.2 -> 4.0.3"),
     ("MPI", replace(SOUND, mpirun={"error": "no mpirun on PATH"}), "no mpirun"),
     ("mpi4py", replace(SOUND, mpi4py={"error": "ModuleNotFoundError: mpi4py"}), "mpi4py"),
     (
@@ -112,7 +116,7 @@ CASES = [
 def test_what_is_wrong_is_found_and_explained(topic: str, seen: Snapshot, evidence: str) -> None:
     finding = wrong(seen)[topic]
     assert evidence in finding.evidence
-    assert finding.cost
+    assert finding.impact
     assert finding.remedy
 
 
@@ -139,13 +143,13 @@ def test_what_run_sets_is_told_to_those_who_start_jobs_otherwise() -> None:
     ((status, told),) = settings_of("intelmpi", I_MPI_PIN="0")
     assert (status, told) == (
         OK,
-        "hvd-launch run sets I_MPI_THREAD_YIELD=2; hvd-launch env says why",
+        "hvd-launch run sets I_MPI_THREAD_YIELD=2; hvd-launch env prints the reasons",
     )
     assert "MV2_ENABLE_AFFINITY=0" in settings_of("mvapich2")[0][1]
     found = settings_of("openmpi4", OMPI_MCA_mpi_yield_when_idle="0")
     ((status, told),) = (one for one in found if "yield" in one[1])
     assert status == NOTE
-    assert told.startswith("OMPI_MCA_mpi_yield_when_idle=0 is yours; hvd-launch run would set 1: ")
+    assert told.startswith("OMPI_MCA_mpi_yield_when_idle=0 is kept; hvd-launch run would set 1: ")
     assert settings_of("mpich") == []
 
 
@@ -166,7 +170,7 @@ def freed_memory(seen: Snapshot) -> tuple[str, str]:
 def test_what_keeping_freed_memory_brings_is_told() -> None:
     measured = (
         "filling 127 MiB in each step takes 41.0 ms of CPU time with 32512 page faults, "
-        "where freed memory is kept 12.4 ms with 0"
+        "with freed memory kept 12.4 ms with 0"
     )
     assert freed_memory(SOUND) == (OK, f"{measured}: hvd.init() and hvd-launch run keep it")
     chosen = replace(SOUND, left="MALLOC_ARENA_MAX=2 is set")
@@ -177,9 +181,7 @@ def test_what_keeping_freed_memory_brings_is_told() -> None:
     other = filling(90, 0.0131, "malloc is that of /lib/libjemalloc.so.2")
     status, evidence = freed_memory(replace(SOUND, filling={"given": other, "kept": other}))
     assert status == NOTE
-    assert evidence.endswith(
-        "90 page faults; malloc is that of /lib/libjemalloc.so.2, left as it is"
-    )
+    assert evidence.endswith("90 page faults; malloc is that of /lib/libjemalloc.so.2, unchanged")
     failed = {"given": {"error": "timed out"}, "kept": filling(0, 0.01)}
     assert freed_memory(replace(SOUND, filling=failed)) == (NOTE, "not measured: timed out")
 
@@ -220,3 +222,11 @@ def test_what_tools_print_is_read() -> None:
     )
     assert ucx_transports(devices) == ("tcp", "cma")
     assert ucx_transports("") is None
+
+
+def test_a_remedy_is_make_env_where_that_made_the_environment() -> None:
+    torch = wrong(replace(SOUND, builds=BUILDS))["Horovod's torch"]
+    assert torch.remedy == "pip install horovod"
+    made = wrong(replace(SOUND, builds={**BUILDS, **MADE}))
+    assert made["Horovod's torch"].remedy == "make -C '/my work/hvd_ext' env"
+    assert made["environment"].remedy == "make -C '/my work/hvd_ext' env"

@@ -145,7 +145,7 @@ def test_without_smpirun_a_line_says_how_to_get_it(tmp_path: Path) -> None:
     done = tune(tmp_path / "tuning", *words, path="/nowhere")
     assert done.returncode == 1
     assert done.stderr.strip() == (
-        "hvd-launch: error: smpirun: command not found: simulating needs SimGrid's SMPI, such as "
+        "hvd-launch: error: smpirun: command not found: a simulation needs SimGrid's SMPI, in "
         "Debian's and Ubuntu's package libsimgrid-dev"
     )
     assert not (tmp_path / "tuning").exists()
@@ -165,7 +165,7 @@ def test_without_smpirun_a_line_says_how_to_get_it(tmp_path: Path) -> None:
         ("--simulate star.json --nodes 4,x", "'x'"),
         ("--simulate star.json --ranks-per-node 0", ">= 1"),
         ("--simulate star.json --library lam", "SMPI has the choices of openmpi4"),
-        ("--simulate star.json --calibrate", "first the one, then the other"),
+        ("--simulate star.json --calibrate", "exclude each other: calibrate first"),
         ("", "-np is missing"),
     ],
 )

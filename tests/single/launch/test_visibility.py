@@ -256,8 +256,8 @@ def test_a_script_that_sets_its_device_as_horovod_says(
     assert devices == lines
     assert site.startswith("own")
     assert str(tmp_path) in site
-    told = "taken for the rank's own GPU, which is cuda:0 here" in done.stderr
-    assert told == (strategy != "all")
+    reported = "selects the rank's own GPU, which is cuda:0 here" in done.stderr
+    assert reported == (strategy != "all")
 
 
 def test_the_real_torch_is_wrapped_too() -> None:

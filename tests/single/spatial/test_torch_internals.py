@@ -94,6 +94,19 @@ def test_a_mode_sees_operations_and_their_overloads() -> None:
     assert torch.ops.aten.mm in seen
 
 
+def test_a_parameter_becomes_one_of_another_class_in_place() -> None:
+    class Own(nn.Parameter):
+        own = True
+
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    internals.become(module.weight, Own)
+    assert isinstance(module.weight, Own)
+    assert isinstance(optimizer.param_groups[0]["params"][0], Own)
+    module(torch.ones(1, 2)).sum().backward()
+    assert torch.equal(module.weight.grad, torch.ones(2, 2))
+
+
 @pytest.mark.parametrize("kind", ["full_backward_hook", "full_backward_pre_hook"])
 def test_backward_hooks_of_a_module_are_seen(kind: str) -> None:
     module = nn.Linear(2, 2)

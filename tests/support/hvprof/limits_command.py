@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hvprof.analysis.layers import LAYERS_VERSION
 from hvprof.cli import main
+from hvprof.layers.table import LAYERS_VERSION
 
 
 def layer(name: str, times_s: list[float], message_bytes: int, ready_s: float) -> dict[str, Any]:

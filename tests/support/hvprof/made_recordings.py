@@ -9,7 +9,7 @@ import numpy as np
 
 from hvprof.format.bins import bin_edges, bin_index, bucket_index
 from hvprof.format.writer import write_rank
-from hvprof.recording.model import Cell, RankRecording, Region, RegistrationCache, Step
+from hvprof.model import Cell, RankRecording, Region, RegistrationCache, Step
 
 # Bytes of a message and calls of it in a step: ResNet-50's gradients, as Horovod fuses them.
 MESSAGES = ((4096, 2), (65_536, 1), (700_000, 3), (8_388_608, 2), (25_165_824, 1), (50_000_000, 1))

@@ -1,6 +1,6 @@
 """Lets torch.cuda.set_device(hvd.local_rank()) reach the rank's own GPU, whatever its ordinal.
 
-Horovod's documentation tells scripts to make this call. Where a rank's own GPU is device 0
+Horovod's documentation asks scripts for this call. Where a rank's own GPU is device 0
 of those it sees, the call would fail or take a peer's. `hvd-launch exec` puts this folder on
 PYTHONPATH, so that Python imports this file at its start; the file steps aside for the
 sitecustomize that it hides.
@@ -24,7 +24,7 @@ def own_device(wanted: object, local_rank: int, own: int, count: int) -> object:
     Args:
         wanted: what the script asked for: an ordinal, "cuda:1", or a torch.device.
         local_rank: of this rank.
-        own: ordinal of its own GPU among those it sees.
+        own: ordinal of its GPU among those it sees.
         count: how many it sees; where ranks share GPUs, scripts ask for local_rank % count.
     """
     if isinstance(wanted, str):
@@ -45,7 +45,7 @@ def wrap(cuda: ModuleType, local_rank: int, own: int, strategy: str) -> None:
         if mine is not device and not said:
             said.append(True)
             print(
-                f"hvd-launch: torch.cuda.set_device({device}) is taken for the rank's own GPU, "
+                f"hvd-launch: torch.cuda.set_device({device}) selects the rank's own GPU, "
                 f"which is cuda:{own} here (visibility {strategy}); write "
                 f'device="cuda", not "cuda:{device}", elsewhere',
                 file=sys.stderr,
@@ -61,7 +61,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Wraps set_device as soon as torch.cuda has been imported."""
 
     def __init__(self, local_rank: int, own: int, strategy: str) -> None:
-        self._told = (local_rank, own, strategy)
+        self._given = (local_rank, own, strategy)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Find torch.cuda as Python would, with a loader that wraps it afterwards."""
@@ -70,21 +70,21 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            loader, told = spec.loader, self._told
+            loader, given = spec.loader, self._given
             execute = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                wrap(module, *told)
+                wrap(module, *given)
 
             loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
 def _start() -> None:
-    told = os.environ.get(_VARIABLE, "").split(":")
-    if len(told) == 3 and told[0].isdecimal() and told[1].isdecimal():
-        sys.meta_path.insert(0, _Finder(int(told[0]), int(told[1]), told[2]))
+    given = os.environ.get(_VARIABLE, "").split(":")
+    if len(given) == 3 and given[0].isdecimal() and given[1].isdecimal():
+        sys.meta_path.insert(0, _Finder(int(given[0]), int(given[1]), given[2]))
 
 
 def _step_aside() -> None:

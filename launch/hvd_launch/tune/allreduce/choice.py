@@ -12,13 +12,13 @@ from hvd_launch.backends.tuning import DEFAULT, Candidates
 
 # us by candidate, then by message_bytes, then by round.
 Times = Mapping[str, Mapping[int, Mapping[int, float]]]
-# What takes so many times as long as the best is measured once.
+# A candidate that takes so many times as long as the best is measured once.
 HOPELESS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to try against the library as it is.
+    """A choice to compare with the library's default.
 
     Attributes:
         choices: (least message_bytes, candidate), ascending from 0.
@@ -77,7 +77,7 @@ def hopeless(times: Times, name: str, message_bytes: int) -> bool:
 
 
 def _by_size(times: Times, candidates: Candidates, sizes: list[int]) -> dict[int, str]:
-    """For each size the fastest of those that beat the base there and beside it.
+    """For each size the fastest of those that beat the base there and at the next sizes.
 
     Without a base, where none beat the library's own choice, the fastest of all.
     """

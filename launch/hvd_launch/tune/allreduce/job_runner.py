@@ -20,7 +20,7 @@ from hvd_launch.tune.common.target import Target
 _FIRST_TIMEOUT_S = 600.0
 # A forced algorithm may be slow, or hang.
 _TIMEOUT_FACTOR, _TIMEOUT_LEAST_S = 10, 60.0
-# What ends a size's samples, in times of what the library takes as it is.
+# Limit of a size's samples, in times of the library's default.
 _IN_VAIN = 4.0
 
 
@@ -120,9 +120,9 @@ def _not_taken(
 ) -> str | None:
     """Which variable the library says it has at another value, if any."""
     facts = [entry for entry in entries if entry["kind"] == "facts"]
-    told: dict[str, int | str | None] = facts[0]["variables"] if facts else {}
+    values: dict[str, int | str | None] = facts[0]["variables"] if facts else {}
     for setting in settings:
-        value = told.get(library.control_variable(setting))
+        value = values.get(library.control_variable(setting))
         if not library.took(setting, value):
             return f"had {setting.name} at {value!r}, not at {setting.value!r}"
     return None

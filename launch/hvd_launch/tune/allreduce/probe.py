@@ -1,7 +1,7 @@
 """Does the library follow rules by message size? Some sizes get a slow algorithm, to see. Pure.
 
-What a library's documentation says of its rules need not be so, and MPI_T tells of a variable at
-most that it was read. So three kinds of jobs are run in turns: with the choices as they are, with
+A library may ignore its documented rules, and MPI_T reports at most that a variable was read. So
+three kinds of jobs are interleaved: with the choices as they are, with
 a slow algorithm forced at all sizes, and with rules that name it at some sizes. These have to take
 as long as where it is forced, and the others as long as with the choices.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hvd_launch.backends.tuning import DEFAULT, Candidates
 from hvd_launch.tune.allreduce.choice import Times
 
-# How many times as long the slow algorithm has to take, for a size to tell anything.
+# How many times as long the slow algorithm has to take, for a size to count.
 _TELLING = 1.5
 # Turns until the least times of all are believed.
 LEAST_ROUNDS, MOST_ROUNDS = 2, 6

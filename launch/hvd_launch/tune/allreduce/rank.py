@@ -1,6 +1,6 @@
 """One rank of a measuring job: times allreduce, and reports what the library says of itself.
 
-Rank 0 prints lines that begin with MARK and go on in JSON; `hvd-launch tune allreduce`
+Rank 0 prints lines of MARK and JSON; `hvd-launch tune allreduce`
 reads them. The one argument is a JSON object: see `Assignment`.
 """
 
@@ -31,7 +31,7 @@ MARK = "hvd-tune: "
 # starts do not count.
 _SAMPLE_S = 0.002
 _MOST_CALLS = 200
-# What is spent on a size, and how many samples it gets.
+# Time spent on a size, and its number of samples.
 _BUDGET_S = 0.08
 _LEAST_SAMPLES, _MOST_SAMPLES = 3, 9
 _TIMEOUT_S = 60.0
@@ -40,13 +40,13 @@ _PART = 2000
 
 @dataclass(frozen=True)
 class Assignment:
-    """What to measure.
+    """A measurement to make.
 
     Attributes:
         sizes: message_bytes of each allreduce (float32, sum, in place, as Horovod's).
         limits_us: for each size, the time of one call from which more calls are not worth it.
         read: control variables to ask the library for (MPI_T).
-        selection: tell the built-in choices of this library, in parts.
+        selection: report the built-in choices of this library, in parts.
         table: reduce with the algorithms of this hvd_ext table, not MPI_Allreduce.
     """
 
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     world = MPI.COMM_WORLD.Dup()
     facts = _facts(world, task)
     if world.rank == 0:
-        _tell({"kind": "facts", **facts})
+        _write({"kind": "facts", **facts})
         for part in _built_in_selection(task.selection):
-            _tell({"kind": "selection", "part": part})
+            _write({"kind": "selection", "part": part})
     planner = _planner(world, task.table)
     limits = task.limits_us or [float("inf")] * len(task.sizes)
     for message_bytes, limit_us in zip(task.sizes, limits, strict=True):
@@ -75,11 +75,11 @@ def main(arguments: Sequence[str]) -> int:
         times_s = _samples(world, planner(buffer), buffer, limit_us / 1e6)
         if world.rank == 0:
             us = [round(1e6 * time_s, 3) for time_s in times_s]
-            _tell({"kind": "time", "message_bytes": message_bytes, "us": us})
+            _write({"kind": "time", "message_bytes": message_bytes, "us": us})
     return 0
 
 
-def _tell(entry: dict[str, Any]) -> None:
+def _write(entry: dict[str, Any]) -> None:
     # One write: what other ranks print does not come in between.
     os.write(1, f"{MARK}{json.dumps(entry)}\n".encode())
 
@@ -134,7 +134,7 @@ def _library() -> str:
 
 
 def _control_variables(library: str, names: Sequence[str]) -> dict[str, int | str | None]:
-    """What the library itself has these control variables at; None for one it has not."""
+    """The library's values of these control variables; None for a missing one."""
     from mpi4py import MPI
 
     mpi = ctypes.CDLL(library)

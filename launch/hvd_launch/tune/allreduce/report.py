@@ -1,4 +1,4 @@
-"""What `tune allreduce` found, for a person and for a script."""
+"""Results of `tune allreduce`, for a person and for a script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hvd_launch.tune.allreduce.result import Result, Verdict
 def print_result(result: Result, folder: Path, console: Console) -> None:
     _print_times(result, console)
     for name, reason in result.dropped.items():
-        console.print(f"{name} was left out: it {reason}", markup=False, highlight=False)
+        console.print(f"{name} was skipped: it {reason}", markup=False, highlight=False)
     size = result.facts["size"]
     if result.native is None:
         console.print("No setting of the MPI library promised a gain: nothing was written.")
@@ -34,7 +34,7 @@ def print_result(result: Result, folder: Path, console: Console) -> None:
                 soft_wrap=True,
             )
         else:
-            console.print("No gain beyond doubt: nothing was written.")
+            console.print("No significant gain: nothing was written.")
     if result.table is not None:
         _print_verdict(result.table, "MPI_Allreduce with the same settings", console)
         if result.table.overall.gained:
@@ -45,7 +45,7 @@ def print_result(result: Result, folder: Path, console: Console) -> None:
                 soft_wrap=True,
             )
         else:
-            console.print("No gain of hvd_ext's algorithms beyond doubt: no table was written.")
+            console.print("No significant gain of hvd_ext's algorithms: no table was written.")
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _print_times(result: Result, console: Console) -> None:
 
 
 def _print_verdict(verdict: Verdict, against: str, console: Console) -> None:
-    table = Table(title=f"Run again in turns with {against}", title_justify="left")
+    table = Table(title=f"Interleaved runs with {against}", title_justify="left")
     for name in ("message", "takes", "times as fast (95 % interval)"):
         table.add_column(name, justify="left" if name == "takes" else "right")
     for size, found in verdict.by_size.items():

@@ -1,4 +1,4 @@
-"""What `tune allreduce` finds, and the settings that come of it."""
+"""Results of `tune allreduce`, and the settings that follow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvd_launch.tune.allreduce.choice import Proposal, Times
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a choice when it was measured against what it is to replace."""
+    """Result of a choice, measured against the one it would replace."""
 
     proposal: Proposal
     settings: tuple[Setting, ...]
@@ -25,7 +25,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Result:
-    """What was found; None where nothing promised a gain, and so nothing was tried."""
+    """Results; None where nothing promised a gain, and so nothing was tried."""
 
     facts: dict[str, Any]
     candidates: Candidates
@@ -36,7 +36,7 @@ class Result:
 
 
 def settings_text(verdict: Verdict, facts: dict[str, Any], size: int) -> str:
-    """What to source before a job: the variables, with their reasons."""
+    """Shell file to source before a job: the variables, with their reasons."""
     nodes = len(facts["ranks_per_node"])
     title = (
         f"measured for {size} ranks on {nodes} {'nodes' if nodes > 1 else 'node'}, "

@@ -30,27 +30,39 @@ _SELECTORS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of either."""
-    group = parser.add_argument_group("clusters that are not at hand (SimGrid simulates them)")
+    group = parser.add_argument_group("simulated clusters (with SimGrid)")
     group.add_argument(
         "--calibrate",
         nargs="?",
         type=Path,
         const=Path(),
         metavar="TABLE",
-        help="measure on the first 2 and 4 of -H what a simulation needs, or take it from a "
-        "table's rows of 2 and 4 nodes; writes platform.json",
+        help="measure the parameters of a simulation on the first 2 and 4 hosts of -H, or take "
+        "them "
+        "from a table's rows of 2 and 4 nodes; writes platform.json",
     )
     group.add_argument(
-        "--simulate", type=Path, metavar="PLATFORM", help="write rows of a table for --nodes"
+        "--simulate",
+        type=Path,
+        metavar="PLATFORM",
+        help="platform to simulate; writes rows of a table for --nodes",
     )
     group.add_argument(
-        "--nodes", type=_counts, default=(64, 512), metavar="N,...", help="sizes (64,512)"
+        "--nodes",
+        type=_counts,
+        default=(64, 512),
+        metavar="N,...",
+        help="numbers of nodes (default: 64,512)",
     )
     group.add_argument(
-        "--ranks-per-node", type=at_least(1), default=1, metavar="R", help="ranks on each node (1)"
+        "--ranks-per-node",
+        type=at_least(1),
+        default=1,
+        metavar="R",
+        help="ranks on each node (default: 1)",
     )
     group.add_argument(
-        "--library", metavar="NAME", help="the library to beat (default: the one found here)"
+        "--library", metavar="NAME", help="MPI library to compare with (default: detected)"
     )
     group.add_argument(
         "--dry-run", action="store_true", help="print the simulations and their time; run none"
@@ -70,7 +82,7 @@ def run(options: argparse.Namespace, sizes: tuple[int, ...]) -> int:
         HvdExtError: a program is missing, or failed.
     """
     if options.calibrate is not None and options.simulate is not None:
-        raise UsageError("--calibrate and --simulate: first the one, then the other")
+        raise UsageError("--calibrate and --simulate exclude each other: calibrate first")
     return _calibrate(options) if options.calibrate is not None else _simulate(options, sizes)
 
 

@@ -1,4 +1,4 @@
-"""`tune allreduce --simulate`: rows of a table for clusters that are not at hand."""
+"""`tune allreduce --simulate`: rows of a table for simulated clusters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PHASE = "simulate"
 
 @dataclass(frozen=True)
 class Request:
-    """What to simulate.
+    """A request for simulations.
 
     Attributes:
         platform: the cluster.
@@ -39,7 +39,7 @@ class Request:
     library: str
 
     def subject(self) -> dict[str, Any]:
-        """What results must have in common to be put together."""
+        """Common properties of results that may be merged."""
         return {"what": "simulate", "platform": asdict(self.platform), "library": self.library}
 
 
@@ -69,7 +69,7 @@ class Plan:
 
 
 def make_plan(request: Request) -> Plan:
-    """What a request asks for.
+    """The plan of a request.
 
     Raises:
         UsageError: the platform cannot have so many nodes.

@@ -1,4 +1,4 @@
-"""What `tune allreduce --simulate` and `--calibrate` found, for a person and for a script."""
+"""Results of `tune allreduce --simulate` and `--calibrate`, for a person and for a script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hvd_launch.tune.allreduce.simulated import Plan
 
 
 def print_plan(planned: Plan, sizes: Sequence[int], console: Console) -> None:
-    """What would be simulated, and how long it takes."""
+    """The planned simulations, and their time."""
     table = Table(title="To simulate", title_justify="left")
     for name in ("nodes x ranks", "algorithms", "messages", "cases"):
         table.add_column(name, justify="left" if name == "algorithms" else "right")
@@ -56,7 +56,7 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
 
 
 def print_platform(found: Mapping[str, float], path: Path, console: Console) -> None:
-    """What a calibration found."""
+    """The result of a calibration."""
     table = Table(title="This cluster, as the simulator sees it", title_justify="left")
     for name in ("", "value"):
         table.add_column(name, justify="left" if not name else "right")
@@ -64,7 +64,7 @@ def print_platform(found: Mapping[str, float], path: Path, console: Console) -> 
         table.add_row(name, f"{value:.4g}")
     console.print(table)
     console.print(
-        f"Wrote {path}: edit its topology, and give it to tune allreduce --simulate",
+        f"Wrote {path}: edit its topology, and pass it to tune allreduce --simulate",
         markup=False,
         soft_wrap=True,
     )

@@ -1,8 +1,8 @@
 """`hvd-launch tune allreduce`: measure, choose, write down, and measure what was chosen.
 
-A job measures one candidate at all sizes. Candidates take turns, round by round, so that
-what disturbs one disturbs all. What was chosen is then run in turns with the library as it
-is, in jobs of their own; only that second measurement decides.
+A job measures one candidate at all sizes. Candidates are interleaved, round by round, so that
+a disturbance affects all. The choice is then interleaved with the library's default, in separate
+jobs; only that second measurement decides.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROBE = "probe"
 
 @dataclass(frozen=True)
 class Request:
-    """What to tune.
+    """A request to tune.
 
     Attributes:
         target: where jobs run.
@@ -61,7 +61,7 @@ class Request:
     with_table: bool
 
     def subject(self, library_name: str) -> dict[str, Any]:
-        """What measurements must have in common to be put together."""
+        """Common properties of measurements that may be merged."""
         return {
             "what": "allreduce",
             "library": library_name,
@@ -111,17 +111,17 @@ class Tuning:
         return Result(facts, found, times, native, table, dropped)
 
     def _facts(self) -> dict[str, Any]:
-        """What the library says of itself, and of where the ranks are."""
+        """The library's report of itself, and of the ranks' hosts."""
         self._jobs.run(
             "facts", Candidate(DEFAULT, ()), 0, (), {"selection": self._request.target.backend.name}
         )
         entries = self._journal.entries
-        told = [n for n, e in enumerate(entries) if (e["kind"], e["phase"]) == ("facts", "facts")]
+        starts = [n for n, e in enumerate(entries) if (e["kind"], e["phase"]) == ("facts", "facts")]
         failed = self._journal.find(kind="job", phase="facts", ok=False)
-        if not told:
+        if not starts:
             raise HvdExtError(f"no rank could measure: the job {failed[-1]['reason']}")
-        # A job that was interrupted may have told some parts before.
-        last = entries[told[-1] :]
+        # A job that was interrupted may have reported some parts before.
+        last = entries[starts[-1] :]
         facts = {name: last[0][name] for name in ("library", "size", "ranks_per_node")}
         text = "".join(entry["part"] for entry in last if entry["kind"] == "selection")
         facts["selection"] = json.loads(text) if text else None
@@ -146,7 +146,7 @@ class Tuning:
                 ]
                 reason = self._jobs.run("measure", candidate, number, sizes)
                 if reason is not None and candidate.name == DEFAULT:
-                    raise HvdExtError(f"the library as it is could not be measured: {reason}")
+                    raise HvdExtError(f"the library's default could not be measured: {reason}")
                 if reason is not None:
                     dropped[candidate.name] = reason
         return dropped
@@ -259,7 +259,7 @@ class Tuning:
         files: tuple[Path, ...],
         table: Path | None = None,
     ) -> Verdict:
-        """Run both sides in turns, each as often first, and compare."""
+        """Run both sides interleaved, order balanced, and compare."""
         for number in range(self._request.pairs):
             for side in sides if number % 2 == 0 else sides[::-1]:
                 read = {"table": str(table.resolve())} if table and side is sides[1] else {}

@@ -1,1 +1,1 @@
-"""What both kinds of tuning share: jobs, the journal, and how sure a gain is."""
+"""Jobs, journal and statistics that both kinds of tuning share."""

@@ -50,8 +50,8 @@ def run(
 ) -> Outcome:
     """Run `command` at every rank; `read` gets each line that the job prints.
 
-    The ranks have what `hvd-launch run` would set, and then `settings`. Whatever ends this
-    call, an exception in it included, ends the job.
+    The ranks have what `hvd-launch run` would set, and then `settings`. The job ends with
+    this call, also by an exception.
     """
     usual = job_settings(target.backend.library, os.environ).given
     settings = (*usual, *settings)

@@ -1,4 +1,4 @@
-"""Every raw measurement, a line of JSON each, as it comes: what a resumed run starts from."""
+"""Every raw measurement as a line of JSON, from which a resumed run starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvd_ext.errors import HvdExtError, UsageError
 Entry = dict[str, Any]
 _NUMBER = (int, float)
 _ATTEMPT, _MAYBE = ("candidate", "round", "attempt"), (str, int, NoneType)
-# What a resumed run relies on, by the kind of entry.
+# Keys that a resumed run relies on, by the kind of entry.
 _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "facts": {"phase": str, "library": str, "size": int, "ranks_per_node": list},
     "selection": {"part": str},

@@ -1,4 +1,4 @@
-"""What both kinds of tuning share: where jobs run, and where the results go."""
+"""The hosts of a tuning's jobs, and the folder of its results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvd_launch.settings import Setting
 
 @dataclass(frozen=True)
 class Target:
-    """What is tuned: an MPI library at so many ranks on these hosts."""
+    """The subject of a tuning: an MPI library with a number of ranks on these hosts."""
 
     backend: Backend
     size: int
@@ -42,23 +42,29 @@ class Target:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-np", type=int, metavar="N", help="number of ranks")
-    parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where to run them")
+    parser.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="hosts, and ranks on each (default: this machine)",
+    )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         default=Path("tuning"),
         metavar="DIR",
-        help="folder of the measurements and results, which all hosts see (tuning)",
+        help="folder for measurements and results, on storage that all hosts share "
+        "(default: tuning)",
     )
     parser.add_argument(
-        "--fresh", action="store_true", help="start over; older measurements are moved aside"
+        "--fresh", action="store_true", help="start over, and rename older measurements"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def target_of(options: argparse.Namespace) -> Target:
-    """What the options name.
+    """The target of the options.
 
     Raises:
         UsageError: a host is unknown, or has too few slots.
@@ -92,5 +98,5 @@ def check_unset(settings: Iterable[Setting]) -> None:
     for name in sorted({setting.name for setting in settings}):
         if name in os.environ:
             raise UsageError(
-                f"{name}={os.environ[name]!r} is set, which tune measures itself: unset {name}"
+                f"{name}={os.environ[name]!r} is set, but tune measures it: unset {name}"
             )

@@ -4,10 +4,10 @@ A step's time is modelled as
 
     t0 + t1 / f + t2 f + t3 c + t4 / c        f: fusion threshold in MiB, c: cycle time in ms
 
-t1 is the latency of as many messages as the threshold makes of the gradients; t2 what of
-the last message no computation hides; t3 the wait for the next cycle; t4 the background
+t1 is the latency of as many messages as the threshold makes of the gradients; t2 the part of
+the last message that no computation hides; t3 the wait for the next cycle; t4 the background
 thread's own work each cycle. All are at least 0. The model only proposes: what is kept was
-measured to be faster than Horovod's defaults, in turns with them.
+measured to be faster than Horovod's defaults, interleaved with them.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Point:
 
 DEFAULT = Point(128, 1)
 AUTOTUNE = Point(0, 0)
-# From which the model's five terms can be told apart.
+# Runs that suffice to separate the model's five terms.
 DESIGN = (DEFAULT, Point(16, 1), Point(128, 5), Point(16, 5), Point(4, 2), Point(64, 25))
 
 
 def propose(rates: Mapping[Point, float]) -> Point | None:
-    """What to try next: the design first, then where the model sees the shortest step.
+    """Settings to try next: the design first, then the model's shortest step.
 
     Returns:
         None once all has been tried.

@@ -23,7 +23,7 @@ DEFAULT_PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A throughput that a line tells; lines of one `shape` differ in their numbers only."""
+    """A throughput that a line reports; lines of one `shape` differ in their numbers only."""
 
     shape: str
     rate: float
@@ -64,7 +64,7 @@ class Reader:
 def throughput(readings: Sequence[Reading]) -> float | None:
     """One figure for a run: the median of the kind of line that shows it most often.
 
-    Of kinds that are as frequent the last counts, which is where programs sum up. The first
+    Among equally frequent kinds the last counts, which is where programs sum up. The first
     of several readings is left out: programs warm up.
     """
     if not readings:

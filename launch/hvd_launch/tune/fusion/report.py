@@ -1,4 +1,4 @@
-"""What `tune fusion` saw: a table, a picture, and JSON."""
+"""Results of `tune fusion`: a table, a picture, and JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def print_found(found: Found, console: Console) -> None:
     for point, rate in sorted(found.trials.items(), key=lambda item: -item[1]):
         table.add_row(point.name, f"{rate:.4g}", f"{1 / predict(model, point):.4g}")
     console.print(table)
-    table = Table(title="Run in turns", title_justify="left")
+    table = Table(title="Interleaved", title_justify="left")
     for name in ("settings", unit, "times as fast as the defaults (95 % interval)"):
         table.add_column(name, justify="left" if name == "settings" else "right")
     for point, rates in found.finals.items():
@@ -75,7 +75,7 @@ def draw(found: Found, path: Path) -> bool:
             continue
         spread = [[median - min(rates)], [max(rates) - median]]
         axes.errorbar(point.threshold_mib, median, spread, fmt="k_", capsize=6)
-    axes.plot([], [], "k_", label="run in turns: median, least and most")
+    axes.plot([], [], "k_", label="interleaved runs: median, minimum and maximum")
     axes.set_xscale("log", base=2)
     axes.set_xticks(THRESHOLDS_MIB, [str(mib) for mib in THRESHOLDS_MIB])
     axes.set_xlabel("HOROVOD_FUSION_THRESHOLD (MiB)")

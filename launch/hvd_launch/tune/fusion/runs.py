@@ -25,7 +25,7 @@ from hvd_launch.tune.fusion.rate import Reader, Reading, throughput
 
 @dataclass(frozen=True)
 class Search:
-    """What to tune.
+    """A request to tune.
 
     Attributes:
         target: where the command runs.
@@ -46,7 +46,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """What was seen.
+    """The measurements.
 
     Attributes:
         trials: throughput of each setting's first run.
@@ -82,7 +82,7 @@ class Runs:
         trials: dict[Point, float] = {}
         failed: dict[Point, float] = {}
         while len(trials) + len(failed) < self._search.trials:
-            # What failed counts as tried, and as hopelessly slow.
+            # A failed run counts as tried, and as hopelessly slow.
             point = propose(trials | failed)
             if point is None:
                 break
@@ -156,13 +156,13 @@ class Runs:
         return rate
 
     def _by_wall_time(self) -> bool:
-        """Whether the first run printed no throughput, so that all are judged by their time."""
+        """Whether the first run printed no throughput, so that all are compared by their time."""
         whole = [entry for entry in self._journal.find(kind="run") if entry["rate"] is not None]
         return bool(whole) and bool(whole[0]["by_wall_time"])
 
 
 def subject(search: Search) -> dict[str, Any]:
-    """What measurements must have in common to be put together."""
+    """Common properties of measurements that may be merged."""
     return {
         "what": "fusion",
         "library": search.target.library,

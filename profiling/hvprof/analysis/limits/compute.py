@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvprof.analysis.layers import LayerTable
+from hvprof.layers.table import LayerTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class BatchTime:
 
     @property
     def fixed_s(self) -> float:
-        """What does not shrink with the batch."""
+        """Time that does not shrink with the batch."""
         return self.times_s[0]
 
     def at(self, batch: float) -> float:
@@ -54,7 +54,7 @@ def batch_time(batches: Sequence[float], times_s: Sequence[float]) -> BatchTime:
     """The times of the batches that were timed, and of all others.
 
     Below the smallest they follow the line of the least squared relative error, to which a batch
-    counts the less the larger it is. Of one batch alone all of the time is taken to grow with it.
+    counts the less the larger it is. With one batch alone, all time is taken to grow with it.
 
     Args:
         batches: in ascending order, above 0.
@@ -114,6 +114,6 @@ def gradients_of(table: LayerTable) -> tuple[Gradient, ...]:
 
 
 def _sum(parts: Sequence[BatchTime]) -> BatchTime:
-    """Of layers that were timed at the same batches."""
+    """Compute of layers that were timed at the same batches."""
     of_batches = zip(*(part.times_s for part in parts), strict=True)
     return BatchTime(parts[0].batches, tuple(map(sum, of_batches)))

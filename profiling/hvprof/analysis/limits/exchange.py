@@ -1,9 +1,9 @@
 """The time of a step's exchange on more ranks, those of a node and nodes apart.
 
 No allreduce sends less than 2 (n-1)/n of its message (Patarasuk and Yuan, JPDC 69, 2009): a ring
-does that, and more ranks hardly cost it anything. What Horovod's stacks are seen to need grows with
-the levels of a tree, 2 ceil(lg n). The first is a limit that nothing passes, the second what is
-to be expected where the exchange is not better than most.
+does that, and more ranks hardly cost it anything. The time of Horovod's stacks was measured to grow
+with the levels of a tree, 2 ceil(lg n). The first is a hard limit, the second the expectation for
+a typical exchange.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def passes(algorithm: str, count: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What an exchange takes.
+    """Time of an exchange.
 
     Attributes:
         algorithm: "ring" or "tree": how it grows.

@@ -8,7 +8,6 @@ from math import isinf
 
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import StepParts
-from hvprof.analysis.layers import LayerTable
 from hvprof.analysis.limits.compute import Compute, batch_time, compute_of, gradients_of
 from hvprof.analysis.limits.exchange import ALGORITHMS, RING, as_recorded, over_link, passes
 from hvprof.analysis.limits.overlap import LayerOverlap, recorded_overlap
@@ -16,7 +15,8 @@ from hvprof.analysis.limits.step_time import StepModel, StepTime
 from hvprof.analysis.limits.stops import Stop, ruling, stops
 from hvprof.analysis.limits.waiting import jitter_of
 from hvprof.analysis.summary import Row
-from hvprof.recording.model import Recording
+from hvprof.layers.table import LayerTable
+from hvprof.model import Recording
 
 # Backward is two of the three matrix products that a layer needs.
 _BACKWARD = 2 / 3
@@ -26,7 +26,7 @@ _EXCHANGES = ("allreduce", "iallreduce", "reduce_scatter", "reduce_scatter_block
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked.
+    """The question.
 
     Attributes:
         link_gb_s: what a node's link carries, in 10^9 bytes/s; None: as it was recorded.
@@ -45,7 +45,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What one algorithm of the exchange allows.
+    """Scaling with one algorithm of the exchange.
 
     Attributes:
         stops: the four limits.
@@ -100,7 +100,7 @@ class Limits:
     efficiency: float
 
     def needed_gb_s(self, step: StepTime) -> float:
-        """What a link must carry for backward to hide a ring's exchange; 0 for one rank."""
+        """Bandwidth at which backward hides a ring's exchange, in 10^9 bytes/s; 0 for one rank."""
         sent_bytes = _passes(step.ranks, self.ranks_per_node) * self.message_bytes
         return sent_bytes / step.backward_s / 1e9 if step.backward_s else 0.0
 
@@ -112,7 +112,7 @@ def limits_of_layers(table: LayerTable, question: Question) -> Limits:
         UsageError: no link is given, or the layers have no gradients, or took no time.
     """
     if question.link_gb_s is None:
-        raise UsageError("no link: give --link GBIT, what a node's link carries, such as 100")
+        raise UsageError("no link: give --link GBIT, the bandwidth of a node's link, such as 100")
     gradients = gradients_of(table)
     message_bytes = sum(gradient.message_bytes for gradient in gradients)
     compute = compute_of(table)
@@ -152,11 +152,13 @@ def limits_of_recording(
         layers: say how compute shrinks with the batch, which then must be known.
 
     Raises:
-        UsageError: the recording does not tell.
+        UsageError: the recording lacks the data.
     """
     size, sums = recording.size, recording.all_steps
     if parts is None or sums is None or not parts.time_s:
-        raise UsageError("the recording has no steps: mark them with hvprof.step(), record again")
+        raise UsageError(
+            "the recording has no steps: mark them with hvprof.step() and record again"
+        )
     if not parts.compute_s + parts.io_s + parts.other_s:
         raise UsageError(
             "all of a step is communication: call hvprof.step() outside of regions of that kind"
@@ -167,7 +169,7 @@ def limits_of_recording(
             "table of hvprof layers --json, and --link"
         )
     if layers and not question.batch:
-        raise UsageError("--layers needs --batch, the samples of a step of all ranks together")
+        raise UsageError("--layers needs --batch, the samples in a step over all ranks")
     nodes = len({rank.host for rank in recording.ranks})
     per_node = question.ranks_per_node or max(1, round(size / nodes))
     batch = question.batch or size
@@ -194,7 +196,7 @@ def limits_of_recording(
             jitter=jitter,
             slowed=slowed_s / exchange_s if exchange_s else 0.0,
             io_s=parts.io_s,
-            # What slowed computing although nothing was exchanged stays.
+            # Contention that does not come from the exchange stays.
             other_s=other_s + (0.0 if exchange_s else slowed_s),
         )
         for algorithm in ALGORITHMS

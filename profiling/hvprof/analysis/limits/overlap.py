@@ -1,11 +1,12 @@
 """How much of an exchange backward cannot hide.
 
-Of a model whose layers were timed, by playing it: gradients are exchanged in the order in which
+For a model whose layers were timed, by simulation: gradients are exchanged in the order in which
 they become ready, one after the other, so that
 
     start of k = max(end of k - 1, ready of k)
 
-and exposed is what ends after backward. Of a recording without its layers, from what was hidden.
+and the part that ends after backward is exposed. For a recording without layers, from its hidden
+communication.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class LayerOverlap:
 class RecordedOverlap:
     """Overlap as it was recorded.
 
-    What was exposed although backward had room for all of it was ready too late, and grows with
-    the exchange. Where an exchange outgrows the room that it was hidden in, what no longer fits
-    comes to light.
+    Communication that was exposed although backward had room for all of it was ready too late, and
+    grows with the exchange. An exchange that outgrows the time it was hidden in is exposed by the
+    excess.
 
     Attributes:
         late: share of the exchange that was exposed although there was room.

@@ -61,7 +61,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """What the time of a step follows from.
+    """Inputs of the step-time model.
 
     Attributes:
         base_ranks: of the step that was measured; speedups are over it.
@@ -92,7 +92,7 @@ class StepModel:
         return self._step(ranks, self.batch / self.base_ranks)
 
     def speedup(self, ranks: float) -> float:
-        """Of the same batch, over the measured step."""
+        """Speedup at the same batch, over the measured step."""
         return self.strong(self.base_ranks).time_s / self.strong(ranks).time_s
 
     def efficiency(self, ranks: float) -> float:

@@ -19,7 +19,7 @@ _MOST_RANKS = 2.0**20
 _FINE_RANKS, _COARSE = 256, 1.02
 _HALVINGS = 60
 # Limits that meet (without overlap, half the efficiency and an exchange as long as compute do)
-# are told by the first of their names.
+# are reported by the first of their names.
 _SAME = 1.01
 
 

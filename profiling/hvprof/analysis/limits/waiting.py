@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvprof.analysis.order_statistics import expected_maximum, expected_maximum_of
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 _LEAST_STEPS = 8
 # A rank is slow if it is so by more than so many times what chance makes of equal ones.

@@ -1,1 +1,1 @@
-"""What the next sizes will give, from sizes that were measured."""
+"""Throughput at larger sizes, projected from measured ones."""

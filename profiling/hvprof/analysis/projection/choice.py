@@ -66,7 +66,7 @@ def choose(scored: Sequence[Scored]) -> list[Shape]:
 
 
 def forecast(fits: Sequence[Fit], ranks: float) -> TimeForecast:
-    """What fits of several shapes say together, within CONFIDENCE."""
+    """Combined prediction of the fits of several shapes, within CONFIDENCE."""
     # scipy.stats is slow to import, and only projections need it.
     from scipy.stats import t as student
 

@@ -17,14 +17,14 @@ from hvprof.analysis.bootstrap import BETWEEN_RUNS
 from hvprof.analysis.projection.points import Point
 from hvprof.analysis.projection.shapes import Shape
 
-# What is known of the error between runs before any point is seen counts as so many points: a few
+# The prior of the error between runs counts as so many points: a few
 # that lie on a line by chance must not give an interval of nothing.
 _PRIOR_POINTS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What times are of.
+    """Subject of the times.
 
     Attributes:
         strong: the batch of all ranks is kept, not that of each.

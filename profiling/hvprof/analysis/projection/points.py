@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 _COLUMNS = ("ranks", "throughput")
 _MOST_RANKS = 2**31
@@ -50,7 +50,7 @@ def read_points(path: Path) -> tuple[Point, ...]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} is not a csv file: {error}") from None
+        raise UsageError(f"{path} is not a CSV file: {error}") from None
 
 
 def recorded_point(recording: Recording, *, strong: bool) -> Point:

@@ -127,7 +127,7 @@ def project(
     if most > TOO_FAR * last and not far:
         raise UsageError(
             f"{most} ranks are more than {TOO_FAR} times the {last} that were measured: measure "
-            f"{_doubled(last, most / TOO_FAR)} or more, or add --far to see how little is known"
+            f"{_doubled(last, most / TOO_FAR)} or more, or add --far to accept wide intervals"
         )
     scale = Scale(strong)
     candidates = shapes(ranks_per_node, strong=strong)
@@ -188,7 +188,7 @@ def _sizes_to(last: int, most: int) -> list[int]:
 
 
 def _next(fits: Sequence[Fit], sizes: Sequence[int]) -> NextSize:
-    """Of the sizes to twice the largest that were not measured, the one that is known least."""
+    """The least certain size that was not measured, up to twice the largest."""
     tried = sorted({2 * size for size in sizes} - set(sizes))
     factors = {ranks: forecast(fits, ranks).factor for ranks in tried}
     widest = max(tried, key=lambda ranks: factors[ranks])

@@ -1,1 +1,1 @@
-"""What a step would take over another network: the trace replayed with other exchanges."""
+"""Time of a step over another network: the trace replayed with other exchanges."""

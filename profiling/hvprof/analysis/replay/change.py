@@ -1,7 +1,6 @@
-"""Other exchanges than those recorded: another network, another algorithm, other buckets.
+"""Changed exchanges: another network, another algorithm, other buckets.
 
-The line through the recorded exchanges says by how much one changes; what it took beyond the line
-stays.
+The line through the recorded exchanges gives the change of each; its time beyond the line stays.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_ext.allreduce.cost import work
+from hvd_ext.allreduce_work import work
 from hvprof.analysis.replay.network import Line, algorithm_of, bursts
 from hvprof.analysis.replay.replay import Moved, Recorded
 from hvprof.analysis.replay.timeline import Exchange
@@ -20,14 +19,14 @@ from hvprof.analysis.replay.timeline import Exchange
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What is asked: what is None stays as it is.
+    """The question; None keeps the recorded value.
 
     Attributes:
-        bandwidth: factor on the bytes that pass in a second.
-        latency: factor on the time of an exchange without bytes; latency_s: that time itself.
-        algorithm: one of hvd_ext.allreduce.cost.FORMULAS.
-        bucket_bytes: of the buckets that the gradients are cut into.
-        exchange: False: nothing is exchanged.
+        bandwidth: factor on the bandwidth.
+        latency: factor on the latency of an exchange; latency_s: the latency itself.
+        algorithm: one of hvd_ext.allreduce_work.FORMULAS.
+        bucket_bytes: size of gradient buckets.
+        exchange: False removes the exchange.
     """
 
     bandwidth: float = 1.0
@@ -55,7 +54,7 @@ class Changed:
         return self._cut(recorded, changed, self.asked.bucket_bytes)
 
     def time_s(self, exchange: Exchange, message_bytes: float) -> float:
-        """What the line says of a message of so many bytes, as asked."""
+        """Time of a message of so many bytes by the line, with the change."""
         algorithm = self.asked.algorithm or algorithm_of(exchange)
         latency_s, bytes_s = self._parts(algorithm, exchange.size, message_bytes)
         if self.asked.latency_s is not None:
@@ -75,7 +74,7 @@ class Changed:
             self.time_s(one, one.message_bytes) / time_s if time_s else 1.0
             for (one, _), time_s in zip(burst, before_s, strict=True)
         ]
-        # What they took beyond the line, such as for a thread without a core, is not the network's.
+        # Time beyond the line, such as for a thread without a core, is not the network's.
         took_s = [sum(times_s) for times_s in zip(*(m.transfer_s for _, m in burst), strict=True)]
         shares = [min(1.0, sum(before_s) / took) if took else 0.0 for took in took_s]
         return [

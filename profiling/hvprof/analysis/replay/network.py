@@ -1,8 +1,8 @@
-"""What the recorded exchanges took: latency + bytes x time of a byte.
+"""Time of the recorded exchanges: latency + bytes x time of a byte.
 
-The line is fitted as hvd_ext.allreduce.cost does. Exchanges of one length, or whose times say
-nothing of their lengths, cannot tell latency from bytes: then there are two lines, and the truth
-is between them.
+The line is fitted as in `rates`. Exchanges of one length, or whose times do not depend on their
+lengths, cannot separate latency from bytes: then there are two lines, and the truth is between
+them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvd_ext.allreduce.cost import FORMULAS, Rates, fit_works, work
-from hvd_ext.allreduce.work import Work
+from hvd_ext.allreduce_work import FORMULAS, Work, work
 from hvd_ext.errors import UsageError
+from hvprof.analysis.replay.rates import Rates, fit
 from hvprof.analysis.replay.replay import Moved, take_apart
 from hvprof.analysis.replay.timeline import Exchange, JobStep
 
-# What an exchange is taken to be that does not say. Its bytes cost the least that is possible.
+# Assumed algorithm of an exchange that names none. Its bytes cost the least possible.
 ASSUMED = "ring"
-# Lengths that span less cannot tell latency from bandwidth.
+# Lengths that span less cannot separate latency from bandwidth.
 _SPAN = 2
 # Steps of even and of odd number, fitted apart, find a byte's time within this factor, or it is
 # noise.
@@ -39,7 +39,7 @@ Kind = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """What exchanges that overlapped did and took, and their mean bytes."""
+    """Work, time and mean bytes of exchanges that overlapped."""
 
     work: Work
     time_s: float
@@ -100,9 +100,11 @@ def network_of(steps: Sequence[JobStep], most_latency_s: float = math.inf) -> Ne
     if not known:
         raise UsageError("the traced steps exchange no data: there is nothing to change")
     main = _most_bytes(steps)
-    if _tells_lengths(known):
+    if _separates_lengths(known):
         halves = [list(itertools.chain.from_iterable(found[first::2])) for first in (0, 1)]
-        byte_s = sorted(_line(_fit(half), main).byte_s for half in halves if _tells_lengths(half))
+        byte_s = sorted(
+            _line(_fit(half), main).byte_s for half in halves if _separates_lengths(half)
+        )
         if len(byte_s) == 2 and 0 < byte_s[1] <= _AGREE * byte_s[0]:
             return Network((_line(_fit(known), main),), one_length=False)
     messages = work(*main[:2], 0).messages
@@ -110,7 +112,7 @@ def network_of(steps: Sequence[JobStep], most_latency_s: float = math.inf) -> Ne
         _line(_with_latency(known, latency_s / messages), main)
         for latency_s in (0.0, most_latency_s)
     )
-    return Network(lines, one_length=not _tells_lengths(known))
+    return Network(lines, one_length=not _separates_lengths(known))
 
 
 def bursts(pairs: Sequence[tuple[Exchange, Moved]]) -> list[list[tuple[Exchange, Moved]]]:
@@ -148,7 +150,7 @@ def _measured(kinds: Sequence[Kind], time_s: float) -> _Burst:
     return _Burst(total, time_s, statistics.fmean(kind[-1] for kind in kinds))
 
 
-def _tells_lengths(known: Sequence[_Burst]) -> bool:
+def _separates_lengths(known: Sequence[_Burst]) -> bool:
     lengths = [one.length for one in known]
     return bool(lengths) and max(lengths) >= _SPAN * min(lengths)
 
@@ -156,10 +158,10 @@ def _tells_lengths(known: Sequence[_Burst]) -> bool:
 def _fit(known: Sequence[_Burst]) -> Rates:
     """The least absolute relative error, which stalls of a few do not bend, by least squares."""
     works, times_s = [one.work for one in known], [one.time_s for one in known]
-    rates = fit_works(works, times_s)
+    rates = fit(works, times_s)
     for _ in range(_ROUNDS):
         errors = [abs(rates.time_s(one.work) / one.time_s - 1) for one in known]
-        rates = fit_works(works, times_s, [1 / max(error, _EXACT) for error in errors])
+        rates = fit(works, times_s, [1 / max(error, _EXACT) for error in errors])
     return rates
 
 

@@ -1,4 +1,4 @@
-"""Replays steps: what each rank computed stays, what it exchanged takes as long as it is told.
+"""Replays steps: the recorded computation with given times of the exchanges.
 
 A rank's exchanges go one after the other, as MG-WFBP has them (Shi, Chu and Li, INFOCOM 2019), and
 each needs all of its ranks:
@@ -6,8 +6,8 @@ each needs all of its ranks:
     arrival of a rank = max(end of the exchange before, ready) + what the rank then still took
     end of a rank     = last arrival of all ranks + transfer
 
-The training thread leaves a wait when the last exchange that it waited for is over, and goes on
-with what it computed. Recorded gaps stay as they are; so an unchanged replay is exact where the
+The training thread leaves a wait when the last exchange that it waited for is over, and continues
+its computation. Recorded gaps stay as they are; so an unchanged replay is exact where the
 program does that, and its error says how far it does not.
 """
 
@@ -53,12 +53,12 @@ class Recorded:
 
 
 def take_apart(step: JobStep, *, early: bool = False) -> Recorded:
-    """Tell waiting, lateness and transfer of a step's exchanges apart.
+    """Separate waiting, lateness and transfer of a step's exchanges.
 
     Args:
         step: of all ranks.
-        early: where it was not told when an exchange was ready, and the one before was still
-            under way, take it to have been ready together with that one; else as late as can be.
+        early: if it is unknown when an exchange was ready, and the one before was still under way,
+            take it to have been ready together with that one; else as late as possible.
     """
     ended_s = [rank.begin_s for rank in step]
     ready_s = [rank.begin_s for rank in step]
@@ -89,8 +89,8 @@ def _ready_s(
 ) -> tuple[float, float]:
     """When an exchange was ready: at the earliest, and at the latest."""
     if exchange.ready_s is not None:
-        told_s = max(exchange.ready_s, rank.begin_s)
-        return told_s, told_s
+        given_s = max(exchange.ready_s, rank.begin_s)
+        return given_s, given_s
     # Who waits for an exchange has handed over all that is in it.
     waits = [b.begin_s for b in rank.blocked if b.begin_s <= exchange.begin_s <= b.end_s]
     latest_s = min([exchange.begin_s, *waits])
@@ -105,7 +105,7 @@ def _called(rank: RankStep, exchange: Exchange) -> bool:
     return own in rank.blocked
 
 
-# Of a step that was taken apart, the exchanges to be replayed.
+# The exchanges to replay, from those of a recorded step.
 Change = Callable[[Recorded], Sequence[Moved]]
 
 

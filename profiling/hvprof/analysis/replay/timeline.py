@@ -1,4 +1,4 @@
-"""What a replay needs of a trace: each rank's steps, their exchanges, and where it was blocked."""
+"""Steps of a trace for a replay: each rank's exchanges, and where it was blocked."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Exchange:
     """A collective as one rank saw it, in seconds on the common clock.
 
     Attributes:
-        size: ranks, or nodes, that it went between.
-        ready_s: when this rank's data was there, as the optimizer told; None: not told.
+        size: number of ranks, or of nodes, that took part.
+        ready_s: when this rank's data was ready, as the optimizer reported; None if unknown.
     """
 
     operation: str
@@ -77,7 +77,7 @@ def steps_of(trace: Trace) -> list[JobStep]:
     if len(steps) - len(alike) > _LEFT_OUT * len(steps):
         raise UsageError(
             f"ranks exchanged differently in {len(steps) - len(alike)} of {len(steps)} steps: "
-            "only what all ranks do alike can be replayed"
+            "a replay needs the same exchanges on all ranks"
         )
     return alike
 
@@ -103,17 +103,17 @@ def _rank_steps(trace: RankTrace, nodes: int) -> dict[int, RankStep]:
     thread = events["thread"][is_step][-1]
     called = exchanged & ~own & (events["thread"] == thread)
     begin_s, end_s = events["begin_ns"] / 1e9, events["end_ns"] / 1e9
-    # What ended before the oldest call that is left may have been overwritten.
+    # Calls that ended before the oldest one left may have been overwritten.
     since_s = end_s.min()
-    told = events["queued_us"].astype(float)
-    ready_s = np.where(told > 0, begin_s - (told - 1) / 1e6, np.nan)
+    queued_us = events["queued_us"].astype(float)
+    ready_s = np.where(queued_us > 0, begin_s - (queued_us - 1) / 1e6, np.nan)
 
     def exchange(index: int) -> Exchange:
         return Exchange(
             names[keys["operation"][index]],
             names[keys["algorithm"][index]],
             int(events["bytes"][index]),
-            # Of a hierarchical one, what goes over the network does so between nodes.
+            # The network part of a hierarchical exchange is between nodes.
             nodes if names[keys["algorithm"][index]] == "hierarchical" else int(sizes[index]),
             float(begin_s[index]),
             float(max(end_s[index], begin_s[index])),

@@ -1,4 +1,4 @@
-"""What a step would take if its exchange were another one."""
+"""Time of a step with another exchange."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvd_ext.allreduce.cost import FORMULAS
+from hvd_ext.allreduce_work import FORMULAS
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import step_parts
 from hvprof.analysis.replay.change import Changed, WhatIf
@@ -17,10 +17,10 @@ from hvprof.analysis.replay.replay import replay, take_apart, unchanged
 from hvprof.analysis.replay.timeline import JobStep, steps_of
 from hvprof.analysis.summary import quantile_s
 from hvprof.format.trace import load_trace
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 MOST_ERROR = 0.05
-# Messages shorter by this factor than the shortest exchange tell of latency alone.
+# Messages shorter by this factor than the shortest exchange show latency alone.
 _FEW = 16
 
 
@@ -30,14 +30,14 @@ class Replayed:
 
     Attributes:
         steps: how many were replayed.
-        recorded_s: what they took.
-        error: of the unchanged replay: how far its steps are from those, as a share.
-        network: what the exchanges were read to take.
-        low_s, high_s: what they would take. The two differ where it is not known when gradients
-            were ready, or what of an exchange's time is latency.
-        knows_ready: whether the optimizer told that.
-        slowed_s: what of a step communication took from computing, where it would be gone and the
-            kernel counts it: it is not in low_s and high_s any more. Else 0.
+        recorded_s: their recorded time.
+        error: relative error of the unchanged replay.
+        network: fitted times of the exchanges.
+        low_s, high_s: their predicted time. The two differ if it is unknown when gradients were
+            ready, or which part of an exchange's time is latency.
+        knows_ready: whether the optimizer reported when gradients were ready.
+        slowed_s: CPU time that communication takes from computing in a step, removed from low_s
+            and high_s where no exchange is left and the kernel counts it. Else 0.
     """
 
     steps: int
@@ -70,7 +70,7 @@ def what_if(recording: Recording, asked: WhatIf) -> Replayed:
     if len(trace.ranks) < recording.size:
         raise UsageError(
             f"{recording.directory} has the traces of {len(trace.ranks)} of {recording.size} "
-            "ranks: a replay needs all"
+            "ranks: a replay needs the traces of all"
         )
     steps = steps_of(trace)
     found = answer(steps, asked, _most_latency_s(recording, shortest(steps)))
@@ -99,7 +99,7 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
     if error > MOST_ERROR:
         raise UsageError(
             f"the unchanged replay is {100 * error:.1f} % off, more than {100 * MOST_ERROR:g} %: "
-            "its steps wait for something that the trace does not show"
+            "its steps wait for events that the trace does not contain"
         )
     network = network_of(steps, most_latency_s)
     times_s = [
@@ -120,7 +120,7 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
 
 
 def _most_latency_s(recording: Recording, shortest_bytes: int) -> float:
-    """What an allreduce of few bytes took, whatever for: others have no more latency."""
+    """Time of an allreduce of few bytes: others have no more latency."""
     by_kind: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for rank in recording.ranks:
         for cell in rank.cells:
@@ -142,8 +142,8 @@ def _check_algorithm(steps: Sequence[JobStep], algorithm: str) -> None:
         raise UsageError(f"algorithm {algorithm!r} has no formula: use {', '.join(FORMULAS)}")
     if any(one.algorithm == "shared_memory" for step in steps for one in step[0].exchanges):
         raise UsageError(
-            "gradients were exchanged in shared memory, which sends no messages: --algorithm asks "
-            "for a recording of several nodes, or of another exchange"
+            "gradients were exchanged in shared memory, which sends no messages: --algorithm "
+            "needs a recording of several nodes, or of another exchange"
         )
 
 

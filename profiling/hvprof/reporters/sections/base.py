@@ -1,4 +1,4 @@
-"""What all sections share: figures, tables, colours, and how many ranks fit in."""
+"""Figures, tables and colours that all sections share, and the grouping of ranks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvd_ext.units import format_seconds, time_unit
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.layers import LayerTable
-from hvprof.analysis.summary import Row
+from hvprof.layers.table import LayerTable
 
 # Colours of the page (templates/page.html.j2).
 DATA, WAIT, CONTROL, COMPUTE, INPUT, GOOD, BAD = 1, 2, 3, 4, 5, 6, 7
@@ -52,7 +50,7 @@ def grouped(
 
 
 def ranks_title(count: int, names: Sequence[str]) -> str:
-    """What stands below columns of `count` ranks that `grouped` named."""
+    """Title of an axis of `count` ranks that `grouped` named."""
     return "rank" if len(names) == count else f"ranks, {math.ceil(count / len(names))} a column"
 
 
@@ -77,7 +75,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page is about.
+    """Input of a page.
 
     Attributes:
         analysis: of the recording.
@@ -89,37 +87,3 @@ class Page:
     analysis: Analysis
     layers: LayerTable | None = None
     peak_gb_s: float | None = None
-
-
-def operation_text(row: Row) -> str:
-    """The operation, and how hvd_ext carried it out where it says so."""
-    return row.operation if row.algorithm == "native" else f"{row.operation} ({row.algorithm})"
-
-
-def calls_text(row: Row) -> str:
-    """Calls of a rank, as a range where the ranks differ."""
-    even = row.calls_min == row.calls_max
-    return str(row.calls_max) if even else f"{row.calls_min}-{row.calls_max}"
-
-
-def bandwidth_text(gb_s: float | None) -> str:
-    """A bandwidth with the decimal unit that keeps it short, or "-" where it is not known."""
-    if gb_s is None:
-        return "-"
-    for factor, unit in ((1.0, "GB/s"), (1e-3, "MB/s")):
-        if gb_s >= factor:
-            return f"{gb_s / factor:.3g} {unit}"
-    return f"{gb_s / 1e-6:.3g} kB/s"
-
-
-def scaled_seconds(values: Sequence[float]) -> tuple[list[str], str]:
-    """Times as numbers of one unit, three digits of the longest, and that unit."""
-    longest_s = max(values, default=0.0)
-    unit_s, unit = time_unit(longest_s)
-    digits = 2 if longest_s < 10 * unit_s else 1 if longest_s < 100 * unit_s else 0
-    return [f"{value / unit_s:.{digits}f}" for value in values], unit
-
-
-def seconds_text(value: float | None) -> str:
-    """A time, or "-" where it is not known."""
-    return "-" if value is None else format_seconds(value)

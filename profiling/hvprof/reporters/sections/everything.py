@@ -9,17 +9,9 @@ from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.format.key import TRAFFIC
 from hvprof.reporters import svg
-from hvprof.reporters.sections.base import (
-    CONTROL,
-    Figure,
-    Page,
-    Section,
-    Table,
-    calls_text,
-    operation_text,
-    seconds_text,
-)
+from hvprof.reporters.sections.base import CONTROL, Figure, Page, Section, Table
 from hvprof.reporters.svg import Series
+from hvprof.reporters.text import calls_text, operation_text, seconds_text
 
 
 def section(page: Page) -> Section:
@@ -45,9 +37,9 @@ def _control(analysis: Analysis) -> Iterator[Figure]:
     yield Figure(
         "control",
         "Control traffic, apart from the data",
-        f"Horovod's ranks agree on what is ready in {calls} calls of a rank: that is mostly "
-        "waiting, on a thread of its own. Transport is what hvd_ext sends for reductions that it "
-        "reports as data; tuning is what it exchanges to measure.",
+        f"Horovod's ranks agree on ready gradients in {calls} calls of a rank: mostly waiting, on "
+        "a separate thread. Transport is messages of hvd_ext for reductions that it reports as "
+        "data; tuning is exchanges of its measurements.",
         svg.bars(
             "control traffic",
             labels,
@@ -78,8 +70,8 @@ def _everything(analysis: Analysis) -> Table:
     ]
     caption = (
         "Calls and bytes are a rank's. The time of a non-blocking operation (i...) is that of "
-        "starting it. Data is what the program exchanges; control is Horovod's coordination; "
-        "transport is what hvd_ext sends to carry out reductions that stand under data; tuning is "
-        "what it exchanges to measure."
+        "starting it. Data is the program's exchanges; control is Horovod's coordination; "
+        "transport is messages of hvd_ext for reductions listed under data; tuning is exchanges "
+        "of its measurements."
     )
     return Table("All operations", names, table, caption)

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof.analysis.layers import LayerTable
+from hvprof.layers.table import LayerTable
 from hvprof.reporters import svg
-from hvprof.reporters.sections.base import (
-    BAD,
-    COMPUTE,
-    DATA,
-    Figure,
-    Page,
-    Section,
-    Table,
-    seconds_text,
-)
+from hvprof.reporters.sections.base import BAD, COMPUTE, DATA, Figure, Page, Section, Table
 from hvprof.reporters.svg import Axis, Curve, Series
+from hvprof.reporters.text import seconds_text
 
 _MOST_LAYERS = 16
 
@@ -82,8 +74,8 @@ def _figures(table: LayerTable) -> Iterator[Figure]:
         yield Figure(
             "ready",
             f"When gradients are ready: {format_bytes(done)} in all",
-            "The curve shows how many bytes of gradient are ready so long after backward began. "
-            "What is ready early can be reduced behind the rest of backward.",
+            "The curve shows the bytes of gradients that are ready, by the time since backward "
+            "began. Early gradients can be reduced behind the rest of backward.",
             svg.curves(
                 "gradients ready",
                 [Curve("ready", points, DATA, dots=False)],

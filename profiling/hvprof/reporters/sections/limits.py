@@ -11,7 +11,7 @@ from hvprof.reporters.svg import Axis, Curve
 
 
 def section(page: Page) -> Section:
-    """Speed on more ranks, as far as the recording can tell."""
+    """Speed on more ranks, as far as the recording shows."""
     found = page.analysis.limits
     if found is None:
         return Section("Where scaling stops", ())

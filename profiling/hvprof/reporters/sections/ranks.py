@@ -8,30 +8,22 @@ from collections.abc import Iterator
 from hvd_ext.units import format_seconds
 from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.analysis.wait_split import Split
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 from hvprof.reporters import svg
-from hvprof.reporters.sections.base import (
-    DATA,
-    WAIT,
-    Figure,
-    Page,
-    Section,
-    grouped,
-    ranks_title,
-    scaled_seconds,
-)
+from hvprof.reporters.sections.base import DATA, WAIT, Figure, Page, Section, grouped, ranks_title
 from hvprof.reporters.svg import Series
+from hvprof.reporters.text import scaled_seconds
 
 
 def section(page: Page) -> Section:
-    """What each rank spent where, and who was waited for."""
+    """Time of each rank by operation, and the ranks that others wait for."""
     analysis = page.analysis
     figures = [*_ranks(analysis.recording), *_waiting(analysis.wait_split)]
     return Section("Ranks, and which wait for which", figures)
 
 
 def _ranks(recording: Recording) -> Iterator[Figure]:
-    """The heat map: what each rank spent where."""
+    """The heat map: time of each rank by operation."""
     sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for rank in recording.ranks:
         for region in rank.regions:
@@ -51,8 +43,8 @@ def _ranks(recording: Recording) -> Iterator[Figure]:
     several = len(recording.ranks) > len(names)
     yield Figure(
         "ranks",
-        "Who spends how long where",
-        "These are the times of each rank; the strongest colour is a row's longest. A faint "
+        "Time by rank and operation",
+        "Times of each rank; the strongest colour is a row's longest. A faint "
         "column is a rank that others wait for, since it arrives last and waits least."
         + (
             " A column holds several ranks, and shows the one farthest from the mean."
@@ -64,7 +56,7 @@ def _ranks(recording: Recording) -> Iterator[Figure]:
 
 
 def _waiting(split: Split | None) -> Iterator[Figure]:
-    """Waiting against transfer by operation and by rank, and who was waited for."""
+    """Waiting against transfer by operation and by rank, and the ranks waited for."""
     if split is None or not split.time_s:
         return
     parts = split.by_operation[:8]
@@ -87,8 +79,8 @@ def _waiting(split: Split | None) -> Iterator[Figure]:
     if first:
         yield Figure(
             "late",
-            f"Who is waited for: rank {first[0][0]} most",
-            f"This is how long ranks waited for this one, as a mean over all ranks. {split.note}",
+            f"Ranks that others wait for: rank {first[0][0]} most",
+            f"Time that other ranks waited for this one, as a mean over all ranks. {split.note}",
             svg.bars(
                 "waited for",
                 [f"rank {rank}" for rank, _ in first],

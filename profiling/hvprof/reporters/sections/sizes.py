@@ -8,21 +8,11 @@ from collections.abc import Iterator, Sequence
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.summary import SIZE_ROWS, Row
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 from hvprof.reporters import svg
-from hvprof.reporters.sections.base import (
-    DATA,
-    WAIT,
-    Figure,
-    Page,
-    Section,
-    Table,
-    bandwidth_text,
-    calls_text,
-    operation_text,
-    seconds_text,
-)
+from hvprof.reporters.sections.base import DATA, WAIT, Figure, Page, Section, Table
 from hvprof.reporters.svg import Axis, Curve, Series
+from hvprof.reporters.text import bandwidth_text, calls_text, operation_text, seconds_text
 
 
 def section(page: Page) -> Section:
@@ -51,7 +41,7 @@ def _figures(analysis: Analysis) -> Iterator[Figure]:
     yield Figure(
         "sizes",
         "Allreduce time by message size",
-        "This is a rank's time in allreduce, as a mean over the ranks. A row includes its upper "
+        "Time of a rank in allreduce, as a mean over the ranks. A row includes its upper "
         "edge; KB and MB are binary in its name. The table below has calls and bandwidths.",
         svg.bars("allreduce time", labels, series, format_seconds),
     )
@@ -97,15 +87,15 @@ def _bandwidths(found: Sequence[Row], peak_gb_s: float | None) -> Table:
         for row in found
     ]
     caption = (
-        "Calls and total are a rank's; the times hold the waiting for late ranks. The algbw is "
-        "the message over its time; the busbw is 2(n-1)/n times that, what the links carry. "
+        "Calls and total are per rank; times include waiting for late ranks. The algbw is "
+        "the message over its time; the busbw is 2(n-1)/n times that, the load of the links. "
         "A GB is 10^9 bytes."
     )
     return Table("Calls and bandwidths by message size", names, table, caption)
 
 
 def _powers(analysis: Analysis) -> Table:
-    """What benchmarks measure: each power of two by itself, as they print it."""
+    """Messages of benchmarks: a row for each power of two."""
     names = ["message", "operation", "ranks", "calls", "mean", "median", "shortest", "longest"]
     names += ["algbw", "busbw"]
     table = [

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import parts_by_rank
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 from hvprof.reporters import svg
 from hvprof.reporters.header import STEP_PARTS
 from hvprof.reporters.sections.base import (
@@ -29,7 +29,7 @@ from hvprof.reporters.svg import Axis, Series
 
 
 def section(page: Page) -> Section:
-    """Where the time goes, and what is hidden."""
+    """Time of a step by part, and its hidden communication."""
     analysis, recording = page.analysis, page.analysis.recording
     figures = [
         *_step_time(analysis),
@@ -40,7 +40,7 @@ def section(page: Page) -> Section:
 
 
 def _step_time(analysis: Analysis) -> Iterator[Figure]:
-    """Where a step's time goes, of ranks that mark steps; else what is known of the run."""
+    """Parts of a step, for ranks that mark steps; else of the run."""
     recording = analysis.recording
     step = recording.all_steps
     mean = analysis.step_parts
@@ -57,17 +57,18 @@ def _step_time(analysis: Analysis) -> Iterator[Figure]:
         if any(values := [getattr(one, key) for _, one in shown])
     ]
     chart = svg.bars("time of a step", [name for name, _ in shown], series, format_seconds)
-    told = (
-        "Where communication slowed it down, it could have run, but the threads that communicate "
-        "had its core; where it waited for a core, other threads had it."
+    contention = (
+        "Slowed by communication: it could have run, but threads that communicate had its core. "
+        "Waiting for a core: other threads had it."
         if mean.slowed_s is not None
-        else "The kernel does not count what communication slows down: that stands under compute."
+        else "The kernel does not count CPU contention: it is part of compute."
     )
     yield Figure(
         "steps",
         "Where a step's time goes",
-        f"This is a mean step of the training thread, of {step.index}: over all ranks, and of the "
-        f"{len(slowest)} slowest. In exposed communication the thread was blocked on it. {told}",
+        f"Mean of {step.index} steps of the training thread: over all ranks, and for the "
+        f"{len(slowest)} slowest. In exposed communication the thread was blocked on it. "
+        f"{contention}",
         chart,
     )
 
@@ -118,8 +119,8 @@ def _regions(recording: Recording) -> Iterator[Figure]:
     ]
     yield Figure(
         "regions",
-        "Regions that the program named",
-        "This is a rank's time between the begin and the end of each hvprof.region, as a mean over "
+        "Regions named by the program",
+        "Time of a rank between the begin and the end of each hvprof.region, as a mean over "
         "the ranks. A region within another counts in both.",
         svg.bars("regions", order, series, format_seconds),
     )
@@ -141,9 +142,9 @@ def _run_time(analysis: Analysis) -> Iterator[Figure]:
     ]
     yield Figure(
         "run",
-        "The run, and what it spent in communication",
-        "These are a rank's times, as a mean over the ranks. Data and control run on threads of "
-        "their own, so they overlap with each other and with computation. Mark steps with "
+        "The run, and its time in communication",
+        "These are a rank's times, as a mean over the ranks. Data and control run on separate "
+        "threads, so they overlap with each other and with computation. Mark steps with "
         "hvprof.step() to see what is hidden.",
         svg.bars("the run", list(known), series, format_seconds),
     )

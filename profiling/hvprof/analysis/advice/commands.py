@@ -1,14 +1,14 @@
-"""Commands to type next: the recorded one with a change, and what can be changed."""
+"""Commands to run next: the recorded one with a changed setting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
 
-def knob_of(library: str) -> tuple[str, str]:
+def setting_of(library: str) -> tuple[str, str]:
     """The variable that chooses an MPI library's allreduce, and a value to try."""
     table = "HVD_EXT_TABLE, once hvd_ext has measured this cluster"
     if "MVAPICH2" in library:
@@ -26,7 +26,7 @@ def knob_of(library: str) -> tuple[str, str]:
 
 
 def launcher(recording: Recording) -> str:
-    """What starts as many ranks as were recorded."""
+    """A launcher of as many ranks as were recorded."""
     return f"horovodrun -np {recording.size}"
 
 

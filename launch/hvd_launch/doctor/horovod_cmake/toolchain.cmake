@@ -1,7 +1,7 @@
-# Horovod 0.28.1 pins C++14, torch >= 2.1 needs C++17. Its CMakeLists strips a
-# -std flag given in CXXFLAGS, so what "C++14" means is redefined instead,
-# right after project() has set the compiler's own values.
-set(CMAKE_PROJECT_INCLUDE "${CMAKE_CURRENT_LIST_DIR}/cxx17-flags.cmake")
+# Horovod 0.28.1 pins C++14; torch needs a later standard, TORCH_CXX_STANDARD in the
+# environment (17 or 20). Horovod's CMakeLists strips a -std flag given in CXXFLAGS, so the
+# meaning of "C++14" is redefined instead, right after project() has set the compiler's values.
+set(CMAKE_PROJECT_INCLUDE "${CMAKE_CURRENT_LIST_DIR}/project.cmake")
 
 # The built wheel is shared by every checkout, so the MPI library is looked for first
 # in the environment that horovod/torch/*.so is installed in (its lib folder, four

@@ -2,8 +2,8 @@
 
 Measured in place: the whole model runs forward and backward, and hooks read the clock
 when a layer begins and ends, when the gradient of its output arrives, and when that of
-its parameters is ready. Freed memory is kept, as in training: else each pass would take its
-gradients' pages from the kernel anew.
+its parameters is ready. Freed memory is kept, as in training: else each pass would fault
+its gradients' pages in again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.memory import keep_freed_memory
-from hvprof.analysis.layers import Layer, LayerTable
+from hvd_ext.freed_memory import keep_freed_memory
+from hvprof.layers.table import Layer, LayerTable
 
 if TYPE_CHECKING:
     import torch
@@ -236,7 +236,9 @@ def _make_model(model: str, settings: Sequence[str]) -> torch.nn.Module:
     finally:
         sys.path.pop(0)
     if not isinstance(built, torch.nn.Module):
-        raise UsageError(f"{model!r} gives a {type(built).__name__}: give what makes a module")
+        raise UsageError(
+            f"{model!r} returns a {type(built).__name__}: give a callable that returns a module"
+        )
     return built.train()
 
 

@@ -1,11 +1,11 @@
-"""Has malloc keep what the program frees, for the next step to use.
+"""Lets malloc keep freed memory for the next step.
 
 A training step frees its activations as backward passes them, and the next step asks for as
-much again. As it comes, glibc gives such memory back to the kernel: large blocks are mapped for
-one use, and what is free at the top of the heap is cut off beyond some MiB. Then every step
-takes its pages from the kernel anew, which zeroes them first.
+much again. By default glibc returns such memory to the kernel: large blocks are mapped for
+one use, and the top of the heap is trimmed beyond some MiB. Then every step
+takes its pages from the kernel again, which zeroes them first.
 
-The memory of a process stays at its peak instead: blocks come from what is free before the heap
+Memory that is kept does not grow without bound: blocks come from free memory before the heap
 grows.
 """
 
@@ -28,7 +28,7 @@ _WITH_ENTRY, _LINK_MAP = 1, 2  # RTLD_DL_SYMENT, RTLD_DI_LINKMAP
 
 
 class _Symbol(ctypes.Structure):
-    """What dladdr tells of an address: Dl_info."""
+    """The result of dladdr for an address: Dl_info."""
 
     _fields_ = [
         ("library", ctypes.c_char_p),

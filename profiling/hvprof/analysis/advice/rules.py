@@ -1,55 +1,25 @@
-"""What to try next: each piece of advice with its evidence and the most it can bring.
-
-A ceiling is what would be gained if the cause were gone altogether. No advice on
-communication can bring more than communication costs, where that is known: what is exposed,
-and what it slows down.
-"""
+"""The rules of advice, and the evidence that each of them asks for."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.units import format_bytes
+from hvprof.analysis.advice.case import Advice, Case
+from hvprof.analysis.advice.commands import launcher, over_hvd_ext, setting_of
 from hvprof.analysis.between_hosts import BetweenHosts
-from hvprof.analysis.commands import knob_of, launcher, over_hvd_ext, with_variable
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
-from hvprof.recording.model import Recording
+from hvprof.model import Recording
 
-# Less than this share of the run is not worth an hour of anyone's time.
-_WORTH_PERCENT = 2.0
 _SMALL = ("<1 KB", "1-128 KB")
 _SLOW = 0.6
-# Of the bytes of float32: what bf16 takes and more, and what int8 takes.
+# Share of float32's bytes: bf16's and more, and int8's.
 _COMPRESSED, _INT8 = 0.75, 0.254
 _TRACE = "100000"
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """One thing to try.
-
-    Attributes:
-        title: what to do.
-        evidence: the figures that speak for it.
-        knob: what is to be turned.
-        most_s: the most it can bring, of a rank's time; None where that is not known.
-        most_percent: the same, in percent of `share_of`: "steps", or "run" without steps.
-        command: to be typed next.
-    """
-
-    title: str
-    evidence: str
-    knob: str
-    most_s: float | None
-    most_percent: float | None
-    share_of: str
-    command: str
 
 
 def advise(
@@ -61,83 +31,12 @@ def advise(
     wire: BetweenHosts | None,
 ) -> list[Advice]:
     """All advice that the figures support, the most promising first."""
-    case = _Case(recording, rows, shares, split, parts, wire)
+    case = Case(recording, rows, shares, split, parts, wire)
     found = [advice for rule in _RULES for advice in rule(case)]
     return sorted(found, key=lambda advice: -(advice.most_s or 0))
 
 
-class _Case:
-    """What the rules look at."""
-
-    def __init__(
-        self,
-        recording: Recording,
-        rows: Mapping[str, Sequence[Row]],
-        shares: Shares,
-        split: Split | None,
-        parts: StepParts | None,
-        wire: BetweenHosts | None,
-    ) -> None:
-        self.recording = recording
-        self.wire = wire
-        self.split = split
-        self.parts = parts
-        self.run_s = shares.run_s
-        self.base_s = shares.base_s
-        self.share_of = shares.share_of
-        self.exposed_s = shares.exposed_s
-        self.slowed_s = shares.slowed_s
-        self.communication_s = shares.communication_s
-        self.allreduce = [row for row in rows["data"] if row.operation == "allreduce"]
-        self.control = rows["control"]
-        self.control_s = sum(row.time_s for row in self.control)
-        # A lucky call or two says nothing about thousands.
-        least_s = 0.05 * sum(row.time_s for row in self.allreduce)
-        bandwidths = [row.busbw_gb_s or 0 for row in self.allreduce if row.time_s >= least_s]
-        self.best_gb_s = max(bandwidths, default=0.0)
-        self.open_mpi = "Open MPI" in recording.ranks[0].mpi_library
-        self.uses_hvd_ext = any(row.algorithm != "native" for row in self.allreduce)
-
-    def advice(
-        self, title: str, evidence: str, knob: str, most_s: float | None, command: str
-    ) -> Iterator[Advice]:
-        """The advice, its ceiling bounded by what communication costs, if it is worth its while."""
-        percent = None
-        if most_s is not None:
-            if self.communication_s is not None:
-                most_s = min(most_s, self.communication_s)
-            percent = 100 * most_s / self.base_s if self.base_s else None
-            if percent is not None and percent < _WORTH_PERCENT:
-                return
-        yield Advice(title, evidence, knob, most_s, percent, self.share_of, command)
-
-    def at_best_s(self, row: Row) -> float:
-        """What a row would take at the best bandwidth that an allreduce had here."""
-        bandwidth = min(row.busbw_gb_s or 0, self.best_gb_s)
-        return row.time_s * bandwidth / self.best_gb_s if self.best_gb_s else 0.0
-
-    def again(self, suffix: str, variables: str = "", *, change: Callable | None = None) -> str:
-        """The recorded command once more, with a change, and the comparison."""
-        directory = Path(f"{self.recording.directory}-{suffix}")
-        command = list(self.recording.command) or ["COMMAND"]
-        if change:
-            command = change(command)
-        if variables:
-            command = with_variable(command, variables, self.recording)
-        record = shlex.join(["hvprof", "record", "-o", str(directory), "--", *command])
-        compare = shlex.join(["hvprof", "compare", str(self.recording.directory), str(directory)])
-        return f"{record}\n{compare}"
-
-    def share(self, time_s: float) -> str:
-        """A time of the whole run, and its share of it."""
-        return _share(time_s, self.run_s, "run")
-
-    def share_of_steps(self, time_s: float) -> str:
-        """A time within the steps, and its share of them; of the run without steps."""
-        return _share(time_s, self.base_s, self.share_of)
-
-
-def _small_messages(case: _Case) -> Iterator[Advice]:
+def _small_messages(case: Case) -> Iterator[Advice]:
     small = [row for row in case.allreduce if row.message_size in _SMALL]
     large = [row for row in case.allreduce if row.message_size not in _SMALL]
     lost_s = sum(row.time_s - case.at_best_s(row) for row in small)
@@ -156,7 +55,7 @@ def _small_messages(case: _Case) -> Iterator[Advice]:
     )
 
 
-def _negotiation(case: _Case) -> Iterator[Advice]:
+def _negotiation(case: Case) -> Iterator[Advice]:
     if not case.control or case.exposed_s is None or case.uses_hvd_ext:
         return
     calls = sum(row.calls for row in case.control) // len(case.recording.ranks)
@@ -170,7 +69,7 @@ def _negotiation(case: _Case) -> Iterator[Advice]:
     )
 
 
-def _contention(case: _Case) -> Iterator[Advice]:
+def _contention(case: Case) -> Iterator[Advice]:
     if not case.slowed_s or case.parts is None:
         return
     who = "hvd_ext's exchange" if case.uses_hvd_ext else "Communication"
@@ -179,7 +78,7 @@ def _contention(case: _Case) -> Iterator[Advice]:
     parts = case.parts
     evidence = (
         f"{who} takes {parts.communicating_cores:.1f} of the {parts.cores:.0f} cores of a host; "
-        f"the training thread waited for its core behind it for "
+        f"the training thread waited for a core for "
         f"{case.share_of_steps(case.slowed_s)}."
     )
     if case.open_mpi and not any(rank.yields for rank in case.recording.ranks):
@@ -193,7 +92,7 @@ def _contention(case: _Case) -> Iterator[Advice]:
         )
         return
     yield from case.advice(
-        "Leave communication a core",
+        "Leave a core to communication",
         evidence,
         "fewer threads that compute (OMP_NUM_THREADS), or fewer ranks on a host",
         case.slowed_s,
@@ -201,7 +100,7 @@ def _contention(case: _Case) -> Iterator[Advice]:
     )
 
 
-def _unhidden(case: _Case) -> Iterator[Advice]:
+def _unhidden(case: Case) -> Iterator[Advice]:
     steps = case.recording.all_steps
     overlap = steps.overlap_percent if steps else None
     if steps is None or overlap is None or overlap >= 50:
@@ -220,21 +119,21 @@ def _unhidden(case: _Case) -> Iterator[Advice]:
     )
 
 
-def _whole_gradients(case: _Case) -> Iterator[Advice]:
+def _whole_gradients(case: Case) -> Iterator[Advice]:
     if case.wire is None or case.exposed_s is None or case.wire.ratio < _COMPRESSED:
         return
     yield from case.advice(
         "Send gradients in fewer bytes between hosts",
-        f"{format_bytes(round(case.wire.wire_bytes))} left the hosts, of gradients as they are; "
+        f"{format_bytes(round(case.wire.wire_bytes))} left the hosts, uncompressed; "
         f"the training thread was blocked for {case.share_of_steps(case.exposed_s)}.",
-        "HVD_EXT_COMPRESSION, or compression=: auto takes bf16 or int8 where it measures that one "
-        "is faster; they round",
+        "HVD_EXT_COMPRESSION, or compression=: auto uses bf16 or int8 where it measures a speedup; "
+        "both round",
         (1 - _INT8) * case.exposed_s,
         case.again("compressed", "HVD_EXT_COMPRESSION=auto"),
     )
 
 
-def _straggler(case: _Case) -> Iterator[Advice]:
+def _straggler(case: Case) -> Iterator[Advice]:
     split = case.split
     if split is None or not split.waited_for or split.wait_s < 0.2 * split.time_s:
         return
@@ -250,7 +149,7 @@ def _straggler(case: _Case) -> Iterator[Advice]:
     directory = str(case.recording.directory)
     again = ["hvprof", "record", "-o", f"{directory}-trace", "--trace", _TRACE, "--"]
     yield from case.advice(
-        f"See what keeps rank {rank} on {host}",
+        f"Find what delays rank {rank} on {host}",
         f"The other ranks wait for it {about}{case.share(waited_s)}, as a mean over the ranks: "
         f"{100 * waited_s / total_s:.0f} % of all waiting.",
         "its host, its cores (binding), its share of the data",
@@ -261,7 +160,7 @@ def _straggler(case: _Case) -> Iterator[Advice]:
     )
 
 
-def _slow_rows(case: _Case) -> Iterator[Advice]:
+def _slow_rows(case: Case) -> Iterator[Advice]:
     slow = [
         row
         for row in case.allreduce
@@ -272,12 +171,12 @@ def _slow_rows(case: _Case) -> Iterator[Advice]:
     worst = max(slow, key=lambda row: row.time_s - case.at_best_s(row))
     lost_s = worst.time_s - case.at_best_s(worst)
     library = case.recording.ranks[0].mpi_library
-    knob, variable = knob_of(library)
+    setting, variable = setting_of(library)
     yield from case.advice(
         f"Choose another algorithm for {worst.message_size}",
         f"{worst.algorithm} reaches {worst.busbw_gb_s:.2g} GB/s there (busbw), the best row "
         f"{case.best_gb_s:.2g}; the difference is {case.share(lost_s)}. Waiting counts in both.",
-        knob,
+        setting,
         lost_s,
         case.again("algorithm", variable)
         if variable
@@ -285,7 +184,7 @@ def _slow_rows(case: _Case) -> Iterator[Advice]:
     )
 
 
-def _registration(case: _Case) -> Iterator[Advice]:
+def _registration(case: Case) -> Iterator[Advice]:
     caches = [rank.registration_cache for rank in case.recording.ranks]
     # The settings below are the MPI library's: they do nothing for hvd_ext's own handles.
     of_mpi = [cache for cache in caches if cache and cache.source.startswith("MPI_T")]
@@ -295,7 +194,7 @@ def _registration(case: _Case) -> Iterator[Advice]:
         return
     large_s = sum(row.time_s for row in case.allreduce if row.message_size not in _SMALL)
     yield from case.advice(
-        "Let sent memory stay registered",
+        "Keep sent memory registered",
         f"{100 * hits / lookups:.0f} % of {lookups} look-ups hit ({known[0].source}); messages "
         f"above 128 KB take {case.share(large_s)}.",
         "MV2_USE_LAZY_MEM_UNREGISTER=1 and MV2_NDREG_ENTRIES_MAX; the arena of hvd_ext, whose "
@@ -305,14 +204,14 @@ def _registration(case: _Case) -> Iterator[Advice]:
     )
 
 
-def _input(case: _Case) -> Iterator[Advice]:
+def _input(case: Case) -> Iterator[Advice]:
     steps = case.recording.all_steps
     if steps is None or not steps.time_s:
         return
     percent = 100 * steps.io_s / steps.time_s
     if percent >= 5:
         yield Advice(
-            "Read data ahead",
+            "Prefetch data",
             f"Steps wait for data for {case.share_of_steps(steps.io_s)}.",
             "more loader workers, packed files, samples kept in memory",
             steps.io_s,
@@ -333,8 +232,3 @@ _RULES = (
     _registration,
     _input,
 )
-
-
-def _share(time_s: float, whole_s: float, name: str) -> str:
-    percent = f" ({100 * time_s / whole_s:.1f} % of the {name})" if whole_s else ""
-    return f"{format_seconds(time_s)}{percent}"

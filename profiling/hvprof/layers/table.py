@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.errors import UsageError
-from hvprof.text import printable
+from hvprof.printable import printable
 
 LAYERS_VERSION = 1
 # Skinny: a sample costs more than so many times what it costs in the largest batch, in a layer

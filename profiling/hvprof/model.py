@@ -1,4 +1,4 @@
-"""What a recording holds, as data: a job, its ranks, and what each of them did."""
+"""Data of a recording: a job, its ranks, and the calls of each."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Cell:
             "waitall" or "waitany" for where it is waited for.
         algorithm: "native" for the MPI library's own, or what hvd_ext named.
         traffic: "data", "control" (coordination: Horovod's, and hvd_ext's monitored barriers),
-            "transport" (what hvd_ext sends to carry out a reduction that it reports itself) or
-            "tuning" (what it exchanges to measure, so as to choose).
+            "transport" (messages of hvd_ext below a reduction that it reports itself) or "tuning"
+            (exchanges of hvd_ext's measurements).
         source: "mpi" for an intercepted call, "hvd_ext" for one that it reported.
         size: number of ranks of the communicator.
         low_bytes, high_bytes: the bin's smallest and largest message, both included.
         calls: number of calls.
         message_bytes: payload of this rank, summed over the calls.
         time_s: summed over the calls, as are the seconds of it spent in waiting for
-            other ranks to arrive (`wait_s`; None where that cannot be told apart).
+            other ranks to arrive (`wait_s`; None if unknown).
         min_s, max_s: the shortest and the longest call.
         datatype: MPI's name of it, or "derived 8 B"; "" where there is none to know.
         communicator: the `id` of one of the rank's communicators; "" where there is none.
@@ -98,11 +98,11 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a step's time went on the thread that calls `hvprof.step`; or a sum of steps.
+    """Parts of a step's time on the thread that calls `hvprof.step`; or a sum of steps.
 
     `time_s` is compute + exposed + io + other. Communication is exposed while this thread
     is blocked on it, and overlapped while other threads communicate and this one does
-    something else: `overlapped_s` is beside the other four, not one more of them.
+    something else: `overlapped_s` is not part of `time_s`.
 
     Attributes:
         index: number of the step, from 0; of a sum, how many steps are in it.
@@ -169,13 +169,13 @@ class ClockOffset:
 
 @dataclass(frozen=True, slots=True)
 class RankRecording:
-    """What one rank did.
+    """Recording of one rank.
 
     Attributes:
         state: "finalized" (called MPI_Finalize), "exited" (ended without it) or
             "unfinished" (was killed, or still runs).
         end_unix_s: None for an unfinished rank.
-        recorder_cost_s: what recording adds to a call, measured by the rank at its start.
+        recorder_cost_s: overhead of recording a call, measured by the rank at its start.
         dropped_calls: calls for which the histogram had no cell left.
         unnamed_calls: those, and regions, whose names found no room: they are "other".
         steps: the last 1024 of them; `step_count` is how many there were.
@@ -188,7 +188,7 @@ class RankRecording:
         start_clock_s: the monotonic clock at start.
         cores, host_cores: that the process may use, and its host has; 0: not known.
         knows_queue: whether the kernel counts how long a thread was queued.
-        yields: whether Open MPI was told to yield the core where it waits.
+        yields: whether Open MPI was set to yield the core while it waits.
     """
 
     rank: int
@@ -222,12 +222,12 @@ class RankRecording:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A job's recording: what was run, and what each rank did, in the order of ranks.
+    """A job's recording: its command, and the recordings of its ranks in order.
 
     `start_unix_s` and what follows it are None where `hvprof record` was cut short or
-    did not start the job (HVPROF_DIR and LD_PRELOAD set by hand). `source` is "mpi", or
+    did not start the job (HVPROF_DIR and LD_PRELOAD were set manually). `source` is "mpi", or
     "timeline" for what was imported from a Horovod timeline: only what rank 0 fused.
-    `rank_files` are what the ranks were read from.
+    `rank_files` are the files of the ranks.
     """
 
     directory: Path

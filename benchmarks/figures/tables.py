@@ -1,0 +1,253 @@
+"""The blocks of the pages: which results each needs, and its Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from benchmarks.figures.markdown import number, origin, ratio, spread, table
+
+Results = Mapping[str, Any]
+MODELS = {
+    "small_2000": "2,000 parameters of 64",
+    "edsr_demo": "EDSR, 4 blocks of 32",
+    "edsr_baseline": "EDSR, 16 blocks of 64",
+    "edsr_full": "EDSR, 32 blocks of 256",
+    "resnet50": "ResNet-50, 64 pixels",
+}
+# In README. The 2,000 parameters are a test of overhead, not a model.
+SHOWN = ("edsr_demo", "edsr_baseline", "edsr_full", "resnet50")
+ARMS = {
+    "horovod": "Horovod",
+    "horovod_by_hand": "Horovod, tuned",
+    "ddp": "torch DDP on Gloo",
+    "hvd_ext": "hvd_ext",
+    "hvd_ext_sharded": "hvd_ext, sharded",
+    "alone_together": "no exchange, a barrier a step",
+    "alone": "no communication",
+}
+FORMATS = {
+    "none": "none",
+    "direct": "none, algorithm `direct`",
+    "bf16": "bf16",
+    "int8": "int8",
+    "powersgd": "powersgd(rank=4)",
+    "auto": "auto",
+    "horovod": "Horovod",
+    "horovod_fp16": "Horovod's fp16",
+    "gloo_fp16": "Gloo, as torch's fp16_compress_hook",
+    "gloo_powersgd": "Gloo, torch's powerSGD_hook",
+}
+# Below this, a speedup is within the difference of two runs.
+_ABOUT_EQUAL = 1.05
+
+
+def performance(results: Results) -> str:
+    """README's chart, its speedups, and a verdict over tuned Horovod."""
+    result = results["training_step"]
+    cases = [case for case in result["cases"] if case["model"] in SHOWN]
+    keys = ("ratio_vs_horovod", "ratio_vs_horovod_by_hand")
+    rows = [
+        (MODELS[case["model"]], *(ratio(case[key], case[f"{key}_of_rounds"]) for key in keys))
+        for case in cases
+    ]
+    faster, equal = (
+        " and ".join(
+            MODELS[case["model"]]
+            for case in cases
+            if (case["ratio_vs_horovod_by_hand"] >= _ABOUT_EQUAL) == beyond
+        )
+        for beyond in (True, False)
+    )
+    verdicts = [f"faster than tuned Horovod on {faster}"] if faster else []
+    verdicts += [f"about as fast as tuned Horovod, without tuning, on {equal}"] if equal else []
+    columns = ("speedup of hvd_ext", "over Horovod's defaults", "over tuned Horovod")
+    return "\n\n".join(
+        (
+            "![Training speed relative to Horovod's defaults](docs/images/performance.png)",
+            table(columns, rows),
+            f"hvd_ext was {', and '.join(verdicts)}. The range is the middle half of the rounds, "
+            f"on {result['size']} ranks. {origin(result)}",
+        )
+    )
+
+
+def training_speedups(results: Results) -> str:
+    result = results["training_step"]
+    columns = ("", "Horovod", "Horovod, tuned", "DDP", "no communication", "the same, sharded")
+    keys = ["ratio_vs_horovod", "ratio_vs_horovod_by_hand", "ratio_vs_ddp"]
+    keys += ["efficiency", "efficiency_sharded"]
+    rows = [
+        (
+            MODELS[case["model"]],
+            *(ratio(case[k], case[f"{k}_of_rounds"]) if k in case else "" for k in keys),
+        )
+        for case in result["cases"]
+    ]
+    return f"{table(columns, rows)}\n\n{origin(result)}"
+
+
+def training_parts(results: Results) -> str:
+    result = results["training_step"]
+    parts = []
+    for case in result["cases"]:
+        rows = []
+        for name, title in ARMS.items():
+            if (arm := case["arms"].get(name)) is None:
+                continue
+            used = arm["made_of"]["threads"]
+            others = sum(of["cpu_ms"] for thread, of in used.items() if thread != "training")
+            rows.append(
+                (
+                    title,
+                    spread(arm["step_ms"]),
+                    *(number(arm["made_of"]["phases_ms"][p]) for p in ("backward", "update")),
+                    number(used["training"]["cpu_ms"]),
+                    number(used["training"]["run_queue_wait_ms"]),
+                    number(others),
+                )
+            )
+        columns = ("ms", "step", "backward", "update", "on a core", "waiting for a core")
+        parts.append(f"{case['about']}:\n\n{table((*columns, 'other threads'), rows)}")
+    return "\n\n".join(parts)
+
+
+def exchanges(results: Results) -> str:
+    """The exchange of gradients alone, and of short tensors."""
+    rows = []
+    for name in ("gradient_exchange_np2", "gradient_exchange_np4"):
+        result = results[name]
+        times = result["time_ms"]
+        what = f"ResNet-50's gradients, {result['message_bytes'] / 1e6:.0f} MB, "
+        rows.append(
+            (
+                f"{what}{result['size']} ranks, ms",
+                spread(times["horovod"]),
+                spread(times["hvd_ext"]),
+                ratio(result["ratio_vs_horovod"]),
+                f"`{result['command']}`",
+            )
+        )
+    small = results["small_tensors"]
+    kib = next(row for row in small["sizes"] if row["message_bytes"] == 1024)["time_us"]
+    rows.append(
+        (
+            "one tensor of 1 KiB, us",
+            spread(kib["horovod"]),
+            spread(kib["planned"]),
+            ratio(small["ratio_vs_horovod"]),
+            f"`{small['command']}`",
+        )
+    )
+    overlap = results["overlap"]
+    exposed = overlap["exposed_ms"]
+    rows.append(
+        (
+            f"exposed after the backward pass, {overlap['message_bytes'] / 1e6:.0f} MB, ms",
+            number(exposed["horovod"]),
+            number(exposed["hvd_ext"]),
+            ratio(1 / overlap["exposed_ratio_vs_horovod"]),
+            f"`{overlap['command']}`",
+        )
+    )
+    columns = ("measurement", "Horovod", "hvd_ext", "ratio", "command")
+    machine = origin(small).partition(": ")[0]
+    return f"{table(columns, rows)}\n\nMedians, with the middle half in parentheses. {machine}."
+
+
+def hosts(results: Results) -> str:
+    result = results["cluster_exchange"]
+    times = result["time_ms"]
+    rows = [
+        (title, spread(times[name]), ratio(times[name]["median"] / times["hvd_ext"]["median"]))
+        for name, title in (
+            ("horovod", "Horovod"),
+            ("mpi", "the MPI library"),
+            ("hvd_ext", "hvd_ext"),
+        )
+    ]
+    share = f"hvd_ext used {100 * result['share_of_wire_limit']:.0f} % of the links' rate."
+    return f"{table(('ms', 'time', 'speedup of hvd_ext'), rows)}\n\n{share} {origin(result)}"
+
+
+def compression(results: Results) -> str:
+    result = results["compression"]
+    rows = [
+        (
+            FORMATS[row["name"]],
+            spread(row["time_ms"]),
+            ratio(row["ratio_vs_none"]),
+            number(row["wire_bytes"] / 1e6),
+            f"{row['share_of_link']:.2f}",
+        )
+        for row in (*result["formats"], *result["peers"])
+    ]
+    columns = ("format", "ms", "speedup over none", "MB sent by a host", "share of the link")
+    return f"{table(columns, rows)}\n\n`auto` chose {result['auto_chose']}. {origin(result)}"
+
+
+def losses(results: Results) -> str:
+    """The loss that each format reaches: mean and range over seeds."""
+    models = [results[f"compressed_training_{model}"] for model in ("edsr", "resnet")]
+    of_models = [{row["name"]: row["losses"] for row in model["formats"]} for model in models]
+    rows = [
+        (
+            name.replace(", forgetful", " without error feedback"),
+            *(
+                f"{mean(of[name]):.3g} ({min(of[name]):.3g} to {max(of[name]):.3g})"
+                for of in of_models
+            ),
+        )
+        for name in of_models[0]
+    ]
+    abouts = [f"{model['about']}, {model['steps']} steps" for model in models]
+    origins = "\n".join(f"- {origin(model)}" for model in models)
+    return f"{table(('format', *abouts), rows)}\n\n{origins}"
+
+
+def spatial(results: Results) -> str:
+    result = results["spatial_scaling"]
+    rows = []
+    for case in result["cases"]:
+        ends = case["efficiency_spread"]
+        rows.append(
+            (
+                f"`{case['name']}`",
+                *(number(case["time_s"][way]["median"]) for way in ("alone", "split")),
+                f"{case['efficiency']:.2f} ({ends[0]:.2f} to {ends[-1]:.2f})",
+                *(f"{case[f'efficiency_{kind}']:.2f}" for kind in ("busy", "alike")),
+                *(f"{case[f'peak_memory_ratio{w}']:.2f}" for w in ("", "_with_parameters")),
+            )
+        )
+    columns = ["case", "1 rank, s", "2 ranks, s", "efficiency", "against busy ranks"]
+    columns += ["against the same layers", "memory", "with parameters"]
+    return f"{table(columns, rows)}\n\n{origin(result)}"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a page.
+
+    Attributes:
+        needs: names of files in docs/benchmarks, without `.json`.
+        make: the Markdown from their contents.
+    """
+
+    needs: tuple[str, ...]
+    make: Callable[[Results], str]
+
+
+BLOCKS = {
+    "performance": Block(("training_step",), performance),
+    "training-speedups": Block(("training_step",), training_speedups),
+    "training-parts": Block(("training_step",), training_parts),
+    "exchanges": Block(
+        ("gradient_exchange_np2", "gradient_exchange_np4", "small_tensors", "overlap"), exchanges
+    ),
+    "hosts": Block(("cluster_exchange",), hosts),
+    "compression": Block(("compression",), compression),
+    "losses": Block(("compressed_training_edsr", "compressed_training_resnet"), losses),
+    "spatial": Block(("spatial_scaling",), spatial),
+}

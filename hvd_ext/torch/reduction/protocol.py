@@ -1,0 +1,43 @@
+"""What exchanges the gradients of one optimizer, as the optimizer sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from hvd_ext.torch.parameters import NamedParameters
+    from hvd_ext.torch.reduction.frozen import Frozen
+    from hvd_ext.torch.reduction.residuals import Residuals
+
+
+class Reduces(Protocol):
+    """As of Reducer.
+
+    Attributes:
+        number: among the optimizers of this process.
+        frozen: parameters that join the exchange once they are trained, on all ranks at once.
+        can_join: this rank may take part in a step with zeros, and update nothing.
+    """
+
+    number: int
+    frozen: Frozen
+    can_join: bool
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether this rank has a part of the step's gradients."""
+
+    @property
+    def has_residuals(self) -> bool:
+        """Whether compression may have rounded something away that is not sent yet."""
+
+    def explain(self) -> str: ...
+    def add(self, named_parameters: NamedParameters) -> None: ...
+    def set_passes_per_step(self, passes: int) -> None: ...
+    def synchronize(self) -> None: ...
+    def reset(self) -> None: ...
+    def drain(self) -> Residuals: ...
+    def keep(self, drained: Residuals) -> None: ...
+    def leave_step(self) -> None: ...
+    def take_part(self) -> None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,10 @@
+set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++$ENV{TORCH_CXX_STANDARD}")
+set(CMAKE_CXX14_EXTENSION_COMPILE_OPTION "-std=gnu++$ENV{TORCH_CXX_STANDARD}")
+
+# Where torch is a CUDA build, Horovod builds its CUDA parts with whatever nvcc it finds, and
+# stops if no toolkit belongs to that nvcc. Without a GPU they are left out.
+if("$ENV{HOROVOD_WITHOUT_CUDA}" STREQUAL "1")
+    set(CMAKE_CUDA_COMPILER NOTFOUND)
+    set(CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit TRUE)
+    list(PREPEND CMAKE_MODULE_PATH "${CMAKE_CURRENT_LIST_DIR}/without_cuda")
+endif()

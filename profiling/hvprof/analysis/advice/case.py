@@ -1,0 +1,123 @@
+"""Evidence that the rules of advice share, and the largest gain of a change.
+
+A ceiling is the gain if the cause were gone altogether. No advice on communication can bring
+more than communication costs, where that is known: the exposed time, and the computing that it
+slows down.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_ext.units import format_seconds
+from hvprof.analysis.advice.commands import with_variable
+from hvprof.analysis.between_hosts import BetweenHosts
+from hvprof.analysis.contention import StepParts
+from hvprof.analysis.shares import Shares
+from hvprof.analysis.summary import Row
+from hvprof.analysis.wait_split import Split
+from hvprof.model import Recording
+
+# Less than this share of the run is not worth an hour of anyone's time.
+_WORTH_PERCENT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to try.
+
+    Attributes:
+        title: the change.
+        evidence: the numbers that support it.
+        setting: the setting to change.
+        most_s: largest possible gain, in seconds of a rank; None if unknown.
+        most_percent: the same, in percent of `share_of`: "steps", or "run" without steps.
+        command: shell command that tries it.
+    """
+
+    title: str
+    evidence: str
+    setting: str
+    most_s: float | None
+    most_percent: float | None
+    share_of: str
+    command: str
+
+
+class Case:
+    """Evidence from one recording."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        rows: Mapping[str, Sequence[Row]],
+        shares: Shares,
+        split: Split | None,
+        parts: StepParts | None,
+        wire: BetweenHosts | None,
+    ) -> None:
+        self.recording = recording
+        self.wire = wire
+        self.split = split
+        self.parts = parts
+        self.run_s = shares.run_s
+        self.base_s = shares.base_s
+        self.share_of = shares.share_of
+        self.exposed_s = shares.exposed_s
+        self.slowed_s = shares.slowed_s
+        self.communication_s = shares.communication_s
+        self.allreduce = [row for row in rows["data"] if row.operation == "allreduce"]
+        self.control = rows["control"]
+        self.control_s = sum(row.time_s for row in self.control)
+        # A lucky call or two says nothing about thousands.
+        least_s = 0.05 * sum(row.time_s for row in self.allreduce)
+        bandwidths = [row.busbw_gb_s or 0 for row in self.allreduce if row.time_s >= least_s]
+        self.best_gb_s = max(bandwidths, default=0.0)
+        self.open_mpi = "Open MPI" in recording.ranks[0].mpi_library
+        self.uses_hvd_ext = any(row.algorithm != "native" for row in self.allreduce)
+
+    def advice(
+        self, title: str, evidence: str, setting: str, most_s: float | None, command: str
+    ) -> Iterator[Advice]:
+        """The advice, its ceiling bounded by what communication costs, if it is worth its while."""
+        percent = None
+        if most_s is not None:
+            if self.communication_s is not None:
+                most_s = min(most_s, self.communication_s)
+            percent = 100 * most_s / self.base_s if self.base_s else None
+            if percent is not None and percent < _WORTH_PERCENT:
+                return
+        yield Advice(title, evidence, setting, most_s, percent, self.share_of, command)
+
+    def at_best_s(self, row: Row) -> float:
+        """Time of a row at the best bandwidth that an allreduce had here."""
+        bandwidth = min(row.busbw_gb_s or 0, self.best_gb_s)
+        return row.time_s * bandwidth / self.best_gb_s if self.best_gb_s else 0.0
+
+    def again(self, suffix: str, variables: str = "", *, change: Callable | None = None) -> str:
+        """The recorded command once more, with a change, and the comparison."""
+        directory = Path(f"{self.recording.directory}-{suffix}")
+        command = list(self.recording.command) or ["COMMAND"]
+        if change:
+            command = change(command)
+        if variables:
+            command = with_variable(command, variables, self.recording)
+        record = shlex.join(["hvprof", "record", "-o", str(directory), "--", *command])
+        compare = shlex.join(["hvprof", "compare", str(self.recording.directory), str(directory)])
+        return f"{record}\n{compare}"
+
+    def share(self, time_s: float) -> str:
+        """A time of the whole run, and its share of it."""
+        return _share(time_s, self.run_s, "run")
+
+    def share_of_steps(self, time_s: float) -> str:
+        """A time within the steps, and its share of them; of the run without steps."""
+        return _share(time_s, self.base_s, self.share_of)
+
+
+def _share(time_s: float, whole_s: float, name: str) -> str:
+    percent = f" ({100 * time_s / whole_s:.1f} % of the {name})" if whole_s else ""
+    return f"{format_seconds(time_s)}{percent}"

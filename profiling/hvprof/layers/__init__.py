@@ -1,0 +1,1 @@
+"""Compute time of a model, layer by layer: measured, written and read."""

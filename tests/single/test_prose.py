@@ -1,0 +1,87 @@
+"""Words: pages, help, messages and docstrings avoid coined words and sentences without a noun."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.ranks import ROOT
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+FOLDERS = (
+    *("hvd_ext", "profiling", "launch", "training", "edsr", "resnet", "mesh", "cosmoflow"),
+    *("benchmarks", "testbed", "toolchain", "examples"),
+)
+# Packages whose words are not yet those of CONTRIBUTING.md.
+LEFT_OUT = ("hvd_ext/torch", "hvd_ext/shm", "profiling", "launch")
+# A pattern, and the words to use.
+PATTERNS = {
+    r"\b(tell|tells|told|telling|foretold|foretells)\b": "report, predict, distinguish",
+    r"\bof (its|their|your|our|one's|a rank's) own\b": "its own, separate",
+    r"\banew\b": "again",
+    r"\bin turns?\b": "interleaved, alternating, one after the other",
+    r"\bby hand\b": "tuned, manually",
+    r"\bas (it|they) comes?\b": "default, unchanged",
+    r"\b(let|lets|letting) go of\b": "releases, frees",
+    r"\b(go|goes|going|went|gone) on\b": "continue, resume",
+    r"\b(mend|mends|mended)\b": "fix, repair",
+    r"\bknobs?\b": "setting",
+    r"(?<![-`])\bbeside\b(?!:)": "next to, alongside",
+    r"\bjudged?\b": "evaluate, compare",
+    r"\bgained on\b": "speedup over",
+    r"\bfor ever\b": "hang, forever",
+    r"\bnothing asked\b": "no change requested",
+    r"\bhanded over\b|\bhanding over\b|\bhands over\b": "passes, gives",
+    r"(?:^|[.:;!?]\s+|\|\s*|^- )Of (?!course)": "begin with the noun",
+    r"(?:^|[.!?]\s+|\|\s*|^- )(What|Who|Whoever|Whatever) (?![^.|]*\?)": "begin with the noun",
+}
+
+
+def markdown(path: Path) -> Iterator[tuple[int, str]]:
+    """Paragraphs of a page, without its code."""
+    text = re.sub(
+        r"^```.*?^```|^    [^\n]*$|`[^`\n]*`",
+        lambda code: "\n" * code[0].count("\n"),
+        path.read_text(),
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    line = 1
+    for part in re.split(r"(\n\s*\n|\n(?=[-|#*]|\d\. ))", text):
+        yield line + part.count("\n", 0, len(part) - len(part.lstrip())), " ".join(part.split())
+        line += part.count("\n")
+
+
+def strings(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings, messages and help of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for paragraph in re.split(r"\n\s*\n", node.value):
+                yield node.lineno, " ".join(paragraph.split())
+
+
+def found(path: Path) -> list[str]:
+    texts = markdown(path) if path.suffix == ".md" else strings(path)
+    return [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: {instead}"
+        for line, text in texts
+        for pattern, instead in PATTERNS.items()
+        for match in re.finditer(pattern, text)
+    ]
+
+
+def test_words_of_pages_are_plain() -> None:
+    assert [line for page in PAGES for line in found(page)] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_words_of_code_are_plain(folder: str) -> None:
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    paths = [p for p in paths if not p.relative_to(ROOT).as_posix().startswith(LEFT_OUT)]
+    assert [line for path in paths for line in found(path)] == []
