@@ -48,7 +48,7 @@ test: env  ## run every test that this machine supports, except the long ones
 		|| failed=1; \
 	exit $$failed
 
-test-long: env  ## run the long tests: trainings, and the commands of docs
+test-long: env  ## run the long tests: trainings, commands of docs, more ranks and MPI libraries
 	@failed=0; \
 	$(MAKE) --no-print-directory mpis || failed=1; \
 	$(PYTEST) -n 2 --dist loadfile -m long --durations=25 tests || $(ALONE) tests || failed=1; \

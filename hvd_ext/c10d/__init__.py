@@ -3,7 +3,7 @@
 Importing this registers `mpi://`; it starts nothing.
 """
 
-import torch.distributed as dist
+from torch.distributed.rendezvous import register_rendezvous_handler
 
 from hvd_ext.c10d.ddp import attach
 from hvd_ext.c10d.exchange import Exchange
@@ -11,4 +11,4 @@ from hvd_ext.c10d.ranks import rendezvous
 
 __all__ = ["Exchange", "attach"]
 
-dist.register_rendezvous_handler("mpi", rendezvous)
+register_rendezvous_handler("mpi", rendezvous)

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: torch compares the hook's annotations with classes.
 import torch
-import torch.distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_ext import settings
@@ -54,7 +54,7 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
     return exchange
 
 
-def hvd_ext_hook(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def hvd_ext_hook(state: Exchange, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook; a function, because torch asks for its `__qualname__`."""
     return state.exchange(bucket)
 

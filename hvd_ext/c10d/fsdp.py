@@ -40,9 +40,11 @@ def use(model: torch.nn.Module) -> None:
         raise UsageError(
             f"use() found no FSDP module in {type(model).__name__}: call fully_shard() first"
         )
+    gather: Any = _AllGather()
+    scatter: Any = _ReduceScatter()
     for module in found:
-        module.set_custom_all_gather(_AllGather())
-        module.set_custom_reduce_scatter(_ReduceScatter())
+        module.set_custom_all_gather(gather)
+        module.set_custom_reduce_scatter(scatter)
 
 
 class _Allocates:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlparse
 
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hvd_ext import settings
 from hvd_ext.c10d.lifecycle import watch
@@ -26,7 +27,7 @@ _topologies: dict[tuple[int, ...], Topology] = {}
 
 def rendezvous(
     url: str, timeout: timedelta = timedelta(minutes=30), **_: Any
-) -> Iterator[tuple[dist.Store, int, int]]:
+) -> Iterator[tuple[Any, int, int]]:
     """Handle `init_method="mpi://"`: rank and size are MPI's, and rank 0 keeps the store.
 
     Args:
@@ -51,9 +52,9 @@ def rendezvous(
                 f"init_process_group({name}={asked[name]}), where MPI has {value}: leave out "
                 "rank and world_size with init_method='mpi://'"
             )
-    store: dist.Store | None = None
+    store: Any = None
     if world.rank == 0:
-        store = dist.TCPStore(_LOOPBACK, 0, world.size, True, timeout, wait_for_workers=False)
+        store = TCPStore(_LOOPBACK, 0, world.size, True, timeout, wait_for_workers=False)
     mine = (socket.gethostname(), 0 if store is None else store.port)
     limit_s = min(timeout.total_seconds(), settings.stall_timeout_s())
     entries = monitored_allgather(world, mine, limit_s, "init_process_group()")
@@ -61,7 +62,7 @@ def rendezvous(
     if store is None:
         # A machine need not know its own name.
         place = _LOOPBACK if {name for name, _ in entries} == {host} else host
-        store = dist.TCPStore(place, port, world.size, False, timeout)
+        store = TCPStore(place, port, world.size, False, timeout)
     yield store, world.rank, world.size
 
 

@@ -6,6 +6,7 @@ Pieces alternate between two places: a rank that is ready with one has read the 
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,7 +64,7 @@ class Staged:
             part = own[begin : begin + _PIECE_BYTES]
             ticket, place = self._next()
             self._memories[self.rank][place : place + len(part)] = part
-            self._monitored(lambda t, ticket=ticket: self._window.meet(ticket, t))
+            self._monitored(functools.partial(self._window.meet, ticket))
             for row, memory in zip(rows, self._memories, strict=True):
                 row[begin : begin + len(part)] = memory[place : place + len(part)]
 
@@ -93,7 +94,7 @@ class Staged:
             exchange = self._window.plan(at, count, dtype, scale, local=False)
             # The whole row is this rank's.
             exchange.plan.begin, exchange.plan.count = 0, count
-            self._monitored(lambda t, x=exchange, ticket=ticket: self._window.reduce(x, ticket, t))
+            self._monitored(functools.partial(self._window.reduce, exchange, ticket))
             summed = self._memories[self.rank][at : at + count * item]
             out[begin : begin + count] = summed.view(out.dtype)
 

@@ -1,9 +1,10 @@
 """`import hvd_ext.torch as hvd` in place of `import horovod.torch as hvd`.
 
-Every public name of horovod.torch is here and is Horovod's own, but for
-DistributedOptimizer, which reduces gradients in the arena, broadcast_optimizer_state, which
-knows a sharded one, broadcast_parameters, which leaves ranks what is their own, Compression,
-which has more formats, and init, join and shutdown, which see to what runs beside Horovod.
+Every public name of horovod.torch is here and is Horovod's own, except for
+DistributedOptimizer, which reduces gradients in the arena; broadcast_optimizer_state, which
+knows sharded optimizers; broadcast_parameters, which skips parameters that belong to one rank;
+Compression, which has more formats; and init, join and shutdown, which also start and end the
+parts that hvd_ext runs.
 plan_allreduce is new.
 """
 

@@ -1,4 +1,4 @@
-"""What all ranks must have alike before they exchange gradients."""
+"""The settings that all ranks must share before they exchange gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horovod's broadcasts, of what hvd_ext's optimizers keep beside or instead of torch's state."""
+"""Horovod's broadcasts, for the state that hvd_ext's optimizers add to torch's or replace."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def broadcast_optimizer_state(
 
     Raises:
         UsageError: nodes have different weights, in the middle of a round, or gradients that
-            are one step late are under way; or ranks have filters of their own.
+            are one step late are under way; or ranks have different filters.
     """
     refuse_own(
         (p for group in optimizer.param_groups for p in group["params"]),

@@ -1,4 +1,4 @@
-"""What `compression=` may be: Horovod's own words, and those of hvd_ext."""
+"""The values of `compression=`: Horovod's own, and those of hvd_ext."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the arena does not serve, and Horovod's own optimizer does."""
+"""Requests that the arena does not serve, and Horovod's own optimizer does."""
 
 from __future__ import annotations
 

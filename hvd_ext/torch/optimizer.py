@@ -92,7 +92,7 @@ def DistributedOptimizer(
         StallError: ranks did not reach this in time; names them.
         MismatchError: ranks have different parameters; names the first.
         UsageError: `sharded`, and the optimizer looks at parameters as a whole, or the arena
-            does not serve what is asked for; or ranks have filters of their own, and what is
+            does not serve what is asked for; or ranks have different filters, and what is
             asked for is no average by the arena; `sync` is none, or does not go with the rest; or
             the optimizer is wrapped already.
     """

@@ -29,4 +29,4 @@ def refuse_own(parameters: Iterable[torch.Tensor], what: str, instead: str) -> N
         UsageError: one of them is a rank's own.
     """
     if any(map(is_own, parameters)):
-        raise UsageError(f"{what}, of a model whose ranks have filters of their own: {instead}")
+        raise UsageError(f"{what}, of a model whose ranks have different filters: {instead}")

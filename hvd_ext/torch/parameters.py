@@ -79,5 +79,5 @@ def in_memory_order(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tens
 
 
 def placed_as(parameter: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-    """What `in_memory_order` gave, in the parameter's shape again."""
+    """The result of `in_memory_order`, in the parameter's shape again."""
     return flat.as_strided(parameter.shape, grad_strides(parameter))

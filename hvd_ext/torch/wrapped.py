@@ -1,4 +1,4 @@
-"""What DistributedOptimizer adds to an optimizer's class."""
+"""The methods that DistributedOptimizer adds to an optimizer's class."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class DistributedMixin(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: it is not finite, and `error_if_nonfinite` is True.
-            UsageError: ranks have filters of their own.
+            UsageError: ranks have different filters.
         """
         refuse_own(self._parameters(), "clip_grad_norm_", "clip each gradient by its values")
         if not (self._synchronized or self._clipped):
@@ -183,12 +183,12 @@ class DistributedMixin(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def drain(self) -> None:
-        """Have all nodes go on from the same weights, and state_dict() hold all there is.
+        """Have all nodes continue from the same weights, and state_dict() hold the whole state.
 
         To be called on all ranks, after step(), where the model is evaluated or state_dict() is
         to be saved. A round ends here, and the mean of the nodes' optimizer states is taken;
-        gradients that are one step late are used. What compression rounded away is
-        neither lost nor sent: it becomes part of the state, which serves any number of nodes.
+        gradients that are one step late are used. Residuals of compression are
+        neither lost nor sent: they become part of the state, which serves any number of nodes.
         It costs an exchange without compression.
         """
         if not self._reducer:

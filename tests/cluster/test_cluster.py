@@ -65,7 +65,7 @@ def test_a_sharded_optimizer_gives_the_bits_of_the_unsharded(
     "how",
     [
         "step",
-        "die",
+        pytest.param("die", marks=pytest.mark.long),
         pytest.param("construct", marks=pytest.mark.long),
         pytest.param("leave", marks=pytest.mark.long),
     ],

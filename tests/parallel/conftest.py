@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.launch.on_every_mpi import LIBRARIES, bin_of
+from tests.support.launch.on_every_mpi import IN_TEST_OR_LONG, bin_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
 
 
-@pytest.fixture(params=LIBRARIES)
+@pytest.fixture(params=IN_TEST_OR_LONG)
 def library(request: pytest.FixtureRequest) -> Path:
     """The bin folder of an environment with an MPI and mpi4py.
 
-    A test that not every library can do says so: `@pytest.mark.needs("ucx")`.
+    A test that not every library can do says so: `@pytest.mark.needs("ucx")`. One that `make test`
+    is to run on all of them: `@pytest.mark.parametrize("library", LIBRARIES, indirect=True)`.
     """
     marker = request.node.get_closest_marker("needs")
     return bin_of(request.param, *(marker.args if marker else ()))

@@ -27,6 +27,7 @@ def test_every_library_is_in_the_list() -> None:
     assert {library.name for library in KNOWN.values() if library.tested} <= run_here
 
 
+@pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 def test_planned_calls_and_the_arena_are_exact(library: Path) -> None:
     job = ("run", "-np", "2", "--", str(library / "python"), str(PROGRAMS / "planned_sums.py"))
     done = run(library, *job, OMP_NUM_THREADS="1")

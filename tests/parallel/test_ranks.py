@@ -136,6 +136,7 @@ def test_one_test_is_run_and_the_first_failure_ends_the_run(run):
     run("-x", "-k", "3ranks").assert_outcomes(failed=1)
 
 
+@pytest.mark.long
 def test_by_several_processes(run):
     done = run("-n", "2", "--dist", "loadfile", "-k", "passes or rank_1 and 3ranks")
     done.assert_outcomes(passed=2, failed=1)

@@ -9,7 +9,7 @@ third of both cores.
 Hence two measures. Open MPI and Intel MPI yield the core while they poll (Open MPI sets
 mpi_yield_when_idle itself only where it knows of more ranks than slots), and the thread is
 scheduled as idle (SCHED_IDLE): it still runs at once on a free core, such as that of a script
-that waits for an exchange of its own. With the lowest niceness alone it took 5 % of a
+that waits for its own exchange. With the lowest niceness alone it took 5 % of a
 ResNet-50 step.
 The cycle time stays as the user set it. Where ranks share cores the thread is left alone: a
 waiting rank could otherwise keep the thread it waits for off their core.

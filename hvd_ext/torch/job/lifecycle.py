@@ -1,4 +1,4 @@
-"""From hvd.init() to hvd.shutdown(): Horovod's own, and what hvd_ext runs beside it."""
+"""From hvd.init() to hvd.shutdown(): Horovod's own, and the parts that hvd_ext adds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Joinable(Protocol):
 
 @dataclass
 class _Job:
-    """What hvd_ext knows between init() and shutdown().
+    """The state of hvd_ext between init() and shutdown().
 
     Attributes:
         mpi_outlives_horovod: the program started MPI before Horovod, which then leaves its end
@@ -152,7 +152,7 @@ def add(reducer: Joinable, rounds: Rounds | None = None) -> None:
 
 
 def rounds() -> list[Rounds]:
-    """Of the optimizers whose nodes exchange weights."""
+    """The rounds of the optimizers whose nodes exchange weights."""
     return list(_job.rounds)
 
 
@@ -218,7 +218,7 @@ def _take_part(number: int) -> None:
 
 
 def shutdown() -> None:
-    """End Horovod, after what hvd_ext runs beside it: Horovod may end MPI."""
+    """End hvd_ext's parts, then Horovod, which may end MPI."""
     _close(_job.mpi_outlives_horovod)
     horovods.shutdown()
 

@@ -138,7 +138,7 @@ class ArenaFactory:
         return said
 
     def rounds(self, named_parameters: NamedParameters) -> Rounds | None:
-        """What has nodes exchange weights, if they do not exchange gradients; collective."""
+        """The rounds in which nodes exchange weights, if not gradients; collective."""
         if isinstance(self._sync, str):
             return None
         topology = self._topology
@@ -164,7 +164,7 @@ class ArenaFactory:
         return self._topology.node
 
     def named_by_any(self, indices: list[int]) -> list[int]:
-        """What any rank names, in ascending order; collective."""
+        """The indices that any rank names, in ascending order; collective."""
         return sorted(set().union(*self._topology.world.allgather(indices)))
 
     def begin_step(self, optimizer: int) -> None:

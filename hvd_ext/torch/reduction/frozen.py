@@ -10,7 +10,7 @@ from hvd_ext.torch.parameters import NamedParameters, trainable
 
 
 class Frozen:
-    """Of the parameters of one optimizer, those that are not exchanged yet.
+    """The parameters of one optimizer that are not exchanged yet.
 
     Attributes:
         can_thaw: whether they may join the exchange.

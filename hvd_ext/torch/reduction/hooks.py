@@ -1,4 +1,4 @@
-"""The hooks by which autograd hands over gradients to a reducer."""
+"""The hooks by which autograd passes gradients to a reducer."""
 
 from __future__ import annotations
 

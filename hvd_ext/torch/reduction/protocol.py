@@ -1,4 +1,4 @@
-"""What exchanges the gradients of one optimizer, as the optimizer sees it."""
+"""The exchange of one optimizer's gradients, as the optimizer sees it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Every gradient ends up in the arena's memory and `.grad` is a view of it. A gradient
 that autograd made elsewhere (because `.grad` was None) is copied in while it is still
-in the cache; one that was accumulated into the view is not copied at all. Whatever a
-program puts into `.grad`, the slots' own views stay where they are.
+in the cache; one that was accumulated into the view is not copied at all. A program
+may put another tensor into `.grad`: the slots' own views stay where they are.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Reducer:
     def _rebuild_buckets(self) -> None:
         """Lay out all gradients again, by when they were ready; collective.
 
-        What `.grad` refers to stays valid: gradients move as they are made again.
+        Tensors that `.grad` refers to stay valid: gradients move as they are made again.
         """
         dense = [slot for slot in self._slots if not slot.sparse]
         measured = [slot.ready_s for slot in dense if slot.ready_s < math.inf]

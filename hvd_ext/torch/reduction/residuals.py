@@ -1,8 +1,8 @@
-"""What compression has rounded away and not sent yet, by parameter.
+"""Residuals: the parts that compression has rounded away and not sent yet, by parameter.
 
-It is spread over the nodes, and within a node over the ranks' shards. Only the sum over the
-nodes counts for what is learnt later, so that is what is gathered and saved: it serves any
-number of nodes, of which each then sends an equal part.
+They are spread over the nodes, and within a node over the ranks' shards. Only their sum over
+the nodes counts for later steps, so the sum is gathered and saved: it serves any number of
+nodes, and each then sends an equal part.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Residuals = dict[torch.nn.Parameter, torch.Tensor]
 
 
 def drain(placed: Sequence[PlacedArena], node: MPI.Comm) -> Residuals:
-    """Gather what was rounded away and not sent yet; collective over all ranks.
+    """Gather all residuals; collective over all ranks.
 
-    Every node goes on with an equal part of it.
+    Every node continues with an equal part of the sum.
 
     Args:
         placed: arenas between two rounds.

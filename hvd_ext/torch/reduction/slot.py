@@ -47,7 +47,7 @@ class GradientSlot:
         view: its place in the arena; of the parameter itself before it has one.
         bucket: None if the gradient is sparse, and has no place in the arena.
         passes_left: backward passes that this step's gradient still takes.
-        version: of `.grad` when it was handed over to the exchange.
+        version: of `.grad` when the exchange received it.
         ready_s: the earliest that it was ready after backward began.
         others: of the same parameter, in other optimizers; gone with these. As long as there are
             any, `.grad` is no view of an arena, and each optimizer's step puts its own sum there.

@@ -43,7 +43,7 @@ def on_other_parameters(
 
 
 class Tried(NamedTuple):
-    """What trying an optimizer has shown.
+    """The result of trying an optimizer.
 
     Attributes:
         state_per_element: names of the state that has a value for each element of a parameter.

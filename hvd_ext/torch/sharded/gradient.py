@@ -1,7 +1,7 @@
-"""What `.grad` is while the sums of a gradient lie in parts on the ranks of a node.
+"""The stand-in for `.grad` while a gradient's sums lie in parts on the ranks of a node.
 
-A rank then has the sums of its part alone: whoever read `.grad` would take rubbish for a
-gradient, and None would be taken for a parameter that got none. So `.grad` is a tensor without
+A rank then has the sums of its part alone: a program that read `.grad` would take rubbish for
+a gradient, and would take None for a parameter without one. So `.grad` is a tensor without
 memory. It has the gradient's shape and dtype, may be overwritten as a whole, and refuses
 everything else, also autograd's accumulation.
 """

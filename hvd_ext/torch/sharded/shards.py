@@ -1,4 +1,4 @@
-"""What a rank does of a sharded optimizer's work: its parts of the parameters and their state.
+"""A rank's share of a sharded optimizer: its parts of the parameters and their state.
 
 The user's optimizer class works on one-dimensional parts of the parameters, which lie in
 the arena's memory, and on the parts of the gradients that this rank has summed. State is
@@ -205,11 +205,11 @@ class Shards:
 
     @property
     def state(self) -> dict[torch.Tensor, State]:
-        """Of this rank's parts of the parameters."""
+        """The state of this rank's parts of the parameters."""
         return self._inner.state
 
     def forget_state(self) -> None:
-        """Forget that of all parameters."""
+        """Forget the state of all parameters."""
         self._inner.state.clear()
         self.keep_state = False
 

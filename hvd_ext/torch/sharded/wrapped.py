@@ -1,4 +1,4 @@
-"""What a sharded DistributedOptimizer adds: each rank updates a part, state is gathered."""
+"""The sharded DistributedOptimizer: each rank updates a part, and state is gathered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ShardedMixin(DistributedMixin):
 
     @property
     def state(self) -> Any:
-        """Of whole parameters; after a step it can be replaced and forgotten, but not read."""
+        """The state of whole parameters; after a step it can be replaced, but not read."""
         return ShardedState(self._whole_state, self._shards)
 
     @state.setter
@@ -67,7 +67,7 @@ class ShardedMixin(DistributedMixin):
     def make_state(self) -> None:
         """Take a step with zero gradients, as Horovod does to make state; collective.
 
-        Whatever state a rank has loaded is forgotten.
+        State that a rank has loaded is forgotten.
         """
         self.state.clear()
         self._reducer.make_zeros()

@@ -3,7 +3,7 @@
 Two reducers take turns. While one's gradients travel, the other takes in those of the step
 after, and the optimizer is then given the first one's. All ranks use the same late mean, so
 weights stay the same everywhere (Pipe-SGD of width 2: Li et al., NeurIPS 2018). Buckets are
-not laid anew by measurement: little depends on them where a whole step hides the exchange.
+not laid out again by measurement: little depends on them where a whole step hides the exchange.
 """
 
 from __future__ import annotations

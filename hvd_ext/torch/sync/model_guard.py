@@ -19,7 +19,7 @@ _STATISTICS = "running_"  # how buffers of batch norms begin
 
 
 class ModelGuard:
-    """Finds the modules that own parameters, and the batch norms beside them."""
+    """Finds the modules that own parameters, and the batch norms among them."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], differ: Callable[[], bool]) -> None:
         """Look for modules from now on.

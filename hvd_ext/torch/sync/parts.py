@@ -1,6 +1,6 @@
 """This rank's part of each parameter: the ranks of a node have all of it between them.
 
-What goes between nodes once in a while, or is kept for that, is thus a node's once, and
+Data that nodes exchange once in a while, or keep for that, is thus held once a node, and
 not once a rank.
 """
 
@@ -61,7 +61,7 @@ class Parts:
         return in_memory_order(parameter, whole)[begin:end]
 
     def gather(self, parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        """What this node's ranks have parts of, in the parameter's shape; collective of the node.
+        """The whole of a value that this node's ranks have parts of; collective of the node.
 
         Args:
             parameter: which was cut.

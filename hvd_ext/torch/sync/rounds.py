@@ -1,8 +1,8 @@
 """LocalSGD and DiLoCo: nodes train by themselves for some steps, and then exchange weights.
 
 After each round the weights of all nodes are moved by one step of an outer optimizer, SGD
-with Nesterov's momentum, from where the round began; its gradient is how far the nodes went
-on average. With a rate of 1 and no momentum that is the mean of the weights: LocalSGD.
+with Nesterov's momentum, from where the round began; its gradient is the mean distance that
+the nodes moved. With a rate of 1 and no momentum that is the mean of the weights: LocalSGD.
 Every operation is rounded once, so that nodes of different CPUs get the same bits.
 """
 
@@ -101,7 +101,7 @@ class Rounds:
             self.end()
 
     def end(self) -> None:
-        """Have all nodes go on from the same weights; collective, and nothing between rounds.
+        """Have all nodes continue from the same weights; collective, and no change between rounds.
 
         Raises:
             StallError: ranks did not reach this; the job ends.
@@ -119,9 +119,9 @@ class Rounds:
         return self.steps > 0 and any(tensor.data_ptr() in places for tensor in tensors)
 
     def average(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> None:
-        """Have all nodes go on with the mean of the inner optimizer's state; collective.
+        """Have all nodes continue with the mean of the inner optimizer's state; collective.
 
-        What is shaped as its parameter counts; other values are the same on all nodes.
+        Values shaped as their parameter are averaged; others are the same on all nodes.
         """
         with self._channels.watched():
             for parameter in self._parts.parameters:
@@ -131,7 +131,7 @@ class Rounds:
                         value.copy_(self._parts.gather(parameter, self._mean(own)))
 
     def state(self) -> State:
-        """What the next round depends on, besides weights; collective between two rounds.
+        """The state of the next round, besides weights; collective between two rounds.
 
         Returns:
             By name, of each parameter by its number, whole; the same on every rank.
@@ -199,7 +199,7 @@ class Rounds:
         weights -= moved
 
     def _average_norms(self) -> None:
-        """Have all ranks go on with the mean of what norms have seen."""
+        """Have all ranks continue with the mean of the norms' statistics."""
         buffers = self._guard.statistics()
         numbers = [b.numel() for b in buffers]
         if len({tuple(of) for of in self._world.allgather(numbers)}) > 1:

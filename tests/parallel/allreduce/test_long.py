@@ -40,7 +40,7 @@ def check_call(comm, buffer, call):
         assert np.array_equal(buffer[block], expected), (count, dtype, block)
 
 
-@pytest.mark.ranks(3, 4, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 5)))
+@pytest.mark.ranks(3, *(pytest.param(size, marks=pytest.mark.long) for size in (2, 4, 5)))
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_messages_of_several_segments(comm, name):
     for count in (SEGMENT, SEGMENT + 1, 2 * SEGMENT * comm.size - 1, 5 * SEGMENT + 3):
@@ -53,6 +53,7 @@ def test_messages_of_several_segments(comm, name):
 
 
 @needs_memory
+@pytest.mark.long
 @pytest.mark.timeout(1000)
 @pytest.mark.ranks(2, timeout_s=600)
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_more_bytes_than_an_int_counts(comm, name):
 
 
 @needs_memory
+@pytest.mark.long
 @pytest.mark.timeout(1000)
 @pytest.mark.ranks(2, timeout_s=600)
 def test_more_bytes_than_an_int_counts_in_the_arena(comm, topology):

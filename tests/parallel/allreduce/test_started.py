@@ -11,8 +11,8 @@ import torch
 from hvd_ext.allreduce.persistent import PersistentAllreduce, allreduce
 from hvd_ext.errors import UsageError
 
-IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (2, 4)]
-pytestmark = pytest.mark.ranks(1, 3, *IN_LONG)
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4)]
+pytestmark = pytest.mark.ranks(3, *IN_LONG)
 
 
 def sum_of_ranks(topology):

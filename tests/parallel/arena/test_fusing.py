@@ -65,7 +65,7 @@ def check(passes: int, set_to_none: bool) -> tuple[str, list[str]]:
     return optimizer.explain(), [optimizer._reducer._slots[i].name for i in order]
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(3, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 2)))
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("passes", [1, 2])
 def test_buckets_follow_from_when_gradients_are_ready(hvd, passes, set_to_none):

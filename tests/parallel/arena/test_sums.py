@@ -22,7 +22,7 @@ def values(dtype: str, count: int, rank: int) -> torch.Tensor:
     return made.to(getattr(torch, dtype))
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(3, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4)))
 @pytest.mark.parametrize(
     ("averaged", "bucket_bytes"), [(False, 1), (True, 1 << 20)], ids=["sum", "average"]
 )

@@ -31,7 +31,7 @@ def workers(pid: int) -> list[int]:
     ("number", "command"),
     [
         (signal.SIGTERM, "overlap --rounds 100000"),
-        (signal.SIGINT, "overlap --rounds 100000"),
+        pytest.param(signal.SIGINT, "overlap --rounds 100000", marks=pytest.mark.long),
         # Started by hvd-launch, not by horovodrun.
         (signal.SIGTERM, "allreduce_sweep --np 2"),
     ],

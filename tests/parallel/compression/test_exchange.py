@@ -13,6 +13,7 @@ from hvd_ext.compression.formats import BF16, INT8, NONE
 from tests.ranks.asserts import assert_same_bits, parallel_assert
 
 COUNTS = (1, 15, 16, 17, 1000, 100_003)
+FOUR = pytest.param(4, marks=pytest.mark.long)
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def runs_of(count):
     return [run for run in runs if run[1]]
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(pytest.param(1, marks=pytest.mark.long), 2, 3, FOUR)
 @pytest.mark.parametrize("count", COUNTS)
 def test_int8(comm, short_pieces, count):
     check_int8(comm, count)
@@ -65,7 +66,7 @@ def check_int8(comm, count):
     np.testing.assert_allclose(arrived + kept, total, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, FOUR)
 @pytest.mark.parametrize("count", COUNTS)
 def test_bf16_is_rounded_twice_wherever_an_element_lies(comm, short_pieces, count):
     from_torch = pytest.importorskip("torch")
@@ -82,7 +83,7 @@ def test_bf16_is_rounded_twice_wherever_an_element_lies(comm, short_pieces, coun
     parallel_assert(comm, np.array_equal(share, rounded(expected)))
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, FOUR)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("count", COUNTS)
 def test_halves_are_added_in_32_bits_and_rounded_once(comm, short_pieces, dtype, count):

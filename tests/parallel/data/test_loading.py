@@ -37,7 +37,7 @@ def shifted(sample: dict[str, Any], rng: np.random.Generator) -> int:
     return zlib.crc32(np.roll(sample["x"], rng.integers(1000)).tobytes())
 
 
-@pytest.mark.ranks(1, 4)
+@pytest.mark.ranks(pytest.param(1, marks=pytest.mark.long), 4)
 def test_the_ranks_read_the_tables_and_each_record_once(comm: MPI.Comm, path: Path) -> None:
     tables = comm.bcast(Tables.read(path) if comm.rank == 0 else None)
     with PackedFile(path, tables) as file:

@@ -18,7 +18,7 @@ from tests.support.hvprof.recorded import RECORD, run
 _TRAINING = ["--synthetic", "--steps", "8", "--blocks", "2", "--features", "8", "--patch", "16"]
 
 
-@pytest.fixture(scope="module", params=["hvd_ext", "horovod"])
+@pytest.fixture(scope="module", params=["hvd_ext", pytest.param("horovod", marks=pytest.mark.long)])
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:

@@ -29,7 +29,7 @@ def item(number: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 255, (number, 3), np.uint8), rng.random((2, number)).astype(">f4")
 
 
-@pytest.mark.ranks(1, 3)
+@pytest.mark.ranks(pytest.param(1, marks=pytest.mark.long), 3)
 def test_every_rank_has_all_that_one_has_made(comm: MPI.Comm) -> None:
     made: list[int] = []
 

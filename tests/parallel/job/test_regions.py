@@ -45,7 +45,7 @@ def huge_kib(where: int) -> int:
     raise AssertionError("no such mapping")
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, pytest.param(3, marks=pytest.mark.long))
 @pytest.mark.parametrize("region_bytes", [4096, 2 * MIB, 7 * MIB + 4096])
 def test_every_rank_sees_what_each_has_written(comm, region_bytes):
     words = [np.frombuffer(region, np.uint64) for region in map_regions(comm, region_bytes)]

@@ -85,6 +85,7 @@ def on(hosts: Hosts, tmp_path: Path, *arguments: str, **env: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_container_on_each_host(hosts: Hosts, tmp_path: Path) -> None:
     """Open MPI's daemon runs inside, so that all ranks of a host are in one container."""
     places = ",".join(f"{name}:2" for name in hosts.names)

@@ -15,7 +15,14 @@ from hvd_ext.freed_memory import chosen_names
 from hvd_launch import machine
 from hvd_launch.backends.libraries import LIBRARIES as KNOWN
 from hvd_launch.doctor.rules_node import CACHE_LINE
-from tests.support.launch.on_every_mpi import HERE, LIBRARIES, backend_of, bin_of, environment
+from tests.support.launch.on_every_mpi import (
+    HERE,
+    IN_TEST_OR_LONG,
+    LIBRARIES,
+    backend_of,
+    bin_of,
+    environment,
+)
 
 Told = dict[str, dict[str, str]]
 
@@ -41,7 +48,7 @@ def doctor(python: Path, mpirun: Path, *arguments: str, **extra: str) -> tuple[i
     return done.returncode, findings
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", IN_TEST_OR_LONG)
 def test_a_library_with_its_own_python(name: str) -> None:
     folder = bin_of(name)
     code, told = doctor(folder / "python", folder)
@@ -65,7 +72,7 @@ def test_a_library_with_its_own_python(name: str) -> None:
     ("python", "mpirun"),
     [
         ("environment", "openmpi5"),
-        ("intelmpi", "mvapich2"),
+        pytest.param("intelmpi", "mvapich2", marks=pytest.mark.long),
         pytest.param("openmpi5", "mpich5", marks=pytest.mark.long),
         pytest.param("mpich5", "openmpi5", marks=pytest.mark.long),
     ],

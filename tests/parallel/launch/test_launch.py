@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.launch.on_every_mpi import (
     HERE,
+    LIBRARIES,
     ROOT,
     SUM,
     WAIT,
@@ -24,6 +25,7 @@ from tests.support.launch.on_every_mpi import (
     run,
 )
 
+on_every_library = pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['HVD_EXT_TEST']]))"
 HOST = """
 import os, socket
@@ -33,6 +35,7 @@ os.write(1, f"{socket.gethostname()} {total} {os.environ['HVD_EXT_TEST']!r}\\n".
 """
 
 
+@on_every_library
 def test_starts_every_rank_in_one_job_and_tells_of_too_few_slots(library: Path) -> None:
     job = ("run", "-np", "3", "-H", "localhost:1", "--", str(library / "python"), "-c", SUM)
     done = run(library, *job)
@@ -154,10 +157,10 @@ def test_horovodrun_starts_it_inside_each_rank() -> None:
 @pytest.mark.parametrize(
     ("name", "strategy", "seen"),
     [
-        ("environment", "pin", ["6", "7"]),
+        pytest.param("environment", "pin", ["6", "7"], marks=pytest.mark.long),
         ("environment", "rotate", ["6,7", "7,6"]),
-        ("environment", "all", ["6,7", "6,7"]),
-        ("openmpi5", "split", ["6", "7"]),
+        pytest.param("environment", "all", ["6,7", "6,7"], marks=pytest.mark.long),
+        pytest.param("openmpi5", "split", ["6", "7"], marks=pytest.mark.long),
         ("mpich5", "auto", ["6,7", "7,6"]),
     ],
 )
@@ -170,6 +173,7 @@ def test_each_rank_sees_its_gpus(name: str, strategy: str, seen: list[str]) -> N
 
 
 @pytest.mark.needs("network")
+@on_every_library
 def test_a_job_on_two_emulated_hosts(library: Path) -> None:
     with on_two_hosts(library) as (enter, hosts, variables):
         ranks = (str(library / "python"), "-c", HOST)

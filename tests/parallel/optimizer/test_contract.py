@@ -17,9 +17,9 @@ from hvd_ext.errors import UsageError
 from hvd_ext.torch import optimizer
 from hvd_ext.torch.job import background
 
-IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (3, 4)]
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (1, 3, 4)]
 pytestmark = [
-    pytest.mark.ranks(1, 2, *IN_LONG, launcher="horovodrun"),
+    pytest.mark.ranks(2, *IN_LONG, launcher="horovodrun"),
     pytest.mark.usefixtures("hvd"),
     pytest.mark.filterwarnings("error", "ignore:.*lr_scheduler"),
 ]

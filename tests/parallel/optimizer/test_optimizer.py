@@ -13,7 +13,7 @@ import torch
     ("np_", "arguments"),
     [
         (2, ["exit"]),
-        (2, ["interactive", "exit"]),
+        pytest.param(2, ["interactive", "exit"], marks=pytest.mark.long),
         (2, ["interactive", "shutdown"]),
         pytest.param(2, ["shutdown", "1"], marks=pytest.mark.long),
         pytest.param(2, ["shutdown"], marks=pytest.mark.long),
@@ -34,7 +34,9 @@ def test_a_forked_child_waits_for_no_rank_when_it_ends(launch):
     assert done.stdout.count("ok ") == 2
 
 
-@pytest.mark.parametrize("used", ["nothing", "optimizer", "mpi4py"])
+@pytest.mark.parametrize(
+    "used", [pytest.param("nothing", marks=pytest.mark.long), "optimizer", "mpi4py"]
+)
 def test_init_after_shutdown_works_or_is_refused_with_what_to_do(launch, used):
     done = launch(2, ["tests/programs/optimizer/starts_again.py", used])
     assert done.returncode == 0, done.stdout
@@ -110,8 +112,12 @@ def test_a_script_that_is_not_there(launch):
     ("name", "says"),
     [
         ("HVD_EXT_BUCKET_BYTES", "HVD_EXT_BUCKET_BYTES='banana': give a size above 0"),
-        ("HVD_EXT_COMPRESSION", "invalid compression 'banana': use one of"),
-        ("HVD_EXT_SYNC", "invalid sync 'banana': use one of"),
+        pytest.param(
+            "HVD_EXT_COMPRESSION",
+            "invalid compression 'banana': use one of",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("HVD_EXT_SYNC", "invalid sync 'banana': use one of", marks=pytest.mark.long),
     ],
 )
 def test_a_variable_without_a_valid_value_ends_all_ranks_alike(launch, tmp_path, name, says):

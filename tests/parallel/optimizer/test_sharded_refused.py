@@ -64,7 +64,7 @@ def test_join_is_refused_on_every_rank(comm, hvd):
     assert optimizer is not None
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, pytest.param(3, marks=pytest.mark.long))
 def test_join_is_refused_where_others_take_a_step(comm, hvd, monkeypatch):
     """The rank that would join, and those that wait for it, get the same line."""
     # Ranks go on from here with different numbers of steps.

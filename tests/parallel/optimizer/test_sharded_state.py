@@ -21,7 +21,7 @@ from tests.support.optimizer.sharding import (
 )
 
 # Shards of three ranks are the unevenest.
-TWO = pytest.param(2, marks=pytest.mark.long)
+TWO, FOUR = (pytest.param(number, marks=pytest.mark.long) for number in (2, 4))
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_state_that_not_every_rank_asks_for_ends_the_job(launch):
     assert "did not reach state_dict() of a sharded optimizer" in done.stdout
 
 
-@pytest.mark.ranks(TWO, 3, 4)
+@pytest.mark.ranks(TWO, 3, FOUR)
 @pytest.mark.parametrize("sharded", [True, False])
 def test_a_checkpoint_is_that_of_one_process(comm, hvd, sharded):
     """What ranks save, one process would have saved; and they go on from what it saved."""

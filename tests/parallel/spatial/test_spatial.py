@@ -25,12 +25,12 @@ from tests.support.spatial.split_layers import check
 # How many cases of each kind of layer, by the number of ranks.
 COUNTS = {2: 20, 3: 12, 4: 12, 6: 8, 8: 6}
 # The emulator has the same cases on all of them.
-IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (2, 6, 8)]
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (2, 3, 6, 8)]
 TIMES = int(os.environ.get("HVD_EXT_TEST_SWEEP", "1"))
 Launch = Callable[..., "CompletedProcess[str]"]
 
 
-@pytest.mark.ranks(3, 4, *IN_LONG, timeout_s=100 * TIMES)
+@pytest.mark.ranks(4, *IN_LONG, timeout_s=100 * TIMES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_split_layers_compute_what_whole_ones_do(comm, family: str) -> None:
     """On random grids of all ranks."""

@@ -307,7 +307,7 @@ def test_the_gate() -> None:
     outcome = check(compare(*wide), 5)
     assert outcome.exit_code == 0
     assert "is not excluded" in outcome.reason
-    with pytest.raises(UsageError, match="a gate needs 2 or more a side"):
+    with pytest.raises(UsageError, match="record 2 or more a side"):
         _gate(1.0, 1.0, 1, 5)
 
 

@@ -104,6 +104,7 @@ def test_libraries_choices_are_simulated(selector: str) -> None:
 
 
 @needs_smpirun
+@pytest.mark.long
 def test_a_calibration_finds_the_platform_that_made_the_samples() -> None:
     true = replace(PLATFORM, byte_ns=0.01, combine_ns=0.5)
     samples = [

@@ -56,6 +56,7 @@ def train(
     dtype: torch.dtype = torch.float32,
     skipped: Callable[[int], int] = lambda step: -1,
     accumulated: int = 1,
+    shapes: Any = SHAPES,
     looked_at: Callable[[Any, Any], None] = lambda exchange, model: None,
     **options: Any,
 ) -> list[torch.Tensor]:
@@ -67,10 +68,11 @@ def train(
         dtype: of parameters.
         skipped: the parameter that a step does not use.
         accumulated: passes in each step; all but the last under no_sync.
+        shapes: of parameters.
         looked_at: called with the exchange and the model in the end.
         options: of DDP.
     """
-    model = wrap(Weighted(dtype), **options)
+    model = wrap(Weighted(dtype, shapes), **options)
     exchange = attach(model) if hooked else None
     seen = []
     for step in range(steps):
@@ -78,7 +80,7 @@ def train(
         for turn in range(accumulated):
             last = turn == accumulated - 1
             with nullcontext() if last else model.no_sync():
-                values = gradients_of(dist.get_rank(), 10 * step + turn, dtype)
+                values = gradients_of(dist.get_rank(), 10 * step + turn, dtype, shapes)
                 model(values, skipped(step)).backward()
         seen.append(flat(model))
     if exchange is not None:

@@ -81,6 +81,11 @@ LIBRARIES = {
         },
     ),
 }
+# `make test` takes one library of each kind: Open MPI, MPICH with Hydra, MVAPICH2.
+IN_TEST_OR_LONG = [
+    pytest.param(name, marks=[pytest.mark.long] * (name in ("openmpi5", "intelmpi")))
+    for name in LIBRARIES
+]
 # One write for a line: under --bare the ranks share standard output.
 SUM = """
 import os
