@@ -16,7 +16,11 @@ from hvd_ext.torch.wrapped import DistributedMixin
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
-    """As Horovod's, but ranks keep what is their own.
+    """As Horovod's, but ranks keep the rows of filters that are only theirs.
+
+    Args:
+        params: a `state_dict`, or names and tensors.
+        root_rank: the rank whose values all others get.
 
     Raises:
         UsageError: nodes have different weights, in the middle of a round (`sync=`).
@@ -36,10 +40,15 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 def broadcast_optimizer_state(
     optimizer: Any, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """As Horovod's; what `drain` found on the root is broadcast too.
+    """As Horovod's; the result of `drain` on the root is broadcast too.
 
     Where the root has no state, all ranks make some by a step with zero gradients, as Horovod
     does. Where it has, no weights change.
+
+    Args:
+        optimizer: wrapped or not, sharded or not.
+        root_rank: the rank whose state all others get.
+        model: as Horovod takes it.
 
     Raises:
         UsageError: nodes have different weights, in the middle of a round, or gradients that

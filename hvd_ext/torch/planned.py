@@ -29,14 +29,16 @@ def plan_allreduce(
 ) -> PersistentAllreduce:
     """Plan the reduction of `tensor` over all ranks, in place; collective.
 
-    Calling the plan reduces; `start()` and `wait()` do so in the background. It takes a
-    hundredth of the time of `hvd.allreduce_` for a short tensor, because nothing is
+    Calling the plan reduces; `start()` and `wait()` do so in the background. Nothing is
     negotiated: all ranks make the same plans and call them in the same order.
 
     Args:
         tensor: dense and contiguous.
         op: horovod.torch's Average, Sum, Min, Max or Product.
-        algorithm: by default what the table names for its size.
+        algorithm: by default the one that the table names for its size.
+
+    Returns:
+        The plan: call it, or `start()` it and `wait()`.
 
     Raises:
         UsageError: one of these is not served, or Horovod does not run on MPI.

@@ -255,7 +255,7 @@ class DistributedMixin(torch.optim.Optimizer):
         self.keep_drained(state_dict.get("hvd_ext"))
 
     def keep_drained(self, drained: Drained | None) -> None:
-        """Go on with what another optimizer's drain() found; the same on all ranks."""
+        """Resume with the result of another optimizer's drain(); the same on all ranks."""
         self.drained = drained = drained or {}
         if self._reducer:
             parameters, residuals = self._parameters(), drained.get("residuals", {})

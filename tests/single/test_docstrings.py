@@ -18,7 +18,7 @@ PACKAGES = (
     *("hvd_ext.torch", "hvprof"),
 )
 # Packages whose docstrings are not complete yet.
-LEFT_OUT: tuple[str, ...] = ("hvd_ext.torch", "hvprof")
+LEFT_OUT = ("hvprof",)
 # Named by Python or by the interface that they belong to.
 USUAL = {"self", "cls", "args", "kwargs"}
 

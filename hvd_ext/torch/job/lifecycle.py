@@ -76,7 +76,14 @@ _job = _Job()
 def init(*arguments: Any, **named: Any) -> Any:
     """Start Horovod, as `horovod.torch.init` does, so that its waiting costs others little.
 
-    Memory that this process frees is kept from now on, unless somebody has set malloc.
+    Memory that this process frees is kept from now on, unless malloc has settings of the user.
+
+    Args:
+        arguments: of Horovod's `init`.
+        named: likewise.
+
+    Returns:
+        The result of Horovod's `init`.
 
     Raises:
         UsageError: MPI has ended, and cannot be started again.
@@ -160,7 +167,10 @@ def join(device: int = -1) -> int:
     """Wait, as Horovod's join does, until every rank has called it.
 
     Meanwhile this rank takes part in the steps that others take, with zeros: its own
-    parameters stay as they are, and their `.grad` is overwritten.
+    parameters stay unchanged, and their `.grad` is overwritten.
+
+    Args:
+        device: as Horovod takes it.
 
     Returns:
         The rank that joined last.

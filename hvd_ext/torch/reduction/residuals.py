@@ -35,7 +35,7 @@ def drain(placed: Sequence[PlacedArena], node: MPI.Comm) -> Residuals:
         node: the ranks that have the other shards.
 
     Returns:
-        Of each parameter whose format keeps something, the sum over the nodes; the same on
+        The sum over the nodes for each parameter whose format keeps something; the same on
         every rank, and of the parameter's shape.
     """
     found: Residuals = {}
@@ -48,7 +48,7 @@ def drain(placed: Sequence[PlacedArena], node: MPI.Comm) -> Residuals:
 def keep(
     placed: Sequence[PlacedArena], residuals: Mapping[torch.nn.Parameter, torch.Tensor]
 ) -> None:
-    """Go on with what `drain` gave, of this job or of another one; what is not there is 0.
+    """Resume from the result of `drain`, of this job or another; missing values are 0.
 
     Args:
         placed: arenas between two rounds.

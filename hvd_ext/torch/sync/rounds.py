@@ -147,7 +147,7 @@ class Rounds:
         return found
 
     def keep(self, state: State) -> None:
-        """Go on with what `state` gave, of this job or of another one; the same on all ranks."""
+        """Resume from the result of `state`, of this job or another; the same on all ranks."""
         self.steps = 0
         self._take_in(state.get("momentum", {}), self._momentum_of)
         unsent, of_parameters = self._parts.memory()
