@@ -82,7 +82,7 @@ def test_skinny_layers_are_those_that_do_not_scale() -> None:
         (["no.such:thing"], "cannot make"),
         (["resnet.model:absent"], "cannot make"),
         (["resnet.model"], "cannot make"),
-        (["os:getcwd"], "gives a str"),
+        (["os:getcwd"], "returns a str"),
         ([RESNET[0], "classes"], "as name=value"),
         ([RESNET[0], "colours=3"], "cannot make"),
         ([], "no model"),
