@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hvd_ext.allreduce.agreed import read_table as read_table
 from hvd_ext.arena.layout import ParameterSpec, digest, first_difference
 from hvd_ext.errors import MismatchError
 from hvd_ext.job.monitored_allgather import monitored_allgather

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
 from hvd_ext.torch import fallback, horovods
-from hvd_ext.torch.agreement import read_table
 from hvd_ext.torch.job import lifecycle
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hvd_ext import settings
+from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
@@ -19,7 +20,7 @@ from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import horovods
-from hvd_ext.torch.agreement import agree_on_layout, read_table
+from hvd_ext.torch.agreement import agree_on_layout
 from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
 from hvd_ext.torch.parameters import NamedParameters
 from hvd_ext.torch.reduction.format_choice import FormatChoice

@@ -24,8 +24,8 @@ ROW = '{"nodes": 1, "ranks_per_node": 1, "memory": "host", "choices": [[0, "ring
 def test_a_crafted_table_is_read_or_refused_on_every_rank_alike(
     comm, tmp_path, monkeypatch, content: str, says: str | None
 ) -> None:
+    from hvd_ext.allreduce.agreed import read_table
     from hvd_ext.errors import UsageError
-    from hvd_ext.torch.agreement import read_table
 
     path = tmp_path / "table.json"
     path.write_bytes(content.encode(errors="surrogateescape"))
