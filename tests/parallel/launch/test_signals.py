@@ -62,7 +62,8 @@ def test_an_interrupted_job_leaves_no_process(
         job.send_signal(how)
         _, told = job.communicate(timeout=30)
         assert job.returncode == 128 + how
-        assert told.splitlines()[-1].startswith(f"hvd-launch: {how.name}: the job was ended")
+        last = told.splitlines()[-1]
+        assert last.startswith(f"hvd-launch: {how.name}: ended the job on all its ranks")
         # No waiting: at its end nothing is left.
         assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     finally:
