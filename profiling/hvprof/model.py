@@ -25,8 +25,8 @@ class Cell:
         low_bytes, high_bytes: the bin's smallest and largest message, both included.
         calls: number of calls.
         message_bytes: payload of this rank, summed over the calls.
-        time_s: summed over the calls, as are the seconds of it spent in waiting for
-            other ranks to arrive (`wait_s`; None if unknown).
+        time_s: summed over the calls.
+        wait_s: the part of it spent in waiting for other ranks to arrive; None if unknown.
         min_s, max_s: the shortest and the longest call.
         datatype: MPI's name of it, or "derived 8 B"; "" where there is none to know.
         communicator: the `id` of one of the rank's communicators; "" where there is none.
@@ -172,11 +172,16 @@ class RankRecording:
     """Recording of one rank.
 
     Attributes:
+        rank, size: its number, and the ranks of the job.
+        host, pid: where it ran.
         state: "finalized" (called MPI_Finalize), "exited" (ended without it) or
             "unfinished" (was killed, or still runs).
-        end_unix_s: None for an unfinished rank.
+        start_unix_s, end_unix_s: seconds since 1970; the end is None for an unfinished rank.
         recorder_cost_s: overhead of recording a call, measured by the rank at its start.
         dropped_calls: calls for which the histogram had no cell left.
+        mpi_library: its version text.
+        cells, communicators, regions: calls by kind and size, and the groups and named parts
+            of the program that they belong to.
         unnamed_calls: those, and regions, whose names found no room: they are "other".
         steps: the last 1024 of them; `step_count` is how many there were.
         all_steps: the sum over all steps; None where the program marks none.
@@ -224,10 +229,16 @@ class RankRecording:
 class Recording:
     """A job's recording: its command, and the recordings of its ranks in order.
 
-    `start_unix_s` and what follows it are None where `hvprof record` was cut short or
-    did not start the job (HVPROF_DIR and LD_PRELOAD were set manually). `source` is "mpi", or
-    "timeline" for what was imported from a Horovod timeline: only what rank 0 fused.
-    `rank_files` are the files of the ranks.
+    Attributes:
+        directory: the recording's.
+        ranks: in ascending order.
+        command: as it was typed; secrets are masked.
+        host: on which `hvprof record` ran.
+        start_unix_s, duration_s, exit_code: None where `hvprof record` was cut short or did not
+            start the job (HVPROF_DIR and LD_PRELOAD were set manually).
+        versions: of hvd_ext, Horovod, torch and MPI packages, by name.
+        source: "mpi", or "timeline" for a Horovod timeline, which holds rank 0's fused calls.
+        rank_files: the file of each rank, by number.
     """
 
     directory: Path
@@ -259,7 +270,15 @@ class Recording:
         )
 
     def time_s(self, operation: str, traffic: str = "data") -> float:
-        """Time a rank spent in an operation, as a mean over the ranks."""
+        """Time a rank spent in an operation, as a mean over the ranks.
+
+        Args:
+            operation: such as "allreduce".
+            traffic: as in `Cell`.
+
+        Returns:
+            Seconds.
+        """
         total = sum(
             cell.time_s
             for rank in self.ranks

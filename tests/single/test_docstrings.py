@@ -17,8 +17,6 @@ PACKAGES = (
     *("hvd_ext", "hvd_ext.allreduce", "hvd_ext.c10d", "hvd_ext.data", "hvd_ext.spatial"),
     *("hvd_ext.torch", "hvprof"),
 )
-# Packages whose docstrings are not complete yet.
-LEFT_OUT = ("hvprof",)
 # Named by Python or by the interface that they belong to.
 USUAL = {"self", "cls", "args", "kwargs"}
 
@@ -26,8 +24,6 @@ USUAL = {"self", "cls", "args", "kwargs"}
 def functions() -> Iterator[tuple[str, Callable[..., Any], str]]:
     """Name, function and docstring of each public function, constructor and method."""
     for package in PACKAGES:
-        if package in LEFT_OUT:
-            continue
         module = importlib.import_module(package)
         for name in public(module):
             thing = getattr(module, name)

@@ -26,7 +26,11 @@ from hvprof.model import Recording
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """All analyses of a recording; reporters take nothing else."""
+    """All analyses of a recording; reporters take nothing else.
+
+    Attributes:
+        recording: of one job.
+    """
 
     recording: Recording
 

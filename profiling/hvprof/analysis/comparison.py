@@ -65,10 +65,12 @@ class Comparison:
     """The allreduce of two sides, by message size and in total.
 
     Attributes:
+        labels: names of the sides.
         runs: of each side.
         resampled: what the intervals come from: "runs", "blocks" (of one run a side) or
             "" (neither: without intervals).
         confidence: of the total's interval; those of the rows hold jointly with it.
+        rows, total: each range of message sizes, and all of them.
         same_bytes: False if the bytes that the sides moved differ by more than 1 %.
         same_ranks: False if the sides had different numbers of ranks.
         step_parts: parts of a step on each side, a mean over its runs; None if a run of either
@@ -108,6 +110,9 @@ def compare(
         second: the side that should be better.
         labels: names of the sides; by default those of the directories.
         confidence: of the intervals, between 0 and 1.
+
+    Returns:
+        A row for each range of message sizes, and their total.
     """
     sides = [[_Measured(run) for run in _runs(side)] for side in (first, second)]
     present = [

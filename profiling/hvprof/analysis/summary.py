@@ -38,12 +38,13 @@ class Row:
     """The calls of one operation, algorithm and range of message sizes on all ranks.
 
     Attributes:
+        operation, algorithm, size: as in Cell.
         message_size: label of the range, one of SIZE_ROWS, or a power of two.
-        calls: on all ranks together; calls_min and calls_max are the ranks with the
-            fewest and the most.
+        calls: on all ranks together.
+        calls_min, calls_max: of the ranks with the fewest and the most.
         message_bytes: on all ranks together.
-        time_s: summed over a rank's calls, as a mean over the ranks; time_max_s is the
-            rank with the most.
+        time_s: summed over a rank's calls, as a mean over the ranks.
+        time_max_s: of the rank with the most.
         wait_s: the part of time_s spent in waiting for other ranks, None if unknown.
         avg_s, min_s, max_s: of a call, over all ranks.
         algbw_gb_s, busbw_gb_s: decimal GB/s; None where the time is not that of the
@@ -79,7 +80,8 @@ class Exposed:
 
     Attributes:
         steps: how often a rank entered the region that was entered most.
-        time_s: of a rank, as a mean over the ranks; time_max_s is the rank with the most.
+        time_s: of a rank, as a mean over the ranks.
+        time_max_s: of the rank with the most.
     """
 
     steps: int
@@ -142,7 +144,14 @@ def power_rows(recording: Recording) -> list[Row]:
 
 
 def exposed(recording: Recording) -> Exposed | None:
-    """The exposed communication, or None where nothing reported it."""
+    """The exposed communication.
+
+    Args:
+        recording: of one job.
+
+    Returns:
+        Its time, or None where no rank has a region of kind "communication".
+    """
     per_rank = [
         [region for region in rank.regions if region.kind == "communication"]
         for rank in recording.ranks

@@ -110,7 +110,13 @@ class Waiting:
 
 
 def waiting(recording: Recording) -> Waiting | None:
-    """Separate waiting from transfer in the collectives of data traffic; None without a trace.
+    """Separate waiting from transfer in the collectives of data traffic.
+
+    Args:
+        recording: of one job.
+
+    Returns:
+        The waiting of each operation and rank, or None without a trace.
 
     Raises:
         UsageError: as `load_trace` does.

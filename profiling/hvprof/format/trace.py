@@ -40,7 +40,13 @@ class Trace:
 
 
 def load_trace(recording: Recording) -> Trace | None:
-    """Read the trace of a recording, or None if none was kept.
+    """Read the trace of a recording.
+
+    Args:
+        recording: of one job.
+
+    Returns:
+        The calls of each rank, or None if no trace was kept.
 
     Raises:
         UsageError: a rank's trace is missing, cut off, foreign or of a newer version.

@@ -32,6 +32,12 @@ _RECORD = "hvprof record -o DIR -- COMMAND"
 def load(directory: str | Path) -> Recording:
     """Read the recording in a directory.
 
+    Args:
+        directory: made by `hvprof record`.
+
+    Returns:
+        The recording; a rank that was killed is part of it.
+
     Raises:
         UsageError: it holds no recording, or one that is cut off, foreign, or of a
             newer version.
