@@ -180,10 +180,12 @@ class RankRecording:
         recorder_cost_s: overhead of recording a call, measured by the rank at its start.
         dropped_calls: calls for which the histogram had no cell left.
         mpi_library: its version text.
-        cells, communicators, regions: calls by kind and size, and the groups and named parts
-            of the program that they belong to.
+        cells: the calls, by kind and size.
+        communicators: the groups of ranks that they belong to.
+        regions: the named parts of the program.
         unnamed_calls: those, and regions, whose names found no room: they are "other".
-        steps: the last 1024 of them; `step_count` is how many there were.
+        steps: the last 1024 of them.
+        step_count: how many there were.
         all_steps: the sum over all steps; None where the program marks none.
         registration_cache: None where the library does not expose it.
         trace_capacity, trace_calls: calls that the trace holds at most, and calls that
