@@ -125,4 +125,4 @@ def test_the_screen_fits_a_terminal() -> None:
     assert len(lines) <= 40
     assert all(len(line) <= 100 for line in lines)
     assert "expandable_segments:True[/red]" in done.stdout
-    assert lines[-1].endswith(" wrong")
+    assert lines[-1].endswith(" found")
