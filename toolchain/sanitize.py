@@ -21,7 +21,10 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 # That of `make env MPI=system` is on PATH.
 MPICC = shutil.which("mpicc", path=f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}") or "mpicc"
 FOLDER = ROOT / "build" / "sanitize"
-COPIED = ("hvd_ext", "profiling", "launch", "testbed", "training", "tests", "setup.py")
+COPIED = (
+    *("hvd_ext", "profiling", "launch", "testbed", "training", "tests"),
+    *("setup.py", "README.md"),
+)
 COPIED += ("pyproject.toml", "edsr", "resnet", "mesh", "cosmoflow", "benchmarks", "examples")
 SANITIZERS = "-g -fno-omit-frame-pointer -fsanitize=address,undefined"
 # Undefined behaviour ends in a trap, which the address sanitizer reports to its log: the undefined
