@@ -67,7 +67,7 @@ class Exchange:
         self._steps = 0
         self._progress: ProgressThread | None = None
         self._pending: deque[Future[None]] = deque()
-        # Of this step: DDP's buckets, what it waits for, and those that are not planned.
+        # This step's buckets, their futures, and the buckets that are not planned yet.
         self._buffers: list[torch.Tensor] = []
         self._futures: list[Any] = []
         self._new: list[Bucket] = []

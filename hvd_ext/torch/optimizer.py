@@ -66,8 +66,8 @@ def DistributedOptimizer(
             HVD_EXT_COMPRESSION counts. Within a node nothing is rounded.
         backward_passes_per_step: how many backward passes fill a gradient.
         op: hvd.Average (the default) or hvd.Sum; others are served by Horovod's own optimizer.
-        gradient_predivide_factor: has no effect: 16-bit gradients are summed in 32 bits, so there
-            is no overflow to guard against.
+        gradient_predivide_factor: has no effect: 16-bit gradients are summed in 32 bits, so
+            they cannot overflow.
         num_groups: has no effect: gradients are always reduced in buckets.
         groups: has no effect either.
         sparse_as_dense: makes sparse gradients dense; served by Horovod's own optimizer.
@@ -91,10 +91,10 @@ def DistributedOptimizer(
         ValueError: as Horovod does, for names that are missing or not unique.
         StallError: ranks did not reach this in time; names them.
         MismatchError: ranks have different parameters; names the first.
-        UsageError: `sharded`, and the optimizer looks at parameters as a whole, or the arena
-            does not serve what is asked for; or ranks have different filters, and what is
-            asked for is no average by the arena; `sync` is none, or does not go with the rest; or
-            the optimizer is wrapped already.
+        UsageError: `sharded` with an optimizer that looks at whole parameters, or with a request
+            that the arena does not serve; ranks with different filters, and a request other than
+            an average in the arena; `sync` is unknown, or excludes another argument; the
+            optimizer is wrapped already.
     """
     if isinstance(optimizer, DistributedMixin):
         raise UsageError(
