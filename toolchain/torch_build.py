@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -34,9 +35,10 @@ def source_key(source: str) -> str:
     """A short name of a source of Horovod: a pin, or the path of an sdist or a checkout.
 
     Raises:
-        Failure: there is nothing at the path.
+        Failure: there is nothing at the path, or a checkout lacks its submodules.
     """
-    sha = hashlib.sha256()
+    # With a GPU its CUDA parts are built, too.
+    sha = hashlib.sha256(b"cuda" if gpu_present() else b"")
     for path in CMAKE_FILES:
         sha.update(path.read_bytes())
     if "==" in source:
@@ -46,6 +48,11 @@ def source_key(source: str) -> str:
         if place.is_file():
             sha.update(place.read_bytes())
         elif (place / "setup.py").is_file():
+            if not any((place / "third_party" / "gloo").glob("*")):
+                raise Failure(
+                    f"HOROVOD={source} lacks its submodules:"
+                    f" git -C {shlex.quote(source)} submodule update --init --recursive"
+                )
             sha.update(_commit(place).encode())
         else:
             raise Failure(f"HOROVOD={source} is neither an sdist nor a folder with setup.py")

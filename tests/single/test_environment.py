@@ -301,9 +301,16 @@ def test_a_wheel_is_kept_for_one_python_mpi_torch_and_source(
     sources[0].write_bytes(b"an sdist")
     sources[1].mkdir()
     (sources[1] / "setup.py").touch()
+    with pytest.raises(workshop.Failure, match="submodules: git -C "):
+        torch_build.source_key(str(sources[1]))
+    (sources[1] / "third_party" / "gloo" / "gloo").mkdir(parents=True)
     assert len({torch_build.source_key(str(source)) for source in (PIN, *sources)}) == 3
     with pytest.raises(workshop.Failure, match=r"neither an sdist nor a folder with setup\.py"):
         torch_build.source_key(str(tmp_path / "none"))
+    # With a GPU a build has CUDA parts, and a home may be shared with a machine that has one.
+    without = torch_build.source_key(PIN)
+    monkeypatch.setattr(torch_build, "gpu_present", lambda: True)
+    assert torch_build.source_key(PIN) != without
 
 
 def test_an_unwritable_home_keeps_wheels_in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
