@@ -1,5 +1,8 @@
-set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++$ENV{TORCH_CXX_STANDARD}")
-set(CMAKE_CXX14_EXTENSION_COMPILE_OPTION "-std=gnu++$ENV{TORCH_CXX_STANDARD}")
+# Horovod 0.28.1 asks for C++14, its master for C++17.
+foreach(standard 14 17)
+    set(CMAKE_CXX${standard}_STANDARD_COMPILE_OPTION "-std=c++$ENV{TORCH_CXX_STANDARD}")
+    set(CMAKE_CXX${standard}_EXTENSION_COMPILE_OPTION "-std=gnu++$ENV{TORCH_CXX_STANDARD}")
+endforeach()
 
 # Where torch is a CUDA build, Horovod builds its CUDA parts with whatever nvcc it finds, and
 # stops if no toolkit belongs to that nvcc. Without a GPU they are left out.

@@ -1,6 +1,6 @@
-# Horovod 0.28.1 pins C++14; torch needs a later standard, TORCH_CXX_STANDARD in the
-# environment (17 or 20). Horovod's CMakeLists strips a -std flag given in CXXFLAGS, so the
-# meaning of "C++14" is redefined instead, right after project() has set the compiler's values.
+# Horovod pins a C++ standard; torch may need a later one, TORCH_CXX_STANDARD in the environment
+# (17 or 20). Horovod's CMakeLists strips a -std flag given in CXXFLAGS, so the meaning of
+# "C++14" and "C++17" is redefined instead, right after project() has set the compiler's values.
 set(CMAKE_PROJECT_INCLUDE "${CMAKE_CURRENT_LIST_DIR}/project.cmake")
 
 # The built wheel is shared by every checkout, so the MPI library is looked for first
