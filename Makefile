@@ -12,7 +12,7 @@ ARMS := alone horovod horovod_by_hand ddp hvd_ext hvd_ext_sharded
 SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
-.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize odd-places sweep bench bench-hosts figures check docs wheel clean
+.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize odd-places matrix sweep bench bench-hosts figures check docs wheel clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
@@ -62,6 +62,11 @@ sanitize: env  ## run the tests of the C parts with the address, undefined and t
 
 odd-places: env  ## install where it is hard: not root, a blank in the path, read-only, no network ...
 	@$(PYTHON) toolchain/odd_places.py $(PLACES)
+
+matrix:  ## install and test with every Python and PyTorch (PYTHONS=, TORCHES=, HOROVODS=, AGAIN=1)
+	@$(PYTHON) toolchain/matrix.py $(if $(PYTHONS),--python $(PYTHONS)) \
+		$(if $(TORCHES),--torch $(TORCHES)) $(if $(HOROVODS),--horovod $(HOROVODS)) \
+		$(if $(AGAIN),--again)
 
 sweep: env  ## more of some tests: messages of more than 2^31 bytes (takes 8 GiB), 20,000 mixed calls, 1,000 epochs
 	HVD_EXT_TEST_HUGE=1 $(PY) -m pytest tests/parallel/allreduce/test_allreduce.py tests/parallel/allreduce/test_long.py -k "int_counts or flat"

@@ -8,6 +8,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.figures.markdown import number, origin, ratio, spread, table
+from benchmarks.figures.support import support
 
 Results = Mapping[str, Any]
 MODELS = {
@@ -250,4 +251,5 @@ BLOCKS = {
     "compression": Block(("compression",), compression),
     "losses": Block(("compressed_training_edsr", "compressed_training_resnet"), losses),
     "spatial": Block(("spatial_scaling",), spatial),
+    "support": Block(("support_matrix",), support),
 }

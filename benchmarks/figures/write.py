@@ -16,7 +16,8 @@ from hvd_ext.files import write_text
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "benchmarks"
 CHART = ROOT / "docs" / "images" / "performance.png"
-PAGES = (ROOT / "README.md", *sorted(RESULTS.glob("*.md")))
+SUPPORT = ROOT / "docs" / "reference" / "support.md"
+PAGES = (ROOT / "README.md", SUPPORT, *sorted(RESULTS.glob("*.md")))
 
 
 def main(arguments: Sequence[str]) -> int:
