@@ -146,6 +146,18 @@ def replaced_packages(work: Path) -> None:
     train(folder)
 
 
+def no_compiler(work: Path) -> None:
+    """A machine without a C++ compiler."""
+    programs = work / "bin"
+    programs.mkdir()
+    for folder in map(Path, os.environ["PATH"].split(os.pathsep)):
+        for program in folder.iterdir() if folder.is_dir() else ():
+            place = programs / program.name
+            if not re.search(r"c\+\+|g\+\+", program.name) and not place.is_symlink():
+                place.symlink_to(program)
+    expect_line(checkout(work / "checkout"), "apt install g++", PATH=str(programs))
+
+
 def read_only_checkout(work: Path) -> None:
     """A checkout that is read-only."""
     folder = checkout(work / "checkout")
@@ -182,9 +194,9 @@ def mounted_read_only(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def expect_line(folder: Path, words: str) -> None:
+def expect_line(folder: Path, words: str, **variables: str) -> None:
     """`make env` fails with one line that has these words, and no traceback."""
-    done = attempt(folder, "make", "env")
+    done = attempt(folder, "make", "env", **variables)
     lines = [line for line in done.stdout.splitlines() if line.startswith("make env: error")]
     if done.returncode == 0 or "Traceback" in done.stdout or len(lines) != 1:
         raise Broken(done.stdout)
@@ -200,6 +212,7 @@ PLACES: tuple[Callable[[Path], None], ...] = (
     no_network,
     two_at_once,
     replaced_packages,
+    no_compiler,
 )
 ROOTS_PLACES = (read_only_checkout, not_root)
 

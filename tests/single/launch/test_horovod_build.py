@@ -1,8 +1,9 @@
-"""The command with which `doctor` builds Horovod does so as it is printed."""
+"""How Horovod is built: its CMake settings, and the command of `doctor` as it is printed."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,14 +11,47 @@ from pathlib import Path
 
 import pytest
 
+from hvd_launch.doctor.horovod_build import CMAKE_TOOLCHAIN
 from testbed.ranks import ROOT
 
+CMAKE = CMAKE_TOOLCHAIN.parent
 PRINT = "from hvd_launch.doctor import child; print(child.builds()['build'])"
 IMPORT = """
 import horovod, horovod.torch as hvd
 assert hvd.mpi_built() and hvd.gloo_built()
 print(horovod.__file__)
 """
+
+
+def evaluated(folder: Path, code: str, **variables: str) -> str:
+    """The messages of a CMake script."""
+    cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if cmake is None:
+        pytest.skip("no cmake: make env installs it with Horovod")
+    (folder / "script.cmake").write_text(code)
+    command = [cmake, "-P", str(folder / "script.cmake")]
+    env = {**os.environ, **variables}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
+
+
+@pytest.mark.parametrize("standard", ["14", "17"])
+def test_every_standard_of_horovods_means_torchs(standard: str, tmp_path: Path) -> None:
+    """Horovod's release asks for C++14, its master for C++17."""
+    code = f'include("{CMAKE / "project.cmake"}")\nmessage("${{CMAKE_CXX{standard}_STANDARD_'
+    code += 'COMPILE_OPTION}")'
+    assert evaluated(tmp_path, code, TORCH_CXX_STANDARD="20").strip() == "-std=c++20"
+
+
+def test_without_a_gpu_only_torchs_cuda_libraries_are_left_out(tmp_path: Path) -> None:
+    kept = ("/home/cuda/torch/lib/libc10.so", "/home/cuda/torch/lib/libtorch_cpu.so")
+    left = ("/cuda/lib/libcudart.so.13", "/t/libc10_cuda.so", "/t/libtorch_cuda.so", "X-NOTFOUND")
+    module = tmp_path / "cmake" / "Modules" / "FindPytorch.cmake"
+    module.parent.mkdir(parents=True)
+    module.write_text(f"set(Pytorch_CUDA TRUE)\nset(Pytorch_LIBRARIES {' '.join(kept + left)})")
+    code = f'set(PROJECT_SOURCE_DIR "{tmp_path}")\n'
+    code += f'include("{CMAKE / "without_cuda" / "FindPytorch.cmake"}")\n'
+    code += 'message("${Pytorch_CUDA} ${Pytorch_LIBRARIES}")'
+    assert evaluated(tmp_path, code).strip() == f"FALSE {';'.join(kept)}"
 
 
 @pytest.mark.long
