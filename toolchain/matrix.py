@@ -51,7 +51,7 @@ CORE = (
     "tests/parallel/spatial/test_groups.py",
     "tests/parallel/trainers/test_examples.py",
 )
-DIGITS = ("-m", "hvd_launch", "run", "-np", "2", "--", "examples/digits.py")
+JOB = ("-m", "hvd_launch", "run", "-np", "2", "--")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Cell:
         choice = ("--torch", self.torch, "--horovod", self.horovod)
         return {
             "environment": ((python, script, "--venv", str(self.folder), *choice), 3600),
-            "digits": ((made, *DIGITS), 300),
+            "digits": ((made, *JOB, made, "examples/digits.py"), 300),
             "imports": ((made, *pytest[1:], *IMPORTS), 900),
             "core": ((made, *pytest[1:], *CORE), 1800),
         }

@@ -25,7 +25,7 @@ from workshop import ROOT
 USER = "hvd-ext-newcomer"
 # A rank of its own, and two that find each other.
 SINGLETON = "from mpi4py import MPI; assert MPI.COMM_WORLD.size == 1; print('one rank')"
-JOB = ("-m", "hvd_launch", "run", "-np", "2", "--", "examples/digits.py")
+JOB = ("-m", "hvd_launch", "run", "-np", "2", "--")
 NO_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
 
 
@@ -83,7 +83,7 @@ def train(folder: Path, user: str | None = None, **variables: str) -> None:
     run(folder, "make", "env", user=user, **variables)
     python = str(folder / ".venv" / "bin" / "python")
     run(folder, python, "-c", SINGLETON, user=user, **variables)
-    run(folder, python, *JOB, user=user, **variables)
+    run(folder, python, *JOB, python, "examples/digits.py", user=user, **variables)
 
 
 def blank_in_path(work: Path) -> None:
