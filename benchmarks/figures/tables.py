@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from benchmarks.figures.markdown import number, origin, ratio, spread, table
+from benchmarks.figures.markdown import (
+    measured_on,
+    number,
+    origin,
+    ratio,
+    ratio_of_rounds,
+    spread,
+    table,
+)
 from benchmarks.figures.support import support
 
 Results = Mapping[str, Any]
@@ -51,14 +59,14 @@ def performance(results: Results) -> str:
     cases = [case for case in result["cases"] if case["model"] in SHOWN]
     keys = ("ratio_vs_horovod", "ratio_vs_horovod_by_hand")
     rows = [
-        (MODELS[case["model"]], *(ratio(case[key], case[f"{key}_of_rounds"]) for key in keys))
+        (MODELS[case["model"]], *(ratio_of_rounds(case[f"{key}_of_rounds"]) for key in keys))
         for case in cases
     ]
     faster, equal = (
         " and ".join(
             MODELS[case["model"]]
             for case in cases
-            if (case["ratio_vs_horovod_by_hand"] >= _ABOUT_EQUAL) == beyond
+            if (case["ratio_vs_horovod_by_hand_of_rounds"]["low"] >= _ABOUT_EQUAL) == beyond
         )
         for beyond in (True, False)
     )
@@ -69,8 +77,8 @@ def performance(results: Results) -> str:
         (
             "![Training speed relative to Horovod's defaults](docs/images/performance.png)",
             table(columns, rows),
-            f"hvd_ext was {', and '.join(verdicts)}. The range is the middle half of the rounds, "
-            f"on {result['size']} ranks. {origin(result)}",
+            f"On {result['size']} ranks hvd_ext was {', and '.join(verdicts)}. The table has "
+            f"medians and the middle half of the rounds. {measured_on(result)}: `make bench`.",
         )
     )
 
@@ -83,7 +91,7 @@ def training_speedups(results: Results) -> str:
     rows = [
         (
             MODELS[case["model"]],
-            *(ratio(case[k], case[f"{k}_of_rounds"]) if k in case else "" for k in keys),
+            *(ratio_of_rounds(case[f"{k}_of_rounds"]) if k in case else "" for k in keys),
         )
         for case in result["cases"]
     ]
@@ -154,8 +162,10 @@ def exchanges(results: Results) -> str:
         )
     )
     columns = ("measurement", "Horovod", "hvd_ext", "ratio", "command")
-    machine = origin(small).partition(": ")[0]
-    return f"{table(columns, rows)}\n\nMedians, with the middle half in parentheses. {machine}."
+    return (
+        f"{table(columns, rows)}\n\n"
+        f"Medians, with the middle half in parentheses. {measured_on(small)}."
+    )
 
 
 def hosts(results: Results) -> str:
@@ -197,7 +207,7 @@ def losses(results: Results) -> str:
         (
             name.replace(", forgetful", " without error feedback"),
             *(
-                f"{mean(of[name]):.3g} ({min(of[name]):.3g} to {max(of[name]):.3g})"
+                f"{number(mean(of[name]))} ({number(min(of[name]))} to {number(max(of[name]))})"
                 for of in of_models
             ),
         )

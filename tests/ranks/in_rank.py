@@ -31,18 +31,27 @@ class Told:
             self._errors.append(report.longreprtext)
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> bool:
+        return True  # modules are collected on request
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         connection = Client(str(self._socket))
-        connection.send((MPI.COMM_WORLD.rank, os.getpid(), "\n".join(self._errors)))
+        connection.send((MPI.COMM_WORLD.rank, os.getpid()))
         self._serve(connection, session)
         return True
 
     def _serve(self, connection: Connection, session: pytest.Session) -> None:
-        tests = {item.nodeid: item for item in session.items}
+        tests: dict[str | None, pytest.Item] = {}
         while (request := connection.recv()) is not None:
-            test, following = request
+            if request[0] == "collect":
+                tests |= {item.nodeid: item for item in session.perform_collect([request[1]])}
+                connection.send("\n".join(self._errors))
+                self._errors.clear()
+                continue
+            _, test, following = request
             run = session.config.hook.pytest_runtest_protocol
-            run(item=tests[test], nextitem=tests[following] if following else None)
+            run(item=tests[test], nextitem=tests.get(following))
             sys.stdout.flush()
             to_data = session.config.hook.pytest_report_to_serializable
             connection.send([to_data(config=session.config, report=r) for r in self._reports])
