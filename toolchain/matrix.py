@@ -164,7 +164,7 @@ def test(cell: Cell, python: str, keep: bool) -> dict[str, Any]:
 
 
 def versions(cell: Cell) -> dict[str, str]:
-    """What was tested: Python, and the packages that libraries are compiled against."""
+    """The versions of Python and of the packages that libraries are compiled against."""
     made = json.loads(Workshop(cell.folder).stamp.read_text(encoding="utf-8"))
     python = made["environment"]["python"].partition(" ")[0]
     return {"python": python, "mpi": made["environment"]["mpi"], **made["held"]}
