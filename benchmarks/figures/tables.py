@@ -98,6 +98,30 @@ def training_speedups(results: Results) -> str:
     return f"{table(columns, rows)}\n\n{origin(result)}"
 
 
+def torch_distributed(results: Results) -> str:
+    """Steps of DDP and FSDP2, on Gloo alone and with hvd_ext."""
+    parts = []
+    for name in ("training_step_ddp_np2", "training_step_ddp_np4"):
+        result = results[name]
+        rows = []
+        for case in result["cases"]:
+            arms = case["arms"]
+            for title, plain, ours, key in (
+                ("DDP", "ddp", "ddp_hvd_ext", "ratio_ddp"),
+                ("FSDP2", "fsdp", "fsdp_hvd_ext", "ratio_fsdp"),
+            ):
+                rows.append(
+                    (
+                        f"{MODELS[case['model']]}, {title}, {case['ranks']} ranks",
+                        *(spread(arms[arm]["step_ms"]) for arm in (plain, ours)),
+                        ratio_of_rounds(case[f"{key}_of_rounds"]),
+                    )
+                )
+        columns = ("ms a step", "Gloo", "with hvd_ext", "speedup")
+        parts.append(f"{table(columns, rows)}\n\n{origin(result)}")
+    return "\n\n".join(parts)
+
+
 def training_parts(results: Results) -> str:
     result = results["training_step"]
     parts = []
@@ -253,6 +277,9 @@ class Block:
 BLOCKS = {
     "performance": Block(("training_step",), performance),
     "training-speedups": Block(("training_step",), training_speedups),
+    "torch-distributed": Block(
+        ("training_step_ddp_np2", "training_step_ddp_np4"), torch_distributed
+    ),
     "training-parts": Block(("training_step",), training_parts),
     "exchanges": Block(
         ("gradient_exchange_np2", "gradient_exchange_np4", "small_tensors", "overlap"), exchanges

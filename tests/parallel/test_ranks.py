@@ -114,6 +114,7 @@ def test_a_failure_names_its_ranks(run):
     done.stdout.no_fnmatch_line("printed by 0")
 
 
+@pytest.mark.long
 def test_what_ends_a_job_is_told_and_the_next_test_has_another(run):
     done = run("-k", "2ranks")
     done.assert_outcomes(passed=4, failed=3)

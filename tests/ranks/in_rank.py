@@ -25,6 +25,8 @@ class Told:
         self._socket = socket
         self._reports: list[Any] = []
         self._errors: list[str] = []
+        self._nodes: dict[Path, Any] = {}
+        self._collected: set[Any] = set()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -45,7 +47,7 @@ class Told:
         tests: dict[str | None, pytest.Item] = {}
         while (request := connection.recv()) is not None:
             if request[0] == "collect":
-                tests |= {item.nodeid: item for item in session.perform_collect([request[1]])}
+                tests |= {item.nodeid: item for item in self._collect(session, Path(request[1]))}
                 connection.send("\n".join(self._errors))
                 self._errors.clear()
                 continue
@@ -56,6 +58,22 @@ class Told:
             to_data = session.config.hook.pytest_report_to_serializable
             connection.send([to_data(config=session.config, report=r) for r in self._reports])
             self._reports.clear()
+
+    def _collect(self, session: pytest.Session, module: Path) -> list[pytest.Item]:
+        """The tests of a module. A folder is one node: its conftest's fixtures belong to that."""
+        root = session.config.rootpath
+        if not self._nodes:
+            self._nodes[root] = pytest.Dir.from_parent(session, path=root)
+        for path in reversed(module.relative_to(root).parents):
+            folder = self._nodes[root / path]
+            if folder not in self._collected:
+                self._collected.add(folder)
+                report = folder.ihook.pytest_make_collect_report(collector=folder)
+                session.ihook.pytest_collectreport(report=report)
+                self._nodes |= {node.path: node for node in report.result or ()}
+        items = list(session.genitems(self._nodes[module]))
+        session.testscollected += len(items)
+        return items
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(report)
