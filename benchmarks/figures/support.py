@@ -19,7 +19,7 @@ def support(results: Mapping[str, Any]) -> str:
     for python, horovod in lines:
         line = (found.get((python, horovod, torch)) for torch in torches)
         words = (f"{cell['status']}, {cell['date']}" if cell else "not run" for cell in line)
-        rows.append((python, horovod.replace("==", " "), *words))
+        rows.append((python, horovod.removeprefix("horovod=="), *words))
     columns = ("Python", "Horovod", *(f"PyTorch {torch}" for torch in torches))
     reasons = [
         f"- Python {cell['python']}, PyTorch {cell['torch']}: `{cell['why']}`"
