@@ -85,7 +85,7 @@ def start(
         args = parser.parse_args(arguments)
     except UsageError as error:
         # Only an initialised Horovod knows which of the ranks is to speak.
-        with collective_errors(_initialised(exchange or "horovod"), parser.program):
+        with collective_errors(_initialised(exchange or "hvd_ext"), parser.program):
             raise error
         raise AssertionError("unreachable") from error
     hvd = _initialised(exchange or args.exchange)

@@ -43,6 +43,7 @@ def allreduce(
     buffer: Array,
     operation_name: str = "sum",
     *,
+    dtype: str | None = None,
     table: Table = BUILT_IN,
 ) -> None:
     """Reduce a buffer once, in place, by the algorithm that the table names for its size.
@@ -53,21 +54,23 @@ def allreduce(
         topology: the ranks, and how they share nodes.
         buffer: 1-D array, as of PersistentAllreduce.
         operation_name: "sum", "average", "min", "max" or "product".
+        dtype: "bfloat16" for an array of uint16 that holds it.
         table: chooses the algorithm.
 
     Raises:
         UsageError: an unknown operation, or an average of integers.
     """
-    dtype_class = dtype_class_of(buffer)
+    dtype_class = DTYPES[dtype].dtype_class if dtype else dtype_class_of(buffer)
     ranks = topology.node.size
     chosen = table.choose(topology.nodes, ranks, "host", buffer.nbytes, dtype_class)
-    if chosen == SHARED_MEMORY:
+    # Nodes with different numbers of ranks would choose differently.
+    if chosen == SHARED_MEMORY or not topology.homogeneous:
         chosen = NATIVE
     reduction = find_operation(operation_name)
     if chosen == NATIVE and dtype_class != "half" and operation_name != "average":
         native.allreduce(topology.world, buffer, reduction)
         return
-    prepare(chosen, topology.world, buffer, reduction)()
+    prepare(chosen, topology.world, buffer, reduction, dtype)()
 
 
 def choose(

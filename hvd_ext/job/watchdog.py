@@ -32,7 +32,14 @@ _QUESTION_WITHIN_S = 1.0
 class Watchdog:
     """Watches this rank's exchanges; one per arena, made by every rank."""
 
-    def __init__(self, topology: Topology, comm: MPI.Comm, round_: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        comm: MPI.Comm,
+        round_: int,
+        timeout_s: float,
+        occasion: str = "a gradient exchange",
+    ) -> None:
         """Start watching.
 
         Args:
@@ -40,7 +47,9 @@ class Watchdog:
             comm: all ranks; for nothing but watchdogs.
             round_: how often `comm` was used by watchdogs; their questions may still be there.
             timeout_s: how long an exchange may take.
+            occasion: what an exchange is called in the error.
         """
+        self._occasion = occasion
         self._hosts = topology.hosts
         self._timeout_s = timeout_s
         self._comm = comm
@@ -80,7 +89,7 @@ class Watchdog:
             if since is not None and time.monotonic() - since > self._timeout_s:
                 missing = self._ask()
                 if self._since == since:
-                    report = StallReport(missing, "a gradient exchange", self._timeout_s)
+                    report = StallReport(missing, self._occasion, self._timeout_s)
                     end_job(report.error(self._hosts), within_s=0)
 
     def _answer(self) -> None:

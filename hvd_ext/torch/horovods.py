@@ -1,18 +1,27 @@
-"""Horovod as it is without hvd_ext: the only module that imports it.
+"""Horovod as it is without hvd_ext, or its interface where Horovod is not installed.
 
-Its names are bound here when hvd_ext.torch is imported, so that they stay Horovod's own after
-`replace` has put hvd_ext's into Horovod's modules.
+This is the only module that imports Horovod. Its names are bound here when hvd_ext.torch is
+imported, so that they stay Horovod's own after `replace` has put hvd_ext's into Horovod's modules.
+Where Horovod is not installed, `hvd_ext.torch.standalone` has the same names.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.errors import NotInstalledError
 
+if importlib.util.find_spec("torch") is None:
+    raise NotInstalledError(
+        f"hvd_ext.torch needs torch, which is not installed for {sys.executable}: "
+        "README.md has the commands under Install"
+    )
 try:
     import horovod.torch as _horovod
     from horovod.torch import *  # noqa: F403
@@ -21,24 +30,32 @@ try:
     from horovod.torch import mpi_lib_v2 as _library
     from horovod.torch import optimizer as _optimizer
 except ModuleNotFoundError as missing:
-    package = (missing.name or "").partition(".")[0]
-    if package not in ("horovod", "torch"):
+    if (missing.name or "").partition(".")[0] != "horovod":
         raise
-    raise NotInstalledError(
-        f"hvd_ext.torch needs {package}, which is not installed for {sys.executable}: "
-        "README.md has the commands under Install"
-    ) from None
+    INSTALLED = False
+else:
+    INSTALLED = True
 
-# The public names of Horovod's interface.
-__all__ = [
-    name
-    for name, value in vars(_horovod).items()
-    if not name.startswith("_") and (name == "elastic" or not inspect.ismodule(value))
-]
+if INSTALLED:
+    # The public names of Horovod's interface.
+    __all__ = [
+        name
+        for name, value in vars(_horovod).items()
+        if not name.startswith("_") and (name == "elastic" or not inspect.ismodule(value))
+    ]
+    # Horovod recognises a wrapped optimizer by the module of its class.
+    WRAPPED_MODULE: str = _optimizer.DistributedOptimizer.__module__
+    LIBRARY_PATH: str = _library.__file__
+else:
+    # By name: mypy takes these names for Horovod's, which have no types.
+    _standalone = importlib.import_module("hvd_ext.torch.standalone")
+    _objects = importlib.import_module("hvd_ext.torch.standalone.objects")
 
-# Horovod recognises a wrapped optimizer by the module of its class.
-WRAPPED_MODULE: str = _optimizer.DistributedOptimizer.__module__
-LIBRARY_PATH: str = _library.__file__
+    __all__ = list(_standalone.__all__)
+    globals().update({name: getattr(_standalone, name) for name in __all__})
+    WRAPPED_MODULE = _objects.WRAPPED_MODULE
+    _mpi4py = importlib.util.find_spec("mpi4py.MPI")  # importing it would start MPI
+    LIBRARY_PATH = str(_mpi4py.origin if _mpi4py else None)
 
 
 def broadcast_state(
@@ -48,6 +65,9 @@ def broadcast_state(
     broadcast_tensors: Callable[[list[tuple[str, Any]], int], None],
 ) -> None:
     """Horovod's broadcast_optimizer_state, with another broadcast for the tensors of the state."""
+    if not INSTALLED:
+        _objects.broadcast_state(optimizer, root_rank, model, broadcast_tensors)
+        return
     before = _functions.broadcast_parameters
     _functions.broadcast_parameters = broadcast_tensors
     try:
@@ -57,7 +77,15 @@ def broadcast_state(
 
 
 def replace(overrides: Mapping[str, Any]) -> None:
-    """Put hvd_ext's functions and classes into Horovod's modules, for this process."""
+    """Put hvd_ext's functions and classes into Horovod's modules, for this process.
+
+    Where Horovod is not installed, `import horovod.torch` finds hvd_ext.torch from now on.
+    """
+    if not INSTALLED:
+        package: Any = ModuleType("horovod")
+        package.torch = sys.modules["hvd_ext.torch"]
+        sys.modules.update({"horovod": package, "horovod.torch": package.torch})
+        return
     vars(_horovod).update(overrides)
     ours = overrides["DistributedOptimizer"]
     # Horovod compares a wrapped optimizer's module with that of this function.

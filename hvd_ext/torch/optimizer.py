@@ -29,6 +29,7 @@ from hvd_ext.torch.sharded.elementwise import try_elementwise
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.sharded.shards import Shards
 from hvd_ext.torch.sharded.wrapped import ShardedMixin, sharded_class
+from hvd_ext.torch.standalone.refused import needs_horovod
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.torch.wrapped import DistributedMixin, distributed_class
@@ -146,6 +147,8 @@ def DistributedOptimizer(
     if reason is not None:
         every = (p for group in optimizer.param_groups for p in group["params"])
         refuse_own(every, "Horovod's DistributedOptimizer", f"the arena cannot take it: {reason}")
+        if not horovods.INSTALLED:
+            raise needs_horovod(f"this DistributedOptimizer ({reason})")
         if horovods.rank() == 0:
             log.warning("hvd_ext: falling back to Horovod's DistributedOptimizer: %s", reason)
         return horovods.DistributedOptimizer(

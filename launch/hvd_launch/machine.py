@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import sys
@@ -20,6 +21,10 @@ from hvd_launch.backends.libraries import (
 )
 from hvd_launch.job import Host, Job
 from hvd_launch.settings import Setting
+
+_LOOPBACK = "127.0.0.1"
+# Below those that Linux gives to programs that name none.
+_PORTS = range(20000, 32000)
 
 
 def rank_command(
@@ -74,6 +79,41 @@ def module(name: str) -> tuple[str, ...]:
     `python -m` would take a select.py there for Python's own.
     """
     return (sys.executable, str(Path(__file__).with_name("run_module.py")), name)
+
+
+def meeting_place(
+    hosts: Sequence[Host], environ: Mapping[str, str], job: Sequence[str]
+) -> tuple[str, str]:
+    """The host of rank 0, and a port of it for torch.distributed (MASTER_ADDR, MASTER_PORT).
+
+    The same for the same job, as long as the port is free here: --dry-run shows what run does.
+
+    Args:
+        hosts: where the job runs; empty: on this machine, or on the Slurm allocation.
+        environ: may hold the allocation.
+        job: what distinguishes it from others.
+    """
+    # A machine need not know its own name.
+    host = _LOOPBACK
+    if len(hosts) > 1:
+        host = hosts[0].name
+    elif not hosts and slurm.allocated(environ) and environ.get("SLURM_JOB_NUM_NODES") != "1":
+        host = slurm.first_host(environ) or _LOOPBACK
+    digest = hashlib.sha256("\0".join(job).encode(errors="surrogateescape")).digest()
+    first = int.from_bytes(digest[:4], "big") % len(_PORTS)
+    ports = (*_PORTS[first:], *_PORTS[:first])
+    port = next((port for port in ports if _is_free(port)), ports[0])
+    return host, str(port)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def machine_slots(environ: Mapping[str, str]) -> int:

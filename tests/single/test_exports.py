@@ -52,6 +52,33 @@ def test_every_name_of_horovods_is_there_and_no_file_hides_it() -> None:
             assert getattr(ours, name) is theirs, name
 
 
+def test_without_horovod_every_name_is_there_with_horovods_arguments() -> None:
+    alone, horovods = (
+        importlib.import_module(name) for name in ("hvd_ext.torch.standalone", "horovod.torch")
+    )
+    names = {
+        name
+        for name, theirs in vars(horovods).items()
+        if not name.startswith("_") and (name == "elastic" or not inspect.ismodule(theirs))
+    }
+    assert set(alone.__all__) == names - {"check_extension"}
+    for name in set(alone.__all__) - {"DistributedOptimizer", "init", "shutdown", "elastic"}:
+        ours, theirs = getattr(alone, name), getattr(horovods, name)
+        assert type(ours) is type(theirs) or not isinstance(theirs, int), name
+        if isinstance(theirs, int):
+            assert ours == theirs
+        if inspect.isfunction(theirs):
+            assert ours.__doc__, name
+            arguments, expected = (
+                [(p.name, p.default) for p in inspect.signature(f).parameters.values()]
+                for f in (ours, theirs)
+            )
+            assert [n for n, _ in arguments] == [n for n, _ in expected], name
+            for (argument, mine), (_, default) in zip(arguments, expected, strict=True):
+                its_own = argument in ("process_set", "compression")
+                assert its_own or mine == default, (name, argument)
+
+
 def test_the_optimizers_package_shows_what_it_exports_and_no_module_of_its_own() -> None:
     ours = importlib.import_module("hvd_ext.torch")
     assert dir(ours) == sorted(ours.__all__)

@@ -82,6 +82,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
         "hvd_ext.arena",
     },
+    # Horovod's interface where Horovod is not installed: it knows neither that nor the optimizer.
+    "hvd_ext.torch.standalone": {*MPI, "torch", "hvd_ext.job", "hvd_ext.allreduce"},
     # torch.distributed, without Horovod.
     "hvd_ext.c10d": {
         *(*MPI, "torch", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"),

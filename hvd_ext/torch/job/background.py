@@ -43,7 +43,7 @@ def noting_thread() -> Iterator[None]:
     before = _threads()
     yield
     started = _threads() - before
-    if started:
+    if started and horovods.INSTALLED:
         # The background thread is the first: it starts MPI, which starts the others.
         _thread_id = min(started)
 

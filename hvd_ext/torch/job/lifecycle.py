@@ -52,7 +52,7 @@ class _Job:
 
     Attributes:
         mpi_outlives_horovod: the program started MPI before Horovod, which then leaves its end
-            to the program.
+            to the program; or there is no Horovod, and mpi4py ends MPI.
         topology: its nodes and ranks, once something needs them.
         begun: None on several nodes, where a rank cannot see that others have begun a step.
         made: the number of optimizers that were made, dropped ones included.
@@ -97,7 +97,8 @@ def init(*arguments: Any, **named: Any) -> Any:
         log.info("hvd_ext: freed memory is left to malloc: %s", reason)
     mpi = sys.modules.get("mpi4py.MPI")  # importing it starts MPI
     if not horovods.is_initialized():
-        _job.mpi_outlives_horovod = mpi is not None and mpi.Is_initialized()
+        started = mpi is not None and mpi.Is_initialized()
+        _job.mpi_outlives_horovod = started or not horovods.INSTALLED
     with background.noting_thread():
         result = horovods.init(*arguments, **named)
     if horovods.rank() == 0:

@@ -34,6 +34,7 @@ class MpiLibrary(abc.ABC):
         tested: this project's tests have run it.
         family: libraries that set the same rank variables share it.
         rank_variables: those that its launcher sets: rank, local rank; None: no own ones.
+        local_size_variable: where it sets the number of this host's ranks; "": nowhere.
         srun_plugins: what its ranks can talk to (Slurm's MPI guide), the best first.
         exported: matches the names of its variables that ranks on other hosts need and its
             launcher does not pass on unasked.
@@ -58,6 +59,7 @@ class MpiLibrary(abc.ABC):
     tested = True
     family: str
     rank_variables: tuple[str, str] | None = None
+    local_size_variable = ""
     srun_plugins: tuple[str, ...]
     exported = ""
     mpirun_is_shared = False

@@ -47,6 +47,7 @@ class IntelMpi(MpiLibrary):
     launchers = ("hydra", "srun")
     family = "intelmpi"
     rank_variables = mpich.RANK_VARIABLES
+    local_size_variable = mpich.LOCAL_SIZE_VARIABLE
     srun_plugins = slurm.PMI2
     exported = "I_MPI_(?!HYDRA|INFO).*"
     agent_variable = "I_MPI_HYDRA_BOOTSTRAP_EXEC"

@@ -46,6 +46,7 @@ CALLED_ABORT = re.compile(
     rb"application called MPI_Abort\(MPI_COMM_WORLD, (?P<code>\d+)\) - process (?P<rank>\d+)"
 )
 RANK_VARIABLES = ("PMI_RANK", "MPI_LOCALRANKID")
+LOCAL_SIZE_VARIABLE = "MPI_LOCALNRANKS"
 
 
 def hydra_arguments(job: Job) -> list[str]:
@@ -62,6 +63,7 @@ class Mpich(MpiLibrary):
     launchers = ("hydra", "srun")
     family = "mpich"
     rank_variables: tuple[str, str] | None = RANK_VARIABLES
+    local_size_variable = LOCAL_SIZE_VARIABLE
     srun_plugins = (*slurm.PMI2, *slurm.PMIX)
     exported = "(MPICH_|MPIR_CVAR_).*"
     mpirun_is_shared = True

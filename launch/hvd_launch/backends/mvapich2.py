@@ -36,6 +36,7 @@ class Mvapich2(MpiLibrary):
     launchers = ("mpirun_rsh", "hydra", "srun")
     family = "mvapich2"
     rank_variables = ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+    local_size_variable = "MV2_COMM_WORLD_LOCAL_SIZE"
     srun_plugins = slurm.PMI2
     exported = "MV2_(?!COMM_WORLD_).*"
     version_command = ("mpiname", "-a")

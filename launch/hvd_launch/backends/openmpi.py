@@ -50,6 +50,7 @@ class _OpenMpi(MpiLibrary):
     launchers = ("mpirun", "srun")
     family = "openmpi"
     rank_variables = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+    local_size_variable = "OMPI_COMM_WORLD_LOCAL_SIZE"
     srun_plugins = slurm.PMIX
     info_command = "ompi_info"
     abort_patterns = (re.compile(rb"MPI_ABORT was invoked on rank (?P<rank>\d+)(?P<code>)"),)

@@ -67,6 +67,19 @@ def slots(environ: Mapping[str, str]) -> tuple[int, ...] | None:
     return None
 
 
+def step_slots(environ: Mapping[str, str]) -> int | None:
+    """How many tasks of its step run on a task's node; None if srun does not say."""
+    counts = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    node = environ.get("SLURM_NODEID", "")
+    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
+
+
+def first_host(environ: Mapping[str, str]) -> str | None:
+    """The first host of the allocation: of "node[03-05,8],big1" it is node03."""
+    match = re.match(r"([A-Za-z0-9._-]+)(?:\[(\d+))?", environ.get("SLURM_JOB_NODELIST", ""))
+    return match.group(1) + (match.group(2) or "") if match else None
+
+
 def expand_counts(text: str) -> tuple[int, ...]:
     """Read Slurm's "4(x2),1" as (4, 4, 1); empty if it is nothing of the kind."""
     counts: list[int] = []

@@ -13,6 +13,7 @@ from hvd_launch.machine import gpus
 from hvd_launch.rank import visibility
 from hvd_launch.rank.environment import rank_info
 from hvd_launch.rank.gpus import rank_environment
+from hvd_launch.rank.torchrun import torchrun_variables
 
 HELP = "inside a rank: choose its visible GPUs, then run a command"
 EXAMPLE = "horovodrun -np 4 hvd-launch exec -- python train.py"
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     # For `hvd-launch run`, which reads what this makes of the rank's output.
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
+    # Likewise: the number of ranks, and where rank 0 may listen, for scripts that torchrun starts.
+    parser.add_argument("--job", metavar="SIZE,HOST,PORT", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
@@ -53,6 +56,9 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
             f"{command[0]!r}: command not found on this host; check its spelling, and PATH"
         )
     environ = rank_environment(os.environ, here, options.visibility, options.backend, gpus())
+    if options.job is not None:
+        size, address, port = options.job.split(",")
+        environ |= torchrun_variables(environ, here, int(size), address, int(port))
     if options.report:
         # Imported here: a rank that needs no report starts without it.
         from hvd_launch.rank.relay import run_reporting

@@ -106,7 +106,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     profile = None if options.profile is None else Profile(options.profile, command)
     recording = () if profile is None else profile.settings()
     settings, kept = _settings(options, backend, os.environ, recording)
-    ranks = command if options.bare else _reporting(options, backend, command)
+    ranks = command if options.bare else _reporting(options, backend, size, hosts, command)
     launch = machine.rank_command(backend, size, ranks, hosts, settings)
     if options.dry_run:
         show = _json if options.json else script
@@ -183,12 +183,17 @@ def _settings(
 
 
 def _reporting(
-    options: argparse.Namespace, backend: Backend, command: tuple[str, ...]
+    options: argparse.Namespace,
+    backend: Backend,
+    size: int,
+    hosts: tuple[Host, ...],
+    command: tuple[str, ...],
 ) -> tuple[str, ...]:
     """The command, under `hvd-launch exec`."""
     program = (*machine.module("hvd_launch"), "exec", "--report")
     choice = ("--backend", backend.name, "--visibility", options.visibility)
-    return (*program, *choice, "--", *command)
+    place = machine.meeting_place(hosts, os.environ, (str(Path.cwd()), str(size), *command))
+    return (*program, *choice, "--job", ",".join((str(size), *place)), "--", *command)
 
 
 def _report(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hvd_launch.backends import slurm
 from hvd_launch.backends.libraries import LIBRARIES
 
 # Launchers that serve any MPI library: rank, local rank. srun's come last: a batch script has
@@ -27,11 +28,13 @@ class RankInfo:
         rank: among all.
         local_rank: among those of its node.
         family: of the MPI library, if the variables show it; else "".
+        local_size: the number of its node's ranks, if the variables show it.
     """
 
     rank: int
     local_rank: int
     family: str
+    local_size: int | None = None
 
 
 def rank_info(environ: Mapping[str, str]) -> RankInfo | None:
@@ -39,8 +42,13 @@ def rank_info(environ: Mapping[str, str]) -> RankInfo | None:
     for library in LIBRARIES.values():
         if library.rank_variables is not None and library.started_here(environ):
             rank, local_rank = library.rank_variables
-            return RankInfo(int(environ[rank]), int(environ[local_rank]), library.family)
+            count = environ.get(library.local_size_variable, "")
+            local_size = int(count) if count.isdecimal() else None
+            return RankInfo(
+                int(environ[rank]), int(environ[local_rank]), library.family, local_size
+            )
     for rank, local_rank in _LAUNCHERS:
         if environ.get(rank, "").isdecimal() and environ.get(local_rank, "").isdecimal():
-            return RankInfo(int(environ[rank]), int(environ[local_rank]), "")
+            local_size = slurm.step_slots(environ) if rank == "SLURM_PROCID" else None
+            return RankInfo(int(environ[rank]), int(environ[local_rank]), "", local_size)
     return None

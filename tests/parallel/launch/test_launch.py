@@ -33,6 +33,20 @@ from mpi4py import MPI
 total = MPI.COMM_WORLD.allreduce(1)
 os.write(1, f"{socket.gethostname()} {total} {os.environ['HVD_EXT_TEST']!r}\\n".encode())
 """
+# A script for torchrun, as far as its environment goes.
+TORCHRUN = """
+import os
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
+"""
+GLOO = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("total", int(total), flush=True)
+dist.destroy_process_group()
+"""
 
 
 @on_every_library
@@ -49,6 +63,21 @@ def test_bare_ranks_are_the_command_itself(library: Path) -> None:
     done = run(library, *job, "-c", SUM)
     assert done.stdout.splitlines() == ["sum 1"] * 2, done.stderr
     assert "note" not in done.stderr
+
+
+def test_ranks_have_the_variables_of_torchrun(library: Path) -> None:
+    job = ("run", "-np", "2", "--", str(library / "python"), "-c", TORCHRUN)
+    done = run(library, *job, RANK="7", MASTER_PORT="")
+    lines = sorted(done.stdout.splitlines())
+    port = lines[0].split()[-1]
+    assert lines == [f"[{r}] {r} 2 {r} 2 127.0.0.1 {port}" for r in (0, 1)], done.stderr
+    kept = run(library, *job, MASTER_ADDR="somewhere", MASTER_PORT="1234").stdout
+    assert kept.count("somewhere 1234") == 2
+
+
+def test_a_script_for_torchrun_starts_unchanged() -> None:
+    done = run(HERE, "run", "-np", "2", "--", sys.executable, "-c", GLOO, OMP_NUM_THREADS="1")
+    assert sorted(done.stdout.splitlines()) == ["[0] total 2", "[1] total 2"], done.stderr
 
 
 @pytest.mark.needs("ucx")

@@ -174,7 +174,7 @@ def test_without_gpus_nothing_changes() -> None:
                 **{"SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
                 **{"PMI_RANK": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
             },
-            RankInfo(3, 1, "mpich"),
+            RankInfo(3, 1, "mpich", 2),
         ),
         (
             # Without its site's I_MPI_ROOT, as its package from PyPI leaves it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,9 @@ ROOT = ranks.ROOT
 BIN = Path(sys.executable).parent
 # Each gives the command line that starts so many ranks; a program follows.
 LAUNCHERS = {"hvd-launch": ranks.hvd_launch, "horovodrun": ranks.horovodrun}
+# For ranks that are not to find Horovod, though it is installed.
+_HIDES_HOROVOD = ROOT / "tests" / "support" / "without_horovod"
+WITHOUT_HOROVOD = {"PYTHONPATH": os.pathsep.join(map(str, (_HIDES_HOROVOD, *ranks.PACKAGES)))}
 
 
 def rank_environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,178 @@
+"""Allgather, broadcast and alltoall, with a handle or in place, and with Horovod's arguments.
+
+A name is that of the collective, the same on every rank; ranks may ask for several in different
+orders. Tensors are contiguous and on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hvd_ext.torch.standalone import ranks
+from hvd_ext.torch.standalone.coordinator import Request
+from hvd_ext.torch.standalone.handles import (
+    ask,
+    next_name,
+    require_all_ranks,
+    require_served,
+    synchronize,
+)
+from hvd_ext.torch.standalone.ranks import global_process_set
+from hvd_ext.torch.standalone.reductions import type_name
+from hvd_ext.torch.standalone.transfers import as_bytes, broadcast, exchange
+
+Tensors = Sequence[torch.Tensor]
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set
+) -> int:
+    """Put the rows of all ranks' tensors into one, in rank order."""
+    return _gather([tensor], name, process_set, grouped=False)
+
+
+def grouped_allgather_async(
+    tensors: Tensors, name: str | None = None, process_set: Any = global_process_set
+) -> int:
+    """As allgather_async, of several tensors, as one collective."""
+    return _gather(tensors, name, process_set, grouped=True)
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: Any = global_process_set,
+) -> int:
+    """Give every rank the root's tensor; the result is another one."""
+    require_served("broadcast", [tensor])
+    return _broadcast(tensor.detach().clone(), root_rank, name, process_set)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: Any = global_process_set,
+) -> int:
+    """Give every rank the root's tensor, in place."""
+    require_served("broadcast", [tensor])
+    return _broadcast(tensor, root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: Any = global_process_set,
+) -> torch.Tensor:
+    """Give every rank the root's tensor, in place, and wait for it."""
+    result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    return result
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: Any = global_process_set,
+) -> int:
+    """Send some rows of a tensor to each rank.
+
+    The result is the rows that came, in rank order, and how many came from each rank.
+
+    Args:
+        tensor: (rows, ...).
+        splits: how many rows each rank gets, in rank order; by default as many for each.
+        name: of the collective.
+        process_set: all ranks.
+    """
+    require_all_ranks(process_set)
+    require_served("alltoall", [tensor])
+    job, me = ranks.job(), ranks.rank()
+    world = job.topology.world
+    counts, problem = _counts(tensor, splits, world.size)
+    dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+
+    def run(own: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        received = [theirs[me] for theirs in own]
+        output = tensor.new_empty((sum(received), *tensor.shape[1:]))
+        exchange(world, _cut(tensor, counts), _cut(output, received))
+        return output, torch.tensor(received, dtype=dtype)
+
+    facts = {"type": type_name(tensor), "shape of a row": tuple(tensor.shape[1:])}
+    request = Request(name or next_name("alltoall"), "alltoall", facts, counts, problem)
+    return ask(request, run)
+
+
+def _gather(tensors: Tensors, name: str | None, process_set: Any, grouped: bool) -> int:
+    require_all_ranks(process_set)
+    require_served("allgather", tensors)
+    world = ranks.job().topology.world
+    problem = without_rows(tensors)
+    counts = [0 if problem else len(tensor) for tensor in tensors]
+
+    def run(own: Sequence[Any]) -> Any:
+        outputs = []
+        for tensor, rows in zip(tensors, zip(*own, strict=True), strict=True):
+            output = tensor.new_empty((sum(rows), *tensor.shape[1:]))
+            exchange(world, [as_bytes(tensor)] * world.size, _cut(output, rows))
+            outputs.append(output)
+        return tuple(outputs) if grouped else outputs[0]
+
+    facts = {
+        "type": [type_name(tensor) for tensor in tensors],
+        "shape of a row": [tuple(tensor.shape[1:]) for tensor in tensors],
+    }
+    request = Request(name or next_name("allgather"), "allgather", facts, counts, problem)
+    return ask(request, run)
+
+
+def _broadcast(tensor: torch.Tensor, root: int, name: str | None, process_set: Any) -> int:
+    require_all_ranks(process_set)
+    world = ranks.job().topology.world
+    problem = ""
+    if not 0 <= root < world.size:
+        problem = f"root_rank={root}: the ranks are 0 to {world.size - 1}"
+
+    def run(own: Sequence[Any]) -> torch.Tensor:
+        del own
+        broadcast(world, as_bytes(tensor), root)
+        return tensor
+
+    facts = {"type": type_name(tensor), "shape": tuple(tensor.shape), "root_rank": root}
+    request = Request(name or next_name("broadcast"), "broadcast", facts, problem=problem)
+    return ask(request, run)
+
+
+def _counts(tensor: torch.Tensor, splits: Any, size: int) -> tuple[list[int], str]:
+    """How many rows each rank gets, and why that cannot be."""
+    if problem := without_rows([tensor]):
+        return [], problem
+    rows = len(tensor)
+    if splits is None:
+        if rows % size:
+            return [], f"{rows} rows for {size} ranks: give splits, or a multiple of {size} rows"
+        return [rows // size] * size, ""
+    given = torch.as_tensor(splits).cpu()
+    if given.is_floating_point() or given.dim() != 1 or len(given) != size:
+        return [], f"splits={splits!r}: give one integer for each of {size} ranks"
+    counts = [int(count) for count in given]
+    if min(counts) < 0 or sum(counts) != rows:
+        return [], f"splits={counts} for {rows} rows: give numbers of rows that add up to {rows}"
+    return counts, ""
+
+
+def without_rows(tensors: Tensors) -> str:
+    """Why the rows of these tensors cannot be exchanged; "" if they can."""
+    if any(tensor.dim() == 0 for tensor in tensors):
+        return "a tensor without dimensions has no rows: give tensor.reshape(1)"
+    return ""
+
+
+def _cut(tensor: torch.Tensor, counts: Sequence[int]) -> list[Any]:
+    """The memory of each rank's rows, in rank order."""
+    return [as_bytes(part) for part in torch.split(tensor.detach(), list(counts))]

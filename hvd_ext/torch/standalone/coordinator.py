@@ -1,0 +1,176 @@
+"""Rank 0's part of a negotiation: who has asked for what, and what follows. Pure.
+
+A collective runs once every rank has asked for it under the same name. The requests are compared
+here alone, so that all ranks learn of a difference, and none waits for data that do not come.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvd_ext.errors import HvdExtError, MismatchError
+from hvd_ext.job.stalls import WARN_AFTER_S, StallReport, name_ranks
+
+log = logging.getLogger("hvd_ext")
+JOIN, LEAVE = "join", "leave"
+
+
+class HorovodInternalError(MismatchError, RuntimeError):
+    """A collective that failed on all ranks, under the name that Horovod gives such an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A rank asks for a collective.
+
+    Attributes:
+        name: the same on every rank, and of one request at a time.
+        kind: "allreduce", "broadcast", ...
+        facts: must be equal on all ranks.
+        own: may differ: every rank learns it from all.
+        problem: this rank cannot take part, for the reason that stands here; nobody does then.
+    """
+
+    name: str
+    kind: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    own: Any = None
+    problem: str = ""
+
+    @property
+    def title(self) -> str:
+        """The collective, as a person calls it."""
+        return f"hvd.{self.kind} {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A collective runs, or fails; or, if `fatal`, all fail from now on.
+
+    Attributes:
+        name: of the request.
+        own: what each rank has added to its request; None of a rank that has joined.
+        for_joined: the request, where ranks have joined, which take part without one.
+        error: why it fails.
+        fatal: says that nothing runs any more.
+    """
+
+    name: str
+    own: tuple[Any, ...] = ()
+    for_joined: Request | None = None
+    error: HvdExtError | None = None
+    fatal: bool = False
+
+
+class Coordinator:
+    """The requests that not all ranks have made yet.
+
+    Attributes:
+        left: ranks that ask for nothing any more.
+    """
+
+    def __init__(self, size: int, hosts: Sequence[str], timeout_s: float) -> None:
+        """Begin without requests.
+
+        Args:
+            size: the number of ranks.
+            hosts: host name of every rank.
+            timeout_s: how long a rank is waited for.
+        """
+        self.left: set[int] = set()
+        self._ranks, self._hosts, self._timeout_s = {*range(size)}, hosts, timeout_s
+        self._table: dict[str, dict[int, Request]] = {}
+        self._since: dict[str, float] = {}
+        self._warned: set[str] = set()
+        self._joined: dict[int, None] = {}  # in order
+
+    def note(self, rank: int, request: Request) -> None:
+        """Take a rank's request."""
+        if request.kind == LEAVE:
+            self.left.add(rank)
+        elif request.kind == JOIN:
+            self._joined[rank] = None
+        else:
+            self._table.setdefault(request.name, {})[rank] = request
+            self._since.setdefault(request.name, time.monotonic())
+
+    def decide(self) -> list[Answer]:
+        """Answers to what all ranks have asked for by now."""
+        answers = []
+        for name, requests in list(self._table.items()):
+            missing = self._missing(requests)
+            if not missing:
+                answers.append(self._answer(name, requests))
+                del self._table[name], self._since[name]
+                self._warned.discard(name)
+            elif gone := sorted(missing & self.left):
+                answers.append(self.ended(gone, _any(requests).title))
+        if self._joined.keys() == self._ranks:
+            answers.append(Answer(JOIN, (list(self._joined)[-1],)))
+            self._joined.clear()
+        elif self._joined and self.left:
+            answers.append(self.ended(sorted(self.left), "hvd.join()"))
+        return answers
+
+    def give_up_late(self) -> list[Answer]:
+        """The end of everything, if a rank is too late; warns of one before."""
+        now = time.monotonic()
+        for name, since_s in self._since.items():
+            missing = sorted(self._missing(self._table[name]))
+            title = _any(self._table[name]).title
+            if now - since_s > self._timeout_s:
+                error = StallReport(missing, title, self._timeout_s).error(self._hosts)
+                return [Answer("", error=error, fatal=True)]
+            if now - since_s > WARN_AFTER_S and name not in self._warned:
+                self._warned.add(name)
+                names = name_ranks(missing, self._hosts)
+                log.warning("hvd_ext: %s waits for %s since %.0f s", title, names, WARN_AFTER_S)
+        return []
+
+    def ended(self, ranks: Sequence[int], title: str) -> Answer:
+        """The end of everything, as ranks have left."""
+        report = StallReport(ranks, title, self._timeout_s, ended=True)
+        return Answer("", error=HorovodInternalError(report.sentence(self._hosts)), fatal=True)
+
+    def _missing(self, requests: Iterable[int]) -> set[int]:
+        return self._ranks - {*requests} - self._joined.keys()
+
+    def _answer(self, name: str, requests: Mapping[int, Request]) -> Answer:
+        first = _any(requests)
+        problem = next(filter(None, map(_problem, sorted(requests.items()))), "")
+        problem = problem or _difference(requests)
+        if self._joined and first.kind != "allreduce" and not problem:
+            names = name_ranks(sorted(self._joined), self._hosts)
+            problem = f"{names} called hvd.join(), after which other ranks may only allreduce"
+        if problem:
+            return Answer(name, error=HorovodInternalError(f"{first.title}: {problem}"))
+        own = tuple(requests[r].own if r in requests else None for r in sorted(self._ranks))
+        return Answer(name, own, first if self._joined else None)
+
+
+def _any(requests: Mapping[int, Request]) -> Request:
+    return requests[min(requests)]
+
+
+def _problem(request_of: tuple[int, Request]) -> str:
+    rank, request = request_of
+    return request.problem and f"rank {rank}: {request.problem}"
+
+
+def _difference(requests: Mapping[int, Request]) -> str:
+    """How ranks' requests differ; "" if they do not."""
+    first = min(requests)
+    mine = {"kind": requests[first].kind, **requests[first].facts}
+    for rank, request in sorted(requests.items()):
+        theirs = {"kind": request.kind, **request.facts}
+        for what, value in mine.items():
+            if theirs.get(what) != value:
+                return (
+                    f"{what} is {theirs.get(what)} on rank {rank}, and {value} on rank {first}: "
+                    "give the same on every rank"
+                )
+    return ""

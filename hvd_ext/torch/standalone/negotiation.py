@@ -1,0 +1,244 @@
+"""Which collective is next: rank 0 hears of every rank's requests, and says when one may run.
+
+Ranks may ask in different orders, as Horovod allows; all run what rank 0 answers, in the order of
+its answers. An answer also holds what each rank has added to its request, such as its number of
+rows, so that the collectives themselves exchange data only. Each rank has one thread for this,
+which sleeps while nothing is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from hvd_ext.errors import HvdExtError
+from hvd_ext.job.abandoned import abandon
+from hvd_ext.job.stalls import StallReport
+from hvd_ext.job.watchdog import Watchdog
+from hvd_ext.torch.standalone.coordinator import (
+    JOIN,
+    LEAVE,
+    Answer,
+    Coordinator,
+    HorovodInternalError,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.job.topology import Topology
+
+log = logging.getLogger("hvd_ext")
+# Between two looks for messages, while something is awaited.
+_LEAST_PAUSE_S, _MOST_PAUSE_S = 50e-6, 1e-3
+# How much longer the others wait than rank 0, which knows who is missing.
+_GRACE_S = 10.0
+
+# Takes what every rank has added to its request, in rank order; None of a rank that has joined.
+Run = Callable[[Sequence[Any]], Any]
+
+
+class Negotiator:
+    """The requests of this rank, and the thread that has them run."""
+
+    def __init__(
+        self, topology: Topology, timeout_s: float, joins: Callable[[Request], Run]
+    ) -> None:
+        """Start; collective over the world.
+
+        Args:
+            topology: nodes and ranks.
+            timeout_s: how long a rank is waited for.
+            joins: how a rank that has joined takes part in another's request.
+        """
+        world = topology.world
+        self._rank, self._size, self._hosts = world.rank, world.size, topology.hosts
+        self._timeout_s, self._joins = timeout_s, joins
+        self._lease = topology.borrow("negotiation", world, world)
+        self._talk, watched = self._lease.comms
+        self._watchdog = (
+            Watchdog(topology, watched, self._lease.uses, timeout_s, "a collective")
+            if world.size > 1
+            else None
+        )
+        self._coordinator = Coordinator(world.size, topology.hosts, timeout_s)  # rank 0's is used
+        self._lock = threading.Lock()
+        self._asked: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._pending: dict[str, tuple[Request, Run, Future[Any], float]] = {}
+        self._broken: HvdExtError | None = None
+        self._leaving = False
+        self._leave_by_s = 0.0
+        self._sent: list[MPI.Request] = []
+        self._thread = threading.Thread(target=self._serve, name="hvd_ext negotiation", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, run: Run) -> Future[Any]:
+        """Ask for a collective; the future has the result of `run`, which the thread calls.
+
+        Raises:
+            HorovodInternalError: this rank has asked for the same name, and it has not run yet.
+            HvdExtError: an earlier collective ended the job's communication.
+        """
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            if request.name in self._pending:
+                raise HorovodInternalError(
+                    f"{request.title} while another of this name is under way: synchronize() that "
+                    "one before, or name them differently"
+                )
+            self._pending[request.name] = (request, run, future, time.monotonic())
+            self._asked.put(request)
+        return future
+
+    def close(self, within_s: float) -> bool:
+        """End the thread; collectives that are under way fail, on all ranks.
+
+        Args:
+            within_s: how long rank 0 waits for the others, so as to answer them.
+
+        Returns:
+            Whether the thread has ended.
+        """
+        self._leave_by_s = time.monotonic() + within_s
+        self._asked.put(Request("", LEAVE))
+        self._thread.join(within_s + 1.0)
+        if self._watchdog:
+            self._watchdog.close()
+        if self._thread.is_alive():
+            return False
+        abandon(self._sent)
+        self._lease.give_back()
+        return True
+
+    def _serve(self) -> None:
+        try:
+            pause_s = _LEAST_PAUSE_S
+            while not self._at_end():
+                asked = self._next(pause_s)
+                self._forward(asked)
+                if self._hear() or asked:
+                    pause_s = _LEAST_PAUSE_S
+                else:
+                    self._give_up_late()
+                    pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+            if self._rank == 0:  # ranks that ask later learn that nobody answers
+                self._send_all([self._coordinator.ended([0], "a collective")])
+            self._fail(HorovodInternalError("a collective after hvd.shutdown(): call hvd.init()"))
+        except HvdExtError as error:
+            self._fail(error)
+        except BaseException as error:
+            log.exception("hvd_ext: the thread of collectives failed")
+            self._fail(HorovodInternalError(f"collectives failed on rank {self._rank}: {error!r}"))
+
+    def _at_end(self) -> bool:
+        if not self._leaving or self._rank > 0:
+            return self._leaving
+        return len(self._coordinator.left) == self._size or time.monotonic() > self._leave_by_s
+
+    def _next(self, pause_s: float) -> list[Request]:
+        """Requests of this rank; waits for some while nothing is under way."""
+        asked: list[Request] = []
+        try:
+            asked.append(
+                self._asked.get(timeout=pause_s if self._pending or self._leaving else None)
+            )
+            while True:
+                asked.append(self._asked.get_nowait())
+        except queue.Empty:
+            return asked
+
+    def _forward(self, asked: list[Request]) -> None:
+        """Bring this rank's requests to rank 0."""
+        self._leaving |= any(request.kind == LEAVE for request in asked)
+        self._sent = [request for request in self._sent if not request.Test()]
+        if self._rank == 0:
+            for request in asked:
+                self._coordinator.note(0, request)
+        elif asked:
+            self._sent.append(self._talk.isend(asked, dest=0))
+
+    def _hear(self) -> bool:
+        """Receive what has arrived, and do what it asks for; whether there was anything."""
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        heard = False
+        while message := self._talk.improbe(status=status):
+            heard = True
+            received = message.recv()
+            if self._rank > 0:
+                self._do(received)
+                continue
+            for request in received:
+                self._coordinator.note(status.source, request)
+        if self._rank == 0:
+            self._announce(self._coordinator.decide())
+        return heard
+
+    def _announce(self, answers: list[Answer]) -> None:
+        if answers:
+            self._send_all(answers)
+            self._do(answers)
+
+    def _send_all(self, answers: list[Answer]) -> None:
+        for rank in {*range(1, self._size)} - self._coordinator.left:
+            self._sent.append(self._talk.isend(answers, dest=rank))
+
+    def _do(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            if answer.fatal and answer.error is not None:
+                raise answer.error
+            with self._lock:
+                entry = self._pending.pop(answer.name, None)
+            if entry is not None:
+                _, run, future, _ = entry
+            elif answer.for_joined is not None:
+                run, future = self._joins(answer.for_joined), Future()
+            else:
+                continue
+            if answer.error is not None:
+                future.set_exception(answer.error)
+            else:
+                self._run(run, answer.own, future)
+
+    def _run(self, run: Run, own: Sequence[Any], future: Future[Any]) -> None:
+        try:
+            with self._watchdog.guard() if self._watchdog else nullcontext():
+                result = run(own)
+        except Exception as error:  # handed to the thread that waits
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _give_up_late(self) -> None:
+        """Stop waiting for a rank that does not come.
+
+        Raises:
+            StallError: names it.
+        """
+        if self._rank == 0:
+            self._announce(self._coordinator.give_up_late())
+            return
+        with self._lock:
+            waiting = [(since_s, r) for r, _, _, since_s in self._pending.values()]
+        oldest_s = time.monotonic() - self._timeout_s - _GRACE_S
+        for since_s, request in waiting:
+            if request.kind != JOIN and since_s < oldest_s:
+                raise StallReport([0], request.title, self._timeout_s).error(self._hosts)
+
+    def _fail(self, error: HvdExtError) -> None:
+        with self._lock:
+            self._broken = error
+            pending = list(self._pending.values())
+            self._pending.clear()
+        for _, _, future, _ in pending:
+            future.set_exception(error)

@@ -1,0 +1,226 @@
+"""From init() to shutdown(): ranks, and answers to questions about Horovod's build."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hvd_ext import settings
+from hvd_ext.errors import UsageError
+from hvd_ext.job.ending import meet_or_end_job
+from hvd_ext.job.topology import Topology, discover
+from hvd_ext.torch.standalone.negotiation import Negotiator
+from hvd_ext.torch.standalone.reductions import Reductions
+from hvd_ext.torch.standalone.refused import needs_horovod, refuse_variables
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# How long the end waits for ranks that come to it later.
+_LATE_AFTER_S = 5.0
+
+
+class NotInitializedError(UsageError, ValueError):
+    """hvd.init() was not called; Horovod raises a ValueError for that."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The parts that run between init() and shutdown().
+
+    Attributes:
+        unnamed: how many collectives of each kind got no name from the program.
+    """
+
+    topology: Topology
+    reductions: Reductions
+    negotiator: Negotiator
+    unnamed: dict[str, itertools.count[int]] = field(default_factory=dict)
+
+
+class _GlobalProcessSet:
+    """All ranks."""
+
+    process_set_id = 0
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(size()))
+
+    def size(self) -> int:
+        return size()
+
+    def rank(self) -> int:
+        return rank()
+
+    def included(self) -> bool:
+        return True
+
+
+global_process_set = _GlobalProcessSet()
+_job: _Job | None = None
+
+
+def init(comm: MPI.Comm | Sequence[int] | None = None, process_sets: Any = None) -> None:
+    """Start, as Horovod's init does; collective. MPI is started too, if it is not yet.
+
+    Args:
+        comm: ranks that take part: all, or those of an mpi4py communicator.
+        process_sets: refused, unless it is empty.
+
+    Raises:
+        NotInstalledError: only Horovod serves the request, or one that a variable makes.
+        StallError: ranks did not reach this in time; names them.
+        HvdExtError: MPI runs without MPI_THREAD_MULTIPLE.
+    """
+    global _job
+    refuse_variables(os.environ)
+    if process_sets:
+        raise needs_horovod("hvd.init(process_sets=...)")
+    if _job is not None:
+        return
+    from mpi4py import MPI
+
+    members: MPI.Comm = MPI.COMM_WORLD
+    if isinstance(comm, MPI.Comm):
+        members = comm
+    elif comm and [*comm] != [*range(members.size)]:
+        raise needs_horovod(f"hvd.init(comm={[*comm]}), of some ranks only,")
+    timeout_s = settings.stall_timeout_s()
+    topology = discover(members, timeout_s)
+    reductions = Reductions(topology)
+    _job = _Job(topology, reductions, Negotiator(topology, timeout_s, reductions.take_part))
+    atexit.register(_at_exit, os.getpid())
+
+
+def shutdown() -> None:
+    """End; collectives that are under way fail. MPI stays up until the program ends."""
+    if _end(_LATE_AFTER_S):
+        atexit.unregister(_at_exit)
+
+
+def _end(within_s: float) -> bool:
+    """End the thread, and free the communicators; whether nothing uses MPI any more."""
+    global _job
+    job, _job = _job, None
+    if job is None:
+        return True
+    if not job.negotiator.close(within_s):
+        return False
+    job.topology.close(within_s)
+    return True
+
+
+def _at_exit(pid: int) -> None:
+    """End what uses MPI where the program has not; a forked child has nothing that does."""
+    if os.getpid() == pid:
+        failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
+        _end(0.0 if failed else _LATE_AFTER_S)
+        meet_or_end_job(_LATE_AFTER_S)
+
+
+def job() -> _Job:
+    """The parts that init() started.
+
+    Raises:
+        NotInitializedError: it was not called.
+    """
+    if _job is None:
+        raise NotInitializedError("hvd is not initialized: call hvd.init() first")
+    return _job
+
+
+def is_initialized() -> bool:
+    """Whether init() was called, and shutdown() was not."""
+    return _job is not None
+
+
+def size() -> int:
+    """The number of ranks."""
+    return job().topology.world.size
+
+
+def rank() -> int:
+    """This rank."""
+    return job().topology.world.rank
+
+
+def local_size() -> int:
+    """The number of ranks on this node."""
+    return job().topology.node.size
+
+
+def local_rank() -> int:
+    """This rank among those of its node."""
+    return job().topology.node.rank
+
+
+def cross_size() -> int:
+    """The number of nodes that have this rank's local rank."""
+    return job().topology.cross.size
+
+
+def cross_rank() -> int:
+    """This rank's node, among those."""
+    return job().topology.cross.rank
+
+
+def is_homogeneous() -> bool:
+    """Whether every node has the same number of ranks."""
+    return job().topology.homogeneous
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI runs with MPI_THREAD_MULTIPLE: init() refuses less."""
+    job()
+    return True
+
+
+def mpi_enabled() -> bool:
+    """Whether collectives go by MPI: they do."""
+    return True
+
+
+def mpi_built() -> bool:
+    """Whether MPI can be used: it can."""
+    return True
+
+
+def gloo_enabled() -> bool:
+    """Whether collectives go by Gloo: they do not."""
+    return False
+
+
+def gloo_built() -> bool:
+    """Whether Gloo can be used: it cannot."""
+    return False
+
+
+def nccl_built() -> int:
+    """The version of NCCL that can be used: 0, for none."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Whether IBM's DDL can be used: it cannot."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Whether oneCCL can be used: it cannot."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether collectives take tensors of CUDA devices: they do not."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Whether collectives take tensors of ROCm devices: they do not."""
+    return False

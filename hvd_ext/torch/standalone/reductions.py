@@ -1,0 +1,84 @@
+"""Allreduce of tensors, in place: scaled, summed by the algorithm of the table, scaled again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hvd_ext.allreduce import allreduce
+from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from hvd_ext.job.topology import Topology
+    from hvd_ext.torch.standalone.coordinator import Request
+    from hvd_ext.torch.standalone.negotiation import Run
+
+# Horovod's numbers.
+Average, Sum, Adasum, Min, Max, Product = range(6)
+OPERATIONS = {Average: "average", Sum: "sum", Min: "min", Max: "max", Product: "product"}
+
+
+class Reductions:
+    """The allreduces of one job."""
+
+    def __init__(self, topology: Topology) -> None:
+        """Read the table of algorithms; collective."""
+        self._topology, self._table = topology, read_table(topology.world)
+
+    def reduce(self, tensors: Sequence[torch.Tensor], op: int, before: float, after: float) -> None:
+        """Reduce tensors over all ranks, in place; collective.
+
+        Args:
+            tensors: contiguous, on the CPU, of types in DTYPES.
+            op: one of OPERATIONS.
+            before: what they are multiplied by before the sum.
+            after: and after it.
+        """
+        for tensor in tensors:
+            flat = tensor.detach().reshape(-1)
+            _scale(flat, before)
+            name, factor = OPERATIONS[op], after
+            if op == Average and not flat.is_floating_point():
+                # As Horovod's: the mean of integers is cut to an integer.
+                name, factor = "sum", after / self._topology.world.size
+            # numpy has no bfloat16: its bits travel as uint16.
+            stored = flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat
+            dtype = type_name(flat)
+            allreduce(self._topology, stored.numpy(), name, table=self._table, dtype=dtype)
+            _scale(flat, factor)
+
+    def take_part(self, request: Request) -> Run:
+        """How a rank that has joined takes part in an allreduce: with zeros."""
+        facts = request.facts
+        zeros = [
+            torch.zeros(shape, dtype=getattr(torch, name))
+            for shape, name in zip(facts["shape"], facts["type"], strict=True)
+        ]
+
+        def run(own: Sequence[Any]) -> None:
+            del own
+            self.reduce(zeros, facts["op"], facts["prescale_factor"], facts["postscale_factor"])
+
+        return run
+
+
+def type_name(tensor: torch.Tensor) -> str:
+    """A tensor's type, as DTYPES names it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def reducible(tensor: torch.Tensor) -> bool:
+    """Whether tensors of this type can be reduced."""
+    return type_name(tensor) in DTYPES
+
+
+def _scale(flat: torch.Tensor, factor: float) -> None:
+    if factor == 1.0:
+        return
+    if flat.is_floating_point():
+        flat.mul_(factor)
+    else:
+        flat.copy_(flat.double().mul_(factor))

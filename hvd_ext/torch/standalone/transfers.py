@@ -1,0 +1,40 @@
+"""Bytes between ranks, for all collectives that do not add: of any number and type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from hvd_ext.allreduce.operations import Array
+from hvd_ext.allreduce.segments import MOST_BYTES, transfer
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+def as_bytes(tensor: torch.Tensor) -> Array:
+    """The memory of a contiguous CPU tensor, as a 1-D array of uint8."""
+    array: Array = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return array
+
+
+def exchange(comm: MPI.Comm, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
+    """Send an array to each rank, and receive one from each: pairwise, a step for each rank.
+
+    Args:
+        comm: the ranks.
+        outgoing: uint8, by rank.
+        incoming: uint8, by rank; as long as that rank's array for this one.
+    """
+    incoming[comm.rank][:] = outgoing[comm.rank]
+    for distance in range(1, comm.size):
+        to, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        transfer(comm, outgoing[to], to, incoming[source], source)
+
+
+def broadcast(comm: MPI.Comm, array: Array, root: int) -> None:
+    """Give every rank the root's array (uint8), in place."""
+    for begin in range(0, len(array), MOST_BYTES):
+        comm.Bcast(array[begin : begin + MOST_BYTES], root)
