@@ -32,7 +32,15 @@ _QUESTION_WITHIN_S = 1.0
 class Watchdog:
     """Watches this rank's exchanges; one per arena, made by every rank."""
 
-    def __init__(self, topology: Topology, comm: MPI.Comm, round_: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        comm: MPI.Comm,
+        round_: int,
+        timeout_s: float,
+        occasion: str = "a gradient exchange",
+        setting: str = "HVD_EXT_STALL_TIMEOUT_S",
+    ) -> None:
         """Start watching.
 
         Args:
@@ -40,7 +48,10 @@ class Watchdog:
             comm: all ranks; for nothing but watchdogs.
             round_: how often `comm` was used by watchdogs; their questions may still be there.
             timeout_s: how long an exchange may take.
+            occasion: what it is, as it stands in the error.
+            setting: of the time allowed, for the error.
         """
+        self._occasion, self._setting = occasion, setting
         self._hosts = topology.hosts
         self._timeout_s = timeout_s
         self._comm = comm
@@ -80,7 +91,9 @@ class Watchdog:
             if since is not None and time.monotonic() - since > self._timeout_s:
                 missing = self._ask()
                 if self._since == since:
-                    report = StallReport(missing, "a gradient exchange", self._timeout_s)
+                    report = StallReport(
+                        missing, self._occasion, self._timeout_s, setting=self._setting
+                    )
                     end_job(report.error(self._hosts), within_s=0)
 
     def _answer(self) -> None:
