@@ -48,7 +48,7 @@ def reduction_name(options: Any) -> str:
 
 
 class GroupBase(_Base):  # type: ignore[misc]
-    """What torch expects of a backend that serves the CPU, apart from communication."""
+    """A backend for the CPU as torch expects it, apart from communication."""
 
     supports_splitting = False
     supports_coalescing = False

@@ -1,4 +1,4 @@
-"""What carries a process group's collectives: the node's memory, or messages."""
+"""The interface to whatever carries collectives: the memory of a node, or messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all operations of a process group share: their order, their limits, and their end."""
+"""A process group without operations: their order, their limits, and their end."""
 
 from __future__ import annotations
 

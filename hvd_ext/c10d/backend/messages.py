@@ -81,7 +81,11 @@ class Message(Work):
                     return False
                 if self._receives:
                     self._take(status)
-            except Exception as raised:  # handed to whoever waits
+            except MPI.Exception as raised:  # handed to whoever waits, as the next
+                error = raised
+                if raised.Get_error_class() == MPI.ERR_TRUNCATE:
+                    error = self._mismatch("more")
+            except Exception as raised:
                 error = raised
             self._error = error
             self._over.set()
@@ -94,13 +98,16 @@ class Message(Work):
         self._source = status.source
         found = status.Get_count(MPI.BYTE)
         if found != len(self._memory):
-            raise MismatchError(
-                f"{self.name}: {found} bytes came for a tensor of {len(self._memory)}: make the "
-                "sizes match"
-            )
+            raise self._mismatch(found)
         with written(self._tensors[0]) as own:
             if own.ctypes.data != self._memory.ctypes.data:
                 own[:] = self._memory
+
+    def _mismatch(self, found: int | str) -> MismatchError:
+        return MismatchError(
+            f"{self.name}: {found} bytes came for a tensor of {len(self._memory)}: make the sizes "
+            "match"
+        )
 
     def _wait(self, limit_s: float | None) -> bool:
         deadline = time.monotonic() + (self._limit_s if limit_s is None else limit_s)

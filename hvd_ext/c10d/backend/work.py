@@ -1,4 +1,4 @@
-"""What a collective or a message gives its caller, and the order in which a group runs them."""
+"""The handle of a collective or a message, and the order in which a group runs them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Work(WorkBase):  # type: ignore[misc]
         )
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Have it be over; whoever waits goes on."""
+        """Have it be over, and wake whoever waits."""
         self._error = error
         self._over.set()
         if error is None:

@@ -87,7 +87,8 @@ def test_a_message_from_any_rank(comm):
     found = {}
     for _ in range(comm.size - 1):
         tensor = torch.empty(1, dtype=torch.int64)
-        found[dist.recv(tensor)] = int(tensor)
+        source = dist.recv(tensor)
+        found[source] = int(tensor)
     assert found == {rank: rank for rank in range(1, comm.size)}
 
 
@@ -107,9 +108,12 @@ def test_a_long_message_moves_while_its_sender_computes(comm):
 def test_a_message_of_another_size_is_refused(comm):
     if comm.rank == 0:
         dist.send(torch.ones(3), 1, tag=5)
+        dist.send(torch.ones(3), 1, tag=5)
     elif comm.rank == 1:
         with pytest.raises(MismatchError, match="12 bytes came for a tensor of 16"):
             dist.recv(torch.ones(4), 0, tag=5)
+        with pytest.raises(MismatchError, match="more bytes came for a tensor of 8"):
+            dist.recv(torch.ones(2), 0, tag=5)
     with pytest.raises(UsageError, match="tag -1: use one of 0 to"):
         dist.isend(torch.ones(1), 0, tag=-1)
 
