@@ -25,7 +25,9 @@ from tests.support.c10d.references import (
 
 pytestmark = [
     pytest.mark.usefixtures("backend"),
-    pytest.mark.ranks(1, 2, 3, 4),
+    pytest.mark.ranks(
+        pytest.param(1, marks=pytest.mark.long), 2, 3, pytest.param(4, marks=pytest.mark.long)
+    ),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
