@@ -33,7 +33,7 @@ dist.all_reduce(torch.ones(4))
 if is_odd and how != "exit":
     fail()
 if how == "group":
-    dist.new_group()
+    dist.new_group(timeout=limit)
 for _ in range(5):
     dist.all_reduce(torch.ones(300_000), async_op=True)
 if how != "exit":
