@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 # From torch 2.14 on a Backend can be written in Python; before that, a whole ProcessGroup.
-_IS_BACKEND = torch.__version__ >= (2, 14)
-_Base: Any = c10d.Backend if _IS_BACKEND else dist.ProcessGroup  # type: ignore[attr-defined]
+_IS_BACKEND = torch.__version__ >= "2.14"
+_Base: Any = c10d.Backend if _IS_BACKEND else dist.ProcessGroup
 WorkBase: Any = c10d.Work
 
 
@@ -47,7 +47,7 @@ def reduction_name(options: Any) -> str:
     return "SUM" if options is None else str(options.reduceOp.op.name)
 
 
-class GroupBase(_Base):  # type: ignore[misc]
+class GroupBase(_Base):
     """A backend for the CPU as torch expects it, apart from communication."""
 
     supports_splitting = False

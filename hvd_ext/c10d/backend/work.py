@@ -16,7 +16,7 @@ from hvd_ext.job.progress_thread import ProgressThread
 Run = Callable[[], object]
 
 
-class Work(WorkBase):  # type: ignore[misc]
+class Work(WorkBase):
     """One operation of a process group."""
 
     def __init__(self, name: str, result: Sequence[torch.Tensor]) -> None:
@@ -86,7 +86,7 @@ class Work(WorkBase):  # type: ignore[misc]
         return self._tensors
 
 
-class Together(WorkBase):  # type: ignore[misc]
+class Together(WorkBase):
     """Several operations as one."""
 
     def __init__(self, works: Sequence[Work]) -> None:

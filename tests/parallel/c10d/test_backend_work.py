@@ -25,7 +25,7 @@ from tests.support.optimizer.learning import Net, batch
 assert hvd_ext.c10d
 pytestmark = [pytest.mark.usefixtures("backend"), pytest.mark.ranks(2, 3)]
 # From there on torch asks a backend's work for its wait() and its future alone.
-FROM_2_14 = torch.__version__ >= (2, 14)
+FROM_2_14 = torch.__version__ >= "2.14"
 
 
 def test_what_is_queued_keeps_its_order(comm):
