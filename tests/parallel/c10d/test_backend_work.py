@@ -233,18 +233,15 @@ def test_groups_of_some_ranks(comm):
     parallel_assert(comm, (total == size).all(), total)
 
 
-def kept(what):
-    return len(list(Path("/proc/self", what).iterdir()))
-
-
 def test_a_hundred_groups_leave_nothing(comm):
     from hvd_ext.c10d.ranks import _topologies
 
     def use():
         group = dist.new_group()
         dist.all_reduce(torch.ones(3), group=group, async_op=True).wait()
-        works = [dist.isend(torch.ones(3), (comm.rank + 1) % comm.size, group=group)]
-        works.append(dist.irecv(torch.ones(3), (comm.rank - 1) % comm.size, group=group))
+        works = [dist.irecv(torch.ones(3), (comm.rank - 1) % comm.size, group=group)]
+        comm.Barrier()  # the thread that looks at messages starts in the first round
+        works.append(dist.isend(torch.ones(3), (comm.rank + 1) % comm.size, group=group))
         for work in works:
             work.wait()
         dist.destroy_process_group(group)
@@ -252,7 +249,8 @@ def test_a_hundred_groups_leave_nothing(comm):
     def counted():
         leases = sum(len(t._communicators._leases) for t in _topologies.values())
         maps = len(Path("/proc/self/maps").read_text().splitlines())
-        return [kept("fd"), kept("task"), leases, len(_topologies), maps // 100]
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        return [descriptors, threading.active_count(), leases, len(_topologies), maps]
 
     for _ in range(3):
         use()
@@ -260,7 +258,8 @@ def test_a_hundred_groups_leave_nothing(comm):
     for _ in range(100):
         use()
     after = counted()
-    grown = [b > a for a, b in zip(before, after, strict=True)]
+    few = (0, 0, 0, 0, 50)  # the allocator maps memory when it likes
+    grown = [b > a + more for a, b, more in zip(before, after, few, strict=True)]
     parallel_assert(comm, not any(grown), (before, after))
 
 
