@@ -196,7 +196,9 @@ setup(
         "console_scripts": [
             "hvprof = hvprof.cli:entry",
             "hvd-launch = hvd_launch.cli:entry",
-        ]
+        ],
+        # PyTorch 2.14 and newer find init_process_group("hvd_ext") by this.
+        "torch.distributed.backends": ["hvd_ext = hvd_ext.c10d:register"],
     },
     cmdclass={"build": Build, "build_libraries": BuildLibraries},
     distclass=BinaryDistribution,

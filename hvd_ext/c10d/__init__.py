@@ -1,14 +1,16 @@
-"""torch.distributed on hvd_ext's engine: DDP, and `init_method="mpi://"`.
+"""torch.distributed on hvd_ext's engine: DDP, FSDP2, a backend, and `init_method="mpi://"`.
 
-Importing this registers `mpi://`; it starts nothing.
+Importing this registers `mpi://` and the backend "hvd_ext"; it starts nothing.
 """
 
 from torch.distributed.rendezvous import register_rendezvous_handler
 
+from hvd_ext.c10d.backend.registration import register
 from hvd_ext.c10d.ddp import attach
 from hvd_ext.c10d.exchange import Exchange
 from hvd_ext.c10d.ranks import rendezvous
 
-__all__ = ["Exchange", "attach"]
+__all__ = ["Exchange", "attach", "register"]
 
 register_rendezvous_handler("mpi", rendezvous)
+register()

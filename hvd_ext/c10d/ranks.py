@@ -73,26 +73,48 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
         UsageError: MPI did not start these ranks, or numbers them in another way.
         StallError: ranks did not reach this in time; names them.
     """
+    return topology_among(
+        tuple(dist.get_process_group_ranks(group)),
+        *(dist.get_rank(), dist.get_world_size()),
+        *("hvd_ext.c10d.attach()", settings.stall_timeout_s()),
+    )
+
+
+def topology_among(
+    ranks: tuple[int, ...], rank: int, size: int, occasion: str, timeout_s: float
+) -> Topology:
+    """The nodes and ranks of some ranks; collective over them.
+
+    Args:
+        ranks: global, as torch numbers them.
+        rank: this one, among all.
+        size: of all.
+        occasion: what the ranks are about to do, as it stands in errors.
+        timeout_s: how long they are waited for.
+
+    Raises:
+        UsageError: MPI did not start these ranks, or numbers them in another way.
+        StallError: ranks did not reach this in time; names them.
+    """
     from mpi4py import MPI
 
     watch()
     world = MPI.COMM_WORLD
-    if world.size != dist.get_world_size():
+    if world.size != size:
         raise UsageError(
-            f"torch.distributed has {dist.get_world_size()} ranks, and MPI has {world.size}: start "
+            f"torch.distributed has {size} ranks, and MPI has {world.size}: start "
             "the script with mpirun, srun or hvd-launch run"
         )
-    ranks = tuple(dist.get_process_group_ranks(group))
     if ranks not in _topologies:
-        _topologies[ranks] = _discover(world, ranks)
+        _topologies[ranks] = _discover(world, ranks, rank, occasion, timeout_s)
     return _topologies[ranks]
 
 
-def _discover(world: MPI.Intracomm, ranks: tuple[int, ...]) -> Topology:
-    timeout_s = settings.stall_timeout_s()
+def _discover(
+    world: MPI.Intracomm, ranks: tuple[int, ...], rank: int, occasion: str, timeout_s: float
+) -> Topology:
     part: Any = _Part(world, ranks)
-    mine = (world.rank, dist.get_rank())
-    met = monitored_allgather(part, mine, timeout_s, "hvd_ext.c10d.attach()")
+    met = monitored_allgather(part, (world.rank, rank), timeout_s, occasion)
     if wrong := [pair for pair in met if pair[0] != pair[1]]:
         raise UsageError(
             f"torch.distributed calls MPI's rank {wrong[0][0]} rank {wrong[0][1]}: call "

@@ -7,7 +7,8 @@ Pieces alternate between two places: a rank that is ready with one has read the 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
 
 # Short enough to be in the cache still when peers read it.
-_PIECE_BYTES = MIB
+PIECE_BYTES = MIB
 
 
 class Staged:
@@ -40,8 +41,8 @@ class Staged:
             WindowError: on every rank, if some cannot share memory.
         """
         self.rank, self.size = topology.world.rank, topology.world.size
-        self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * _PIECE_BYTES))
-        self._monitored = StallMonitor(
+        self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * PIECE_BYTES))
+        self._monitored: Callable[[Callable[[float], Any]], Any] = StallMonitor(
             *(topology.hosts, topology.node_world_ranks(), timeout_s, "a collective")
         )
         self._memories = [
@@ -60,29 +61,32 @@ class Staged:
             StallError: ranks did not arrive in time, or ended.
         """
         rows = out.reshape(self.size, len(own))
-        for begin in range(0, len(own), _PIECE_BYTES):
-            part = own[begin : begin + _PIECE_BYTES]
+        for begin in range(0, len(own), PIECE_BYTES):
+            part = own[begin : begin + PIECE_BYTES]
             ticket, place = self._next()
             self._memories[self.rank][place : place + len(part)] = part
             self._monitored(functools.partial(self._window.meet, ticket))
             for row, memory in zip(rows, self._memories, strict=True):
                 row[begin : begin + len(part)] = memory[place : place + len(part)]
 
-    def reduce_scatter(self, out: Array, own: Array, dtype: str, scale: float) -> None:
-        """Have every rank hold its row of the sum of what all of them have.
+    def reduce_scatter(
+        self, out: Array, own: Array, dtype: str, scale: float, operation: str = "sum"
+    ) -> None:
+        """Have every rank hold its row of the reduction of what all of them have.
 
         Args:
             out: 1-D.
             own: 1-D, `size` times as long, the same on every rank.
             dtype: of what both hold, a key of DTYPES.
-            scale: what every element of the sum is multiplied by.
+            scale: what every element of the result is multiplied by.
+            operation: of the window's.
 
         Raises:
             StallError: ranks did not arrive in time, or ended.
         """
         item = DTYPES[dtype].item_bytes
         rows = own.reshape(self.size, len(out))
-        most = _PIECE_BYTES // self.size // LINE_BYTES * LINE_BYTES // item
+        most = PIECE_BYTES // self.size // LINE_BYTES * LINE_BYTES // item
         for begin in range(0, len(out), most):
             count = min(most, len(out) - begin)
             ticket, place = self._next()
@@ -91,7 +95,7 @@ class Staged:
                 :, begin : begin + count
             ]
             at = place + self.rank * most * item
-            exchange = self._window.plan(at, count, dtype, scale, local=False)
+            exchange = self._window.plan(at, count, dtype, scale, local=False, operation=operation)
             # The whole row is this rank's.
             exchange.plan.begin, exchange.plan.count = 0, count
             self._monitored(functools.partial(self._window.reduce, exchange, ticket))
@@ -101,4 +105,4 @@ class Staged:
     def _next(self) -> tuple[int, int]:
         """The next ticket, and where its piece lies."""
         self._ticket += 1
-        return self._ticket, (self._ticket & 1) * _PIECE_BYTES
+        return self._ticket, (self._ticket & 1) * PIECE_BYTES

@@ -1,4 +1,4 @@
-"""The private behaviour of torch that this package needs, a function each.
+"""The private behaviour of torch that this package needs, a function or a class each.
 
 No other file of this package uses a private name of torch. When a release of torch changes one of
 these, its test in tests/single/c10d/test_torch_internals.py fails, and this file is the one to fix.
@@ -8,8 +8,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+# From torch 2.14 on a Backend can be written in Python; before that, a whole ProcessGroup.
+_IS_BACKEND = torch.__version__ >= "2.14"
+_Base: Any = c10d.Backend if _IS_BACKEND else dist.ProcessGroup
+WorkBase: Any = c10d.Work
 
 
 def share_storage(tensor: torch.Tensor) -> int:
@@ -32,3 +40,71 @@ def share_storage(tensor: torch.Tensor) -> int:
             Path("/dev/shm", named[1]).unlink(missing_ok=True)
         raise
     return descriptor
+
+
+def reduction_name(options: Any) -> str:
+    """The reduction that a collective's options name, such as "SUM"; None is that one."""
+    return "SUM" if options is None else str(options.reduceOp.op.name)
+
+
+class GroupBase(_Base):
+    """A backend for the CPU as torch expects it, apart from communication."""
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(self, rank: int, size: int, backend: str) -> None:
+        """Note who this is.
+
+        Args:
+            rank: within the group.
+            size: of the group.
+            backend: its name, as `init_process_group` takes it.
+        """
+        super().__init__(rank, size)
+        self._backend, self._name = backend, backend
+
+    def getBackendName(self) -> str:
+        return self._backend
+
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        return False
+
+    if not _IS_BACKEND:
+        # torch's own ProcessGroup asks its backends for these, and here there are none.
+        _device_types = (torch.device("cpu"),)
+
+        @property
+        def group_name(self) -> str:
+            return self._name
+
+        def _set_group_name(self, name: str) -> None:
+            self._name = name
+
+        def getGroupName(self) -> str:
+            return self._name
+
+        def setGroupName(self, name: str) -> None:
+            self._name = name
+
+        def _get_backend_name(self) -> str:
+            return self._backend
+
+        def _get_backend(self, device: torch.device) -> GroupBase:
+            if torch.device(device).type != "cpu":
+                # The class that torch catches.
+                raise RuntimeError(f"backend {self._backend} serves the CPU, not {device}")
+            return self
+
+        def _start_coalescing(self, device: torch.device) -> None:
+            self.start_coalescing()
+
+        def _end_coalescing(self, device: torch.device) -> Any:
+            return self.end_coalescing()
+
+    def start_coalescing(self) -> None:
+        raise NotImplementedError
+
+    def end_coalescing(self) -> Any:
+        raise NotImplementedError

@@ -41,12 +41,14 @@ class StallReport:
         occasion: what they did not reach, such as "a gradient exchange".
         waited_s: how long they were waited for.
         ended: their processes are gone.
+        setting: of the time that they are waited for.
     """
 
     ranks: Sequence[int]
     occasion: str
     waited_s: float
     ended: bool = False
+    setting: str = "HVD_EXT_STALL_TIMEOUT_S"
 
     def sentence(self, hosts: Hosts = ()) -> str:
         """Say who did not arrive, and what to do.
@@ -57,7 +59,7 @@ class StallReport:
         if not self.ranks:
             return (
                 f"{self.occasion} took more than {self.waited_s:g} s though every rank reached "
-                "it: the network between the nodes is stuck, or HVD_EXT_STALL_TIMEOUT_S is too low"
+                f"it: the network between the nodes is stuck, or {self.setting} is too low"
             )
         names = name_ranks(self.ranks, hosts)
         if self.ended:
@@ -66,7 +68,7 @@ class StallReport:
         return (
             f"{names} did not reach {self.occasion} within {self.waited_s:g} s: look for "
             f"{'their' if several else 'its'} last lines above; if "
-            f"{'they were' if several else 'it was'} only slow, raise HVD_EXT_STALL_TIMEOUT_S"
+            f"{'they were' if several else 'it was'} only slow, raise {self.setting}"
         )
 
     def error(self, hosts: Hosts = ()) -> StallError:
@@ -76,7 +78,14 @@ class StallReport:
 class StallMonitor:
     """Waits for the ranks of a node, warns of those that are late, and gives up in the end."""
 
-    def __init__(self, hosts: Hosts, ranks: Sequence[int], limit_s: float, occasion: str) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        ranks: Sequence[int],
+        limit_s: float,
+        occasion: str,
+        setting: str = "HVD_EXT_STALL_TIMEOUT_S",
+    ) -> None:
         """Note whom to wait for.
 
         Args:
@@ -84,8 +93,10 @@ class StallMonitor:
             ranks: world ranks of the node's ranks, by local rank.
             limit_s: how long they are waited for.
             occasion: what they should reach, as it stands in the error.
+            setting: of the limit, for the error.
         """
         self._hosts = hosts
+        self._setting = setting
         self._of_node = ranks
         self._limit_s = limit_s
         self._occasion = occasion
@@ -118,7 +129,8 @@ class StallMonitor:
     def give_up(self, late: OSError) -> StallError:
         """Have the job end soon; `late.args[0]` are local ranks, as NodeWindow.late gives them."""
         ended = isinstance(late, ProcessLookupError)
-        report = StallReport(self._world_ranks(late), self._occasion, self._limit_s, ended)
+        ranks = self._world_ranks(late)
+        report = StallReport(ranks, self._occasion, self._limit_s, ended, self._setting)
         error = report.error(self._hosts)
         end_job(error)
         return error

@@ -39,6 +39,7 @@ class Watchdog:
         round_: int,
         timeout_s: float,
         occasion: str = "a gradient exchange",
+        setting: str = "HVD_EXT_STALL_TIMEOUT_S",
     ) -> None:
         """Start watching.
 
@@ -47,9 +48,10 @@ class Watchdog:
             comm: all ranks; for nothing but watchdogs.
             round_: how often `comm` was used by watchdogs; their questions may still be there.
             timeout_s: how long an exchange may take.
-            occasion: what an exchange is called in the error.
+            occasion: what it is, as it stands in the error.
+            setting: of the time allowed, for the error.
         """
-        self._occasion = occasion
+        self._occasion, self._setting = occasion, setting
         self._hosts = topology.hosts
         self._timeout_s = timeout_s
         self._comm = comm
@@ -89,7 +91,9 @@ class Watchdog:
             if since is not None and time.monotonic() - since > self._timeout_s:
                 missing = self._ask()
                 if self._since == since:
-                    report = StallReport(missing, self._occasion, self._timeout_s)
+                    report = StallReport(
+                        missing, self._occasion, self._timeout_s, setting=self._setting
+                    )
                     end_job(report.error(self._hosts), within_s=0)
 
     def _answer(self) -> None:

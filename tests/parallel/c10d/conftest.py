@@ -1,4 +1,4 @@
-"""A process group on Gloo for the tests of a module."""
+"""Process groups for the tests of a module."""
 
 from __future__ import annotations
 
@@ -18,5 +18,20 @@ def gloo() -> Iterator[None]:
     assert hvd_ext.c10d
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="mpi://")
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[None]:
+    """torch.distributed on the backend hvd_ext, started by `mpi://`."""
+    import torch
+    import torch.distributed as dist
+
+    import hvd_ext.c10d
+
+    assert hvd_ext.c10d
+    torch.set_num_threads(1)
+    dist.init_process_group("hvd_ext", init_method="mpi://")
     yield
     dist.destroy_process_group()

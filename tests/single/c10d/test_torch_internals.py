@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from hvd_ext.c10d.torch_internals import share_storage
+from hvd_ext.c10d.torch_internals import GroupBase, WorkBase, reduction_name, share_storage
 
 
 def descriptors() -> int:
@@ -52,3 +53,26 @@ def test_where_there_is_no_room_a_storage_stays_where_it_is() -> None:
     assert tensor.sum() == 999 * 500
     left = {path.name for path in Path("/dev/shm").iterdir()} - names
     assert not [name for name in left if f"_{os.getpid()}_" in name]
+
+
+def test_options_name_their_reduction() -> None:
+    options = dist.AllreduceOptions()
+    assert reduction_name(options) == "SUM"
+    options.reduceOp = dist.ReduceOp.BXOR
+    assert reduction_name(options) == "BXOR"
+    assert reduction_name(None) == "SUM"
+
+
+def test_a_group_is_what_torch_asks_for() -> None:
+    class Group(GroupBase):
+        def barrier(self, opts: object = None) -> dist.Work:
+            return WorkBase()
+
+    group = Group(1, 3, "mine")
+    assert (group.rank(), group.size(), group.name()) == (1, 3, "mine")
+    if isinstance(group, dist.ProcessGroup):
+        group._set_group_name("one")
+        assert group.group_name == "one"
+        assert group._get_backend(torch.device("cpu")) is group
+        with pytest.raises(RuntimeError, match="serves the CPU, not cuda"):
+            group._get_backend(torch.device("cuda"))

@@ -1,0 +1,57 @@
+"""The interface to whatever carries collectives: the memory of a node, or messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from hvd_ext.allreduce.operations import Array
+
+# What to raise where ranks are late.
+SETTING = "the process group's timeout"
+
+
+class Carrier(Protocol):
+    """The collectives of one group, in memory. Arrays are 1-D, and of uint8 unless said otherwise.
+
+    Every rank calls them in the same order, and one at a time.
+    """
+
+    def expect(self, name: str, limit_s: float) -> None:
+        """Note what the next call is, and how long it may take."""
+
+    def missing(self) -> Sequence[int]:
+        """Global ranks that the running call waits for, as far as that is known."""
+
+    def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
+        """Reduce `array`, of the type that stores `dtype`, in place; returns the algorithm."""
+
+    def reduce_scatter(
+        self, out: Array, own: Array, dtype: str, scale: float, operation: str
+    ) -> None:
+        """Have `out` hold this rank's row of the reduction of `own`; both of that type."""
+
+    def all_gather(self, out: Array, own: Array) -> None:
+        """Have `out` hold every rank's `own`, in rank order."""
+
+    def broadcast(self, array: Array, root: int) -> None:
+        """Have every rank hold what rank `root` of the group does."""
+
+    def all_to_all(
+        self, out: Array, out_bytes: Sequence[int], own: Array, own_bytes: Sequence[int]
+    ) -> None:
+        """Give each rank its part of `own`, and have `out` hold what each gave; in rank order."""
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    def abort(self) -> None:
+        """Have the running call fail, where that is possible."""
+
+    def close(self, finished: bool) -> None:
+        """Give back what others may use.
+
+        Args:
+            finished: nothing runs any more.
+        """

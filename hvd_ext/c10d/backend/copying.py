@@ -1,0 +1,147 @@
+"""The collectives that copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hvd_ext.c10d.backend.core import GroupCore
+from hvd_ext.c10d.backend.tensors import read, split, written
+from hvd_ext.c10d.backend.work import Work
+from hvd_ext.errors import UsageError
+
+
+class Copying(GroupCore):
+    """broadcast, all_gather, gather, scatter and all_to_all, as torch calls them."""
+
+    def broadcast(self, tensors: list[Tensor], options: Any) -> Work:
+        """Have every rank hold the root's tensors."""
+        root = options.rootRank
+
+        def do() -> None:
+            for tensor in tensors:
+                with written(tensor) as array:
+                    self._carrier.broadcast(array, root)
+
+        return self._begin("broadcast()", tensors, tensors, do, options)
+
+    def all_gather_single(self, out: Tensor, own: Tensor, options: Any = None) -> Work:
+        """Have `out` hold every rank's `own`, in rank order."""
+        return self.all_gather_single_coalesced([out], [own], options)
+
+    def all_gather_single_coalesced(
+        self, outs: list[Tensor], owns: list[Tensor], options: Any = None
+    ) -> Work:
+        """The same for several tensors."""
+        name = "all_gather_single()"
+        for out, own in zip(outs, owns, strict=True):
+            self._check_whole(name, out, own)
+
+        def do() -> None:
+            for out, own in zip(outs, owns, strict=True):
+                self._gather(out, own)
+
+        return self._begin(name, [*outs, *owns], outs, do, options)
+
+    def allgather(self, lists: list[list[Tensor]], owns: list[Tensor], options: Any = None) -> Work:
+        """Have each of `lists` hold every rank's tensor, in rank order."""
+        name = "all_gather()"
+        for parts, own in zip(lists, owns, strict=True):
+            self._check_list(name, parts, own)
+
+        def do() -> None:
+            for parts, own in zip(lists, owns, strict=True):
+                self._gather_list(parts, own)
+
+        every = [tensor for parts in lists for tensor in parts]
+        return self._begin(name, [*every, *owns], every, do, options)
+
+    def allgather_coalesced(
+        self, lists: list[list[Tensor]], owns: list[Tensor], options: Any = None
+    ) -> Work:
+        """The same for several tensors; `lists[r]` are rank r's."""
+        return self.allgather([list(parts) for parts in zip(*lists, strict=True)], owns, options)
+
+    def _gather(self, out: Tensor, own: Tensor) -> None:
+        with written(out) as array:
+            self._carrier.all_gather(array, read(own))
+
+    def _gather_list(self, parts: Sequence[Tensor], own: Tensor) -> None:
+        if len({part.nbytes for part in parts}) == 1:
+            whole = np.empty(self._count * own.nbytes, np.uint8)
+            self._carrier.all_gather(whole, read(own))
+            split(whole, parts)
+            return
+        parts[self._own].detach().copy_(own.detach().view(parts[self._own].shape))
+        for root, part in enumerate(parts):
+            with written(part) as array:
+                self._carrier.broadcast(array, root)
+
+    def all_to_all_single(
+        self,
+        out: Tensor,
+        own: Tensor,
+        out_rows: Sequence[int],
+        own_rows: Sequence[int],
+        options: Any = None,
+    ) -> Work:
+        """Give each rank some rows of `own`, and have `out` hold what each gave."""
+        name = "all_to_all_single()"
+        given, taken = self._row_bytes(name, own, own_rows), self._row_bytes(name, out, out_rows)
+
+        def do() -> None:
+            with written(out) as array:
+                self._carrier.all_to_all(array, taken, read(own), given)
+
+        return self._begin(name, [out, own], [out], do, options)
+
+    def alltoall(self, outs: list[Tensor], owns: list[Tensor], options: Any = None) -> Work:
+        """Give each rank one of `owns`, and have `outs` hold what each gave."""
+        return self._exchange("all_to_all()", outs, owns, options)
+
+    def gather(self, lists: list[list[Tensor]], owns: list[Tensor], options: Any) -> Work:
+        """Have the root's list hold every rank's tensor."""
+        name, root = "gather()", options.rootRank
+        outs = list(lists[0]) if self._own == root else []
+        if outs:
+            self._check_list(name, outs, owns[0])
+        empty = owns[0].new_empty(0)
+        given = [owns[0] if rank == root else empty for rank in range(self._count)]
+        return self._exchange(name, outs or [empty] * self._count, given, options)
+
+    def scatter(self, outs: list[Tensor], lists: list[list[Tensor]], options: Any) -> Work:
+        """Have every rank hold its entry of the root's list."""
+        name, root = "scatter()", options.rootRank
+        owns = list(lists[0]) if self._own == root else []
+        if owns:
+            self._check_list(name, owns, outs[0])
+        empty = outs[0].new_empty(0)
+        taken = [outs[0] if rank == root else empty for rank in range(self._count)]
+        return self._exchange(name, taken, owns or [empty] * self._count, options)
+
+    def _exchange(self, name: str, outs: list[Tensor], owns: list[Tensor], options: Any) -> Work:
+        def do() -> None:
+            taken, given = [out.nbytes for out in outs], [own.nbytes for own in owns]
+            array = np.empty(sum(taken), np.uint8)
+            parts = np.concatenate([read(own) for own in owns])
+            self._carrier.all_to_all(array, taken, parts, given)
+            split(array, outs)
+
+        return self._begin(name, [*outs, *owns], outs, do, options)
+
+    def _row_bytes(self, name: str, tensor: Tensor, rows: Sequence[int]) -> list[int]:
+        """How many bytes belong to each rank."""
+        count = tensor.shape[0] if tensor.dim() else 0
+        if not rows and count % self._count == 0:
+            rows = [count // self._count] * self._count
+        if len(rows) != self._count or sum(rows) != count:
+            raise UsageError(
+                f"{name} of {count} rows split into {list(rows)}: give {self._count} numbers of "
+                "rows that add up to them"
+            )
+        row = math.prod(tensor.shape[1:]) * tensor.element_size()
+        return [number * row for number in rows]

@@ -1,0 +1,271 @@
+"""Point to point: sends and receives of a process group, in any order, by MPI.
+
+A long message moves only while somebody is in MPI, so that one thread of the process looks at
+all messages that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from hvd_ext.c10d.backend.tensors import read, written
+from hvd_ext.c10d.backend.work import Work
+from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
+from hvd_ext.job.abandoned import abandon
+from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.job.stalls import StallReport
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.job.topology import Topology
+
+# Groups that use one communicator one after the other: a message that nobody received must not
+# meet a receive of a later group.
+_GROUPS_APART = 32
+_TAG_STEP = 64  # of which the upper half is for `monitored_allgather`
+_SHORTEST_S, _LONGEST_S = 0.0001, 0.002
+
+
+class Message(Work):
+    """A message that is under way."""
+
+    def __init__(
+        self,
+        name: str,
+        request: MPI.Request,
+        memory: Array,
+        tensor: torch.Tensor,
+        receives: bool,
+        limit_s: float,
+    ) -> None:
+        """Note a message.
+
+        Args:
+            name: as errors say it.
+            request: MPI's.
+            memory: what it reads or writes.
+            tensor: which holds that memory, or is to have its content.
+            receives: the tensor is to have it.
+            limit_s: how long it is waited for, unless the wait says otherwise.
+        """
+        super().__init__(name, [tensor])
+        self._request, self._memory = request, memory
+        self._receives, self._limit_s = receives, limit_s
+        self._lock = threading.Lock()
+        self._source = -1
+
+    def is_over(self) -> bool:
+        """Whether it is known to be over."""
+        return self._over.is_set()
+
+    def poll(self) -> bool:
+        """Whether it is over; MPI moves it meanwhile."""
+        if self._over.is_set():
+            return True
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        with self._lock:
+            if self._over.is_set():
+                return True
+            error: BaseException | None = None
+            try:
+                if not self._request.Test(status):
+                    return False
+                if self._receives:
+                    self._take(status)
+            except MPI.Exception as raised:  # handed to whoever waits, as the next
+                error = raised
+                if raised.Get_error_class() == MPI.ERR_TRUNCATE:
+                    error = self._mismatch("more")
+            except Exception as raised:
+                error = raised
+            self._error = error
+            self._over.set()
+        self.settle(error)
+        return True
+
+    def _take(self, status: MPI.Status) -> None:
+        from mpi4py import MPI
+
+        self._source = status.source
+        found = status.Get_count(MPI.BYTE)
+        if found != len(self._memory):
+            raise self._mismatch(found)
+        with written(self._tensors[0]) as own:
+            if own.ctypes.data != self._memory.ctypes.data:
+                own[:] = self._memory
+
+    def _mismatch(self, found: int | str) -> MismatchError:
+        return MismatchError(
+            f"{self.name}: {found} bytes came for a tensor of {len(self._memory)}: make the sizes "
+            "match"
+        )
+
+    def _wait(self, limit_s: float | None) -> bool:
+        deadline = time.monotonic() + (self._limit_s if limit_s is None else limit_s)
+        pause_s = 0.0
+        while not self.poll():
+            if time.monotonic() > deadline:
+                if limit_s is None:
+                    raise self.late(self.name, self._limit_s)
+                return False
+            time.sleep(pause_s)  # 0 yields the core
+            pause_s = min(pause_s + _SHORTEST_S / 100, _LONGEST_S)
+        return True
+
+    def is_completed(self) -> bool:
+        return self.poll()
+
+    def is_success(self) -> bool:
+        return self.poll() and self._error is None
+
+    def source_rank(self) -> int:
+        return self._source
+
+    _source_rank = source_rank
+
+    def give_up(self) -> bool:
+        """Leave it to MPI, if it is not over; returns whether it was not."""
+        with self._lock:
+            if self._over.is_set():
+                return False
+            abandon([self._request], self._memory, self._tensors)
+            self._error = HvdExtError(f"{self.name}: the process group has ended")
+            self._over.set()
+        self.settle(self._error)
+        return True
+
+
+class Messages:
+    """One group's messages."""
+
+    def __init__(self, topology: Topology, ranks: Sequence[int], limit_s: float) -> None:
+        """Make the communicator; collective over the group.
+
+        Args:
+            topology: the group's.
+            ranks: global, of the group's.
+            limit_s: how long a message is waited for.
+        """
+        from mpi4py import MPI
+
+        self._lease = topology.borrow("c10d", topology.world)
+        (self._comm,) = self._lease.comms
+        self._ranks, self._hosts = ranks, dict(zip(ranks, topology.hosts, strict=True))
+        self._limit_s = limit_s
+        self._under_way: list[Message] = []
+        self._is_spoilt = False
+        most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+        self._most = (2**15 - 1 if most is None else int(most)) // _TAG_STEP - 1
+
+    def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Message:
+        """Begin to send a tensor to a rank of the group."""
+        memory = read(tensor)
+        request = self._comm.Isend(memory, peer, self._tag("send()", tag))
+        return self._note("send()", "recv()", request, memory, tensor, [peer])
+
+    def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> Message:
+        """Begin to receive a tensor from a rank of the group; None: from any."""
+        from mpi4py import MPI
+
+        memory = read(tensor)
+        source = MPI.ANY_SOURCE if peer is None else peer
+        request = self._comm.Irecv(memory, source, self._tag("recv()", tag))
+        others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
+        peers = others if peer is None else [peer]
+        return self._note("recv()", "send()", request, memory, tensor, peers)
+
+    def _tag(self, name: str, tag: int) -> int:
+        if not 0 <= tag <= self._most:
+            raise UsageError(f"{name} with tag {tag}: use one of 0 to {self._most}")
+        return tag * _TAG_STEP + self._lease.uses % _GROUPS_APART
+
+    def _note(
+        self,
+        name: str,
+        awaited: str,
+        request: MPI.Request,
+        memory: Array,
+        tensor: torch.Tensor,
+        peers: Sequence[int],
+    ) -> Message:
+        message = Message(name, request, memory, tensor, name == "recv()", self._limit_s)
+        missing, own = [self._ranks[rank] for rank in peers], self._ranks[self._comm.rank]
+
+        def late(_: str, waited_s: float) -> HvdExtError:
+            occasion = f"the {awaited} that rank {own} waits for"
+            report = StallReport(missing, occasion, waited_s, setting="the timeout")
+            return report.error(self._hosts)
+
+        message.late = late
+        if not message.poll():
+            self._under_way = [one for one in self._under_way if not one.is_over()]
+            self._under_way.append(message)
+            _poller.add(message)
+        return message
+
+    def meet(self, limit_s: float) -> None:
+        """Wait until every rank is here.
+
+        Raises:
+            StallError: on every rank that arrived, naming those that did not.
+        """
+        try:
+            hosts = list(self._hosts.values())
+            monitored_allgather(self._comm, None, limit_s, "monitored_barrier()", hosts)
+        except StallError:
+            self._is_spoilt = True  # a late rank's message would be taken for a later barrier's
+            raise
+
+    def close(self) -> None:
+        """Give up what is under way still."""
+        given_up = [message for message in self._under_way if message.give_up()]
+        self._under_way.clear()
+        if not (given_up or self._is_spoilt):
+            self._lease.give_back()
+
+
+class _Poller:
+    """A thread that looks at messages until they are over; it rests where there are none."""
+
+    def __init__(self) -> None:
+        self._new = threading.Condition()
+        self._messages: list[Message] = []
+        self._thread: threading.Thread | None = None
+
+    def add(self, message: Message) -> None:
+        with self._new:
+            self._messages.append(message)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._look, name="hvd_ext messages", daemon=True
+                )
+                self._thread.start()
+            self._new.notify()
+
+    def _look(self) -> None:
+        pause_s = _LONGEST_S
+        while True:
+            # First of all a pause: most messages are waited for by their own callers.
+            time.sleep(pause_s)
+            with self._new:
+                while not self._messages:
+                    self._new.wait()
+                    pause_s = _LONGEST_S
+                messages = list(self._messages)
+            over = [message for message in messages if message.poll()]
+            pause_s = _SHORTEST_S if over else min(2 * pause_s, _LONGEST_S)
+            with self._new:
+                self._messages = [one for one in self._messages if one not in over]
+            del messages, over
+
+
+_poller = _Poller()

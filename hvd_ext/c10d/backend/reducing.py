@@ -1,0 +1,129 @@
+"""The collectives that reduce."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_ext.c10d.backend.copying import Copying
+from hvd_ext.c10d.backend.reductions import Reduction, name_of, reduction_of
+from hvd_ext.c10d.backend.tensors import read, written
+from hvd_ext.c10d.backend.work import Work
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.events import CommEvent, emit, listening
+
+
+class Reducing(Copying):
+    """all_reduce, reduce and reduce_scatter, as torch calls them."""
+
+    def allreduce(self, tensors: list[Tensor], options: Any = None) -> Work:
+        """Reduce each tensor over all ranks, in place."""
+        name = "all_reduce()"
+        reductions = [reduction_of(name, options, tensor.dtype) for tensor in tensors]
+
+        def do() -> None:
+            for tensor, reduction in zip(tensors, reductions, strict=True):
+                self._reduce(tensor, reduction)
+
+        return self._begin(name, tensors, tensors, do, options)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: list[Tensor], options: Any) -> Work:
+        """Reduce each tensor over all ranks; the root alone has the result."""
+        name = "reduce()"
+        reductions = [reduction_of(name, options, tensor.dtype) for tensor in tensors]
+
+        is_root = options.rootRank == self._own
+
+        def do() -> None:
+            for tensor, reduction in zip(tensors, reductions, strict=True):
+                self._reduce(tensor if is_root else tensor.detach().clone(), reduction)
+
+        return self._begin(name, tensors, tensors, do, options)
+
+    def reduce_scatter_single(self, out: Tensor, own: Tensor, options: Any = None) -> Work:
+        """Have `out` hold this rank's part of the reduction of `own`."""
+        return self.reduce_scatter_single_coalesced([out], [own], options)
+
+    def reduce_scatter_single_coalesced(
+        self, outs: list[Tensor], owns: list[Tensor], options: Any = None
+    ) -> Work:
+        """The same for several tensors."""
+        name = "reduce_scatter_single()"
+        reductions = [reduction_of(name, options, out.dtype) for out in outs]
+        for out, own in zip(outs, owns, strict=True):
+            self._check_whole(name, own, out)
+
+        def do() -> None:
+            for out, own, reduction in zip(outs, owns, reductions, strict=True):
+                begin = self._own * out.numel()
+                self._reduce_scatter(out, own.detach().reshape(-1), begin, reduction, True)
+
+        return self._begin(name, [*outs, *owns], outs, do, options)
+
+    def reduce_scatter(
+        self, outs: list[Tensor], lists: list[list[Tensor]], options: Any = None
+    ) -> Work:
+        """Have each of `outs` hold this rank's entry of the reduction of a list."""
+        name = "reduce_scatter()"
+        reductions = [reduction_of(name, options, out.dtype) for out in outs]
+        for out, parts in zip(outs, lists, strict=True):
+            self._check_list(name, parts, out)
+
+        def do() -> None:
+            for out, parts, reduction in zip(outs, lists, reductions, strict=True):
+                whole = torch.cat([part.detach().reshape(-1) for part in parts])
+                begin = sum(part.numel() for part in parts[: self._own])
+                alike = len({part.numel() for part in parts}) == 1
+                self._reduce_scatter(out, whole, begin, reduction, alike)
+
+        used = [*outs, *(tensor for parts in lists for tensor in parts)]
+        return self._begin(name, used, outs, do, options)
+
+    def _reduce(self, tensor: Tensor, reduction: Reduction) -> None:
+        if not reduction.has_kernel(tensor.dtype):
+            rows = torch.empty((self._count, *tensor.shape), dtype=tensor.dtype)
+            self._gather(rows, tensor)
+            tensor.detach().copy_(functools.reduce(reduction.combine, rows))
+            return
+        dtype = name_of(tensor.dtype)
+        start_s = time.monotonic()
+        with written(tensor) as array:
+            stored = array.view(DTYPES[dtype].stored_as)
+            algorithm = self._carrier.all_reduce(
+                stored, dtype, reduction.kernel, self._scale(reduction)
+            )
+        if listening():
+            lasted_s = time.monotonic() - start_s
+            emit(
+                CommEvent(
+                    "allreduce", algorithm, tensor.nbytes, self._count, start_s, 0.0, lasted_s
+                )
+            )
+
+    def _reduce_scatter(
+        self, out: Tensor, whole: Tensor, begin: int, reduction: Reduction, alike: bool
+    ) -> None:
+        if not (alike and reduction.has_kernel(out.dtype)):
+            summed = whole.clone()
+            self._reduce(summed, reduction)
+            out.detach().copy_(summed[begin : begin + out.numel()].view(out.shape))
+            return
+        dtype = name_of(out.dtype)
+        stored = DTYPES[dtype].stored_as
+        with written(out) as array:
+            self._carrier.reduce_scatter(
+                array.view(stored),
+                read(whole).view(stored),
+                dtype,
+                self._scale(reduction),
+                reduction.kernel,
+            )
+
+    def _scale(self, reduction: Reduction) -> float:
+        return 1.0 / self._count if reduction.is_average else 1.0

@@ -1,0 +1,72 @@
+"""The reductions of torch.distributed: by the window's kernels, or row by row for rare ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hvd_ext.c10d.torch_internals import reduction_name
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One reduction.
+
+    Attributes:
+        kernel: its name in the window; "": it has none there.
+        combine: two tensors' elements.
+        is_average: the sum is divided by the number of ranks.
+    """
+
+    kernel: str
+    combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    is_average: bool = False
+
+    def has_kernel(self, dtype: torch.dtype) -> bool:
+        """Whether the window reduces this dtype."""
+        return bool(self.kernel) and name_of(dtype) in DTYPES
+
+
+_REDUCTIONS = {
+    "SUM": Reduction("sum", torch.add),
+    "AVG": Reduction("sum", torch.add, is_average=True),
+    "MIN": Reduction("min", torch.minimum),
+    "MAX": Reduction("max", torch.maximum),
+    "PRODUCT": Reduction("product", torch.mul),
+    "BAND": Reduction("", torch.bitwise_and),
+    "BOR": Reduction("", torch.bitwise_or),
+    "BXOR": Reduction("", torch.bitwise_xor),
+}
+
+
+def reduction_of(name: str, options: Any, dtype: torch.dtype) -> Reduction:
+    """The reduction that a collective's options name.
+
+    Args:
+        name: the collective's, for errors.
+        options: of torch's collective.
+        dtype: of what is reduced.
+
+    Raises:
+        UsageError: hvd_ext has none of that name, or it needs another dtype.
+    """
+    asked = reduction_name(options)
+    found = _REDUCTIONS.get(asked)
+    if found is None:
+        raise UsageError(f"{name} with {asked}: use one of {', '.join(_REDUCTIONS)}")
+    is_float = dtype.is_floating_point
+    if found.is_average and not is_float:
+        raise UsageError(f"{name} with AVG of {name_of(dtype)}: use SUM, or a float dtype")
+    if not found.kernel and is_float:
+        raise UsageError(f"{name} with {asked} of {name_of(dtype)}: use an integer dtype")
+    return found
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A dtype's name, as numpy and DTYPES have it."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,69 @@
+"""How torch.distributed finds the backend, and how the ranks make a group of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from hvd_ext import settings
+from hvd_ext.c10d.backend.by_messages import ByMessages
+from hvd_ext.c10d.backend.group import Group
+from hvd_ext.c10d.backend.in_node import InNode
+from hvd_ext.c10d.lifecycle import note
+from hvd_ext.c10d.ranks import topology_among
+from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.shm.regions import WindowError
+
+if TYPE_CHECKING:
+    from hvd_ext.c10d.backend.carrier import Carrier
+    from hvd_ext.job.topology import Topology
+
+NAME = "hvd_ext"
+log = logging.getLogger("hvd_ext")
+
+
+def register() -> None:
+    """Have `init_process_group("hvd_ext")` find the backend; the entry point of torch >= 2.14."""
+    if not hasattr(dist.Backend, NAME.upper()):
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+
+
+def create(options: Any, backend_options: object = None) -> Group:
+    """Make a process group; collective over its ranks.
+
+    Args:
+        options: torch's, of the group.
+        backend_options: ignored.
+
+    Raises:
+        UsageError: MPI did not start these ranks, or numbers them in another way.
+        StallError: ranks did not reach this in time; names them.
+    """
+    rank, ranks = options.group_rank, tuple(options.global_ranks_in_group)
+    timeout_s = options.timeout.total_seconds()
+    met_within_s = min(timeout_s, settings.stall_timeout_s())
+    if ranks:
+        size, occasion = dist.get_world_size(), "new_group()"
+    else:
+        size, occasion = options.group_size, "init_process_group()"
+        ranks = tuple(range(size))
+    topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s)
+    # MPI's own collectives, which follow, would wait for ever.
+    monitored_allgather(topology.world, None, met_within_s, occasion, topology.hosts)
+    group = Group(rank, ranks, topology, _carrier(topology, ranks, timeout_s), timeout_s)
+    note(group)
+    return group
+
+
+def _carrier(topology: Topology, ranks: Sequence[int], timeout_s: float) -> Carrier:
+    """In the node's memory if its ranks can share it, else by messages; on all ranks alike."""
+    if topology.one_node:
+        try:
+            return InNode(topology, ranks, timeout_s)
+        except WindowError as error:
+            if topology.world.rank == 0:
+                log.warning("hvd_ext: a process group falls back to MPI's messages: %s", error)
+    return ByMessages(topology, timeout_s)
