@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.c_call import CCall
 from hvd_ext.shm.layout import align_up, shard
 from hvd_ext.shm.libc import address
 from hvd_ext.shm.library import load_library
@@ -226,7 +225,7 @@ class NodeWindow:
 
     def repeated(
         self, exchange: NodeExchange, timeout_s: float, buffer_address: int | None = None
-    ) -> Callable[[], int]:
+    ) -> CCall:
         """An exchange from end to end, the only one in this window, to be called again and again.
 
         Args:
@@ -241,7 +240,7 @@ class NodeWindow:
         """
         piece = exchange.piece_bytes
         call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, piece, 0)
-        return _Repeated(self._library.window_call, ctypes.byref(call), self, exchange)
+        return CCall(self._library.window_call, call, self, exchange)
 
     def late(self, code: int) -> OSError:
         """The error for the code of an exchange that did not end; local ranks in `args[0]`.
@@ -250,20 +249,6 @@ class NodeWindow:
         """
         missing = [rank for rank in range(self._size) if self._missing[rank]]
         return ProcessLookupError(missing) if code == _DIED else TimeoutError(missing)
-
-
-class _Repeated(functools.partial[int]):
-    """A call with what its one argument points to, which must live as long."""
-
-    window: NodeWindow
-    exchange: NodeExchange
-
-    def __new__(
-        cls, function: Any, call: Any, window: NodeWindow, exchange: NodeExchange
-    ) -> _Repeated:
-        self = super().__new__(cls, function, call)
-        self.window, self.exchange = window, exchange
-        return self
 
 
 def staging_bytes(message_bytes: int, ranks: int) -> int:
