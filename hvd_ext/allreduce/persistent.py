@@ -19,6 +19,7 @@ import numpy as np
 
 from hvd_ext.allreduce import native
 from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY
+from hvd_ext.allreduce.buffers import window_over
 from hvd_ext.allreduce.exchange import Exchange, MessageExchange, PlannedCall, StagedFromDevice
 from hvd_ext.allreduce.operations import Array, Operation, find_operation
 from hvd_ext.allreduce.prepare import check_dtype, dtype_class_of, prepare
@@ -134,7 +135,10 @@ class PersistentAllreduce:
             device = _on_device(buffer)
             buffer = np.empty(device.shape, device.dtype)
         self.buffer = _flat(buffer)
-        self._plan(topology, operation, dtype, algorithm, table)
+        window = None
+        if device is None and topology.one_node and algorithm in (None, SHARED_MEMORY):
+            window = window_over(topology, self.buffer)
+        self._plan(topology, operation, dtype, algorithm, table, window)
         if device is not None:
             self._exchange = StagedFromDevice(self._exchange, device, self.buffer)
             self._use()

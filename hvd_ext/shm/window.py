@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.allocation import Place
 from hvd_ext.shm.c_call import CCall
 from hvd_ext.shm.layout import align_up, shard
 from hvd_ext.shm.libc import address
@@ -94,7 +95,7 @@ class NodeWindow:
     """One region per rank of a node, mapped by all of them.
 
     Attributes:
-        data: this rank's region, `data_bytes` long.
+        data: this rank's region, `data_bytes` long; none in a window over other memory.
     """
 
     def __init__(self, node: MPI.Comm, data_bytes: int) -> None:
@@ -116,8 +117,24 @@ class NodeWindow:
             node.rank, node.size, self._control, self._data, self._pid, self._missing
         )
         self._address = ctypes.addressof(self._c)
+        self._place: Place | None = None
         self.rank = node.rank
         self.data = memoryview(self._regions[node.rank])[_HEADER_BYTES:]
+
+    @classmethod
+    def over(cls, node: MPI.Comm, place: Place) -> NodeWindow:
+        """A window whose data are buffers in an allocation; collective over `node`.
+
+        Several may be over the same memory. Who uses one keeps this rank's buffer.
+
+        Raises:
+            WindowError: as the constructor.
+        """
+        self = cls(node, 0)
+        self._place = place
+        for rank, begin in enumerate(place.begins):
+            self._data[rank] = begin
+        return self
 
     def plan(
         self,
