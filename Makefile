@@ -8,6 +8,7 @@ ALONE := $(PYTEST) --last-failed --last-failed-no-failures none
 BENCH := $(PY) -m benchmarks
 RESULTS := docs/benchmarks
 ARMS := alone horovod horovod_by_hand ddp hvd_ext hvd_ext_sharded
+DDP_ARMS := alone ddp ddp_hvd_ext fsdp fsdp_hvd_ext
 
 SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
@@ -77,6 +78,10 @@ bench: env  ## measure hvd_ext against Horovod, MPI, Gloo and no communication: 
 	$(BENCH).overlap --json $(RESULTS)/overlap.json
 	$(BENCH).training_step --model resnet50 --model edsr_demo $(ARMS:%=--arm %) \
 		--json $(RESULTS)/training_step.json
+	$(BENCH).training_step --model resnet50 $(DDP_ARMS:%=--arm %) \
+		--json $(RESULTS)/training_step_ddp_np2.json
+	$(BENCH).training_step --np 4 --model resnet50 $(DDP_ARMS:%=--arm %) \
+		--json $(RESULTS)/training_step_ddp_np4.json
 	$(BENCH).spatial_scaling --rounds 3 --json $(RESULTS)/spatial_scaling.json
 
 bench-hosts: env  ## the same between emulated hosts (needs root, ip and tc)

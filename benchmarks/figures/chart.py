@@ -41,7 +41,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         positions = [
             number + width * (place - (len(_DRAWN) - 1) / 2) for number in range(len(cases))
         ]
-        bars = axes.bar(
+        axes.bar(
             positions,
             speed,
             width,
@@ -51,9 +51,10 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
             ecolor="0.2",
             label=ARMS[arm],
         )
-        axes.bar_label(bars, [f"{s:.2f}" for s in speed], padding=2, fontsize=8)
     axes.set_xticks(range(len(cases)), [MODELS[case["model"]] for case in cases])
     axes.set_ylabel("speed, Horovod = 1")
+    axes.yaxis.grid(visible=True, color="0.85")
+    axes.set_axisbelow(True)
     axes.set_title(
         f"Training on {result['size']} ranks; lines: middle half of the steps", fontsize=10
     )

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from benchmarks.figures.markdown import number, origin, ratio, spread, table
+from benchmarks.figures.markdown import (
+    measured_on,
+    number,
+    origin,
+    ratio,
+    ratio_of_rounds,
+    spread,
+    table,
+)
 from hvd_ext.units import format_bytes
 
 Results = Mapping[str, Any]
@@ -53,14 +61,14 @@ def performance(results: Results) -> str:
     cases = [case for case in result["cases"] if case["model"] in SHOWN]
     keys = ("ratio_vs_horovod", "ratio_vs_horovod_by_hand")
     rows = [
-        (MODELS[case["model"]], *(ratio(case[key], case[f"{key}_of_rounds"]) for key in keys))
+        (MODELS[case["model"]], *(ratio_of_rounds(case[f"{key}_of_rounds"]) for key in keys))
         for case in cases
     ]
     faster, equal = (
         " and ".join(
             MODELS[case["model"]]
             for case in cases
-            if (case["ratio_vs_horovod_by_hand"] >= _ABOUT_EQUAL) == beyond
+            if (case["ratio_vs_horovod_by_hand_of_rounds"]["low"] >= _ABOUT_EQUAL) == beyond
         )
         for beyond in (True, False)
     )
@@ -71,8 +79,8 @@ def performance(results: Results) -> str:
         (
             "![Training speed relative to Horovod's defaults](docs/images/performance.png)",
             table(columns, rows),
-            f"hvd_ext was {', and '.join(verdicts)}. The range is the middle half of the rounds, "
-            f"on {result['size']} ranks. {origin(result)}",
+            f"On {result['size']} ranks hvd_ext was {', and '.join(verdicts)}. The table has "
+            f"medians and the middle half of the rounds. {measured_on(result)}: `make bench`.",
         )
     )
 
@@ -85,11 +93,35 @@ def training_speedups(results: Results) -> str:
     rows = [
         (
             MODELS[case["model"]],
-            *(ratio(case[k], case[f"{k}_of_rounds"]) if k in case else "" for k in keys),
+            *(ratio_of_rounds(case[f"{k}_of_rounds"]) if k in case else "" for k in keys),
         )
         for case in result["cases"]
     ]
     return f"{table(columns, rows)}\n\n{origin(result)}"
+
+
+def torch_distributed(results: Results) -> str:
+    """Steps of DDP and FSDP2, on Gloo alone and with hvd_ext."""
+    parts = []
+    for name in ("training_step_ddp_np2", "training_step_ddp_np4"):
+        result = results[name]
+        rows = []
+        for case in result["cases"]:
+            arms = case["arms"]
+            for title, plain, ours, key in (
+                ("DDP", "ddp", "ddp_hvd_ext", "ratio_ddp"),
+                ("FSDP2", "fsdp", "fsdp_hvd_ext", "ratio_fsdp"),
+            ):
+                rows.append(
+                    (
+                        f"{MODELS[case['model']]}, {title}, {case['ranks']} ranks",
+                        *(spread(arms[arm]["step_ms"]) for arm in (plain, ours)),
+                        ratio_of_rounds(case[f"{key}_of_rounds"]),
+                    )
+                )
+        columns = ("ms a step", "Gloo", "with hvd_ext", "speedup")
+        parts.append(f"{table(columns, rows)}\n\n{origin(result)}")
+    return "\n\n".join(parts)
 
 
 def training_parts(results: Results) -> str:
@@ -156,8 +188,10 @@ def exchanges(results: Results) -> str:
         )
     )
     columns = ("measurement", "Horovod", "hvd_ext", "ratio", "command")
-    machine = origin(small).partition(": ")[0]
-    return f"{table(columns, rows)}\n\nMedians, with the middle half in parentheses. {machine}."
+    return (
+        f"{table(columns, rows)}\n\n"
+        f"Medians, with the middle half in parentheses. {measured_on(small)}."
+    )
 
 
 def peers(results: Results) -> str:
@@ -225,7 +259,7 @@ def losses(results: Results) -> str:
         (
             name.replace(", forgetful", " without error feedback"),
             *(
-                f"{mean(of[name]):.3g} ({min(of[name]):.3g} to {max(of[name]):.3g})"
+                f"{number(mean(of[name]))} ({number(min(of[name]))} to {number(max(of[name]))})"
                 for of in of_models
             ),
         )
@@ -271,6 +305,9 @@ class Block:
 BLOCKS = {
     "performance": Block(("training_step",), performance),
     "training-speedups": Block(("training_step",), training_speedups),
+    "torch-distributed": Block(
+        ("training_step_ddp_np2", "training_step_ddp_np4"), torch_distributed
+    ),
     "training-parts": Block(("training_step",), training_parts),
     "exchanges": Block(
         ("gradient_exchange_np2", "gradient_exchange_np4", "small_tensors", "overlap"), exchanges

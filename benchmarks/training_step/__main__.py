@@ -13,6 +13,10 @@ exchange gradients have to get the same losses.
     ddp              torch's DistributedDataParallel on Gloo, gradients in its buckets; freed
                      memory is kept
     ddp_zero         the same with ZeroRedundancyOptimizer
+    ddp_hvd_ext      ddp with hvd_ext.c10d.attach(model)
+    fsdp             torch's fully_shard (FSDP2) on Gloo, a shard of each child of the network;
+                     freed memory is kept
+    fsdp_hvd_ext     the same with hvd_ext.c10d.fsdp.use(model)
     hvd_ext          import hvd_ext.torch as hvd, without settings
     hvd_ext_sharded  the same with DistributedOptimizer(..., sharded=True)
 
@@ -78,6 +82,9 @@ ARMS = {
     "horovod_by_hand": Arm("horovod", {**KEPT, **_YIELDING}),
     "ddp": Arm("ddp", KEPT),
     "ddp_zero": Arm("ddp_zero", KEPT),
+    "ddp_hvd_ext": Arm("ddp_hvd_ext", KEPT),
+    "fsdp": Arm("fsdp", KEPT),
+    "fsdp_hvd_ext": Arm("fsdp_hvd_ext", KEPT),
     "hvd_ext": Arm("hvd_ext", memory="kept by hvd.init()"),
     "hvd_ext_sharded": Arm("hvd_ext_sharded", memory="kept by hvd.init()"),
 }

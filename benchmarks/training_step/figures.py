@@ -20,6 +20,8 @@ _RATIOS = {
     "ratio_vs_horovod_by_hand": ("horovod_by_hand", "hvd_ext"),
     "ratio_vs_ddp": ("ddp", "hvd_ext"),
     "ratio_vs_ddp_zero_sharded": ("ddp_zero", "hvd_ext_sharded"),
+    "ratio_ddp": ("ddp", "ddp_hvd_ext"),
+    "ratio_fsdp": ("fsdp", "fsdp_hvd_ext"),
     "efficiency": ("alone", "hvd_ext"),
     "efficiency_sharded": ("alone", "hvd_ext_sharded"),
 }

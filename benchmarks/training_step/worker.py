@@ -101,6 +101,8 @@ def _bytes_in(state: Any) -> int:
     import torch
 
     tensors: Iterable[Any] = state.values() if isinstance(state, dict) else ()
+    # FSDP's tensors are as long as the whole; a rank holds its part.
+    tensors = (t.to_local() if hasattr(t, "to_local") else t for t in tensors)
     return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
 
 
@@ -121,7 +123,7 @@ def _barrier() -> _Exchange:
     return exchange
 
 
-def _ddp(*, zero: bool) -> _Exchange:
+def _ddp(*, zero: bool = False, attached: bool = False) -> _Exchange:
     import torch
     from mpi4py import MPI
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -133,6 +135,10 @@ def _ddp(*, zero: bool) -> _Exchange:
         network = torch.nn.parallel.DistributedDataParallel(
             training.network, gradient_as_bucket_view=True, broadcast_buffers=False
         )
+        if attached:
+            from hvd_ext import c10d
+
+            c10d.attach(network)
         plain: Any = training.optimizer
         if not zero:
             return network, plain(training.parameters)
@@ -142,6 +148,27 @@ def _ddp(*, zero: bool) -> _Exchange:
             parameters_as_bucket_view=True,
             **plain.keywords,
         )
+
+    return _Exchange(MPI.COMM_WORLD.rank, tie)
+
+
+def _fsdp(*, used: bool = False) -> _Exchange:
+    from mpi4py import MPI
+    from torch.distributed.fsdp import fully_shard
+
+    gloo.start(MPI.COMM_WORLD)
+
+    def tie(training: Training) -> tuple[Any, Any]:
+        network = training.network
+        for child in network.children():
+            if any(True for _ in child.parameters()):
+                fully_shard(child)
+        fully_shard(network)
+        if used:
+            from hvd_ext.c10d import fsdp
+
+            fsdp.use(network)
+        return network, training.optimizer(training.parameters)
 
     return _Exchange(MPI.COMM_WORLD.rank, tie)
 
@@ -181,8 +208,11 @@ _EXCHANGES: dict[str, Callable[[], _Exchange]] = {
     "none": _none,
     "barrier": _barrier,
     "horovod": _horovod,
-    "ddp": partial(_ddp, zero=False),
+    "ddp": _ddp,
     "ddp_zero": partial(_ddp, zero=True),
+    "ddp_hvd_ext": partial(_ddp, attached=True),
+    "fsdp": _fsdp,
+    "fsdp_hvd_ext": partial(_fsdp, used=True),
     "hvd_ext": _hvd_ext,
     "hvd_ext_sharded": partial(_hvd_ext, sharded=True),
 }

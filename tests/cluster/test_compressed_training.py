@@ -42,7 +42,8 @@ def test_hosts_of_other_cpus_have_the_same_bits_and_runs_repeat(
     assert all(f"ok {rank}" in done.stdout for rank in range(count * ranks_per_host))
 
 
-@pytest.mark.parametrize("jobs", ["one", pytest.param("several", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("jobs", ["one", "several"])
 def test_trainers_resume_to_the_bit(build, launch_on, tmp_path, jobs):
     (tmp_path / "recording").mkdir()
     recorded = variables(tmp_path / "recording", trace_events=0)

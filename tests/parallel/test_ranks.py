@@ -114,6 +114,7 @@ def test_a_failure_names_its_ranks(run):
     done.stdout.no_fnmatch_line("printed by 0")
 
 
+@pytest.mark.long
 def test_what_ends_a_job_is_told_and_the_next_test_has_another(run):
     done = run("-k", "2ranks")
     done.assert_outcomes(passed=4, failed=3)
@@ -129,6 +130,23 @@ def test_what_ends_a_job_is_told_and_the_next_test_has_another(run):
             "last words",
         ]
     )
+
+
+def test_modules_share_their_ranks(pytester, run):
+    module = """
+    import os, pathlib
+    import pytest
+
+    @pytest.mark.ranks(2)
+    def test_it(comm):
+        pids = comm.allgather(os.getpid())
+        if comm.rank == 0:
+            (pathlib.Path(__file__).parent / f"pids-{__name__}").write_text(str(pids))
+    """
+    pytester.makepyfile(test_one=module, test_two=module)
+    run("test_one.py", "test_two.py").assert_outcomes(passed=2)
+    one, two = ((pytester.path / f"pids-test_{name}").read_text() for name in ("one", "two"))
+    assert one == two
 
 
 def test_one_test_is_run_and_the_first_failure_ends_the_run(run):

@@ -25,28 +25,55 @@ class Told:
         self._socket = socket
         self._reports: list[Any] = []
         self._errors: list[str] = []
+        self._nodes: dict[Path, Any] = {}
+        self._collected: set[Any] = set()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._errors.append(report.longreprtext)
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> bool:
+        return True  # modules are collected on request
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         connection = Client(str(self._socket))
-        connection.send((MPI.COMM_WORLD.rank, os.getpid(), "\n".join(self._errors)))
+        connection.send((MPI.COMM_WORLD.rank, os.getpid()))
         self._serve(connection, session)
         return True
 
     def _serve(self, connection: Connection, session: pytest.Session) -> None:
-        tests = {item.nodeid: item for item in session.items}
+        tests: dict[str | None, pytest.Item] = {}
         while (request := connection.recv()) is not None:
-            test, following = request
+            if request[0] == "collect":
+                tests |= {item.nodeid: item for item in self._collect(session, Path(request[1]))}
+                connection.send("\n".join(self._errors))
+                self._errors.clear()
+                continue
+            _, test, following = request
             run = session.config.hook.pytest_runtest_protocol
-            run(item=tests[test], nextitem=tests[following] if following else None)
+            run(item=tests[test], nextitem=tests.get(following))
             sys.stdout.flush()
             to_data = session.config.hook.pytest_report_to_serializable
             connection.send([to_data(config=session.config, report=r) for r in self._reports])
             self._reports.clear()
+
+    def _collect(self, session: pytest.Session, module: Path) -> list[pytest.Item]:
+        """The tests of a module. A folder is one node: its conftest's fixtures belong to that."""
+        root = session.config.rootpath
+        if not self._nodes:
+            self._nodes[root] = pytest.Dir.from_parent(session, path=root)
+        for path in reversed(module.relative_to(root).parents):
+            folder = self._nodes[root / path]
+            if folder not in self._collected:
+                self._collected.add(folder)
+                report = folder.ihook.pytest_make_collect_report(collector=folder)
+                session.ihook.pytest_collectreport(report=report)
+                self._nodes |= {node.path: node for node in report.result or ()}
+        items = list(session.genitems(self._nodes[module]))
+        session.testscollected += len(items)
+        return items
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(report)

@@ -37,9 +37,8 @@ class JobError(Exception):
 
 
 class JobSpec(NamedTuple):
-    """What a job is started for; tests with the same one share a job."""
+    """What a job is started with; tests with the same one share a job."""
 
-    module: Path
     ranks: int
     launcher: str
     env: tuple[tuple[str, str], ...]
@@ -61,17 +60,22 @@ class Result:
 
 
 class Job:
-    """Ranks of one launcher; `ended` once it is of no more use."""
+    """Ranks of one launcher; `ended` once it is of no more use.
 
-    def __init__(self, spec: JobSpec, pytest_arguments: Iterable[str]) -> None:
+    Its ranks load the conftest files beside `module` when they start, and import it when
+    `collect` says so.
+    """
+
+    def __init__(self, spec: JobSpec, module: Path, pytest_arguments: Iterable[str]) -> None:
         self.spec, self.ended = spec, False
+        self._modules: list[Path] = []
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         folder = Path(self._folder.name)
         self._printed = {rank: folder / f"rank-{rank}" for rank in range(spec.ranks)}
         self._launcher_printed = folder / "launcher"
         self._ranks: dict[int, Connection] = {}
         self._pids: dict[int, int] = {}
-        program = [sys.executable, "-m", "tests.ranks.in_rank", str(folder), str(spec.module)]
+        program = [sys.executable, "-m", "tests.ranks.in_rank", str(folder), str(module)]
         with (
             socket.socket(socket.AF_UNIX) as listener,
             self._launcher_printed.open("w") as output,
@@ -99,13 +103,27 @@ class Job:
         while len(self._ranks) < self.spec.ranks:
             if wait([listener], 0.2):
                 connection = Connection(listener.accept()[0].detach())
-                rank, pid, error = connection.recv()
-                if error:
-                    raise JobError(f"rank {rank} cannot collect the tests:\n{error}")
+                rank, pid = connection.recv()
                 self._ranks[rank], self._pids[rank] = connection, pid
             elif self._process.poll() is not None or time.monotonic() > deadline:
                 missing = sorted(set(self._printed) - set(self._ranks))
                 raise JobError(f"ranks {missing} did not start:\n{self._everything()}")
+
+    def collect(self, module: Path) -> None:
+        """Have all ranks import a module of tests, once; JobError if one of them cannot."""
+        if module in self._modules:
+            return
+        for connection in self._ranks.values():
+            connection.send(("collect", str(module)))
+        try:
+            for rank, connection in self._ranks.items():
+                error = connection.recv() if connection.poll(START_LIMIT_S) else "it does not end"
+                if error:
+                    raise JobError(f"rank {rank} cannot collect the tests:\n{error}")
+        except BaseException:
+            self.kill()
+            raise
+        self._modules.append(module)
 
     def run(self, test: str, following: str | None, limit_s: float) -> Result:
         """Have all ranks run a test; `following` is the one after it, if it is theirs too."""
@@ -114,7 +132,7 @@ class Job:
         deadline = start + limit_s
         for connection in pending.values():
             with contextlib.suppress(OSError):  # it has died: there is nothing to receive
-                connection.send((test, following))
+                connection.send(("run", test, following))
         while pending and (left_s := deadline - time.monotonic()) > 0:
             ready = wait(pending.values(), left_s)
             for rank in [rank for rank, connection in pending.items() if connection in ready]:
@@ -158,7 +176,8 @@ class Job:
         printed = self._everything()
         self._folder.cleanup()
         if code != 0:
-            raise JobError(f"after its last test the job ended with exit code {code}:\n{printed}")
+            ran = ", ".join(module.name for module in self._modules)
+            raise JobError(f"after {ran} the job ended with exit code {code}:\n{printed}")
 
     def kill(self) -> None:
         """End all processes, whatever they do."""

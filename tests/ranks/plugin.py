@@ -7,16 +7,17 @@
 Each is a test of its own for each number of ranks, which may be a `pytest.param`. All ranks
 run the same one at a time; it has failed if it fails on any, and the failure names the ranks.
 A rank that dies or hangs ends its job within `timeout_s` (120), or soon after the test has
-failed on another rank; the tests that are left get a new one. Tests of a module with the same
-number of ranks share a job. Further arguments of the marker: `env`, the ranks' variables;
-`launcher`, "hvd-launch" or "horovodrun". The module itself is imported outside the ranks too:
-it must not start MPI.
+failed on another rank; the tests that are left get a new one. Tests with the same number of
+ranks share a job, those of other modules too. Further arguments of the marker: `env`, the
+ranks' variables; `launcher`, "hvd-launch" or "horovodrun". The module itself is imported outside
+the ranks too: it must not start MPI.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.job.topology import Topology
+
+# A rank that has imported torch holds some 0.4 GiB.
+_MOST_WAITING = 12
 
 
 @pytest.fixture
@@ -100,16 +104,17 @@ def spec_of(item: pytest.Item | None) -> JobSpec | None:
     options = marker.kwargs
     env = tuple(sorted(options.get("env", {}).items()))
     number = item.callspec.params["ranks"]  # type: ignore[attr-defined]
-    return JobSpec(item.path, number, options.get("launcher", "hvd-launch"), env)
+    return JobSpec(number, options.get("launcher", "hvd-launch"), env)
 
 
 class FromOutside:
-    """Runs marked tests by jobs, of which there is one at a time."""
+    """Runs marked tests by jobs, which wait for the next module once a module is done."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._job: Job | None = None
-        self._not_started: dict[JobSpec, str] = {}
+        # The one that was used last stands last.
+        self._jobs: dict[JobSpec, Job] = {}
+        self._not_started: dict[tuple[JobSpec, Path], str] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Within a module, tests of one job come together."""
@@ -125,6 +130,9 @@ class FromOutside:
     ) -> bool | None:
         spec = spec_of(item)
         if spec is None:
+            if nextitem is None:
+                for report in self._end(item, 0):
+                    item.ihook.pytest_runtest_logreport(report=report)
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._run(item, spec, nextitem):
@@ -137,36 +145,36 @@ class FromOutside:
     def _run(
         self, item: pytest.Item, spec: JobSpec, nextitem: pytest.Item | None
     ) -> Iterator[pytest.TestReport]:
-        following = nextitem if spec_of(nextitem) == spec else None
+        same = nextitem is not None and nextitem.path == item.path and spec_of(nextitem) == spec
+        following = nextitem if same else None
         start = time.monotonic()
         try:
-            self._start(spec)
+            job = self._start(spec, item.path)
         except JobError as error:
-            self._not_started[spec] = f"not run: no job of {spec.ranks} ranks, see above"
+            self._not_started[spec, item.path] = f"not run: no job of {spec.ranks} ranks, see above"
             yield failure(item, "setup", str(error))
             return
         start_s = time.monotonic() - start
-        assert self._job
         marker = item.get_closest_marker("ranks")
         limit_s = marker.kwargs.get("timeout_s", 120) if marker else 120
-        result = self._job.run(item.nodeid, following.nodeid if following else None, limit_s)
+        result = job.run(item.nodeid, following.nodeid if following else None, limit_s)
         for report in merge(item, spec.ranks, result):
             if report.when == "setup":
                 report.duration += start_s
             yield report
         if following is None:
-            try:
-                self._end()
-            except JobError as error:
-                yield failure(item, "teardown", str(error))
+            yield from self._end(item, 0 if nextitem is None else _MOST_WAITING)
 
-    def _start(self, spec: JobSpec) -> None:
+    def _start(self, spec: JobSpec, module: Path) -> Job:
         """A job for these tests, unless there is one."""
-        if spec in self._not_started:
-            raise JobError(self._not_started[spec])
-        if self._job is None or self._job.ended or self._job.spec != spec:
-            self._end()
-            self._job = Job(spec, self._options())
+        if (spec, module) in self._not_started:
+            raise JobError(self._not_started[spec, module])
+        job = self._jobs.pop(spec, None)
+        if job is None or job.ended:
+            job = Job(spec, module, self._options())
+        self._jobs[spec] = job
+        job.collect(module)
+        return job
 
     def _options(self) -> list[str]:
         """Node ids and tracebacks in the ranks are as here."""
@@ -175,12 +183,18 @@ class FromOutside:
         verbose = ["-v"] * config.get_verbosity()
         return ["--rootdir", str(config.rootpath), *ini, *verbose, f"--tb={config.option.tbstyle}"]
 
-    def _end(self) -> None:
-        if self._job and not self._job.ended:
-            self._job.end()
-        self._job = None
+    def _end(self, item: pytest.Item, most_waiting: int) -> Iterator[pytest.TestReport]:
+        """Let the jobs end that were not used for longest, until so many ranks are left."""
+        while sum(spec.ranks for spec in self._jobs) > most_waiting:
+            job = self._jobs.pop(next(iter(self._jobs)))
+            try:
+                if not job.ended:
+                    job.end()
+            except JobError as error:
+                yield failure(item, "teardown", str(error))
 
     def pytest_sessionfinish(self) -> None:
         """A run that was broken off leaves no job."""
-        if self._job and not self._job.ended:
-            self._job.kill()
+        for job in self._jobs.values():
+            if not job.ended:
+                job.kill()

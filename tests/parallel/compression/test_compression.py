@@ -82,7 +82,7 @@ def test_ranks_have_the_same_bits_and_learn_as_without(
     assert (kept is not None and float(kept[1]) > 0) == ("16" not in compression)
 
 
-@pytest.mark.ranks(2, 4, env=AT_ONCE)
+@pytest.mark.ranks(2, pytest.param(4, marks=pytest.mark.long), env=AT_ONCE)
 @pytest.mark.parametrize(
     ("compression", "kind", "options"),
     [

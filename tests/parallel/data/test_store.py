@@ -166,6 +166,7 @@ def test_a_run_goes_on_on_other_ranks_from_their_stores(
         parallel_assert(comm, row == [expected(order, p) for p in range(position)], "other samples")
 
 
+@pytest.mark.long
 @pytest.mark.ranks(8)
 def test_memory_is_that_of_the_set_and_what_was_received(comm: MPI.Comm) -> None:
     class Records:
@@ -206,6 +207,7 @@ def test_memory_is_that_of_the_set_and_what_was_received(comm: MPI.Comm) -> None
     parallel_assert(comm, 0.95 * expected < count < 1.05 * expected + ring, f"{count}")
 
 
+@pytest.mark.long
 @pytest.mark.ranks(8, timeout_s=120 + EPOCHS)
 def test_many_epochs_take_no_memory_and_waiting_takes_no_core(
     comm: MPI.Comm, path: Path, monkeypatch: pytest.MonkeyPatch

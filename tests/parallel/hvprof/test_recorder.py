@@ -26,12 +26,10 @@ ALLREDUCE = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("absent", "said"),
-    [
-        (1, "no trace of rank 1 after 10 s"),
-        pytest.param(0, "no decision of rank 0 after 20 s", marks=pytest.mark.long),
-    ],
+    [(1, "no trace of rank 1 after 10 s"), (0, "no decision of rank 0 after 20 s")],
 )
 def test_a_rank_without_the_recorder_does_not_hang_a_traced_job(
     absent: int, said: str, tmp_path: Path

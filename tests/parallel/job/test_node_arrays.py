@@ -50,6 +50,7 @@ def test_every_rank_has_all_that_one_has_made(comm: MPI.Comm) -> None:
         found[1][0][0, 0] = 1
 
 
+@pytest.mark.long
 @pytest.mark.ranks(8)
 def test_memory_is_that_of_the_set_whatever_the_number_of_ranks(comm: MPI.Comm) -> None:
     each, count = 2**19, 256

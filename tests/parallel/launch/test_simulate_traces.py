@@ -72,7 +72,7 @@ class Recorded:
         return Operation("sum", combine, OPERATIONS["sum"].mpi_name)
 
 
-@pytest.mark.ranks(17)
+@pytest.mark.ranks(5, pytest.param(17, marks=pytest.mark.long))
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != NATIVE])
 def test_a_trace_is_what_ranks_do(comm, algorithm):
     differing = []

@@ -160,6 +160,7 @@ def test_every_exchange_is_an_event():
         assert events[0].transfer_s > 0
 
 
+@pytest.mark.long
 def test_many_optimizers_leave_nothing():
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208

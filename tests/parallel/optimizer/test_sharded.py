@@ -50,7 +50,9 @@ def state_bytes(optimizer) -> int:
 
 
 IN_TURNS = [
-    pytest.param(name, layout, marks=[pytest.mark.long] * (number % 2 != (layout == "two")))
+    pytest.param(
+        name, layout, marks=[pytest.mark.long] * (number % 4 != (1 if layout == "two" else 0))
+    )
     for number, name in enumerate(sorted(OPTIMIZERS))
     for layout in ("one", "two")
 ]
@@ -68,7 +70,7 @@ def test_bits_and_state_are_those_of_the_unsharded(comm, hvd, name, layout):
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("ranks_per_node", [1, 2])
+@pytest.mark.parametrize("ranks_per_node", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_on_several_nodes(comm, hvd, monkeypatch, ranks_per_node):
     pretended = pretend(comm, ranks_per_node)
     monkeypatch.setattr(lifecycle, "topology", lambda: pretended)

@@ -22,7 +22,11 @@ assert all(
     (clipping, gradients, models, optimizers, parameters, states, weights)
 )  # each adds its patterns
 # Shards of three ranks are the unevenest, and sums of three the least exact.
-ON_THREE_TOO = [name for number, name in enumerate(PATTERNS) if number % 4 == 0]
+ON_THREE_TOO = [
+    pytest.param(name, marks=[pytest.mark.long] * (number % 8 != 0))
+    for number, name in enumerate(PATTERNS)
+    if number % 4 == 0
+]
 
 
 @pytest.fixture(autouse=True)

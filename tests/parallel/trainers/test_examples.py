@@ -61,6 +61,7 @@ def test_digits_are_learnt_the_same_with_horovods_own_exchange(tmp_path: Path) -
     assert accuracy(EXAMPLES / "digits.py") == accuracy(stock)
 
 
+@pytest.mark.long
 def test_a_shared_sample_is_learnt_as_a_whole_one() -> None:
     told = run(EXAMPLES / "split_sample.py")
     losses = [

@@ -73,7 +73,8 @@ def test_a_signal_ends_in_a_checkpoint_that_is_gone_on_from(
     assert "Traceback" not in told
 
 
-@pytest.mark.parametrize("gone_on_from", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("gone_on_from", [False, True])
 def test_time_that_is_up_ends_in_a_checkpoint(tmp_path: Path, gone_on_from: bool) -> None:
     job = start(tmp_path, "--steps", "1000000", "--stop-after", "1s")
     told, _ = job.communicate(timeout=120)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.training.trainer_runs import run_in_turn
 
 SHORT = ("--bf16", "--channels-last")
 
 
+@pytest.mark.long
 def test_edsr_learns_alike_and_resnet_says_how_it_was_timed(tmp_path):
     edsr = ("edsr.train", "--synthetic", "--blocks", 2, "--features", 8, "--patch", 12)
     edsr = (*edsr, "--batch-size", 4, "--steps", 4, "--output")
