@@ -125,7 +125,7 @@ class NodeWindow:
     def over(cls, node: MPI.Comm, place: Place) -> NodeWindow:
         """A window whose data are buffers in an allocation; collective over `node`.
 
-        Several may be over the same memory. Who uses one keeps this rank's buffer.
+        Several may be over the same memory. Keep this rank's buffer as long as the window.
 
         Raises:
             WindowError: as the constructor.
