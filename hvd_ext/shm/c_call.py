@@ -35,13 +35,14 @@ class CCall(functools.partial[int]):
             otherwise: called with the result where it is not 0; and in place of the function,
                 with 0, where somebody listens to exchanges.
         """
+        function: Any = self.func
         call = _Call(
-            ctypes.cast(self.func, ctypes.c_void_p),
+            ctypes.cast(function, ctypes.c_void_p),
             ctypes.addressof(self._argument),
             id(LISTENERS),
         )
-        function = _make()(ctypes.addressof(_method()), (bytes(call), otherwise, self), None)
-        return cast("Callable[[], None]", function)
+        made = _make()(ctypes.addressof(_method()), (bytes(call), otherwise, self), None)
+        return cast("Callable[[], None]", made)
 
 
 class _Call(ctypes.Structure):

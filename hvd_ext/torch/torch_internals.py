@@ -34,7 +34,7 @@ def after_backward(call: Callable[[], None]) -> None:
 
     It does not run if that pass fails.
     """
-    torch.autograd.Variable._execution_engine.queue_callback(call)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 class InFlight(torch.Tensor):
