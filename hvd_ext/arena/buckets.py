@@ -82,8 +82,10 @@ def choose_buckets(
     groups = tuple(tuple(order[a:b]) for a, b in pairwise([0, *ends]))
     over_s = _finish_s(ends, sizes, ready, cost)
     totals = [sum(sizes[a:b]) for a, b in pairwise([0, *ends])]
+    least, most = format_bytes(min(totals)), format_bytes(max(totals))
+    which = f"{len(groups)} of {least} to {most}" if len(groups) > 1 else f"one of {most}"
     reason = (
-        f"{len(groups)} buckets of {format_bytes(min(totals))} to {format_bytes(max(totals))}: "
+        f"{which}: "
         f"a bucket takes {format_seconds(cost.latency_s)} and "
         f"{format_seconds(cost.byte_s * 2**20)} a MiB, gradients come over "
         f"{format_seconds(ready[-1] - ready[0])}, and the exchange should be over "

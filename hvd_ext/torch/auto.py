@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
+from collections.abc import Callable
+from typing import Any
 
 from hvd_ext import schedules, settings
 from hvd_ext.compression import formats
 from hvd_ext.torch import OVERRIDES, horovods
+from hvd_ext.torch.wrapped import DistributedMixin
 
 
 def install() -> None:
@@ -26,4 +31,19 @@ def install() -> None:
     settings.keep_memory(os.environ)
     formats.parse(settings.compression())
     schedules.parse(settings.sync())
-    horovods.replace(OVERRIDES)
+    announcing = _announcing(OVERRIDES["DistributedOptimizer"])
+    horovods.replace({**OVERRIDES, "DistributedOptimizer": announcing})
+
+
+def _announcing(make: Callable[..., Any]) -> Callable[..., Any]:
+    """As `make`; rank 0 says that hvd_ext is active, for the script does not ask `explain`."""
+
+    @functools.wraps(make)
+    def made(*arguments: Any, **named: Any) -> Any:
+        optimizer = make(*arguments, **named)
+        if isinstance(optimizer, DistributedMixin) and horovods.rank() == 0:
+            count = sum(len(group["params"]) for group in optimizer.param_groups)
+            print(f"hvd_ext: active: exchanges {count} parameters' gradients", file=sys.stderr)
+        return optimizer
+
+    return made

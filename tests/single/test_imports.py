@@ -118,7 +118,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The trainers' models and EDSR's evaluation; no training loop.
     "benchmarks": {
         *(*TRAINED, "testbed", "hvprof", "hvd_launch", "horovod", "mpi4py", "scipy", "sklearn"),
-        *("hvd_ext.job", "hvd_ext.allreduce", "hvd_ext.arena", "hvd_ext.spatial"),
+        *("hvd_ext.job", "hvd_ext.allreduce", "hvd_ext.arena", "hvd_ext.spatial", "hvd_ext.c10d"),
         *("edsr", "resnet.model", "mesh.model", "cosmoflow.model"),
     },
 }

@@ -17,6 +17,7 @@ from hvprof.reporters.html import report_page
 from hvprof.reporters.json_csv import as_json, write_csv
 from hvprof.reporters.perfetto import write_chrome
 from hvprof.reporters.sections.base import Page
+from hvprof.reporters.verdict import verdict
 
 HELP = "show a recording"
 ABOUT = "Show the time in communication, the ranks that others wait for, and settings to try."
@@ -54,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         advice = [dataclasses.asdict(one) for one in analysis.advice]
         wait = dataclasses.asdict(analysis.wait_split) if analysis.wait_split else None
-        print_json({**as_json(analysis), "wait": wait, "advice": advice})
+        said = {"verdict": verdict(analysis), "wait": wait, "advice": advice}
+        print_json({**as_json(analysis), **said})
     elif options.csv:
         write_csv(analysis, sys.stdout)
     elif not (options.html or options.trace):

@@ -21,6 +21,7 @@ from hvprof.reporters.page import render_page
 from hvprof.reporters.sections import everything, layers, limits, ranks, sizes, step
 from hvprof.reporters.sections.base import Page, Section
 from hvprof.reporters.text import bandwidth_text
+from hvprof.reporters.verdict import verdict
 
 # In their order on the page.
 SECTIONS = (
@@ -49,7 +50,7 @@ def report_page(page: Page) -> str:
         facts=facts(recording),
         tiles=_tiles(analysis),
         warnings=warnings(recording),
-        verdict=_verdict(analysis),
+        verdict=verdict(analysis),
         advices=[dataclasses.asdict(advice) for advice in analysis.advice],
         sections=[one for make in SECTIONS if (one := _filled(make(page)))],
         log=_log(analysis),
@@ -63,49 +64,6 @@ def _filled(section: Section) -> Section | None:
     if not (section.figures or tables):
         return None
     return dataclasses.replace(section, tables=tables)
-
-
-def _verdict(analysis: Analysis) -> str:
-    """The report in two or three sentences."""
-    split, advices, shares = analysis.wait_split, analysis.advice, analysis.shares
-    total_s, blocked_s, slowed_s = shares.base_s, shares.exposed_s, shares.slowed_s
-    sentences = []
-    if blocked_s is not None and total_s:
-        share = f"{100 * blocked_s / total_s:.0f} % of the {shares.share_of}"
-        sentences.append(
-            f"Exposed communication takes {share}"
-            f" ({format_seconds(blocked_s)} of {format_seconds(total_s)} a rank)."
-        )
-        parts = analysis.step_parts
-        if slowed_s is not None and parts:
-            sentences.append(
-                "Hidden communication is not free: its threads take "
-                f"{parts.communicating_cores:.1f} of "
-                f"{parts.cores:.0f} cores of a host, and computing waits for them for "
-                f"{100 * slowed_s / total_s:.0f} %."
-            )
-        elif parts and parts.slowed_s is None:
-            sentences.append(
-                "Its CPU contention is unknown: the kernel does not count how long threads are "
-                "queued."
-            )
-    elif total_s:
-        data_s = sum(row.time_s for row in analysis.rows["data"])
-        sentences.append(
-            f"Data traffic takes {format_seconds(data_s)} of a rank's {format_seconds(total_s)};"
-            " how much of it is hidden is not known: mark steps with hvprof.step()."
-        )
-    if split and split.time_s:
-        about = "An estimated " if split.source == "estimate" else ""
-        text = f"{about}{100 * split.wait_s / split.time_s:.0f} % of the time in collectives is"
-        sentences.append(f"{text} waiting for late ranks, not moving data.")
-    if advices and advices[0].most_percent is not None:
-        first = advices[0]
-        sentences.append(
-            f"The most promising change is to {first.title[0].lower()}{first.title[1:]}: it saves "
-            f"at most {first.most_percent:.0f} % of the {first.share_of}."
-        )
-    return " ".join(sentences) or "No traffic was recorded."
 
 
 def _tiles(analysis: Analysis) -> list[dict[str, str]]:

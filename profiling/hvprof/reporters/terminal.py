@@ -17,6 +17,7 @@ from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
 from hvprof.model import Step
 from hvprof.printable import printable
+from hvprof.reporters import limits_text
 from hvprof.reporters.header import (
     STEP_PARTS,
     facts,
@@ -26,8 +27,8 @@ from hvprof.reporters.header import (
     warnings,
     wire_text,
 )
-from hvprof.reporters.limits_text import verdict
 from hvprof.reporters.text import calls_text, operation_text
+from hvprof.reporters.verdict import verdict
 
 _MOST_LINES = 6
 _ANY_WIDTH = 10_000
@@ -41,9 +42,11 @@ _TITLES = {
 
 
 def render(analysis: Analysis, console: Console) -> None:
-    """Print the header, a table for each kind of traffic, the waits, and settings to try."""
+    """Print the header, the verdict, tables of the traffic, the waits, and settings to try."""
     for line in map(printable, _header(analysis)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(printable(verdict(analysis)), style="bold", markup=False, highlight=False)
     for traffic, title in _TITLES.items():
         found = analysis.rows[traffic]
         if found:
@@ -87,7 +90,7 @@ def _header(analysis: Analysis) -> list[str]:
         if free := analysis.free_speedup:
             lines.append(f"limits: {free_text(free)}")
         if found := analysis.limits:
-            lines.append(f"scaling: {verdict(found)}")
+            lines.append(f"scaling: {limits_text.verdict(found)}")
     elif shown:
         lines.append(
             f"exposed communication: {shown.time_s * 1e3:.1f} ms in {shown.steps} steps, "

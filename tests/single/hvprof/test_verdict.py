@@ -1,0 +1,87 @@
+"""The report's first sentences, for programs of which the cause is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hvprof.analysis.analysis import Analysis
+from hvprof.model import Cell, RankRecording, Recording
+from hvprof.reporters.verdict import verdict
+
+RUN_S = 10.0
+
+
+def cell(operation: str, time_s: float, traffic: str = "data") -> Cell:
+    return Cell(
+        operation=operation,
+        algorithm="native",
+        traffic=traffic,
+        source="mpi",
+        size=2,
+        low_bytes=8,
+        high_bytes=8,
+        calls=100,
+        message_bytes=800,
+        time_s=time_s,
+        min_s=time_s / 200,
+        max_s=time_s / 50,
+        wait_s=None,
+    )
+
+
+def said(in_mpi_s: list[float], cores: int = 8, traffic: str = "data") -> str:
+    """Of ranks that run 10 s, of which they spend so long in a send and its receive."""
+    ranks = tuple(
+        RankRecording(
+            rank=rank,
+            size=len(in_mpi_s),
+            host="node1",
+            pid=1,
+            state="finalized",
+            start_unix_s=100.0,
+            end_unix_s=100.0 + RUN_S,
+            recorder_cost_s=1e-7,
+            dropped_calls=0,
+            mpi_library="",
+            cells=(cell("sendrecv", time_s), cell("barrier", 0.01, traffic)),
+            host_cores=cores,
+        )
+        for rank, time_s in enumerate(in_mpi_s)
+    )
+    return verdict(Analysis(Recording(Path("a"), ranks)))
+
+
+def test_the_rank_that_computes_longest_is_named() -> None:
+    text = said([1.0, 6.0])
+    assert text.startswith("Communication takes 35 % of the run (3.51 s a rank of 10 s), sendrecv")
+    assert "Rank 0 spends 8.99 s outside of MPI and the others 3.99 s: they wait for it." in text
+
+
+@pytest.mark.parametrize("in_mpi_s", [[3.0, 3.0], [3.0, 3.1], [9.9, 9.8]])
+def test_an_even_program_blames_nobody(in_mpi_s: list[float]) -> None:
+    assert "Rank" not in said(in_mpi_s)
+
+
+def test_horovods_threads_are_not_taken_for_computing() -> None:
+    assert "Rank" not in said([1.0, 6.0], traffic="control")
+
+
+def test_threads_that_add_up_to_more_than_the_run_are_said_to_be_several() -> None:
+    text = said([30.0, 6.0])
+    assert "summed over the threads of a rank, in a run of 10 s." in text
+    assert "%" not in text.partition("run of")[0]
+    assert "Rank" not in text
+
+
+def test_more_ranks_than_cores_are_noticed() -> None:
+    crowded = "4 ranks share 2 cores of node1: time in MPI includes waiting for a core."
+    assert crowded in said([3.0] * 4, cores=2)
+    assert "cores" not in said([3.0] * 4, cores=4)
+    assert "cores" not in said([3.0] * 4, cores=0)
+
+
+def test_a_recording_without_traffic_says_so() -> None:
+    silent = RankRecording(0, 1, "node1", 1, "exited", 1.0, 2.0, 0.0, 0, "", ())
+    assert verdict(Analysis(Recording(Path("a"), (silent,)))) == "No traffic was recorded."
