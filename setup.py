@@ -16,10 +16,11 @@ from setuptools.command.build import build
 
 # Loaded with ctypes or LD_PRELOAD: plain shared libraries, no Python extensions.
 WINDOW = ("hvd_ext/shm/window.c", "hvd_ext/shm/libwindow.so")
+BUILT_IN = ("hvd_ext/shm/built_in.c", "hvd_ext/shm/libbuilt_in.so")
 NATIVE = ("hvd_ext/allreduce/native.c", "hvd_ext/allreduce/libnative.so")
 CODEC = ("hvd_ext/compression/codec.c", "hvd_ext/compression/libcodec.so")
 RECORDER = ("profiling/hvprof/recorder/pmpi.c", "hvprof/recorder/libhvprof.so")
-LIBRARIES = (WINDOW, NATIVE, CODEC, RECORDER)
+LIBRARIES = (WINDOW, BUILT_IN, NATIVE, CODEC, RECORDER)
 ROOTS = {"hvd_ext": "hvd_ext", "hvprof": "profiling/hvprof", "hvd_launch": "launch/hvd_launch"}
 
 
@@ -55,6 +56,7 @@ class BuildLibraries(Command):
         shared = ["-shared", "-fPIC", "-pthread"]
         libraries = [
             (WINDOW, [*cc, "-O3", "-fwrapv", *shared]),
+            (BUILT_IN, [*cc, "-O2", *shared]),
             (NATIVE, [*cc, "-O2", *shared]),
             # One rounding for each operation, whatever the CPU can do.
             (CODEC, [*cc, "-O3", "-fwrapv", "-ffp-contract=off", *shared]),

@@ -89,10 +89,11 @@ def _to_recorder(event: CommEvent) -> None:
     )
 
 
-_listeners: list[Listener] = [] if recorder() is None else [_to_recorder]
+# One list for the life of the process: C looks into it, too.
+LISTENERS: list[Listener] = [] if recorder() is None else [_to_recorder]
 # Whether anyone would hear an event; who makes many short exchanges may ask first. Not a function
 # of Python's, which would take a tenth of the shortest exchange.
-listening: Callable[[], int] = _listeners.__len__
+listening: Callable[[], int] = LISTENERS.__len__
 
 
 def listen(listener: Listener) -> Callable[[], None]:
@@ -105,13 +106,13 @@ def listen(listener: Listener) -> Callable[[], None]:
     Returns:
         A function without arguments that ends the calls.
     """
-    _listeners.append(listener)
-    return lambda: _listeners.remove(listener)
+    LISTENERS.append(listener)
+    return lambda: LISTENERS.remove(listener)
 
 
 def emit(event: CommEvent) -> None:
     """Hand an event to the preloaded recorder, if any, and to every listener."""
-    for listener in tuple(_listeners):
+    for listener in tuple(LISTENERS):
         listener(event)
 
 

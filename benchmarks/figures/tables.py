@@ -17,6 +17,7 @@ from benchmarks.figures.markdown import (
     table,
 )
 from benchmarks.figures.support import support
+from hvd_ext.units import format_bytes
 
 Results = Mapping[str, Any]
 MODELS = {
@@ -49,6 +50,8 @@ FORMATS = {
     "gloo_fp16": "Gloo, as torch's fp16_compress_hook",
     "gloo_powersgd": "Gloo, torch's powerSGD_hook",
 }
+# Of the messages to the strongest peers, those in the table.
+_PEERS_SHOWN = (64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
 # Below this, a speedup is within the difference of two runs.
 _ABOUT_EQUAL = 1.05
 
@@ -192,6 +195,32 @@ def exchanges(results: Results) -> str:
     )
 
 
+def peers(results: Results) -> str:
+    """The planned allreduce and the best of the peers, by format and size."""
+    result = results["peers"]
+    by_buffer: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in result["sizes"]:
+        by_buffer.setdefault((row["dtype"], row["message_bytes"]), {})[row["buffer"]] = row
+    rows = []
+    for (dtype, message_bytes), of in by_buffer.items():
+        arena, caller = of["arena"], of["caller"]
+        best = arena.get("best_peer")
+        if message_bytes not in _PEERS_SHOWN or best is None:
+            continue
+        rows.append(
+            (
+                f"{dtype}, {format_bytes(message_bytes)}",
+                f"{number(arena['time_us'][best]['median'])}, {best}",
+                spread(arena["time_us"]["hvd_ext"]),
+                ratio(arena["ratio_vs_best_peer"]),
+                spread(caller["time_us"]["hvd_ext"]),
+                ratio(caller["ratio_vs_best_peer"]),
+            )
+        )
+    columns = ("us", "best peer", "in the arena", "speedup", "the caller's buffer", "speedup")
+    return f"{table(columns, rows)}\n\n{result['size']} ranks. {origin(result)}"
+
+
 def hosts(results: Results) -> str:
     result = results["cluster_exchange"]
     times = result["time_ms"]
@@ -284,6 +313,7 @@ BLOCKS = {
     "exchanges": Block(
         ("gradient_exchange_np2", "gradient_exchange_np4", "small_tensors", "overlap"), exchanges
     ),
+    "peers": Block(("peers",), peers),
     "hosts": Block(("cluster_exchange",), hosts),
     "compression": Block(("compression",), compression),
     "losses": Block(("compressed_training_edsr", "compressed_training_resnet"), losses),

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.algorithms import ALGORITHMS
+    from hvd_ext.allreduce.buffers import empty
     from hvd_ext.allreduce.persistent import PersistentAllreduce, allreduce
     from hvd_ext.allreduce.table import Table, load
 
-__all__ = ["ALGORITHMS", "PersistentAllreduce", "Table", "allreduce", "load"]
+__all__ = ["ALGORITHMS", "PersistentAllreduce", "Table", "allreduce", "empty", "load"]
 
 _MODULES = {
     "ALGORITHMS": "algorithms",
     "PersistentAllreduce": "persistent",
     "Table": "table",
     "allreduce": "persistent",
+    "empty": "buffers",
     "load": "table",
 }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_ext.allreduce.operations import Array, Operation
 from hvd_ext.allreduce.segments import MOST_BYTES
+from hvd_ext.shm.c_call import CCall
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -49,9 +50,7 @@ def plan(comm: MPI.Comm, buffer: Array, operation: Operation) -> Callable[[], in
         buffer.size,
         MPI._sizeof(MPI.Comm) > ctypes.sizeof(ctypes.c_int),
     )
-    # They must live as long as the call.
-    call.used = (buffer, comm)
-    return functools.partial(_library().native_allreduce, ctypes.byref(call))
+    return CCall(_library().native_allreduce, call, buffer, comm)
 
 
 class _Handle(ctypes.Union):
@@ -69,7 +68,6 @@ class _Call(ctypes.Structure):
         ("count", ctypes.c_int32),
         ("pointers", ctypes.c_int32),
     )
-    used: tuple[Array, MPI.Comm]
 
 
 def _handle(thing: MPI.Comm | MPI.Datatype | MPI.Op) -> _Handle:

@@ -7,16 +7,19 @@ no more than its algorithm (MPI-4: a persistent collective, MPI_Allreduce_init).
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
+import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvd_ext.allreduce import native
 from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY
+from hvd_ext.allreduce.buffers import window_over
 from hvd_ext.allreduce.exchange import Exchange, MessageExchange, PlannedCall, StagedFromDevice
 from hvd_ext.allreduce.operations import Array, Operation, find_operation
 from hvd_ext.allreduce.prepare import check_dtype, dtype_class_of, prepare
@@ -27,6 +30,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.events import CommEvent, emit, listening
 from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.settings import stall_timeout_s
+from hvd_ext.shm.c_call import CCall
 from hvd_ext.shm.layout import align_up
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.shm.window import NodeWindow
@@ -89,11 +93,18 @@ class PersistentAllreduce:
     Attributes:
         buffer: 1-D; what is reduced, on the host.
         algorithm: what carries it.
+
+    Calling it raises:
+        StallError: ranks did not arrive in time (`shared_memory` only: MPI waits).
+        MPI.Exception: the library refuses.
+        UsageError: it was started, and not waited for.
     """
 
+    # A call goes to this object's function, without a frame of Python's.
+    __slots__ = ("__call__", "__dict__", "__weakref__")
+    __call__: Callable[[], None]
     algorithm: str
     _exchange: Exchange
-    _run: PlannedCall
     _started: Future[None] | None
 
     def __init__(
@@ -127,10 +138,13 @@ class PersistentAllreduce:
             device = _on_device(buffer)
             buffer = np.empty(device.shape, device.dtype)
         self.buffer = _flat(buffer)
-        self._plan(topology, operation, dtype, algorithm, table)
+        window = None
+        if device is None and topology.one_node and algorithm in (None, SHARED_MEMORY):
+            window = window_over(topology, self.buffer)
+        self._plan(topology, operation, dtype, algorithm, table, window)
         if device is not None:
             self._exchange = StagedFromDevice(self._exchange, device, self.buffer)
-            self._run = self._exchange.run
+            self._use()
 
     @classmethod
     def in_arena(
@@ -168,21 +182,6 @@ class PersistentAllreduce:
         self._plan(topology, operation, dtype, algorithm, table, window)
         return self
 
-    def __call__(self) -> None:
-        """Reduce the buffer.
-
-        Raises:
-            StallError: ranks did not arrive in time (`shared_memory` only: MPI waits).
-            MPI.Exception: the library refuses.
-            UsageError: it was started, and not waited for.
-        """
-        if self._started is None and not listening():
-            if code := self._run():
-                self._exchange.resume(code)
-            return
-        self._check_idle()
-        self._call(self._run)
-
     def start(self) -> None:
         """Begin to reduce the buffer, in the background; leave it alone until `wait`.
 
@@ -192,13 +191,15 @@ class PersistentAllreduce:
         self._check_idle()
         background = self._topology.keep(_Background)
         run = self._exchange.on(background.comm)
-        self._started = background.thread.submit(functools.partial(self._call, run))
+        self._started = background.thread.submit(partial(self._call, run))
+        self.__call__ = self._without_cycle(PersistentAllreduce._check_idle)
 
     def wait(self) -> None:
         """Wait for what was started; raises what it raised."""
         if self._started is None:
             raise UsageError("not started: call start() before wait()")
         done, self._started = self._started, None
+        self.__call__ = self._direct
         done.result()
 
     def _check_idle(self) -> None:
@@ -244,7 +245,7 @@ class PersistentAllreduce:
             self.algorithm = choose(table, topology, memory, self.buffer.nbytes, dtype_class)
         else:
             self.algorithm = algorithm
-        plan = functools.partial(_exchange, topology, self.buffer, reduction, dtype, window=window)
+        plan = partial(_exchange, topology, self.buffer, reduction, dtype, window=window)
         try:
             self._exchange = plan(self.algorithm)
         except WindowError as error:  # on every rank alike
@@ -254,7 +255,25 @@ class PersistentAllreduce:
                 log.warning("hvd_ext: a planned allreduce falls back to MPI's own: %s", error)
             self.algorithm = NATIVE
             self._exchange = plan(NATIVE)
-        self._run = self._exchange.run
+        self._use()
+
+    def _use(self) -> None:
+        """Have calls run the exchange."""
+        run = self._exchange.run
+        finish = self._without_cycle(PersistentAllreduce._finish)
+        self._direct = run.built_in(finish) if isinstance(run, CCall) else partial(finish, 0)
+        self.__call__ = self._direct
+
+    def _finish(self, code: int) -> None:
+        """Finish a call that gave a code, or make one."""
+        if code:
+            self._exchange.resume(code)
+        else:
+            self._call(self._exchange.run)
+
+    def _without_cycle(self, method: Callable[..., None]) -> Callable[..., None]:
+        """A method of this object that does not keep it."""
+        return partial(method, weakref.proxy(self))
 
 
 def _exchange(

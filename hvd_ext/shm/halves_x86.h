@@ -19,6 +19,7 @@
 #define AVX2_CODE __attribute__((target("avx2,f16c")))
 #define AVX512_CODE __attribute__((target("avx512f,avx512bw")))
 #define INLINE static inline __attribute__((always_inline))
+#define RARE(condition) __builtin_expect((condition) != 0, 0)
 
 /* Where two are equal or not in order, the instructions give the second, kernels.h the first. */
 #define VECTORS_LESS(MM, a, b) MM##_min_ps(b, a)
@@ -41,7 +42,8 @@ struct floats512 {
     __m512 low, high;
 };
 
-AVX2_CODE INLINE struct floats256 widen_bfloat256(__m256i pairs) {
+AVX2_CODE INLINE struct floats256 widen_bfloat256(const char *at) {
+    __m256i pairs = _mm256_loadu_si256((const __m256i *)at);
     __m256i high = _mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000));
     return (struct floats256){_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)),
                               _mm256_castsi256_ps(high)};
@@ -61,7 +63,8 @@ AVX2_CODE INLINE __m256i narrow_bfloat256(struct floats256 wide) {
     return _mm256_blend_epi16(low, round_bfloat256(wide.high), 0xaa);
 }
 
-AVX512_CODE INLINE struct floats512 widen_bfloat512(__m512i pairs) {
+AVX512_CODE INLINE struct floats512 widen_bfloat512(const char *at) {
+    __m512i pairs = _mm512_loadu_si512(at);
     __m512i high = _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000));
     return (struct floats512){_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
                               _mm512_castsi512_ps(high)};
@@ -80,66 +83,71 @@ AVX512_CODE INLINE __m512i narrow_bfloat512(struct floats512 wide) {
     return _mm512_mask_blend_epi16(0xaaaaaaaa, low, round_bfloat512(wide.high));
 }
 
-AVX2_CODE INLINE struct floats256 widen_half256(__m256i halves) {
-    return (struct floats256){_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
-                              _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+AVX2_CODE INLINE struct floats256 widen_half256(const char *at) {
+    return (struct floats256){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at)),
+                              _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at + 1))};
 }
 
-/* A NaN, which is quiet since it was scaled, keeps its sign and nothing else. */
-AVX2_CODE INLINE __m128i round_half256(__m256 value) {
-    __m256 nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
-    __m256 payload = _mm256_castsi256_ps(_mm256_set1_epi32(0x003fffff));
-    value = _mm256_andnot_ps(_mm256_and_ps(nan, payload), value);
-    return _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
-}
-
+/* A NaN, which is quiet since it was scaled, keeps its sign and nothing else. There are few. */
 AVX2_CODE INLINE __m256i narrow_half256(struct floats256 wide) {
-    return _mm256_set_m128i(round_half256(wide.high), round_half256(wide.low));
+    __m256i halves = _mm256_set_m128i(_mm256_cvtps_ph(wide.high, _MM_FROUND_TO_NEAREST_INT),
+                                      _mm256_cvtps_ph(wide.low, _MM_FROUND_TO_NEAREST_INT));
+    if (RARE(_mm256_movemask_ps(_mm256_cmp_ps(wide.low, wide.high, _CMP_UNORD_Q)))) {
+        __m256i magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x7fff));
+        __m256i nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(0x7c00));
+        halves = _mm256_andnot_si256(_mm256_and_si256(nan, _mm256_set1_epi16(0x1ff)), halves);
+    }
+    return halves;
 }
 
-AVX512_CODE INLINE struct floats512 widen_half512(__m512i halves) {
-    return (struct floats512){_mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
-                              _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))};
-}
-
-AVX512_CODE INLINE __m256i round_half512(__m512 value) {
-    __m512i bits = _mm512_castps_si512(value);
-    __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    bits = _mm512_mask_and_epi32(bits, nan, bits, _mm512_set1_epi32((int)0xffc00000));
-    return _mm512_cvtps_ph(_mm512_castsi512_ps(bits), _MM_FROUND_TO_NEAREST_INT);
+AVX512_CODE INLINE struct floats512 widen_half512(const char *at) {
+    return (struct floats512){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)),
+                              _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at + 1))};
 }
 
 AVX512_CODE INLINE __m512i narrow_half512(struct floats512 wide) {
-    __m512i low = _mm512_castsi256_si512(round_half512(wide.low));
-    return _mm512_inserti64x4(low, round_half512(wide.high), 1);
+    __m256i low = _mm512_cvtps_ph(wide.low, _MM_FROUND_TO_NEAREST_INT);
+    __m256i high = _mm512_cvtps_ph(wide.high, _MM_FROUND_TO_NEAREST_INT);
+    __m512i halves = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    if (RARE(_mm512_cmp_ps_mask(wide.low, wide.high, _CMP_UNORD_Q))) {
+        __m512i magnitude = _mm512_and_si512(halves, _mm512_set1_epi16(0x7fff));
+        __mmask32 nan = _mm512_cmpgt_epi16_mask(magnitude, _mm512_set1_epi16(0x7c00));
+        halves = _mm512_andnot_si512(_mm512_maskz_set1_epi16(nan, 0x1ff), halves);
+    }
+    return halves;
 }
 
 #define DEFINE_VECTORS(NAME, BITS, CODE, MM, WIDEN, NARROW, COMBINE)                      \
-    /* `bytes` of them from `at` on: a vector, or what is left of the message. */         \
-    CODE INLINE void NAME##_step(const char *const *in, int n_in, char *const *out,       \
-                                 int n_out, uint64_t at, uint64_t bytes, float scale) {   \
-        const __m##BITS factor = MM##_set1_ps(scale);                                     \
-        __m##BITS##i halves = MM##_setzero_si##BITS();                                    \
-        memcpy(&halves, in[0] + at, bytes);                                               \
-        struct floats##BITS sum = WIDEN(halves);                                          \
+    CODE INLINE __m##BITS##i NAME##_step(const char *const *in, int n_in, uint64_t at,    \
+                                         __m##BITS factor) {                              \
+        struct floats##BITS sum = WIDEN(in[0] + at);                                      \
         for (int r = 1; r < n_in; r++) {                                                  \
-            memcpy(&halves, in[r] + at, bytes);                                           \
-            struct floats##BITS next = WIDEN(halves);                                     \
+            struct floats##BITS next = WIDEN(in[r] + at);                                 \
             sum.low = COMBINE(MM, sum.low, next.low);                                     \
             sum.high = COMBINE(MM, sum.high, next.high);                                  \
         }                                                                                 \
         sum.low = MM##_mul_ps(sum.low, factor);                                           \
         sum.high = MM##_mul_ps(sum.high, factor);                                         \
-        halves = NARROW(sum);                                                             \
-        for (int r = 0; r < n_out; r++) memcpy(out[r] + at, &halves, bytes);              \
+        return NARROW(sum);                                                               \
     }                                                                                     \
     CODE static void NAME(const char *const *in, int n_in, char *const *out, int n_out,   \
                           uint64_t count, double scale) {                                 \
-        const uint64_t end = 2 * count, step = BITS / 8;                                  \
-        uint64_t at = 0;                                                                  \
-        for (; at + step <= end; at += step)                                              \
-            NAME##_step(in, n_in, out, n_out, at, step, (float)scale);                    \
-        if (at < end) NAME##_step(in, n_in, out, n_out, at, end - at, (float)scale);      \
+        enum { STEP = BITS / 8 };                                                         \
+        const __m##BITS factor = MM##_set1_ps((float)scale);                              \
+        const uint64_t bytes = 2 * count, left = bytes % STEP, end = bytes - left;        \
+        for (uint64_t at = 0; at < end; at += STEP) {                                     \
+            __m##BITS##i halves = NAME##_step(in, n_in, at, factor);                      \
+            for (int r = 0; r < n_out; r++) memcpy(out[r] + at, &halves, STEP);           \
+        }                                                                                 \
+        if (!left) return;                                                                \
+        char rest[n_in][STEP];                                                            \
+        const char *rests[n_in];                                                          \
+        for (int r = 0; r < n_in; r++) {                                                  \
+            memset(rest[r], 0, STEP);                                                     \
+            rests[r] = memcpy(rest[r], in[r] + end, left);                                \
+        }                                                                                 \
+        __m##BITS##i halves = NAME##_step(rests, n_in, 0, factor);                        \
+        for (int r = 0; r < n_out; r++) memcpy(out[r] + end, &halves, left);              \
     }
 
 #define DEFINE_FORM(NAME, BITS, CODE, MM, TYPE)                                           \

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONTROL_BYTES = 128
-_TOKEN_BYTES = 16
+TOKEN_BYTES = 16
 _HUGE_PAGE_BYTES = 2**21
 # Linux's numbers, which Python's mmap does not know. MADV_COLLAPSE (Linux 6.1) needs no setting
 # of the machine: it makes huge pages at once, of such as are there.
@@ -117,7 +117,7 @@ def map_files(node: MPI.Comm, fd: int, file_bytes: int, failure: str = "") -> li
     Raises:
         WindowError: on every rank of the node alike, with the first reason.
     """
-    token = secrets.token_bytes(_TOKEN_BYTES)
+    token = secrets.token_bytes(TOKEN_BYTES)
     regions: list[memoryview] = []
     kept = False
     try:
@@ -191,7 +191,7 @@ def _open_region(pid: int, fd: int, token: bytes, region_bytes: int) -> memoryvi
     opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
         # In another container the same numbers may name another process's file.
-        if os.pread(opened, _TOKEN_BYTES, CONTROL_BYTES) != token:
+        if os.pread(opened, TOKEN_BYTES, CONTROL_BYTES) != token:
             raise OSError(0, f"process {pid} is another one here, as between containers")
         return _map(opened, region_bytes)
     finally:

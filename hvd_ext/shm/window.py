@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.allocation import Place
+from hvd_ext.shm.c_call import CCall
 from hvd_ext.shm.layout import align_up, shard
 from hvd_ext.shm.libc import address
 from hvd_ext.shm.library import load_library
@@ -95,7 +95,7 @@ class NodeWindow:
     """One region per rank of a node, mapped by all of them.
 
     Attributes:
-        data: this rank's region, `data_bytes` long.
+        data: this rank's region, `data_bytes` long; none in a window over other memory.
     """
 
     def __init__(self, node: MPI.Comm, data_bytes: int) -> None:
@@ -117,8 +117,24 @@ class NodeWindow:
             node.rank, node.size, self._control, self._data, self._pid, self._missing
         )
         self._address = ctypes.addressof(self._c)
+        self._place: Place | None = None
         self.rank = node.rank
         self.data = memoryview(self._regions[node.rank])[_HEADER_BYTES:]
+
+    @classmethod
+    def over(cls, node: MPI.Comm, place: Place) -> NodeWindow:
+        """A window whose data are buffers in an allocation; collective over `node`.
+
+        Several may be over the same memory. Keep this rank's buffer as long as the window.
+
+        Raises:
+            WindowError: as the constructor.
+        """
+        self = cls(node, 0)
+        self._place = place
+        for rank, begin in enumerate(place.begins):
+            self._data[rank] = begin
+        return self
 
     def plan(
         self,
@@ -226,7 +242,7 @@ class NodeWindow:
 
     def repeated(
         self, exchange: NodeExchange, timeout_s: float, buffer_address: int | None = None
-    ) -> Callable[[], int]:
+    ) -> CCall:
         """An exchange from end to end, the only one in this window, to be called again and again.
 
         Args:
@@ -241,7 +257,7 @@ class NodeWindow:
         """
         piece = exchange.piece_bytes
         call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, piece, 0)
-        return _Repeated(self._library.window_call, ctypes.byref(call), self, exchange)
+        return CCall(self._library.window_call, call, self, exchange)
 
     def late(self, code: int) -> OSError:
         """The error for the code of an exchange that did not end; local ranks in `args[0]`.
@@ -250,20 +266,6 @@ class NodeWindow:
         """
         missing = [rank for rank in range(self._size) if self._missing[rank]]
         return ProcessLookupError(missing) if code == _DIED else TimeoutError(missing)
-
-
-class _Repeated(functools.partial[int]):
-    """A call with what its one argument points to, which must live as long."""
-
-    window: NodeWindow
-    exchange: NodeExchange
-
-    def __new__(
-        cls, function: Any, call: Any, window: NodeWindow, exchange: NodeExchange
-    ) -> _Repeated:
-        self = super().__new__(cls, function, call)
-        self.window, self.exchange = window, exchange
-        return self
 
 
 def staging_bytes(message_bytes: int, ranks: int) -> int:

@@ -5,7 +5,8 @@ DistributedOptimizer, which reduces gradients in the arena; broadcast_optimizer_
 knows sharded optimizers; broadcast_parameters, which skips parameters that belong to one rank;
 Compression, which has more formats; and init, join and shutdown, which also start and end the
 parts that hvd_ext runs.
-plan_allreduce is new. Where Horovod is not installed, hvd_ext.torch.standalone serves its names.
+plan_allreduce and empty are new. Where Horovod is not installed, hvd_ext.torch.standalone serves its
+names.
 """
 
 from typing import Any
@@ -15,6 +16,7 @@ from hvd_ext.schedules import LocalSGD as LocalSGD
 from hvd_ext.torch import horovods
 from hvd_ext.torch.broadcasts import broadcast_optimizer_state as broadcast_optimizer_state
 from hvd_ext.torch.broadcasts import broadcast_parameters as broadcast_parameters
+from hvd_ext.torch.buffers import empty as empty
 from hvd_ext.torch.compression import Compression as Compression
 from hvd_ext.torch.job.lifecycle import init as init
 from hvd_ext.torch.job.lifecycle import join as join
@@ -31,7 +33,7 @@ OVERRIDES = {
     )
 }
 
-__all__: list[str] = sorted({*horovods.__all__, *OVERRIDES, "plan_allreduce"})
+__all__: list[str] = sorted({*horovods.__all__, *OVERRIDES, "empty", "plan_allreduce"})
 
 
 def __getattr__(name: str) -> Any:

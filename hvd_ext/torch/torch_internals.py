@@ -23,6 +23,20 @@ _Step = TypeVar("_Step", bound=Callable[..., Any])
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")
 
 
+def copy_all(into: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Copy each source into its tensor, without a graph: one call for all of them."""
+    with torch.no_grad():
+        torch._foreach_copy_(into, sources)
+
+
+def after_backward(call: Callable[[], None]) -> None:
+    """Have `call` run when the backward pass that is under way ends, on its thread.
+
+    It does not run if that pass fails.
+    """
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
 class InFlight(torch.Tensor):
     """A gradient while it is exchanged: whatever writes to it is noticed.
 

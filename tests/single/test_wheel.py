@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILED = {
     "hvd_ext/allreduce/libnative.so",
     "hvd_ext/compression/libcodec.so",
+    "hvd_ext/shm/libbuilt_in.so",
     "hvd_ext/shm/libwindow.so",
     "hvprof/recorder/libhvprof.so",
 }

@@ -25,6 +25,8 @@ from hvd_ext.torch.reduction.placed import PlacedArenas
 from hvd_ext.torch.reduction.residuals import Residuals
 from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 from hvd_ext.torch.reduction.sparse import KNOWN_AFTER, SparseExchange
+from hvd_ext.torch.reduction.together import bring_in
+from hvd_ext.torch.torch_internals import after_backward
 from hvd_ext.units import format_seconds
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ class Reducer:
         self._unsent: Residuals = {}
         self._slots: list[GradientSlot] = []
         self._buckets: list[BucketState] = []
+        self._waiting: list[GradientSlot] = []  # short ones, to be brought in together
         self._next = 0  # bucket to be submitted
         arena, self._reason = factory.first(specify(named_parameters))
         self._arenas = PlacedArenas()
@@ -159,6 +162,7 @@ class Reducer:
         if unfrozen := self.frozen.take():
             self.add(unfrozen)
         self._factory.begin_step(self.number)
+        self._bring_in()
         for slot in self._slots:
             if slot.passes_left > 0:
                 slot.passes_left = 0
@@ -259,6 +263,9 @@ class Reducer:
     def ready(self, index: int) -> None:
         """Take the gradient of slot `index`, which autograd has made."""
         slot = self._slots[index]
+        if slot.may_wait and slot.passes_left == 1 and self._step >= _REBUILD_AFTER:
+            self._wait_for_others(slot)
+            return
         if slot.passes_left <= 0:
             # The complaint is this one, also if step() is called nevertheless.
             slot.hand_over()
@@ -281,6 +288,29 @@ class Reducer:
         if slot.bucket is None:
             return
         slot.bucket.missing -= 1
+        if slot.bucket.missing == 0:
+            self._submit_complete()
+
+    def _wait_for_others(self, slot: GradientSlot) -> None:
+        """Take a short gradient, to be brought in with others."""
+        assert slot.bucket is not None
+        slot.passes_left = 0
+        self.in_flight = True
+        if not self._waiting:
+            after_backward(self._bring_in)
+        self._waiting.append(slot)
+        slot.bucket.missing -= 1
+        if slot.bucket.missing == 0:
+            self._submit_complete()
+
+    def _bring_in(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            bring_in(waiting, self._fill)
+
+    def _submit_complete(self) -> None:
+        """Have buckets reduced that are complete, as those before them are."""
+        self._bring_in()
         while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
             self._arenas.submit(self._buckets[self._next])
             self._next += 1
@@ -301,6 +331,7 @@ class Reducer:
         for bucket in self._buckets:
             bucket.missing = len(bucket.layout.spans)
         self._sparse.forget()
+        self._waiting.clear()
         self._next = 0
         self._backward_since_s = None
         self.in_flight = False

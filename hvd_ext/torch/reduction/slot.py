@@ -18,6 +18,8 @@ from hvd_ext.torch.torch_internals import InFlight, version_of
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
 
+# A longer gradient is copied at once, while it is in the cache.
+_SHORT_BYTES = 16 << 10
 # By the parameter, in all optimizers that can share it.
 _slots = WeakTensorKeyDictionary()
 
@@ -45,8 +47,10 @@ class GradientSlot:
 
     Attributes:
         view: its place in the arena; of the parameter itself before it has one.
+        address: of the view's memory.
         bucket: None if the gradient is sparse, and has no place in the arena.
         passes_left: backward passes that this step's gradient still takes.
+        may_wait: it may be copied into the arena together with others.
         version: of `.grad` when the exchange received it.
         ready_s: the earliest that it was ready after backward began.
         others: of the same parameter, in other optimizers; gone with these. As long as there are
@@ -59,6 +63,8 @@ class GradientSlot:
     passes_left: int
     bucket: BucketState | None = None
     version: int = 0
+    address: int = 0
+    may_wait: bool = False
     sparse: bool = False
     ready_s: float = math.inf
     others: list[weakref.ref[GradientSlot]] = field(default_factory=list)
@@ -85,11 +91,14 @@ class GradientSlot:
         flat = memory[offset_bytes : offset_bytes + p.numel() * p.element_size()]
         view = flat.view(getattr(torch, bucket.layout.dtype))
         self.view = view.as_strided(p.shape, grad_strides(p))
+        self.address = self.view.data_ptr()
+        self.may_wait = p.device.type == "cpu" and flat.numel() <= _SHORT_BYTES
         self.bucket = bucket
 
     def displace(self) -> None:
         """Keep nothing of the arena's memory."""
         self.bucket = None
+        self.may_wait = False
         self.view = self.parameter.new_empty(0)
 
     def adopt(self) -> None:
@@ -127,6 +136,13 @@ class GradientSlot:
         self.version = version_of(grad)
         grad.__class__ = InFlight
 
+    def hand_over_copy(self) -> None:
+        """As `hand_over`, of a gradient that was copied into the view."""
+        grad = self.view.data
+        grad.__class__ = InFlight
+        self.version = 0
+        self.parameter.grad = grad
+
     def check_untouched(self) -> None:
         """Check that nothing wrote to the gradient meanwhile: ranks would get different sums.
 
@@ -138,11 +154,7 @@ class GradientSlot:
         grad = self.parameter.grad
         if grad is not None and grad.__class__ is InFlight:
             grad.__class__ = torch.Tensor  # type: ignore[assignment]
-        if (
-            grad is None
-            or grad.data_ptr() != self.view.data_ptr()
-            or version_of(grad) != self.version
-        ):
+        if grad is None or grad.data_ptr() != self.address or version_of(grad) != self.version:
             raise UsageError(
                 f"the gradient of {self.name!r} was changed between backward() and step(), while "
                 "it was exchanged: call optimizer.synchronize() before, and then step() inside "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -47,6 +49,32 @@ def test_start_and_wait_alternate(topology):
     planned.wait()
     with pytest.raises(UsageError, match="not started"):
         planned.wait()
+
+
+def test_a_call_takes_no_frame_of_pythons(topology):
+    shared = PersistentAllreduce.in_arena(topology, 5000, "float32")
+    short = PersistentAllreduce(topology, np.ones(5), algorithm="shared_memory")
+    native = PersistentAllreduce(topology, np.ones(5), algorithm="native")
+    for planned in (shared, short, native):
+        entered = []
+        sys.setprofile(lambda frame, event, _, to=entered: to.append((event, frame.f_code.co_name)))
+        planned()
+        sys.setprofile(None)
+        assert [name for event, name in entered if event == "call"] == []
+
+
+def test_a_plan_that_is_dropped_is_freed_at_once(topology):
+    for make in (
+        lambda: PersistentAllreduce.in_arena(topology, 100, "float32"),
+        lambda: PersistentAllreduce(topology, np.ones(5), algorithm="ring"),
+    ):
+        planned = make()
+        planned()
+        planned.start()
+        planned.wait()
+        freed = weakref.ref(planned)
+        del planned
+        assert freed() is None
 
 
 def test_memory_of_any_shape_and_kind_is_reduced_where_it_lies(topology):

@@ -16,6 +16,7 @@ import torch
 import hvd_ext.torch as hvd
 from hvd_ext import listen
 from hvd_ext.errors import UsageError
+from hvd_ext.torch.torch_internals import InFlight, copy_all
 from tests.support.optimizer.hazards import STEPS, assert_alike, backward, build
 
 TWO = pytest.param(2, marks=pytest.mark.long)
@@ -270,6 +271,37 @@ def test_changed_between_backward_and_step():
         change(model)
         with pytest.raises(UsageError, match=r"changed between .* call optimizer.synchronize"):
             optimizer.step()
+
+
+@pytest.mark.parametrize("unused", [False, True])
+def test_short_gradients_that_are_copied_together_are_watched(unused):
+    """After some steps they are, also where a bucket lacks one when backward ends."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(36, 2)
+    )
+    model.unused = torch.nn.Parameter(torch.zeros(2)) if unused else None
+    inner = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    used = [p for p in model.parameters() if p is not model.unused]
+    together = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "hvd_ext.torch.reduction.together.copy_all",
+            lambda into, grads: [together.append(len(into)), copy_all(into, grads)],
+        )
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            together.clear()
+            model[2](model[1](model[0](torch.randn(2, 3, 5, 5)))).square().sum().backward()
+            assert {type(p.grad) for p in used} == {InFlight}
+            if step < STEPS - 1:
+                optimizer.step()
+                assert_alike(model)
+    assert sum(together) == len(used)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(UsageError, match=r"changed between .* call optimizer.synchronize"):
+        optimizer.step()
 
 
 def test_memory_that_was_moved_is_noticed():

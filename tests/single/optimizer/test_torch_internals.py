@@ -43,6 +43,27 @@ def test_a_tensor_in_flight_counts_what_is_written_to_its_data(write: str) -> No
     assert internals.version_of(tensor) > before
 
 
+def test_several_gradients_are_copied_without_a_graph() -> None:
+    source = torch.ones(2, 3, requires_grad=True) * 2
+    into = [torch.zeros(3, 2).t(), torch.zeros(3)]
+    internals.copy_all(into, [source, torch.full((3,), 5.0)])
+    assert [tensor.sum().item() for tensor in into] == [12, 15]
+    assert not any(tensor.requires_grad for tensor in into)
+
+
+def test_a_call_after_backward_comes_when_all_gradients_are_there() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
+    found: list[bool] = []
+
+    def look() -> None:
+        found.append(all(p.grad is not None for p in parameters))
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(lambda _: internals.after_backward(look))
+    sum(parameters, torch.zeros(1)).sum().backward()
+    assert found == [True] * 3
+
+
 def test_numpy_cannot_write_to_a_tensor_in_flight() -> None:
     array = in_flight().numpy()
     with pytest.raises(ValueError, match="read-only"):

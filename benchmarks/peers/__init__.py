@@ -1,0 +1,1 @@
+"""hvd_ext's allreduce and the strongest peers on the ranks of one node."""
