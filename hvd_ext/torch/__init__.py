@@ -5,8 +5,8 @@ DistributedOptimizer, which reduces gradients in the arena; broadcast_optimizer_
 knows sharded optimizers; broadcast_parameters, which skips parameters that belong to one rank;
 Compression, which has more formats; and init, join and shutdown, which also start and end the
 parts that hvd_ext runs.
-plan_allreduce and empty are new. Where Horovod is not installed, hvd_ext.torch.standalone serves its
-names.
+plan_allreduce and empty are new. Where Horovod is not installed, hvd_ext.torch.standalone serves
+its names.
 """
 
 from typing import Any

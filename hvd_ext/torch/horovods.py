@@ -84,6 +84,7 @@ def replace(overrides: Mapping[str, Any]) -> None:
     if not INSTALLED:
         package: Any = ModuleType("horovod")
         package.torch = sys.modules["hvd_ext.torch"]
+        vars(package.torch).update(overrides)
         sys.modules.update({"horovod": package, "horovod.torch": package.torch})
         return
     vars(_horovod).update(overrides)
