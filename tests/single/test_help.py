@@ -59,15 +59,15 @@ def test_every_command_says_its_version(module: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == f"hvd_ext {hvd_ext.__version__}\n"
 
 
-def test_without_horovod_one_line_says_what_to_do(tmp_path: Path) -> None:
+def test_without_torch_one_line_says_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
     code = (
-        "import sys; sys.modules['horovod'] = None\n"
+        "import sys; sys.modules['torch'] = None\n"
         "from hvd_ext.__main__ import main\nfrom hvd_ext.cli import run\n"
         f"sys.argv[1:] = [{str(script)!r}]\nrun(main, 'hvd_ext')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "needs horovod, which is not installed" in line
+    assert "needs torch, which is not installed" in line
