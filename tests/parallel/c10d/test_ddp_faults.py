@@ -53,15 +53,15 @@ def test_the_job_ends_and_the_rank_is_named(launch, how, says):
 def test_ranks_that_are_not_one_job_of_mpi_are_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    command = [*LAUNCHERS["hvd-launch"](1), sys.executable]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    # Set in the rank: hvd-launch sets its own job's there.
+    group = ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}", "WORLD_SIZE=2"]
+    command = [*LAUNCHERS["hvd-launch"](1), "env", *group]
+    program = [sys.executable, "tests/programs/c10d/ddp_of_two_jobs.py"]
     with ThreadPoolExecutor() as pool:
         started = [
             pool.submit(
                 run_to_end,
-                [*command, "tests/programs/c10d/ddp_of_two_jobs.py"],
-                rank_environment({**group, "RANK": rank}),
-                90,
+                *([*command, f"RANK={rank}", *program], rank_environment({}), 90),
             )
             for rank in ("0", "1")
         ]
