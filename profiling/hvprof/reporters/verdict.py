@@ -74,7 +74,7 @@ def _of_a_run(analysis: Analysis) -> Iterator[str]:
     else:
         yield (
             f"Communication takes {100 * data_s / run_s:.0f} % of the run ({spent} of "
-            f"{format_seconds(run_s)}), {largest} most of it "
+            f"{format_seconds(run_s)}); the largest part is {largest} "
             f"({format_seconds(by_operation[largest])})."
         )
         # Threads of Horovod's call MPI: while they do not, the program need not compute.

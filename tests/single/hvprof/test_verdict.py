@@ -55,7 +55,8 @@ def said(in_mpi_s: list[float], cores: int = 8, traffic: str = "data") -> str:
 
 def test_the_rank_that_computes_longest_is_named() -> None:
     text = said([1.0, 6.0])
-    assert text.startswith("Communication takes 35 % of the run (3.51 s a rank of 10 s), sendrecv")
+    assert text.startswith("Communication takes 35 % of the run (3.51 s a rank of 10 s); the")
+    assert "the largest part is sendrecv (3.5 s)." in text
     assert "Rank 0 spends 8.99 s outside of MPI and the others 3.99 s: they wait for it." in text
 
 
