@@ -50,7 +50,7 @@ FORMATS = {
     "gloo_fp16": "Gloo, as torch's fp16_compress_hook",
     "gloo_powersgd": "Gloo, torch's powerSGD_hook",
 }
-# Of the messages to the strongest peers, those in the table.
+# Message sizes that the table of the strongest peers shows.
 _PEERS_SHOWN = (64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
 # Below this, a speedup is within the difference of two runs.
 _ABOUT_EQUAL = 1.05

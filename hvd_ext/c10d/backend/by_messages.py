@@ -42,7 +42,7 @@ class ByMessages:
             topology, watched, self._lease.uses, timeout_s, "a collective", SETTING
         )
         self._table = read_table(world)
-        # Of the largest node, so that all ranks choose alike.
+        # The largest node's count, so that all ranks choose alike.
         self._ranks_per_node = world.allreduce(topology.node.size, MPI.MAX)
         self._nodes = topology.nodes
         self.rank, self.size = world.rank, world.size

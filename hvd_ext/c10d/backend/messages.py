@@ -85,7 +85,7 @@ class Message(Work):
                 error = raised
                 if raised.Get_error_class() == MPI.ERR_TRUNCATE:
                     error = self._mismatch("more")
-            except Exception as raised:
+            except Exception as raised:  # likewise
                 error = raised
             self._error = error
             self._over.set()

@@ -32,7 +32,7 @@ def cell(operation: str, time_s: float, traffic: str = "data") -> Cell:
 
 
 def said(in_mpi_s: list[float], cores: int = 8, traffic: str = "data") -> str:
-    """Of ranks that run 10 s, of which they spend so long in a send and its receive."""
+    """The verdict for ranks that run 10 s and spend these times in sendrecv."""
     ranks = tuple(
         RankRecording(
             rank=rank,
