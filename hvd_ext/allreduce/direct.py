@@ -113,11 +113,11 @@ def allreduce(comm: MPI.Comm, buffer: Array, operation: Operation) -> None:
     """
     if comm.size > 1:
         pieces = count_pieces(comm.size, buffer.nbytes)
-        exchange(comm, pieces, _Plain(comm, buffer, operation, pieces))
+        exchange(comm, pieces, Plain(comm, buffer, operation, pieces))
 
 
-class _Plain:
-    """The buffer as it is."""
+class Plain:
+    """The buffer unchanged, summed in the order of the ranks."""
 
     def __init__(self, comm: MPI.Comm, buffer: Array, operation: Operation, pieces: int) -> None:
         size, count = comm.size, len(buffer)
@@ -140,11 +140,9 @@ class _Plain:
         if rank == 0:
             return
         # The first term's memory takes the sum, until this rank's own was added.
-        own_is_first = self._rank == 0
-        sum_ = self._own(piece) if own_is_first else self.incoming(piece, 0)
-        term = self._own(piece) if rank == self._rank else self.incoming(piece, rank)
+        sum_ = self._term(piece, 0)
         to = self._own(piece) if rank == self._size - 1 else sum_
-        self._operation.combine(sum_, term, out=to)
+        self._operation.combine(sum_, self._term(piece, rank), out=to)
 
     def result(self, piece: int) -> Array:
         return self._own(piece)
@@ -157,3 +155,7 @@ class _Plain:
 
     def _own(self, piece: int) -> Array:
         return self._chunks[piece][self._rank]
+
+    def _term(self, piece: int, rank: int) -> Array:
+        """The part of this rank's chunk that `rank` has."""
+        return self._own(piece) if rank == self._rank else self.incoming(piece, rank)

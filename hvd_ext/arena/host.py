@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvd_ext.allreduce.direct_tree import tree_algorithm
 from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.layout import parts
 from hvd_ext.arena.tickets import Tickets
@@ -21,7 +22,7 @@ from hvd_ext.compression.formats import NONE, Format, wire_bytes
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.regions import on_every_rank
-from hvd_ext.shm.window import NodeWindow
+from hvd_ext.shm.window import TREE_SUM, NodeWindow
 from hvd_ext.units import format_bytes
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class HostArena:
         timeout_s: float,
         format: Format = NONE,
         between_nodes: bool = True,
+        in_tree_order: bool = False,
     ) -> None:
         """Make the window; collective over the world.
 
@@ -69,6 +71,8 @@ class HostArena:
             timeout_s: how long ranks are waited for.
             format: in which float32 travels between nodes.
             between_nodes: whether sums are over all nodes, or within each.
+            in_tree_order: whether the order of a sum is the same however the ranks are divided
+                among nodes; ranks are then a power of two, and no gradients are of 16 bits.
 
         Raises:
             WindowError: on every rank, if those of any node cannot share memory.
@@ -88,13 +92,17 @@ class HostArena:
         at_once = self._local and self._GIVES_SUMS
         # A pass over memory less: a node of one rank has nothing to sum, and coding scales.
         coding_scales = self._ranks == 1 and not self._local and format.is_coded
+        self._in_tree_order = in_tree_order
+        # What is scaled once, behind the whole sum, is rounded alike on any number of nodes.
+        scales_late = in_tree_order and not self._local
         self._exchanges = [
             self._window.plan(
                 b.offset_bytes,
                 b.count,
                 b.dtype,
-                1.0 if coding_scales and b.dtype == "float32" else scale,
+                1.0 if scales_late or (coding_scales and b.dtype == "float32") else scale,
                 local=at_once,
+                operation=TREE_SUM if in_tree_order else "sum",
             )
             for b in layout.buckets
         ]
@@ -110,7 +118,8 @@ class HostArena:
                 table,
                 format,
                 timeout_s,
-                scale if coding_scales else 1.0,
+                scale if coding_scales or scales_late else 1.0,
+                in_tree_order,
             )
         self._tickets = Tickets()
         # When each bucket of this round was there.
@@ -233,11 +242,15 @@ class HostArena:
         ranks = self._ranks
         largest = max((bucket.message_bytes for bucket in self.layout.buckets), default=0)
         text = f"within a node: {ranks} ranks, each its shard straight from its peers' memory"
+        text += ", in tree order" * self._in_tree_order
         if self._local:
             return text
         if self._format is not NONE:
             return f"{text}\nbetween nodes: {self._explain_format()}"
         shard_bytes = -(-largest // ranks)
+        if self._in_tree_order:
+            chosen = tree_algorithm(self._table.choose(self._nodes, 1, "host", shard_bytes))
+            return f"{text}\nbetween nodes, the longest shard: {chosen}, in tree order"
         between = self._table.explain(self._nodes, 1, "host", shard_bytes)
         return f"{text}\nbetween nodes, the longest shard: {between}"
 

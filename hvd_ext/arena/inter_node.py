@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvd_ext.allreduce import direct
+from hvd_ext.allreduce.direct_tree import prepare_tree_sum, tree_algorithm
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.arena.layout import parts
@@ -58,6 +59,7 @@ class Channels:
         format: Format,
         timeout_s: float,
         scale: float = 1.0,
+        in_tree_order: bool = False,
     ) -> None:
         """Plan every shard's allreduce; collective over the world.
 
@@ -70,7 +72,9 @@ class Channels:
             table: names the algorithm for what travels as it is, by the size of a shard.
             format: in which float32 travels.
             timeout_s: how long an exchange may take before the job ends, and who is late is named.
-            scale: what sums of float32 in a format that is coded are multiplied by.
+            scale: what sums in tree order, and those of float32 in a format that is coded, are
+                multiplied by.
+            in_tree_order: as HostArena's.
         """
         cross = [topology.cross] * CHANNELS
         self._lease = topology.borrow(purpose, *cross, topology.world)
@@ -88,7 +92,10 @@ class Channels:
             shard = data[begin:end].view(DTYPES[bucket.dtype].stored_as)
             comm, residual = comms[index % len(comms)], None
             call: Work
-            if DTYPES[bucket.dtype].dtype_class == "half":
+            if in_tree_order:
+                algorithm = tree_algorithm(_named(topology, bucket, table))
+                call = prepare_tree_sum(algorithm, comm, shard, scale)
+            elif DTYPES[bucket.dtype].dtype_class == "half":
                 call = prepare_half(comm, shard, bucket.dtype)
             elif bucket.dtype == "float32" and format is not NONE:
                 if format.has_residual:
@@ -143,10 +150,7 @@ class Channels:
     def _prepare(
         topology: Topology, comm: MPI.Comm, bucket: Bucket, shard: Array, table: Table
     ) -> Work:
-        # By the longest shard of the bucket, so that ranks with one a little shorter
-        # choose alike.
-        longest = -(-bucket.message_bytes // topology.node.size)
-        algorithm = table.choose(topology.cross.size, 1, "host", longest)
+        algorithm = _named(topology, bucket, table)
         return prepare(algorithm, comm, shard, OPERATIONS["sum"], bucket.dtype)
 
     def drain(self) -> list[Array | None]:
@@ -214,6 +218,13 @@ class Channels:
         """As an Arena's."""
         self._watchdog.hurry(within_s)
         return True
+
+
+def _named(topology: Topology, bucket: Bucket, table: Table) -> str:
+    """The algorithm that the table names for the shards of a bucket."""
+    # By the longest shard of the bucket, so that ranks with one a little shorter choose alike.
+    longest = -(-bucket.message_bytes // topology.node.size)
+    return table.choose(topology.cross.size, 1, "host", longest)
 
 
 def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[int, int, Format]]:

@@ -76,6 +76,42 @@ DEFINE_ALL(uint8, uint8_t, uint8_t, SAME, SAME, ADD, MULTIPLY, SAME)
 /* In the order of DTYPES in dtypes.py and of OPERATIONS in window.py. */
 static kernel *KERNELS[][4] = {ROW(float32), ROW(float64), ROW(float16), ROW(bfloat16),
                                      ROW(int64),   ROW(int32),   ROW(int8),    ROW(uint8)};
+/* The sum by a binary tree over the arrays' numbers, whose bits do not depend on how the arrays
+ * are divided among nodes: `summation_tree.py`. Partial sums are kept as a binary counter keeps its
+ * digits. */
+enum { TREE_SUM = 4, TREE_DEPTH = 32 };
+
+#define DEFINE_TREE(TYPE)                                                               \
+    VECTOR static void tree_sum_##TYPE(const char *const *in, int n_in,                 \
+                                       char *const *out, int n_out, uint64_t count,     \
+                                       double scale) {                                  \
+        typedef TYPE stored __attribute__((aligned(1)));                                \
+        enum { BLOCK = BLOCK_BYTES / sizeof(TYPE) };                                    \
+        TYPE held[TREE_DEPTH][BLOCK];                                                   \
+        const TYPE factor = (TYPE)scale;                                                \
+        for (uint64_t at = 0; at < count; at += BLOCK) {                                \
+            const uint64_t n = count - at < BLOCK ? count - at : BLOCK;                 \
+            int last = -1;                                                              \
+            for (int r = 0; r < n_in; r++) {                                            \
+                memcpy(held[++last], (const stored *)in[r] + at, n * sizeof(TYPE));     \
+                for (int carry = r; carry & 1; carry >>= 1, last--)                     \
+                    for (uint64_t i = 0; i < n; i++) held[last - 1][i] += held[last][i]; \
+            }                                                                           \
+            for (int r = 0; r < n_out; r++) {                                           \
+                stored *to = (stored *)out[r] + at;                                     \
+                for (uint64_t i = 0; i < n; i++) to[i] = TIMES(held[0][i]);             \
+            }                                                                           \
+        }                                                                               \
+    }
+
+DEFINE_TREE(float)
+DEFINE_TREE(double)
+
+static inline kernel *kernel_of(int dtype, int operation) {
+    if (operation != TREE_SUM) return KERNELS[dtype][operation];
+    return dtype == 0 ? tree_sum_float : tree_sum_double;
+}
+
 static const int ITEM_BYTES[] = {4, 8, 2, 2, 8, 4, 1, 1};
 
 #endif

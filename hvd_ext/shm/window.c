@@ -157,9 +157,9 @@ static void reduce_shard(const struct window *w, const struct exchange *x) {
     uint64_t byte = x->offset + x->begin * ITEM_BYTES[x->dtype];
     char *at[w->size];
     for (int r = 0; r < w->size; r++) at[r] = w->data[r] + byte;
-    KERNELS[x->dtype][x->operation]((const char *const *)at, w->size,
-                                    x->local ? at : &at[w->rank], x->local ? w->size : 1,
-                                    x->count, x->scale);
+    kernel_of(x->dtype, x->operation)((const char *const *)at, w->size,
+                                      x->local ? at : &at[w->rank], x->local ? w->size : 1,
+                                      x->count, x->scale);
 }
 
 /* Say that this rank's data of all exchanges up to `ticket` is there. */

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # Both in the order of kernels.h's KERNELS.
 _DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 OPERATIONS = ("sum", "min", "max", "product")
+# Of float32 and float64, on a power of two of ranks, in the window alone.
+TREE_SUM = "tree_sum"
+_OPERATION_NUMBERS = {name: number for number, name in enumerate((*OPERATIONS, TREE_SUM))}
 PIECE_BYTES = 256 << 10
 _HEADER_BYTES = 4096  # data starts on a page
 _OVER, _TIMED_OUT, _DIED, _REDUCED = range(4)
@@ -155,7 +158,7 @@ class NodeWindow:
             scale: what every element of the sum is multiplied by.
             local: False if the reduced shard is taken between nodes before it goes
                 back to the node's ranks.
-            operation: one of OPERATIONS.
+            operation: one of OPERATIONS, or TREE_SUM.
         """
         item = DTYPES[dtype].item_bytes
         begin, end = shard(count, self._size, self.rank, item)
@@ -164,7 +167,7 @@ class NodeWindow:
             begin=begin,
             count=end - begin,
             dtype=_DTYPE_NUMBERS[dtype],
-            operation=OPERATIONS.index(operation),
+            operation=_OPERATION_NUMBERS[operation],
             local=local,
             scale=scale,
         )

@@ -23,7 +23,7 @@ FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
     *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli", "hvd_ext.schedules"),
     *("hvd_ext.freed_memory", "hvd_ext.node_memory", "hvd_ext.statistics", "hvd_ext.variables"),
-    *("hvd_ext.version", "hvd_ext.allreduce_work"),
+    *("hvd_ext.version", "hvd_ext.allreduce_work", "hvd_ext.summation_tree"),
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
