@@ -97,6 +97,49 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Partner:
+    """Point-to-point messages of data traffic between a rank and one partner, in one direction.
+
+    Attributes:
+        rank: the partner's, of all ranks; -1 for those past the first 256 taken together.
+        direction: "to" for messages sent to it, "from" for messages received from it.
+        messages, message_bytes: their number and payload.
+        blocked_s: how long calls of this rank were blocked on them. A wait for several
+            requests counts in equal parts for those it receives from.
+    """
+
+    rank: int
+    direction: str
+    messages: int
+    message_bytes: int
+    blocked_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunUsage:
+    """Kernel counters of a rank, from MPI_Init to MPI_Finalize.
+
+    Attributes:
+        finalize_s: time within MPI_Finalize.
+        cpu_s, queued_s: that the thread which called MPI_Finalize was on a core, and that it
+            was ready to run while others had the cores.
+        process_s, process_queued_s: the same, summed over all threads.
+        file_bytes: that its system calls read and wrote, those of sockets included.
+        threads: alive at the end.
+        calling_threads: that called MPI, at most 64.
+    """
+
+    finalize_s: float
+    cpu_s: float
+    queued_s: float
+    process_s: float
+    process_queued_s: float
+    file_bytes: int
+    threads: int
+    calling_threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Parts of a step's time on the thread that calls `hvprof.step`; or a sum of steps.
 
@@ -196,6 +239,8 @@ class RankRecording:
         cores, host_cores: that the process may use, and its host has; 0: not known.
         knows_queue: whether the kernel counts how long a thread was queued.
         yields: whether Open MPI was set to yield the core while it waits.
+        partners: point-to-point messages by partner; empty in recordings of format 3.
+        usage: None where the rank did not come to MPI_Finalize, or in format 3.
     """
 
     rank: int
@@ -225,6 +270,8 @@ class RankRecording:
     host_cores: int = 0
     knows_queue: bool = False
     yields: bool = False
+    partners: tuple[Partner, ...] = ()
+    usage: RunUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 # The orders are those of the recorder's enums. Regions are counted like one more kind of traffic.
 TRAFFIC = ("data", "control", "transport", "tuning")
-REGION = len(TRAFFIC)
+# So are messages by partner, each a second time.
+REGION, PARTNER = len(TRAFFIC), len(TRAFFIC) + 1
+# Stands for the partners past the first 256.
+OTHER_PARTNERS = (1 << 18) - 1
 SOURCES = ("mpi", "hvd_ext", "program")
 
 _USED = 1 << 63  # no key is 0
 # First bit and number of bits of each field.
-_BITS = ((0, 8), (8, 8), (16, 8), (24, 3), (27, 2), (29, 8), (37, 8))
+_BITS = ((0, 8), (8, 8), (16, 8), (24, 3), (27, 2), (29, 8), (37, 8), (45, 18))
 
 
 class Key(NamedTuple):
@@ -24,9 +27,10 @@ class Key(NamedTuple):
         operation, algorithm, datatype: numbers of names; of a region, its name and kind.
             Datatype 0: not known.
         size_bin: of the message, as in `bins`.
-        traffic: index into TRAFFIC, or REGION.
+        traffic: index into TRAFFIC, REGION, or PARTNER.
         source: index into SOURCES.
         communicator: number of the rank's communicator; 0: none.
+        partner: the world rank, of PARTNER; its operation is named "to" or "from".
     """
 
     operation: int
@@ -36,6 +40,7 @@ class Key(NamedTuple):
     source: int = 0
     datatype: int = 0
     communicator: int = 0
+    partner: int = 0
 
 
 def encode(key: Key) -> int:

@@ -7,7 +7,9 @@ import numpy as np
 from hvprof.format.bins import BUCKETS
 
 MAGIC = b"hvprof\r\n"
-VERSION = 3
+VERSION = 4
+# Formats that are read: 3 has no partners, and zeros where `usage` is.
+READABLE = (3, 4)
 NAMES, NAME_BYTES = 256, 48
 COMMUNICATORS, STEPS, MOST_CELLS, BLOCKS = 128, 1024, 4096, 32
 STATES = ("unfinished", "finalized", "exited")
@@ -22,6 +24,15 @@ STEP = np.dtype(
         ("index", "<u8"),
         *((f"{name}_ns", "<u8") for name in STEP_TIMES),
         *((name, "<u8") for name in STEP_COUNTS),
+    ]
+)
+USAGE = np.dtype(
+    [
+        *((f"{name}_ns", "<u8") for name in ("finalize", "cpu", "queued", "process")),
+        ("process_queued_ns", "<u8"),
+        ("file_bytes", "<u8"),
+        ("threads", "<u4"),
+        ("calling_threads", "<u4"),
     ]
 )
 OFFSET = np.dtype([("at_ns", "<u8"), ("offset_ns", "<i8"), ("error_ns", "<u8")])
@@ -55,7 +66,8 @@ HEADER = np.dtype(
         ("host_cores", "<u4"),
         ("knows_queue", "<u4"),
         ("yields", "<u4"),
-        ("reserved", "V144"),
+        ("usage", USAGE),
+        ("reserved", "V88"),
     ]
 )
 COMMUNICATOR = np.dtype(

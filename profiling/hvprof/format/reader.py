@@ -11,7 +11,16 @@ import numpy as np
 
 from hvd_ext.errors import UsageError
 from hvprof.format.bins import BINS, bin_edges
-from hvprof.format.key import REGION, SOURCES, TRAFFIC, Key, decode, decode_all
+from hvprof.format.key import (
+    OTHER_PARTNERS,
+    PARTNER,
+    REGION,
+    SOURCES,
+    TRAFFIC,
+    Key,
+    decode,
+    decode_all,
+)
 from hvprof.format.layout import (
     BLOCKS,
     CELL,
@@ -19,20 +28,22 @@ from hvprof.format.layout import (
     HEADER,
     MAGIC,
     MOST_CELLS,
+    READABLE,
     STATES,
     STEP,
     STEP_COUNTS,
     STEP_TIMES,
-    VERSION,
 )
 from hvprof.model import (
     Cell,
     ClockOffset,
     Communicator,
     Histogram,
+    Partner,
     RankRecording,
     Region,
     RegistrationCache,
+    RunUsage,
     Step,
 )
 from hvprof.printable import printable
@@ -83,6 +94,14 @@ def read_bytes(path: Path, most: int) -> bytes:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
+def check_version(path: Path, version: int) -> None:
+    """Refuse a file of a format that is not read."""
+    if version not in READABLE:
+        first, last = READABLE[0], READABLE[-1]
+        act = "update it" if version > last else "record again"
+        raise UsageError(f"{path} has format {version}, this hvprof reads {first} to {last}: {act}")
+
+
 def read_rank(path: Path) -> RankRecording | None:
     """Read the file of one rank; None if it was killed before it had begun the file.
 
@@ -96,8 +115,8 @@ def read_rank(path: Path) -> RankRecording | None:
     if not data.startswith(MAGIC[: len(data)]):
         raise UsageError(f"{path} is not a rank's recording: hvprof did not write it")
     version = int.from_bytes(data[8:12], "little")
-    if len(data) >= 12 and version != VERSION:
-        raise UsageError(f"{path} has format {version}, this hvprof reads {VERSION}: update it")
+    if len(data) >= 12:
+        check_version(path, version)
     if len(data) < FIXED.itemsize:
         raise _cut_off(path, len(data), FIXED.itemsize)
     fixed = np.frombuffer(data, FIXED, 1)[0]
@@ -114,11 +133,14 @@ def read_rank(path: Path) -> RankRecording | None:
     table = np.frombuffer(data, CELL, count, FIXED.itemsize)
     cells: list[Cell] = []
     regions: list[Region] = []
-    for row in table[table["calls"] > 0]:
+    partners: list[Partner] = []
+    for row in table[(table["calls"] > 0) | (table["time_ns"] > 0)]:
         try:
             key = decode(row["key"].item())
             if key.traffic == REGION:
                 regions.append(_region(row, key, tables.names))
+            elif key.traffic == PARTNER:
+                partners.append(_partner(row, key, tables.names))
             else:
                 cells.append(_cell(row, key, tables))
         except IndexError:
@@ -143,6 +165,8 @@ def read_rank(path: Path) -> RankRecording | None:
         cells=tuple(cells),
         communicators=tables.communicators[1 : head["communicators"]],
         regions=tuple(regions),
+        partners=tuple(sorted(partners, key=lambda one: (one.rank, one.direction))),
+        usage=_usage(header["usage"]),
         steps=tuple(sorted(steps, key=lambda step: step.index)),
         step_count=head["step_count"],
         all_steps=_step(header["all_steps"].item(), knows_queue) if head["step_count"] else None,
@@ -183,6 +207,27 @@ def _step(row: tuple[int, ...], knows_queue: bool) -> Step:
     if not knows_queue:
         times_s["queued_s"] = None
     return Step(index=found["index"], **times_s, **{name: found[name] for name in STEP_COUNTS})
+
+
+def _usage(row: Any) -> RunUsage | None:
+    if not row["threads"]:
+        return None
+    times_s = {
+        name: row[f"{name}_ns"].item() / 1e9
+        for name in ("finalize", "cpu", "queued", "process", "process_queued")
+    }
+    counts = {name: row[name].item() for name in ("file_bytes", "threads", "calling_threads")}
+    return RunUsage(**{f"{name}_s": value for name, value in times_s.items()}, **counts)
+
+
+def _partner(row: Any, key: Key, names: tuple[str, ...]) -> Partner:
+    return Partner(
+        rank=-1 if key.partner == OTHER_PARTNERS else key.partner,
+        direction=names[key.operation],
+        messages=row["calls"].item(),
+        message_bytes=row["bytes"].item(),
+        blocked_s=row["time_ns"].item() / 1e9,
+    )
 
 
 def _histogram(row: Any) -> Histogram:

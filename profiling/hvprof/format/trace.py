@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
 from hvprof.format.key import REGION, SOURCES, decode_all
-from hvprof.format.layout import EVENT, VERSION
-from hvprof.format.reader import Tables, read_bytes, read_tables
+from hvprof.format.layout import EVENT
+from hvprof.format.reader import Tables, check_version, read_bytes, read_tables
 from hvprof.model import RankRecording, Recording
 
 _MAGIC = b"hvtrace\n"
@@ -63,8 +63,8 @@ def _load(recording: Recording, rank: RankRecording, shifts: _Shifts) -> RankTra
     if not data.startswith(_MAGIC[: len(data)]):
         raise UsageError(f"{path} is not a rank's trace: hvprof did not write it")
     version, of_rank = np.frombuffer(data[8:16].ljust(8, b"\0"), "<u4").tolist()
-    if len(data) >= 16 and version != VERSION:
-        raise UsageError(f"{path} has format {version}, this hvprof reads {VERSION}: update it")
+    if len(data) >= 16:
+        check_version(path, version)
     if len(data) != want:
         raise UsageError(f"{path} is cut off: {len(data)} of {want} bytes; record again")
     if of_rank != rank.rank:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from hvprof.format.bins import bin_index
-from hvprof.format.key import REGION, SOURCES, TRAFFIC, Key, encode
+from hvprof.format.key import OTHER_PARTNERS, PARTNER, REGION, SOURCES, TRAFFIC, Key, encode
 from hvprof.format.layout import (
     BLOCKS,
     CELL,
@@ -23,7 +24,7 @@ from hvprof.format.layout import (
     STEPS,
     VERSION,
 )
-from hvprof.model import Cell, RankRecording, Region, Step
+from hvprof.model import Cell, Partner, RankRecording, Region, Step
 
 
 def write_rank(directory: Path, rank: RankRecording) -> Path:
@@ -54,6 +55,7 @@ def encode_rank(rank: RankRecording) -> bytes:
     communicators = _communicators(rank)
     rows = [_cell(cell, names, communicators) for cell in rank.cells]
     rows += [_region(region, names) for region in rank.regions]
+    rows += [_partner(partner, names) for partner in rank.partners]
     if len(rows) > MOST_CELLS:
         raise OverflowError(f"{len(rows)} kinds of calls, at most {MOST_CELLS}")
     table = np.array(rows, CELL)
@@ -72,6 +74,11 @@ def encode_rank(rank: RankRecording) -> bytes:
     header["clock"] = rank.clock.encode()
     header["host"] = rank.host.encode()
     header["library"] = rank.mpi_library.encode()
+    if rank.usage:
+        for name, value in dataclasses.asdict(rank.usage).items():
+            of_time = name.endswith("_s")
+            place = f"{name.removesuffix('_s')}_ns" if of_time else name
+            header["usage"][place] = _ns(value) if of_time else value
     if rank.registration_cache:
         header["cache_source"] = rank.registration_cache.source.encode()
         header["cache_hits"] = rank.registration_cache.hits
@@ -162,3 +169,11 @@ def _region(region: Region, names: _Names) -> tuple[int | list[int], ...]:
     source = SOURCES.index("program")
     key = Key(names[region.name], names[region.kind], traffic=REGION, source=source)
     return _row(key, region, 0, 0.0)
+
+
+def _partner(partner: Partner, names: _Names) -> tuple[int | list[int], ...]:
+    rank = OTHER_PARTNERS if partner.rank < 0 else partner.rank
+    key = Key(names[partner.direction], names["native"], traffic=PARTNER, partner=rank)
+    counts = np.zeros(CELL["histogram"].shape, "<u4").tolist()
+    of_calls = (partner.messages, partner.message_bytes, _ns(partner.blocked_s))
+    return (encode(key), 0, 0, *of_calls, 0, 0, 0, [0] * BLOCKS, counts)

@@ -65,6 +65,14 @@ static struct cell *add_cell(struct recorder *into, uint64_t key, uint64_t place
     return cell;
 }
 
+static bool has_cell(const struct recorder *in, uint64_t key)
+{
+    uint64_t place = key * 0x9e3779b97f4a7c15u >> (64 - INDEX_BITS), found;
+    while ((found = in->index[place].key) && found != key)
+        place = (place + 1) % (1 << INDEX_BITS);
+    return found;
+}
+
 static struct cell *find_cell(struct recorder *into, uint64_t key)
 {
     uint64_t place = key * 0x9e3779b97f4a7c15u >> (64 - INDEX_BITS);

@@ -21,6 +21,7 @@ enum { OWN_ENTRIES = COMMUNICATORS - 24, COMM_SLOTS = 256 };
 static struct {
     MPI_Comm handle;
     uint64_t parent, group;
+    int *world_ranks; /* of whom its ranks are; NULL where it is not known */
     bool live, transport;
     _Atomic uint32_t sequence;
 } known[COMMUNICATORS];
@@ -67,16 +68,17 @@ static void write_ranks(const int *ranks, int count, char *text, size_t room)
     }
 }
 
-/* A hash of the world ranks in a group, which is freed; they are written to `text` too. */
-static uint64_t hash_group(MPI_Group group, char *text, size_t room)
+/* A hash of the world ranks in a group, which is freed; they are written to `text` and kept in
+ * `world_ranks` too. */
+static uint64_t hash_group(MPI_Group group, char *text, size_t room, int **world_ranks)
 {
     MPI_Group world;
     int count = 0;
     uint64_t hash = 0;
     mpi.group_size(group, &count);
-    int *ranks = malloc(2 * (size_t)(count + 1) * sizeof *ranks);
-    if (ranks) {
-        int *places = ranks + count + 1;
+    int *ranks = malloc((size_t)(count + 1) * sizeof *ranks);
+    int *places = malloc((size_t)(count + 1) * sizeof *places);
+    if (ranks && places) {
         for (int i = 0; i < count; i++)
             places[i] = i;
         mpi.comm_group(mpi.world, &world);
@@ -85,8 +87,10 @@ static uint64_t hash_group(MPI_Group group, char *text, size_t room)
         for (int i = 0; i < count; i++)
             hash = mix(hash, (uint64_t)ranks[i] + 1);
         write_ranks(ranks, count, text, room);
-        free(ranks);
     }
+    free(places);
+    free(*world_ranks);
+    *world_ranks = ranks;
     mpi.group_free(&group);
     return hash;
 }
@@ -112,19 +116,20 @@ static int enter_comm(struct recorder *into, MPI_Comm comm, uint64_t parent)
     struct recording *file = into->file;
     struct communicator entry = {0};
     MPI_Group group;
-    int inter = 0;
+    int inter = 0, *world_ranks = NULL;
     uint32_t end = file->communicators_end, same = 0;
     entry.size = ranks_of(comm);
     if (end >= OWN_ENTRIES)
         return shared_entry(into, entry.size);
     mpi.comm_rank(comm, &entry.rank);
     mpi.comm_group(comm, &group);
-    uint64_t hash = hash_group(group, entry.ranks, sizeof entry.ranks);
+    uint64_t hash = hash_group(group, entry.ranks, sizeof entry.ranks, &world_ranks);
     mpi.comm_test_inter(comm, &inter);
     if (inter) {
         char ignored[sizeof entry.ranks];
         mpi.comm_remote_group(comm, &group);
-        hash += hash_group(group, ignored, sizeof ignored); /* the same from both sides */
+        /* The same from both sides. */
+        hash += hash_group(group, ignored, sizeof ignored, &world_ranks);
     }
     for (uint32_t i = 1; i < end; i++)
         same += known[i].parent == parent && known[i].group == hash;
@@ -135,6 +140,7 @@ static int enter_comm(struct recorder *into, MPI_Comm comm, uint64_t parent)
     file->communicators[end] = entry;
     known[end].parent = parent;
     known[end].group = hash;
+    known[end].world_ranks = world_ranks;
     known[end].handle = comm;
     known[end].live = true;
     file->communicators_end = end + 1;
@@ -171,6 +177,14 @@ static int comm_entry(struct recorder *into, MPI_Comm comm)
     recent_comms[slot].found = generation << 8 | (uint64_t)entry;
     pthread_mutex_unlock(&knowing);
     return entry;
+}
+
+/* The world rank of a communicator's rank (of the other group, between two groups); NO_PEER where
+ * there is none or it is not known. */
+static int world_rank(int entry, int rank)
+{
+    const int *ranks = known[entry].world_ranks;
+    return rank < 0 || !ranks ? NO_PEER : ranks[rank];
 }
 
 static void forget_comm(MPI_Comm comm)

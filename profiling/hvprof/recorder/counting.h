@@ -10,6 +10,7 @@
 #include "communicators.h"
 #include "datatypes.h"
 #include "files.h"
+#include "messages.h"
 #include "steps.h"
 #include "trace.h"
 
@@ -41,6 +42,8 @@ struct call {
     int peer, tag;
     bool collective;
     void *caller;
+    enum direction direction; /* of a message */
+    const MPI_Request *request; /* that the call began, or NULL */
 };
 
 /* How often hvd_ext began, and has not ended, to exchange for the sake of measuring. */
@@ -86,8 +89,9 @@ static int id_of(struct recorder *into, struct operation *operation)
     return id;
 }
 
-static void count_call(struct recorder *into, struct operation *operation, uint64_t begin_ns,
-                       uint64_t end_ns, struct call call)
+/* Returns its kind of traffic. */
+static enum traffic count_call(struct recorder *into, struct operation *operation,
+                               uint64_t begin_ns, uint64_t end_ns, struct call call)
 {
     struct datatype datatype = datatype_of(into, call.type);
     int communicator = comm_entry(into, call.comm);
@@ -101,20 +105,33 @@ static void count_call(struct recorder *into, struct operation *operation, uint6
     if (operation->name[0] == 'i')
         last_started = traffic;
     count(into, key, call.bytes, end_ns - begin_ns, 0);
+    if (call.direction && traffic == DATA)
+        add_to_partner(into, call.direction, world_rank(communicator, call.peer), 1, call.bytes,
+                       end_ns - begin_ns);
+    if (call.request)
+        note_started(*call.request, (struct message){traffic == DATA ? call.direction : NO_DIRECTION,
+                                                     communicator, call.peer, call.bytes});
     note_call(begin_ns, end_ns, traffic);
     trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
                                .bytes = call.bytes, .sequence = sequence,
                                .thread = thread_id(), .peer = call.peer});
+    return traffic;
 }
 
-/* A wait knows neither a communicator nor a size. */
+/* A call that waits, or that knows neither a communicator nor a size. `index`: which of the
+ * awaited requests it completed, -1 for all, NONE_AWAITED where it waits for no request. */
+enum { NONE_AWAITED = -2 };
+
 static void count_wait(struct recorder *into, struct operation *operation, uint64_t begin_ns,
-                       uint64_t end_ns)
+                       uint64_t end_ns, int index, int source)
 {
     struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
                         .traffic = last_started, .source = SOURCE_MPI};
     uint64_t key = cell_key(kind, 0);
     count(into, key, 0, end_ns - begin_ns, 0);
+    if (index != NONE_AWAITED)
+        blame_awaited(into, index, source, end_ns - begin_ns);
+    list_this_thread();
     note_call(begin_ns, end_ns, last_started);
     trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
                                .thread = thread_id(), .peer = NO_PEER});
@@ -143,7 +160,7 @@ static double own_cost_ns(const struct recorder *like)
             uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC), end_ns = clock_ns(CLOCK_MONOTONIC);
             count_call(scratch, &operation, begin_ns, end_ns,
                        (struct call){mpi.world, mpi.byte, bytes_of(8, mpi.byte), NO_PEER, NO_TAG,
-                                     true, CALLER});
+                                     true, CALLER, NO_DIRECTION, NULL});
         }
         uint64_t took_ns = clock_ns(CLOCK_MONOTONIC) - start_ns;
         best_ns = took_ns < best_ns ? took_ns : best_ns;
@@ -151,6 +168,8 @@ static double own_cost_ns(const struct recorder *like)
     forget_comm(mpi.world);
     forget_types();
     unlist_this_thread();
+    for (int i = 0; i < COMMUNICATORS; i++)
+        free(known[i].world_ranks);
     memset(known, 0, sizeof known);
     free(scratch->trace);
     free(scratch);

@@ -5,7 +5,8 @@
  * counted is in the file at once, so it outlives a killed process. There is one cell for each
  * kind of call (operation, algorithm, traffic, source, datatype, communicator, size bin) and
  * never one for each call: the file grows with the kinds, by some cells at a time, up to
- * CELLS. */
+ * CELLS. Messages are counted once more by partner, a cell for each rank that is sent to and
+ * one for each that is received from. */
 #ifndef HVPROF_FORMAT_H
 #define HVPROF_FORMAT_H
 
@@ -13,11 +14,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { VERSION = 3, NAMES = 256, NAME_BYTES = 48, COMMUNICATORS = 128, STEPS = 1024 };
+enum { VERSION = 4, NAMES = 256, NAME_BYTES = 48, COMMUNICATORS = 128, STEPS = 1024 };
 /* Regions and datatypes, of which there may be any number, leave room for operations. */
 enum { OPEN_NAMES = NAMES - 64 };
+enum { PARTNERS = 256, OTHER_PARTNERS = (1 << 18) - 1 }; /* cells of partners; those past them */
 enum { CELLS = 4096, CELLS_AT_ONCE = 32, INDEX_BITS = 13, BLOCKS = 32, BUCKETS = 256 };
-enum traffic { DATA, CONTROL, TRANSPORT, TUNING, REGION };
+enum traffic { DATA, CONTROL, TRANSPORT, TUNING, REGION, PARTNER };
 enum source { SOURCE_MPI, SOURCE_HVD_EXT, SOURCE_PROGRAM };
 enum name { OTHER, NATIVE }; /* names that are always there */
 enum state { RUNNING, FINALIZED, EXITED };
@@ -35,6 +37,16 @@ struct offset {
     uint64_t at_ns;
     int64_t offset_ns;
     uint64_t error_ns;
+};
+
+/* Of a rank from MPI_Init to MPI_Finalize; all zeros where it did not come that far. */
+struct run_usage {
+    uint64_t finalize_ns; /* within MPI_Finalize */
+    /* On cores, and ready to run without one: of the thread that called MPI_Finalize, and of
+     * all threads. */
+    uint64_t cpu_ns, queued_ns, process_ns, process_queued_ns;
+    uint64_t file_bytes; /* that its system calls read and wrote, those of sockets included */
+    uint32_t threads, calling_threads; /* alive at the end; that called MPI */
 };
 
 struct communicator {
@@ -70,7 +82,8 @@ struct recording {
     char clock[64], cache_source[64], host[64], library[384];
     uint32_t cores, host_cores; /* that this process may use; that its host has */
     uint32_t knows_queue, yields;
-    char reserved[144];
+    struct run_usage usage;
+    char reserved[88];
     char names[NAMES][NAME_BYTES];
     struct communicator communicators[COMMUNICATORS];
     struct step steps[STEPS];
@@ -115,7 +128,7 @@ static unsigned time_bucket(uint64_t time_ns)
 }
 
 struct kind {
-    int operation, algorithm, datatype, communicator;
+    int operation, algorithm, datatype, communicator, partner;
     enum traffic traffic;
     enum source source;
 };
@@ -125,7 +138,7 @@ static uint64_t cell_key(struct kind kind, uint64_t bytes)
     return (uint64_t)kind.operation | (uint64_t)kind.algorithm << 8 |
            (uint64_t)size_bin(bytes) << 16 | (uint64_t)kind.traffic << 24 |
            (uint64_t)kind.source << 27 | (uint64_t)kind.datatype << 29 |
-           (uint64_t)kind.communicator << 37 | (uint64_t)1 << 63;
+           (uint64_t)kind.communicator << 37 | (uint64_t)kind.partner << 45 | (uint64_t)1 << 63;
 }
 
 #endif

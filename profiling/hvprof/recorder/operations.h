@@ -105,27 +105,76 @@ ROOTED(Scatterv, scatterv,
        root)
 
 /* Received messages are counted by the size of their buffer. */
-MESSAGE(C(Send), "send",
-        (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm),
-        (in, count, type, to, tag, comm), comm, type, bytes_of(count, type), to, tag)
-
-MESSAGE(C(Isend), "isend",
-        (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
-         MPI_Request *request),
-        (in, count, type, to, tag, comm, request), comm, type, bytes_of(count, type), to, tag)
+SEND(Send, Isend, send)
+SEND(Ssend, Issend, ssend)
+SEND(Rsend, Irsend, rsend)
+SEND(Bsend, Ibsend, bsend)
 
 MESSAGE(C(Recv), "recv",
         (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
          MPI_Status *status),
-        (out, count, type, from, tag, comm, status), comm, type, bytes_of(count, type), from, tag)
+        (out, count, type, from, tag, comm, seen(status)), comm, type, bytes_of(count, type),
+        seen(status)->MPI_SOURCE, tag, FROM, NULL)
 
 MESSAGE(C(Irecv), "irecv",
         (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
          MPI_Request *request),
-        (out, count, type, from, tag, comm, request), comm, type, bytes_of(count, type), from, tag)
+        (out, count, type, from, tag, comm, request), comm, type, bytes_of(count, type), from, tag,
+        FROM, request)
 
-MESSAGE(C(Sendrecv), "sendrecv",
-        (const void *in, COUNT in_count, MPI_Datatype in_type, int to, int in_tag, void *out,
-         COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status *status),
-        (in, in_count, in_type, to, in_tag, out, count, type, from, tag, comm, status), comm,
-        in_type, bytes_of(in_count, in_type), to, tag)
+/* The receive is what it is blocked on. */
+EXCHANGE(C(Sendrecv), "sendrecv",
+         (const void *in, COUNT in_count, MPI_Datatype in_type, int to, int in_tag, void *out,
+          COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status *status),
+         (in, in_count, in_type, to, in_tag, out, count, type, from, tag, comm, seen(status)), comm,
+         in_type, bytes_of(in_count, in_type), to, seen(status)->MPI_SOURCE,
+         bytes_of(count, type), tag)
+
+EXCHANGE(C(Sendrecv_replace), "sendrecv_replace",
+         (void *both, COUNT count, MPI_Datatype type, int to, int in_tag, int from, int tag,
+          MPI_Comm comm, MPI_Status *status),
+         (both, count, type, to, in_tag, from, tag, comm, seen(status)), comm, type,
+         bytes_of(count, type), to, seen(status)->MPI_SOURCE, bytes_of(count, type), tag)
+
+/* A persistent message is counted when it is started. */
+NOTED(C(Send_init),
+      (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+       MPI_Request *request),
+      (in, count, type, to, tag, comm, request), TO, comm, to, bytes_of(count, type), request)
+
+NOTED(C(Ssend_init),
+      (const void *in, COUNT count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+       MPI_Request *request),
+      (in, count, type, to, tag, comm, request), TO, comm, to, bytes_of(count, type), request)
+
+NOTED(C(Recv_init),
+      (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+       MPI_Request *request),
+      (out, count, type, from, tag, comm, request), FROM, comm, from, bytes_of(count, type),
+      request)
+
+/* A message that a probe has matched. */
+WRAP(C(Mrecv), "mrecv",
+     (void *out, COUNT count, MPI_Datatype type, MPI_Message *matched, MPI_Status *status),
+     (out, count, type, note_taken(matched), status),
+     count_matched(into, &self, begin_ns, end_ns, count, type, NULL))
+
+WRAP(C(Imrecv), "imrecv",
+     (void *out, COUNT count, MPI_Datatype type, MPI_Message *matched, MPI_Request *request),
+     (out, count, type, note_taken(matched), request),
+     count_matched(into, &self, begin_ns, end_ns, count, type, request))
+
+ONE_SIDED(C(Put), "put",
+          (const void *in, COUNT count, MPI_Datatype type, int to, MPI_Aint place,
+           COUNT count_there, MPI_Datatype type_there, MPI_Win window),
+          (in, count, type, to, place, count_there, type_there, window), count, type)
+
+ONE_SIDED(C(Get), "get",
+          (void *out, COUNT count, MPI_Datatype type, int from, MPI_Aint place,
+           COUNT count_there, MPI_Datatype type_there, MPI_Win window),
+          (out, count, type, from, place, count_there, type_there, window), count, type)
+
+ONE_SIDED(C(Accumulate), "accumulate",
+          (const void *in, COUNT count, MPI_Datatype type, int to, MPI_Aint place,
+           COUNT count_there, MPI_Datatype type_there, MPI_Op op, MPI_Win window),
+          (in, count, type, to, place, count_there, type_there, op, window), count, type)

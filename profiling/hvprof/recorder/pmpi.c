@@ -5,10 +5,11 @@
  */
 #define _GNU_SOURCE
 #include "clocks.h"
-#include "counting.h"
+#include "counting_messages.h"
 #include "decision.h"
 #include "files.h"
 #include "registration_cache.h"
+#include "run_usage.h"
 
 static _Atomic(struct recorder *) recorder;
 
@@ -31,19 +32,19 @@ static _Atomic(struct recorder *) recorder;
         return code;                                                                           \
     }
 
-#define CALL(COMM, TYPE, BYTES, PEER, TAG, COLLECTIVE)                                         \
+#define CALL(COMM, TYPE, BYTES, PEER, TAG, COLLECTIVE, DIRECTION, REQUEST)                     \
     count_call(into, &self, begin_ns, end_ns,                                                  \
-               (struct call){COMM, TYPE, BYTES, PEER, TAG, COLLECTIVE, CALLER})
+               (struct call){COMM, TYPE, BYTES, PEER, TAG, COLLECTIVE, CALLER, DIRECTION, REQUEST})
 
-#define MESSAGE(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, PEER, TAG)            \
-    WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, CALL(COMM, TYPE, BYTES, PEER, TAG, false))
+#include "message_wrappers.h"
 
 /* A blocking collective and its non-blocking twin. */
 #define ROOTED(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, ROOT)                     \
     WRAP(C(NAME), #name, (UNPACK PARAMETERS), (UNPACK ARGUMENTS),                              \
-         CALL(COMM, TYPE, BYTES, ROOT, NO_TAG, true))                                          \
+         CALL(COMM, TYPE, BYTES, ROOT, NO_TAG, true, NO_DIRECTION, NULL))                      \
     WRAP(C(I##name), "i" #name, (UNPACK PARAMETERS, MPI_Request *request),                     \
-         (UNPACK ARGUMENTS, request), CALL(COMM, TYPE, BYTES, ROOT, NO_TAG, true))
+         (UNPACK ARGUMENTS, request),                                                          \
+         CALL(COMM, TYPE, BYTES, ROOT, NO_TAG, true, NO_DIRECTION, request))
 
 #define COLLECTIVE(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES)                       \
     ROOTED(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, NO_PEER)
@@ -66,12 +67,7 @@ static uint64_t sum_int(const int *counts, MPI_Comm comm)
 #include "operations.h"
 COLLECTIVE(Barrier, barrier, (MPI_Comm comm), (comm), comm, mpi.no_type, 0)
 
-#define WAITED count_wait(into, &self, begin_ns, end_ns)
-WRAP(MPI_Wait, "wait", (MPI_Request *request, MPI_Status *status), (request, status), WAITED)
-WRAP(MPI_Waitall, "waitall", (int count, MPI_Request *requests, MPI_Status *statuses),
-     (count, requests, statuses), WAITED)
-WRAP(MPI_Waitany, "waitany", (int count, MPI_Request *requests, int *index, MPI_Status *status),
-     (count, requests, index, status), WAITED)
+#include "waits.h"
 
 #if MPI_VERSION >= 4
 static uint64_t sum_count(const MPI_Count *counts, MPI_Comm comm)
@@ -278,6 +274,7 @@ static void start(void)
     made->file->yields = asked_to_yield();
     made->file->cost_ns = own_cost_ns(made);
     pthread_atfork(NULL, NULL, stop_in_child);
+    begin_run();
     recorder = made;
 }
 
@@ -312,9 +309,14 @@ EXPORT int MPI_Finalize(void)
         if (into)
             into->file->offsets[1] = offset;
     }
-    if (into)
+    if (into) {
         read_registration_cache(into->file);
+        end_run(into->file);
+    }
+    uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
     int code = real();
+    if (into)
+        into->file->usage.finalize_ns = clock_ns(CLOCK_MONOTONIC) - begin_ns;
     close_recording(into, FINALIZED);
     return code;
 }

@@ -64,6 +64,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         ["-Wl,--as-needed", *shared, folder / "as-needed.so"],
         [PROGRAMS / "known_traffic.c", "-o", folder / "known_traffic"],
         [PROGRAMS / "known_waits.c", "-o", folder / "known_waits"],
+        [PROGRAMS / "known_messages.c", "-o", folder / "known_messages"],
     ):
         subprocess.run([mpicc, *arguments], env=variables, check=True)
     return Built(mpi, folder)
@@ -207,3 +208,41 @@ def test_clocks_of_two_machines_are_laid_over_each_other(built: Built, tmp_path:
     slept_s = float(re.findall(r"slept (\S+)", done.stdout)[0])
     waited = {(p.rank, p.waited_for): p.wait_s for p in found.peers if p.operation == "allreduce"}
     assert min(waited[0, 2], waited[1, 2]) >= 0.9 * slept_s
+
+
+def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: Path) -> None:
+    output = built.record(tmp_path / "run", 3, "known_messages")
+    before_send_s, before_receive_s = map(float, output.split())
+    zero, one, two = hvprof.load(tmp_path / "run").ranks
+    counted = totals(zero)
+    # Two messages of a persistent request, and one of each other kind.
+    expected = {"ssend": (1, 8), "start": (2, 16), "issend": (1, 8), "send": (6, 16 + 4 * 2**20)}
+    expected |= {"sendrecv": (1, 8), "sendrecv_replace": (1, 8), "put": (1, 8), "get": (1, 8)}
+    expected |= {"win_fence": (2, 0), "win_lock": (1, 0), "waitsome": (1, 0)}
+    assert {name: counted[name] for name in expected} == expected
+    assert totals(one)["mrecv"] == (1, 8)
+    assert {"probe", "iprobe", "mprobe", "startall", "irecv"} <= set(totals(one))
+
+    def messages(rank: hvprof.RankRecording) -> dict[tuple[str, int], tuple[int, int]]:
+        found = {(p.direction, p.rank): (p.messages, p.message_bytes) for p in rank.partners}
+        assert len(found) == len(rank.partners)
+        return found
+
+    large = 4 * 2**20
+    assert messages(zero) == {("to", 1): (8, 64), ("to", 2): (4, large), ("from", 2): (2, 16)}
+    assert messages(one) == {("to", 2): (2, 16), ("from", 0): (8, 64), ("from", 2): (4, 32)}
+    assert messages(two) == {("to", 0): (2, 16), ("to", 1): (4, 32), ("from", 1): (2, 16)} | {
+        ("from", 0): (4, large)
+    }
+    # Rank 1 waits for a late sender, rank 0 for a late receiver.
+    blocked = {(p.direction, p.rank): p.blocked_s for p in one.partners}
+    assert blocked["from", 2] == pytest.approx(before_send_s, rel=0.1)
+    blocked = {(p.direction, p.rank): p.blocked_s for p in zero.partners}
+    assert blocked["to", 2] == pytest.approx(before_send_s + before_receive_s, rel=0.1)
+    for rank in (zero, one, two):
+        assert rank.usage is not None
+        assert rank.usage.calling_threads == 1
+        # Sleeping took no core.
+        assert rank.usage.threads >= 1
+    assert two.usage is not None
+    assert two.usage.cpu_s < two.end_unix_s - two.start_unix_s - 0.9 * before_send_s

@@ -12,12 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvprof.format import bins, layout
-from hvprof.format.key import SOURCES, TRAFFIC, Key, decode, decode_all, encode
+from hvprof.format.key import (
+    OTHER_PARTNERS,
+    PARTNER,
+    REGION,
+    SOURCES,
+    TRAFFIC,
+    Key,
+    decode,
+    decode_all,
+    encode,
+)
 from tests.support.hvprof.recorded import BIN, RECORDER
 
 STRUCTS = {
     "step": layout.STEP,
     "offset": layout.OFFSET,
+    "run_usage": layout.USAGE,
     "communicator": layout.COMMUNICATOR,
     "cell": layout.CELL,
     "event": layout.EVENT,
@@ -35,11 +46,13 @@ NUMBERS = {
     "BUCKETS": bins.BUCKETS,
     "TRANSPORT": TRAFFIC.index("transport"),
     "TUNING": TRAFFIC.index("tuning"),
-    "REGION": len(TRAFFIC),
+    "REGION": REGION,
+    "PARTNER": PARTNER,
+    "OTHER_PARTNERS": OTHER_PARTNERS,
     "SOURCE_PROGRAM": SOURCES.index("program"),
     "EXITED": layout.STATES.index("exited"),
 }
-KEYS = st.builds(Key, *(st.integers(0, 2**bits - 1) for bits in (8, 8, 8, 3, 2, 8, 8)))
+KEYS = st.builds(Key, *(st.integers(0, 2**bits - 1) for bits in (8, 8, 8, 3, 2, 8, 8, 18)))
 SIZES = (0, 1, 2, 3, 1023, 1024, 1025, 2**40 + 1)
 TIMES = (0, 31, 32, 33, 1000, 10**9, 2**63)
 
@@ -73,10 +86,10 @@ def test_offsets_and_sizes(tmp_path: Path) -> None:
 
 
 def test_keys_and_bins(tmp_path: Path) -> None:
-    key = Key(201, 102, bins.bin_index(5000), 2, 1, 254, 127)
+    key = Key(201, 102, bins.bin_index(5000), 2, 1, 254, 127, 2**18 - 1)
     kind = (
         "(struct kind){.operation = 201, .algorithm = 102, .traffic = TRANSPORT, "
-        ".source = SOURCE_HVD_EXT, .datatype = 254, .communicator = 127}"
+        ".source = SOURCE_HVD_EXT, .datatype = 254, .communicator = 127, .partner = OTHER_PARTNERS}"
     )
     expected = {f"cell_key({kind}, 5000)": encode(key)}
     expected |= {f"size_bin({size}ull)": bins.bin_index(size) for size in SIZES}
@@ -96,7 +109,7 @@ def test_each_header_includes_what_it_needs(tmp_path: Path) -> None:
     if not (BIN / "mpicc").exists():
         pytest.skip("no mpicc beside this Python")
     for header in sorted(RECORDER.glob("*.h")):
-        # A list of macro calls, which is included twice on purpose.
-        if header.name != "operations.h":
+        # Lists of macro calls; operations.h is included twice on purpose.
+        if header.name not in ("operations.h", "waits.h"):
             command = [BIN / "mpicc", "-D_GNU_SOURCE", "-fsyntax-only", "-x", "c", header]
             subprocess.run(command, check=True)

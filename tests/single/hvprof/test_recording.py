@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -22,8 +23,8 @@ from hvprof.analysis.summary import SIZE_ROWS, size_row
 from hvprof.cli import main
 from hvprof.format.bins import bin_edges
 from hvprof.format.layout import CELL, FIXED
-from hvprof.format.writer import encode_rank
-from hvprof.model import Cell, RankRecording
+from hvprof.format.writer import encode_rank, write_rank
+from hvprof.model import Cell, Partner, RankRecording, RunUsage
 from hvprof.reporters import terminal
 from hvprof.reporters.comparison import render
 from hvprof.reporters.json_csv import as_json
@@ -106,6 +107,19 @@ def shown(what: object) -> str:
     else:
         render(what, console)
     return out.getvalue()
+
+
+def test_messages_by_partner_and_kernel_counters_are_read_as_written(tmp_path: Path) -> None:
+    content = rank_file(0, [cell("recv", 8, 3, 1)])
+    (tmp_path / "rank-00000.hvprof").write_bytes(content)
+    older = hvprof.load(tmp_path).ranks[0]
+    assert older.partners == ()
+    assert older.usage is None
+    partners = (Partner(-1, "to", 1, 8, 0.5), Partner(1, "from", 3, 24, 1.5))
+    usage = RunUsage(0.25, 1.0, 0.5, 3.0, 2.0, 10**9, 5, 2)
+    newer = dataclasses.replace(older, partners=partners, usage=usage)
+    write_rank(tmp_path, newer)
+    assert hvprof.load(tmp_path).ranks[0] == newer
 
 
 def test_rows_keep_to_their_edges() -> None:
@@ -235,10 +249,10 @@ def test_names_do_not_steer_the_terminal(tmp_path: Path) -> None:
         (b"", "is cut off: 0 of"),
         (b"hvpr", "is cut off: 4 of"),
         (rank_file(0, [])[:5000], "is cut off: 5000 of"),
-        (rank_file(0, [], version=1), "has format 1, this hvprof reads 3"),
+        (rank_file(0, [], version=1), "has format 1, this hvprof reads 3 to 4"),
         (b"\x7fELF and more", "hvprof did not write it"),
-        (rank_file(0, [], version=4), "has format 4, this hvprof reads 3"),
-        (rank_file(0, [], version=4)[:600], "has format 4, this hvprof reads 3"),
+        (rank_file(0, [], version=5), "has format 5, this hvprof reads 3 to 4"),
+        (rank_file(0, [], version=5)[:600], "has format 5, this hvprof reads 3 to 4"),
         (rank_file(5, [], size=2), "rank 5 of 2"),
         (rank_file(0, [], state=9), "state 9"),
         (rank_file(0, [cell("bcast", 8, 1, 1)])[: -CELL.itemsize] + NO_CELL, "no such cell"),

@@ -1,0 +1,54 @@
+/* Calls that wait for requests, start persistent ones, probe, or synchronize windows: none of
+ * them has a count of elements. */
+#define WAITED(INDEX, SOURCE) count_wait(into, &self, begin_ns, end_ns, INDEX, SOURCE)
+#define UNADDRESSED WAITED(NONE_AWAITED, NO_PEER)
+
+WRAP(MPI_Wait, "wait", (MPI_Request *request, MPI_Status *status),
+     (request + 0 * note_awaited(1, request), seen(status)), WAITED(0, seen(status)->MPI_SOURCE))
+
+WRAP(MPI_Waitall, "waitall", (int count, MPI_Request *requests, MPI_Status *statuses),
+     (note_awaited(count, requests), requests, statuses), WAITED(-1, NO_PEER))
+
+WRAP(MPI_Waitany, "waitany", (int count, MPI_Request *requests, int *index, MPI_Status *status),
+     (note_awaited(count, requests), requests, index, seen(status)),
+     *index < 0 ? UNADDRESSED : WAITED(*index, seen(status)->MPI_SOURCE))
+
+WRAP(MPI_Waitsome, "waitsome",
+     (int count, MPI_Request *requests, int *done, int *indices, MPI_Status *statuses),
+     (note_awaited(count, requests), requests, done, indices, statuses),
+     *done < 1 ? UNADDRESSED : WAITED(indices[0], NO_PEER))
+
+WRAP(MPI_Start, "start", (MPI_Request *request), (request),
+     count_started(into, &self, begin_ns, end_ns, 1, request))
+WRAP(MPI_Startall, "startall", (int count, MPI_Request *requests), (count, requests),
+     count_started(into, &self, begin_ns, end_ns, count, requests))
+
+WRAP(MPI_Probe, "probe", (int from, int tag, MPI_Comm comm, MPI_Status *status),
+     (from, tag, comm, seen(status)),
+     count_probe(into, &self, begin_ns, end_ns, comm, seen(status)->MPI_SOURCE))
+WRAP(MPI_Mprobe, "mprobe",
+     (int from, int tag, MPI_Comm comm, MPI_Message *message, MPI_Status *status),
+     (from, tag, comm, message, seen(status)),
+     count_probe(into, &self, begin_ns, end_ns, comm, seen(status)->MPI_SOURCE);
+     note_matched(into, *message, comm, seen(status)->MPI_SOURCE))
+WRAP(MPI_Improbe, "improbe",
+     (int from, int tag, MPI_Comm comm, int *found, MPI_Message *message, MPI_Status *status),
+     (from, tag, comm, found, message, seen(status)), UNADDRESSED;
+     if (*found) note_matched(into, *message, comm, seen(status)->MPI_SOURCE))
+WRAP(MPI_Iprobe, "iprobe",
+     (int from, int tag, MPI_Comm comm, int *found, MPI_Status *status),
+     (from, tag, comm, found, status), UNADDRESSED)
+
+WRAP(MPI_Win_fence, "win_fence", (int assertion, MPI_Win window), (assertion, window), UNADDRESSED)
+WRAP(MPI_Win_lock, "win_lock", (int kind, int rank, int assertion, MPI_Win window),
+     (kind, rank, assertion, window), UNADDRESSED)
+WRAP(MPI_Win_unlock, "win_unlock", (int rank, MPI_Win window), (rank, window), UNADDRESSED)
+WRAP(MPI_Win_lock_all, "win_lock_all", (int assertion, MPI_Win window), (assertion, window),
+     UNADDRESSED)
+WRAP(MPI_Win_unlock_all, "win_unlock_all", (MPI_Win window), (window), UNADDRESSED)
+WRAP(MPI_Win_flush, "win_flush", (int rank, MPI_Win window), (rank, window), UNADDRESSED)
+WRAP(MPI_Win_flush_all, "win_flush_all", (MPI_Win window), (window), UNADDRESSED)
+WRAP(MPI_Win_start, "win_start", (MPI_Group group, int assertion, MPI_Win window),
+     (group, assertion, window), UNADDRESSED)
+WRAP(MPI_Win_complete, "win_complete", (MPI_Win window), (window), UNADDRESSED)
+WRAP(MPI_Win_wait, "win_wait", (MPI_Win window), (window), UNADDRESSED)
