@@ -83,6 +83,22 @@ def sync() -> str:
     return os.environ.get("HVD_EXT_SYNC", "every_step")
 
 
+def reproducible() -> int | None:
+    """HVD_EXT_REPRODUCIBLE: slots of a step, as `reproducible=` takes them; None: not set.
+
+    Raises:
+        UsageError: not a whole number.
+    """
+    text = os.environ.get("HVD_EXT_REPRODUCIBLE")
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise UsageError(
+            f"HVD_EXT_REPRODUCIBLE={text!r}: give a number of slots, such as 8, or unset it"
+        )
+    return int(text)
+
+
 def keep_memory(environ: Mapping[str, str]) -> bool:
     """HVD_EXT_KEEP_MEMORY: 0 has freed memory go back to the kernel, as glibc does by itself.
 

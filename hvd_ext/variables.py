@@ -52,6 +52,12 @@ VARIABLES = (
         "hvd_ext",
     ),
     Variable(
+        "HVD_EXT_REPRODUCIBLE",
+        "unset",
+        "number of slots of a step whose bits do not depend on the number of ranks, for scripts"
+        " that set no `reproducible=`",
+    ),
+    Variable(
         "HVD_EXT_SHARDED",
         "0",
         "1 shards the optimizer's update over the ranks of a node, for scripts that set no"

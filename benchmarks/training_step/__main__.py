@@ -87,7 +87,12 @@ ARMS = {
     "fsdp_hvd_ext": Arm("fsdp_hvd_ext", KEPT),
     "hvd_ext": Arm("hvd_ext", memory="kept by hvd.init()"),
     "hvd_ext_sharded": Arm("hvd_ext_sharded", memory="kept by hvd.init()"),
+    # Steps of two backward passes on each rank: not comparable with those above.
+    "hvd_ext_two_passes": Arm("hvd_ext_two_passes", memory="kept by hvd.init()"),
+    "hvd_ext_reproducible": Arm("hvd_ext_reproducible", memory="kept by hvd.init()"),
 }
+
+_USUAL = [name for name in ARMS if name not in ("hvd_ext_two_passes", "hvd_ext_reproducible")]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -106,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
         (model,) = options.model
         work(model, options.exchange)
         return 0
-    arms = [name for name in ARMS if name in (options.arm or ARMS)]
+    arms = [name for name in ARMS if name in (options.arm or _USUAL)]
     result: dict[str, Any] = {"size": options.np, "cases": []}
     for name in options.model or CASES:
         comparison = _Comparison(name, options.np, options.steps or CASES[name].steps)

@@ -32,12 +32,14 @@ class _Exchange:
         threads: that the library runs, by id.
         tie: gives the network to call, and the optimizer to step.
         after_step: is called at the end of each step.
+        passes: backward passes of a step, whose gradients are added.
     """
 
     rank: int
     tie: Callable[[Training], tuple[Any, Any]]
     threads: dict[int, str] = field(default_factory=dict)
     after_step: Callable[[], None] = lambda: None
+    passes: int = 1
 
 
 class _Rank:
@@ -77,10 +79,10 @@ class _Rank:
 
     def _step(self) -> tuple[float, float, float]:
         """Returns when forward was over, backward, and all."""
-        x, y = self.batches[0]
-        self.batches.append(self.batches.pop(0))
         self.optimizer.zero_grad()
-        loss = self.training.loss(self.network(x), y)
+        for _ in range(self.exchange.passes - 1):
+            self._loss().backward()
+        loss = self._loss()
         forward_s = time.perf_counter()
         loss.backward()
         backward_s = time.perf_counter()
@@ -88,6 +90,12 @@ class _Rank:
         self.exchange.after_step()
         self.losses.append(float(loss.detach()))
         return forward_s, backward_s, time.perf_counter()
+
+    def _loss(self) -> Any:
+        """The loss of the next batch."""
+        x, y = self.batches[0]
+        self.batches.append(self.batches.pop(0))
+        return self.training.loss(self.network(x), y)
 
 
 def _state_bytes(optimizer: Any) -> int:
@@ -185,7 +193,18 @@ def _hvd_ext(**named: Any) -> _Exchange:
     return _of_horovod(hvd, **named)
 
 
-def _of_horovod(hvd: Any, **named: Any) -> _Exchange:
+def _hvd_ext_passes(*, reproducible: bool) -> _Exchange:
+    """Two backward passes of each rank in a step: accumulated, or as slots of a tree."""
+    import hvd_ext.torch as hvd
+
+    passes = 2
+    slots_per_rank = passes if reproducible else 0
+    exchange = _of_horovod(hvd, slots_per_rank, backward_passes_per_step=passes)
+    exchange.passes = passes
+    return exchange
+
+
+def _of_horovod(hvd: Any, slots_per_rank: int = 0, **named: Any) -> _Exchange:
     before = usage.threads()
     hvd.init()
     # The background thread is the first: it starts MPI, which starts the others.
@@ -193,6 +212,8 @@ def _of_horovod(hvd: Any, **named: Any) -> _Exchange:
 
     def tie(training: Training) -> tuple[Any, Any]:
         network = training.network
+        if slots_per_rank:
+            named["reproducible"] = slots_per_rank * hvd.size()
         optimizer = hvd.DistributedOptimizer(
             training.optimizer(training.parameters),
             named_parameters=network.named_parameters(),
@@ -215,4 +236,6 @@ _EXCHANGES: dict[str, Callable[[], _Exchange]] = {
     "fsdp_hvd_ext": partial(_fsdp, used=True),
     "hvd_ext": _hvd_ext,
     "hvd_ext_sharded": partial(_hvd_ext, sharded=True),
+    "hvd_ext_two_passes": partial(_hvd_ext_passes, reproducible=False),
+    "hvd_ext_reproducible": partial(_hvd_ext_passes, reproducible=True),
 }

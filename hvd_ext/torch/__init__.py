@@ -5,8 +5,8 @@ DistributedOptimizer, which reduces gradients in the arena; broadcast_optimizer_
 knows sharded optimizers; broadcast_parameters, which skips parameters that belong to one rank;
 Compression, which has more formats; and init, join and shutdown, which also start and end the
 parts that hvd_ext runs.
-plan_allreduce and empty are new. Where Horovod is not installed, hvd_ext.torch.standalone serves
-its names.
+plan_allreduce, empty, Slots and slot_seed are new. Where Horovod is not installed,
+hvd_ext.torch.standalone serves its names.
 """
 
 from typing import Any
@@ -23,6 +23,8 @@ from hvd_ext.torch.job.lifecycle import join as join
 from hvd_ext.torch.job.lifecycle import shutdown as shutdown
 from hvd_ext.torch.optimizer import DistributedOptimizer as DistributedOptimizer
 from hvd_ext.torch.planned import plan_allreduce as plan_allreduce
+from hvd_ext.torch.reproducible.slots import Slots as Slots
+from hvd_ext.torch.reproducible.slots import slot_seed as slot_seed
 
 # What replaces Horovod's own; `python -m hvd_ext` puts it into horovod.torch.
 OVERRIDES = {
@@ -33,7 +35,9 @@ OVERRIDES = {
     )
 }
 
-__all__: list[str] = sorted({*horovods.__all__, *OVERRIDES, "empty", "plan_allreduce"})
+__all__: list[str] = sorted(
+    {*horovods.__all__, *OVERRIDES, "empty", "plan_allreduce", "Slots", "slot_seed"}
+)
 
 
 def __getattr__(name: str) -> Any:

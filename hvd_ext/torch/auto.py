@@ -28,6 +28,7 @@ def install() -> None:
     settings.bucket_bytes()
     settings.device_arena()
     settings.sharded()
+    settings.reproducible()
     settings.keep_memory(os.environ)
     formats.parse(settings.compression())
     schedules.parse(settings.sync())

@@ -13,6 +13,7 @@ from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.sharded import ShardedArena
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
+from hvd_ext.process import allow_singleton_mpi
 from hvd_ext.schedules import EVERY_STEP, Schedule, parse
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback, horovods
@@ -25,6 +26,8 @@ from hvd_ext.torch.reduction.arena_factory import ArenaFactory
 from hvd_ext.torch.reduction.protocol import Reduces
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.reduction.sparse import NoSparse, SparseExchange
+from hvd_ext.torch.reproducible.reducer import ReproducibleReducer, ReproducibleShardedReducer
+from hvd_ext.torch.reproducible.request import not_served, passes_of_each_rank
 from hvd_ext.torch.sharded.elementwise import try_elementwise
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.sharded.shards import Shards
@@ -51,6 +54,7 @@ def DistributedOptimizer(
     *,
     sharded: bool | None = None,
     sync: Schedule | None = None,
+    reproducible: int | None = None,
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that its gradients are reduced over all ranks; collective.
 
@@ -83,6 +87,10 @@ def DistributedOptimizer(
             many; "one_step_late", by which gradients travel behind the next step's backward; or
             the same as text, such as "diloco:steps=100". By default HVD_EXT_SYNC counts. On one
             node it is every step.
+        reproducible: the number of slots of a step, a power of two that is at least the number of
+            ranks, itself a power of two. Each rank takes an equal part of the slots, and calls
+            backward() once for each. Gradients are the mean over the slots (or their sum), the
+            same bits on any number of ranks and nodes. By default HVD_EXT_REPRODUCIBLE counts.
 
     Returns:
         An optimizer of a class that derives from the given one's, with the methods of
@@ -94,8 +102,8 @@ def DistributedOptimizer(
         MismatchError: ranks have different parameters; names the first.
         UsageError: `sharded` with an optimizer that looks at whole parameters, or with a request
             that the arena does not serve; ranks with different filters, and a request other than
-            an average in the arena; `sync` is unknown, or excludes another argument; the
-            optimizer is wrapped already.
+            an average in the arena; `sync` is unknown, or excludes another argument, as
+            `reproducible` may; the optimizer is wrapped already.
     """
     if isinstance(optimizer, DistributedMixin):
         raise UsageError(
@@ -106,6 +114,7 @@ def DistributedOptimizer(
     process_set = horovods.global_process_set if process_set is None else process_set
     sharded = settings.sharded() if sharded is None else sharded
     schedule = parse(settings.sync() if sync is None else sync)
+    slots = settings.reproducible() if reproducible is None else reproducible
     # A generator of names must be there for a second reader.
     named = None if named_parameters is None else list(named_parameters)
     reason = fallback.reason_for_horovods(optimizer, compression, op, sparse_as_dense, process_set)
@@ -116,6 +125,17 @@ def DistributedOptimizer(
             "leave it out",
         )
         _check_sync(schedule, sharded, op)
+    if slots is not None:
+        if reason is not None:
+            raise not_served(slots, reason)
+        backward_passes_per_step = passes_of_each_rank(
+            slots,
+            [p for group in optimizer.param_groups for p in group["params"]],
+            passes=backward_passes_per_step,
+            format=wanted(compression),
+            schedule=schedule,
+            sharded=sharded,
+        )
     reducer: Reduces | None = None
     rounds: Rounds | None = None
     shards: Shards | None = None
@@ -131,13 +151,17 @@ def DistributedOptimizer(
         if sharded:
             refuse_own((p for _, p in pairs), "sharded=True (HVD_EXT_SHARDED)", "leave it out")
             tried = try_elementwise(optimizer, type(optimizer))
-        if horovods.size() > 1:
-            if sharded:
+        if horovods.size() > 1 or slots:
+            allow_singleton_mpi()
+            if sharded and horovods.size() > 1:
                 node = lifecycle.topology().node
                 shards = Shards(optimizer, type(optimizer), tried, node)
             format = wanted(compression)
-            made = _open(pairs, op, backward_passes_per_step, shards, format, schedule)
+            passes = backward_passes_per_step
+            made = _open(pairs, op, passes, shards, format, schedule, slots or 0)
             reducer, rounds, reason = made
+    if reason is not None and slots:
+        raise not_served(slots, reason)
     if reason is not None and sharded:
         raise UsageError(f"sharded=True (HVD_EXT_SHARDED): not served: {reason}; leave it out")
     if reason is not None and schedule != EVERY_STEP:
@@ -196,6 +220,7 @@ def _open(
     shards: Shards | None,
     format: Format | str,
     schedule: Schedule,
+    slots: int,
 ) -> tuple[Reduces | None, Rounds | None, str | None]:
     """Make the reducer, and what exchanges weights, if that is asked for.
 
@@ -205,18 +230,23 @@ def _open(
     reducer: Reduces
     if device.type != "cpu" and format is not NONE:
         return None, None, f"gradient compression of parameters on {device}"
-    if device.type != "cpu" and (shards or schedule != EVERY_STEP):
+    if device.type != "cpu" and (shards or slots or schedule != EVERY_STEP):
         return None, None, f"parameters are on {device}"
     named = trainable(pairs)
     rounds: Rounds | None = None
     kind = ShardedArena if shards else HostArena
     try:
         factory = ArenaFactory(
-            *(lifecycle.topology(), lifecycle.begun_steps, op, device, format, kind, schedule)
+            *(lifecycle.topology(), lifecycle.begun_steps, op, device, format, kind, schedule),
+            slots,
         )
         if shards:
             refused = NoSparse("sharded=True")
-            reducer = ShardedReducer(named, passes, factory, refused, shards)
+            of_shards = ReproducibleShardedReducer if slots else ShardedReducer
+            reducer = of_shards(named, passes, factory, refused, shards)
+        elif slots:
+            refused = NoSparse(f"reproducible={slots}")
+            reducer = ReproducibleReducer(named, passes, factory, refused)
         elif schedule == EVERY_STEP:
             reducer = Reducer(named, passes, factory, SparseExchange(op))
         else:

@@ -16,7 +16,7 @@ from testbed.ranks import ROOT
 PACKAGES = ("hvd_ext.allreduce", "hvd_ext.c10d", "hvd_ext.data", "hvd_ext.spatial", "hvprof")
 OVERRIDES = (
     *("DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters", "init", "join"),
-    *("empty", "plan_allreduce", "shutdown"),
+    *("empty", "plan_allreduce", "shutdown", "Slots", "slot_seed"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from hvd_ext.torch.agreement import agree_on_layout
 from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
 from hvd_ext.torch.parameters import NamedParameters
 from hvd_ext.torch.reduction.format_choice import FormatChoice
+from hvd_ext.torch.reproducible.request import dtype_of_sum, require_consecutive_ranks
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.units import MIB, format_bytes
 
@@ -41,6 +43,7 @@ class ArenaFactory:
 
     Attributes:
         compression: the format between nodes.
+        slots: of a reproducible step; 0: sums are in any order.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class ArenaFactory:
         compression: Format | str = NONE,
         on_host: type[HostArena] = HostArena,
         sync: Schedule = EVERY_STEP,
+        slots: int = 0,
     ) -> None:
         """Read what the user set, and wait for all ranks; collective.
 
@@ -63,6 +67,7 @@ class ArenaFactory:
             compression: between nodes; or AUTO, to choose by measurement.
             on_host: the kind of arena in host memory.
             sync: when nodes exchange; if after some steps, gradients stay within each.
+            slots: of a reproducible step, whose average is over them; or 0.
 
         Raises:
             StallError: ranks did not reach this in time; names them.
@@ -81,7 +86,8 @@ class ArenaFactory:
             compression, topology, self._table, self._timeout_s, self._between_nodes
         )
         summed = self._topology.world if self._between_nodes else self._topology.node
-        self._scale = 1.0 / summed.size if op == horovods.Average else 1.0
+        self.slots = slots
+        self._scale = 1.0 / (slots or summed.size) if op == horovods.Average else 1.0
 
     @property
     def may_rebuild(self) -> bool:
@@ -101,9 +107,12 @@ class ArenaFactory:
         on_host = self._device.type == "cpu"
         most = self._bucket_bytes or (_FIRST_BUCKET_BYTES if on_host else BUCKET_BYTES)
         asked = {"compression": self.compression.asked, "sync": str(self._asked_sync)}
+        asked["reproducible"] = str(self.slots)
         agree_on_layout(self._topology, specs, most, self._device.type, asked, self._timeout_s)
         if not self._topology.homogeneous:
             raise WindowError("nodes have different numbers of ranks")
+        if self.slots:
+            require_consecutive_ranks(self._topology)
         self.compression.choose(self._bucket_bytes or _FIRST_BUCKET_BYTES, self.may_rebuild)
         reason = f"at most {format_bytes(most)} a bucket, last parameter first"
         if self._bucket_bytes is not None:
@@ -111,7 +120,7 @@ class ArenaFactory:
         elif on_host:
             reason = reason if self.is_late else f"not measured yet: {reason}"
         self._begun = self._begun_steps()
-        return self._make(layout_by_size(specs, most)), reason
+        return self._make(layout_by_size(self._summed(specs), most)), reason
 
     def rebuilt(self, specs: list[ParameterSpec], ready_s: list[float]) -> tuple[Arena, str]:
         """An arena with buckets that follow from measurement, and the reason; collective.
@@ -126,6 +135,7 @@ class ArenaFactory:
         world = self._topology.world
         everybodys = world.gather(ready_s)
         latest = np.max(everybodys, axis=0).tolist() if everybodys else ready_s
+        specs = self._summed(specs)
         choice = self.compression.choose_buckets(specs, latest)
         return self._make(layout_buckets(specs, choice.groups)), choice.reason
 
@@ -183,6 +193,12 @@ class ArenaFactory:
             names = name_ranks(ranks, self._topology.hosts)
             raise UsageError(f"{names} called {SHARDED_JOIN}")
 
+    def _summed(self, specs: list[ParameterSpec]) -> list[ParameterSpec]:
+        """The gradients as the arena holds them."""
+        if not self.slots:
+            return specs
+        return [replace(spec, dtype=dtype_of_sum(spec.dtype)) for spec in specs]
+
     def _make(self, layout: Layout) -> Arena:
         if self._device.type == "cuda":
             index = self._device.index
@@ -198,4 +214,5 @@ class ArenaFactory:
             *(self._topology, layout, self._scale, self._table, self._timeout_s),
             self.compression.format,
             between_nodes=self._between_nodes,
+            in_tree_order=self.slots > 0,
         )

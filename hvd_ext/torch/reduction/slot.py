@@ -88,8 +88,9 @@ class GradientSlot:
 
     def place(self, memory: torch.Tensor, offset_bytes: int, bucket: BucketState) -> None:
         p = self.parameter
-        flat = memory[offset_bytes : offset_bytes + p.numel() * p.element_size()]
-        view = flat.view(getattr(torch, bucket.layout.dtype))
+        dtype = getattr(torch, bucket.layout.dtype)  # of the sum, which may be wider
+        flat = memory[offset_bytes : offset_bytes + p.numel() * dtype.itemsize]
+        view = flat.view(dtype)
         self.view = view.as_strided(p.shape, grad_strides(p))
         self.address = self.view.data_ptr()
         self.may_wait = p.device.type == "cpu" and flat.numel() <= _SHORT_BYTES

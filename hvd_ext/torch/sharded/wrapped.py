@@ -10,6 +10,7 @@ import torch
 from hvd_ext import settings
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.torch.job import lifecycle
+from hvd_ext.torch.reproducible.reducer import ReproducibleShardedReducer
 from hvd_ext.torch.sharded.elementwise import try_elementwise
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.sharded.shards import Shards
@@ -74,6 +75,9 @@ class ShardedMixin(DistributedMixin):
         self._update(None)
 
     def _clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Any:
+        if isinstance(self._reducer, ReproducibleShardedReducer):
+            self._reducer.show_sums()
+            return super()._clip(max_norm, norm_type, error_if_nonfinite)
         self._reducer.adopt()
         return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
 

@@ -1,0 +1,1 @@
+"""Steps whose bits do not depend on the number of ranks."""

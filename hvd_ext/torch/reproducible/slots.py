@@ -1,0 +1,119 @@
+"""The slots of a reproducible step: whatever a rank computes of one depends on its number alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hvd_ext import settings
+from hvd_ext.errors import MismatchError
+from hvd_ext.events import region
+from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.process import allow_singleton_mpi
+from hvd_ext.summation_tree import slots_of_each_rank, tree_sum
+from hvd_ext.torch import horovods
+from hvd_ext.torch.job import lifecycle
+from hvd_ext.torch.reproducible.statistics import SlotStatistics
+
+
+def slot_seed(seed: int, step: int, slot: int) -> int:
+    """The seed of the random numbers of a slot: the same on any number of ranks.
+
+    Args:
+        seed: of the run, at least 0.
+        step: its number, from 0 on.
+        slot: its number in the step.
+
+    Examples:
+        >>> slot_seed(1, 0, 0) == slot_seed(1, 0, 0) != slot_seed(1, 0, 1)
+        True
+    """
+    words = np.random.SeedSequence((seed, step, slot)).generate_state(1, np.uint64)
+    return int(words[0]) >> 1  # torch takes a signed one
+
+
+class Slots:
+    """This rank's slots of each step of a model, and how to go through them.
+
+    Examples:
+        >>> optimizer = hvd.DistributedOptimizer(optimizer, reproducible=8)  # doctest: +SKIP
+        >>> slots = hvd.Slots(model, 8, seed=1)  # doctest: +SKIP
+        >>> for step in range(steps):  # doctest: +SKIP
+        ...     optimizer.zero_grad()
+        ...     loss = slots.backward(step, lambda slot: loss_of(batch_of(step, slot)))
+        ...     optimizer.step()
+
+    Attributes:
+        count: slots of a step, of all ranks.
+        own: numbers of those that this rank takes.
+    """
+
+    def __init__(self, model: nn.Module, count: int, *, seed: int, threads: int = 1) -> None:
+        """Watch a model's running averages, and have torch compute alike on every rank.
+
+        For the whole process, deterministic algorithms are switched on and the number of threads
+        is set: kernels may sum in another order on more threads.
+
+        Args:
+            model: its batch norms update their averages when `backward` ends.
+            count: slots of a step, as `reproducible=` of the optimizer.
+            seed: of the random numbers of the slots.
+            threads: torch's, the same in all runs that are to be equal.
+
+        Raises:
+            UsageError: the ranks cannot share so many slots, or the model has a SyncBatchNorm.
+        """
+        each = slots_of_each_rank(count, horovods.size())
+        first = horovods.rank() * each
+        self.count, self.own = count, range(first, first + each)
+        self._seed = seed
+        self._statistics = SlotStatistics(model)
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(True)
+        allow_singleton_mpi()
+
+    def backward(self, step: int, loss_of: Callable[[int], Tensor]) -> Tensor:
+        """Take this rank's slots of a step, forward and backward; collective.
+
+        Args:
+            step: its number in the run, from which random numbers follow.
+            loss_of: given a slot's number, the loss of its samples, a scalar. torch's random
+                numbers are the slot's while it runs; afterwards they continue as before the step.
+
+        Returns:
+            The mean loss of all slots, in float32: the same bits on every rank.
+
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+            MismatchError: a slot has used other batch norms than slot 0.
+        """
+        mine, before = [], torch.get_rng_state()
+        try:
+            for slot in self.own:
+                torch.manual_seed(slot_seed(self._seed, step, slot))
+                with self._statistics.of_slot() as found:
+                    with region("forward"):
+                        loss = loss_of(slot)
+                    with region("backward"):
+                        loss.backward()
+                mine.append((np.float32(loss.item()), found))
+        finally:
+            torch.set_rng_state(before)
+        topology, limit_s = lifecycle.topology(), settings.stall_timeout_s()
+        # Names who is late, which MPI's own cannot.
+        occasion = "the end of Slots.backward()"
+        monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
+        every = [its for of_rank in topology.world.allgather(mine) for its in of_rank]
+        numbers = [[number for number, *_ in found] for _, found in every]
+        for slot, its in enumerate(numbers):
+            if its != numbers[0]:
+                raise MismatchError(
+                    f"slot {slot} of step {step} used other batch norms than slot 0: have every "
+                    "slot use the same"
+                )
+        self._statistics.update([found for _, found in every])
+        total = tree_sum([loss for loss, _ in every], np.add)
+        return torch.tensor(total * np.float32(1.0 / self.count))

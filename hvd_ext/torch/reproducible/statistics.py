@@ -1,0 +1,93 @@
+"""Running averages of batch norm, updated by slot: those of a step, in the order of the slots.
+
+A batch norm updates its averages in every forward pass, so they would depend on which slots a
+rank has had. Here each pass leaves its own mean and variance, because the momentum is 1 while
+the module runs, and the averages take those of all slots once the step's last one is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hvd_ext.errors import UsageError
+
+# The number of a module, and the mean and the variance of a batch.
+Found = tuple[int, Tensor, Tensor]
+
+
+class SlotStatistics:
+    """The modules of a model that keep running averages."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Watch them from now on.
+
+        Raises:
+            UsageError: a module takes statistics over ranks.
+        """
+        for name, module in model.named_modules():
+            if any(kind.__name__ == "SyncBatchNorm" for kind in type(module).__mro__):
+                raise UsageError(
+                    f"{name!r} is a SyncBatchNorm, whose statistics depend on the number of ranks: "
+                    "use BatchNorm, which takes those of each slot"
+                )
+        self._norms: list[Any] = [
+            module
+            for module in model.modules()
+            if getattr(module, "running_mean", None) is not None and hasattr(module, "momentum")
+        ]
+        self._found: list[Found] | None = None
+        self._kept: dict[int, tuple[float | None, Tensor, Tensor]] = {}
+        for number, norm in enumerate(self._norms):
+            norm.register_forward_pre_hook(lambda _, __, at=number: self._before(at))
+            norm.register_forward_hook(lambda _, __, ___, at=number: self._after(at))
+
+    @contextmanager
+    def of_slot(self) -> Iterator[list[Found]]:
+        """A context in which modules leave what they find of a slot, in the order of the calls."""
+        found: list[Found] = []
+        self._found = found
+        try:
+            yield found
+        finally:
+            self._found = None
+            for number in list(self._kept):
+                self._restore(number)
+
+    def update(self, of_slots: Sequence[Sequence[Found]]) -> None:
+        """Have the running averages take what all slots have found, in their order."""
+        for found in of_slots:
+            for number, *statistics in found:
+                norm = self._norms[number]
+                norm.num_batches_tracked.add_(1)
+                share = norm.momentum
+                if share is None:  # all batches count alike
+                    share = 1.0 / float(norm.num_batches_tracked)
+                for average, new in zip(
+                    (norm.running_mean, norm.running_var), statistics, strict=True
+                ):
+                    average.mul_(1.0 - share).add_(new * share)
+
+    def _before(self, number: int) -> None:
+        norm = self._norms[number]
+        if self._found is not None and norm.training:
+            # Others, not the same overwritten: backward needs what forward has seen.
+            self._kept[number] = (norm.momentum, norm.running_mean, norm.running_var)
+            norm.running_mean = torch.zeros_like(norm.running_mean)
+            norm.running_var = torch.zeros_like(norm.running_var)
+            norm.num_batches_tracked.sub_(1)  # counted when the averages are updated
+            norm.momentum = 1.0
+
+    def _after(self, number: int) -> None:
+        if number in self._kept and self._found is not None:
+            norm = self._norms[number]
+            self._found.append((number, norm.running_mean, norm.running_var))
+            self._restore(number)
+
+    def _restore(self, number: int) -> None:
+        norm = self._norms[number]
+        norm.momentum, norm.running_mean, norm.running_var = self._kept.pop(number)

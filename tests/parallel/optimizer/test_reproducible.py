@@ -1,0 +1,137 @@
+"""Reproducible steps: the bits of one process, on any number of ranks, nodes and buckets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hvd_ext.allreduce.direct_tree import IN_TREE_ORDER
+from hvd_ext.errors import UsageError
+from hvd_ext.torch.reduction import arena_factory
+from tests.ranks.asserts import parallel_assert
+from tests.support.optimizer.reproducing import (
+    SLOTS,
+    build,
+    differences,
+    expected,
+    loss_of,
+    train,
+)
+
+EIGHT = pytest.param(8, marks=pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def check(comm, dtype=torch.float32, **arguments) -> None:
+    trained = train(dtype=dtype, **arguments)
+    found = differences(trained, expected(dtype=dtype))
+    parallel_assert(comm, not found, found)
+    trained[1]._reducer.close()  # which has threads between nodes
+
+
+@pytest.mark.ranks(1, 2, 4, EIGHT, timeout_s=300)
+@pytest.mark.parametrize("nodes_of", [1, 2, 4], ids="{}nodes".format)
+def test_bits_are_those_of_one_process(comm, hvd, nodes, monkeypatch, nodes_of):
+    if comm.size < nodes_of:
+        return
+    nodes(comm.size // nodes_of)
+    for bucket_bytes, sharded in (("2 KiB", True), ("64 KiB", False), (None, nodes_of < 4)):
+        if bucket_bytes:
+            monkeypatch.setenv("HVD_EXT_BUCKET_BYTES", bucket_bytes)
+        else:
+            monkeypatch.delenv("HVD_EXT_BUCKET_BYTES")  # rebuilt by measurement
+        check(comm, sharded=sharded)
+
+
+@pytest.mark.ranks(4, timeout_s=300)
+@pytest.mark.parametrize("algorithm", [*IN_TREE_ORDER, "native"])
+def test_whatever_the_table_names(comm, hvd, nodes, monkeypatch, algorithm):
+    from hvd_ext.allreduce.table import Row, Table
+
+    table = Table((Row(0, 0, "host", ((0, algorithm),)),), "a test")
+    monkeypatch.setattr(arena_factory, "read_table", lambda _: table)
+    nodes(1)
+    check(comm)
+
+
+@pytest.mark.ranks(1, 2, 4)
+def test_gradients_of_16_bits_are_rounded_once(comm, hvd, nodes):
+    nodes(max(1, comm.size // 2))
+    check(comm, dtype=torch.bfloat16)
+
+
+@pytest.mark.ranks(2)
+def test_partial_sums_are_few(comm, hvd):
+    """At most lg(passes) + 1 for each parameter, of which one is in the arena."""
+    model, inner = build()
+    optimizer = hvd.DistributedOptimizer(inner, reproducible=32)
+    reducer, most = optimizer._reducer, 0
+    for slot in range(16):
+        loss_of(model, 0, slot).backward()
+        most = max(most, *(len(partial) for partial in reducer._partial.values()))
+    optimizer.step()
+    assert most == 4
+
+
+@pytest.mark.ranks(1, 2)
+def test_it_is_said(comm, hvd):
+    _, inner = build()
+    said = hvd.DistributedOptimizer(inner, reproducible=SLOTS).explain()
+    assert f"reproducible: {SLOTS} slots, {SLOTS // comm.size} on each rank" in said
+    assert "in tree order" in said
+
+
+def refused(hvd, **arguments) -> str:
+    with pytest.raises(UsageError) as error:
+        hvd.DistributedOptimizer(build()[1], **{"reproducible": SLOTS, **arguments})
+    line = str(error.value)
+    assert "\n" not in line
+    assert "reproducible=" in line
+    return line
+
+
+@pytest.mark.ranks(2)
+def test_refusals_name_what_does_not_go_with_it(comm, hvd, monkeypatch):
+    assert "give 4 or 8" in refused(hvd, reproducible=6)
+    assert "give 2 or 4" in refused(hvd, reproducible=1)
+    assert "compression='int8'" in refused(hvd, compression=hvd.Compression.int8)
+    assert "compression='auto'" in refused(hvd, compression="auto")
+    assert "sync='local_sgd:steps=2'" in refused(hvd, sync=hvd.LocalSGD(2))
+    assert "sync='one_step_late'" in refused(hvd, sync="one_step_late")
+    assert "backward_passes_per_step=3" in refused(hvd, backward_passes_per_step=3)
+    assert "Average and Sum only" in refused(hvd, op=hvd.Adasum)
+    monkeypatch.setenv("HVD_EXT_REPRODUCIBLE", "7")
+    assert "reproducible=7" in refused(hvd, reproducible=None)
+    monkeypatch.setenv("HVD_EXT_REPRODUCIBLE", "8.5")
+    with pytest.raises(UsageError, match=r"HVD_EXT_REPRODUCIBLE='8\.5'"):
+        hvd.DistributedOptimizer(build()[1])
+    model = build(torch.bfloat16)[0]
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match=r"sharded=True and parameters of torch\.bfloat16"):
+        hvd.DistributedOptimizer(inner, reproducible=SLOTS, sharded=True)
+
+
+@pytest.mark.ranks(3)
+def test_three_ranks_are_refused(comm, hvd):
+    assert "start 2 or 4 ranks" in refused(hvd)
+
+
+@pytest.mark.ranks(1, 2)
+def test_another_number_of_backward_passes_is_refused(comm, hvd):
+    model, inner = build()
+    optimizer = hvd.DistributedOptimizer(inner, reproducible=SLOTS)
+    loss_of(model, 0, 0).backward()
+    with pytest.raises(UsageError, match=f"1 backward passes before step.*{SLOTS // comm.size}"):
+        optimizer.step()
+    optimizer._reducer._reset()
+    for slot in range(SLOTS // comm.size):
+        loss_of(model, 0, slot).backward()
+    with pytest.raises(AssertionError, match="more often than once in each of"):
+        loss_of(model, 0, 0).backward()
+    with pytest.raises(UsageError, match="set_passes_per_step"):
+        optimizer.set_backward_passes_per_step(3)
