@@ -19,6 +19,7 @@ SUBCOMMANDS = {
     "check": "check",
     "layers": "layers",
     "limits": "limits",
+    "hang": "hang",
     "project": "project",
     "whatif": "whatif",
 }

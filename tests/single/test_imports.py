@@ -47,8 +47,9 @@ HVPROF: dict[str, set[str]] = {
     "hvprof.layers": {*FACTS, "hvprof.printable", "torch"},
     "hvprof.analysis": {*_LOADED, "hvprof.layers", "scipy"},
     "hvprof.importers": _LOADED,
+    "hvprof.live": _LOADED,
     "hvprof.reporters": {*_REPORTED, "rich", "jinja2", "markupsafe"},
-    "hvprof.commands": {*_REPORTED, "hvprof.importers", "rich"},
+    "hvprof.commands": {*_REPORTED, "hvprof.importers", "hvprof.live", "rich"},
 }
 TRAINED = {
     *(*SHOWN, *FACTS, "hvd_ext", "hvd_ext.torch", "torch", "PIL", "skimage", "training"),

@@ -96,6 +96,43 @@ CELL = np.dtype(
         ("histogram", "<u4", BUCKETS),
     ]
 )
+# The file of current calls.
+CURRENT_MAGIC = b"hvpnow\r\n"
+CURRENT_VERSION, SLOTS, LATEST = 1, 64, 8
+IN_CALL, COORDINATION, COLLECTIVE_CALL = 1, 2, 4
+NO_PEER, ANY_PEER = -1, -2
+SLOT = np.dtype(
+    [
+        ("changes", "<u8"),
+        ("thread", "<u4"),
+        ("flags", "<u4"),
+        ("since_ns", "<u8"),
+        ("bytes", "<u8"),
+        ("number", "<u4"),
+        ("operation", "<u2"),
+        ("communicator", "<u2"),
+        ("started", "<u2"),
+        ("requests", "<u2"),
+        ("peer", "<i4"),
+        ("region_since_ns", "<u8"),
+        ("region_kind", "<u4"),
+        ("unused", "<u4"),
+        ("region", f"S{NAME_BYTES}"),
+        ("reserved", "V16"),
+    ]
+)
+CURRENT = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("rank", "<i4"),
+        ("processes", "S32"),
+        ("reserved", "V80"),
+        ("entered", "<u4", COMMUNICATORS),
+        ("latest", "<u2", (COMMUNICATORS, LATEST)),
+        ("slots", SLOT, SLOTS),
+    ]
+)
 # One call of a trace; the first place of the file is its head.
 EVENT = np.dtype(
     [

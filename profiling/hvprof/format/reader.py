@@ -48,6 +48,7 @@ from hvprof.model import (
 )
 from hvprof.printable import printable
 
+_TABLES_END = FIXED.fields["steps"][1] if FIXED.fields else 0
 _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
 
 
@@ -62,6 +63,60 @@ class Tables:
 
     names: tuple[str, ...]
     communicators: tuple[Communicator, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a rank's file says of the rank, without its calls.
+
+    Attributes:
+        rank, size, pid: as MPI and the kernel number them.
+        host: its name.
+        state: one of `STATES`.
+        start_unix_ns, start_clock_ns: when MPI had started, by both clocks of the host.
+        clock: the name of the second; one for all processes since a machine was started.
+        steps: that it has ended.
+        tables: for the numbers in its current calls.
+    """
+
+    rank: int
+    size: int
+    pid: int
+    host: str
+    state: str
+    start_unix_ns: int
+    start_clock_ns: int
+    clock: str
+    steps: int
+    tables: Tables
+
+
+def read_head(path: Path) -> Head | None:
+    """Read the beginning of the file of one rank; None if it has not begun the file.
+
+    Raises:
+        UsageError: it is cut off, foreign, damaged, or of a newer version.
+    """
+    data = read_bytes(path, _TABLES_END)
+    if not _is_begun(path, data, _TABLES_END):
+        return None
+    header = np.frombuffer(data, HEADER, 1)[0]
+    rank, size, state = header["rank"].item(), header["size"].item(), header["state"].item()
+    if not 0 <= rank < size or state >= len(STATES):
+        raise UsageError(f"{path} is damaged: rank {rank} of {size}, state {state}; record again")
+    fixed = np.frombuffer(data.ljust(FIXED.itemsize, b"\0"), FIXED, 1)[0]
+    return Head(
+        rank=rank,
+        size=size,
+        pid=header["pid"].item(),
+        host=text_of(header["host"]),
+        state=STATES[state],
+        start_unix_ns=header["start_unix_ns"].item(),
+        start_clock_ns=header["start_clock_ns"].item(),
+        clock=text_of(header["clock"]),
+        steps=header["step_count"].item(),
+        tables=_tables(fixed),
+    )
 
 
 def read_tables(path: Path) -> Tables:
@@ -109,16 +164,8 @@ def read_rank(path: Path) -> RankRecording | None:
         UsageError: it is cut off, foreign, damaged, or of a newer version.
     """
     data = read_bytes(path, FIXED.itemsize + MOST_CELLS * CELL.itemsize + 1)
-    # The recorder writes the magic last.
-    if data[: len(MAGIC)] == bytes(len(MAGIC)):
+    if not _is_begun(path, data, FIXED.itemsize):
         return None
-    if not data.startswith(MAGIC[: len(data)]):
-        raise UsageError(f"{path} is not a rank's recording: hvprof did not write it")
-    version = int.from_bytes(data[8:12], "little")
-    if len(data) >= 12:
-        check_version(path, version)
-    if len(data) < FIXED.itemsize:
-        raise _cut_off(path, len(data), FIXED.itemsize)
     fixed = np.frombuffer(data, FIXED, 1)[0]
     header = fixed["header"]
     head = {name: header[name].item() for name in HEADER.names or () if name != "offsets"}
@@ -189,6 +236,20 @@ def read_rank(path: Path) -> RankRecording | None:
         knows_queue=knows_queue,
         yields=bool(head["yields"]),
     )
+
+
+def _is_begun(path: Path, data: bytes, want: int) -> bool:
+    # The recorder writes the magic last.
+    if data[: len(MAGIC)] == bytes(len(MAGIC)):
+        return False
+    if not data.startswith(MAGIC[: len(data)]):
+        raise UsageError(f"{path} is not a rank's recording: hvprof did not write it")
+    version = int.from_bytes(data[8:12], "little")
+    if len(data) >= 12:
+        check_version(path, version)
+    if len(data) < want:
+        raise _cut_off(path, len(data), want)
+    return True
 
 
 def _cut_off(path: Path, have: int, want: int) -> UsageError:

@@ -160,11 +160,16 @@ static int look_up_comm(struct recorder *into, MPI_Comm comm, uint64_t parent)
     return entry;
 }
 
+static unsigned comm_slot(uint64_t handle)
+{
+    return (unsigned)((handle ^ handle >> 8) % COMM_SLOTS);
+}
+
 /* The entry of a communicator, which is made at its first call if its creation was not seen. */
 static int comm_entry(struct recorder *into, MPI_Comm comm)
 {
     uint64_t handle = (uint64_t)comm, generation = comm_generation;
-    unsigned slot = (unsigned)((handle ^ handle >> 8) % COMM_SLOTS);
+    unsigned slot = comm_slot(handle);
     uint64_t found = atomic_load_explicit(&recent_comms[slot].found, memory_order_acquire);
     if (atomic_load_explicit(&recent_comms[slot].handle, memory_order_acquire) == handle &&
         found >> 8 == generation && recent_comms[slot].found == found)
@@ -185,6 +190,24 @@ static int world_rank(int entry, int rank)
 {
     const int *ranks = known[entry].world_ranks;
     return rank < 0 || !ranks ? NO_PEER : ranks[rank];
+}
+
+/* The entry of a communicator that was seen before, or 0: MPI is asked nothing. */
+static int seen_comm(struct recorder *into, MPI_Comm comm)
+{
+    uint64_t handle = (uint64_t)comm, generation = comm_generation;
+    unsigned slot = comm_slot(handle);
+    uint64_t found = atomic_load_explicit(&recent_comms[slot].found, memory_order_acquire);
+    if (atomic_load_explicit(&recent_comms[slot].handle, memory_order_acquire) == handle &&
+        found >> 8 == generation && recent_comms[slot].found == found)
+        return (int)(found & 0xff);
+    int entry = 0;
+    pthread_mutex_lock(&knowing);
+    for (uint32_t i = 1; i < into->file->communicators_end && !entry; i++)
+        if (known[i].live && known[i].handle == comm)
+            entry = (int)i;
+    pthread_mutex_unlock(&knowing);
+    return entry;
 }
 
 static void forget_comm(MPI_Comm comm)

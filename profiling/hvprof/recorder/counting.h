@@ -8,30 +8,13 @@
 
 #include "cells.h"
 #include "communicators.h"
+#include "current.h"
 #include "datatypes.h"
 #include "files.h"
 #include "messages.h"
+#include "operation.h"
 #include "steps.h"
 #include "trace.h"
-
-#define CALLER __builtin_return_address(0)
-
-/* Asking the linker takes about a microsecond, so each place in the code is asked once. */
-static bool called_by_horovod(void *caller)
-{
-    static _Atomic uint64_t known_places[256];
-    uint64_t address = (uintptr_t)caller;
-    _Atomic uint64_t *slot = &known_places[(address ^ address >> 8) % 256];
-    uint64_t entry = atomic_load_explicit(slot, memory_order_relaxed);
-    if (entry >> 1 != address) {
-        Dl_info library;
-        bool yes = dladdr(caller, &library) && library.dli_fname &&
-                   strstr(library.dli_fname, "/horovod/") && strstr(library.dli_fname, "/mpi_lib");
-        entry = address << 1 | yes;
-        atomic_store_explicit(slot, entry, memory_order_relaxed);
-    }
-    return entry & 1;
-}
 
 enum { NO_TAG = -1, ROLL_CALL_TAG = 24301, ROLL_CALL_ANSWER_TAG = 24302 };
 
@@ -64,30 +47,8 @@ static enum traffic classify(const struct call *call, int communicator, bool con
     return control ? CONTROL : data_or_tuning();
 }
 
-struct operation {
-    const char *symbol, *name;
-    _Atomic(void *) function;
-    _Atomic int id;
-};
-
 /* Traffic of the last non-blocking call of a thread: its next wait is of that traffic. */
 static _Thread_local enum traffic last_started;
-
-static void *function_of(struct operation *operation)
-{
-    void *function = atomic_load_explicit(&operation->function, memory_order_relaxed);
-    if (!function)
-        operation->function = function = find(operation->symbol);
-    return function;
-}
-
-static int id_of(struct recorder *into, struct operation *operation)
-{
-    int id = atomic_load_explicit(&operation->id, memory_order_relaxed);
-    if (!id)
-        operation->id = id = name_id(into, operation->name, NAMES);
-    return id;
-}
 
 /* Returns its kind of traffic. */
 static enum traffic count_call(struct recorder *into, struct operation *operation,
@@ -100,7 +61,7 @@ static enum traffic count_call(struct recorder *into, struct operation *operatio
                         .datatype = datatype.name, .communicator = communicator,
                         .traffic = traffic, .source = SOURCE_MPI};
     uint64_t key = cell_key(kind, call.bytes);
-    uint32_t sequence = call.collective ? ++known[communicator].sequence : 0;
+    uint32_t sequence = call.collective ? collective_number(communicator) : 0;
     list_this_thread();
     if (operation->name[0] == 'i')
         last_started = traffic;
@@ -108,9 +69,11 @@ static enum traffic count_call(struct recorder *into, struct operation *operatio
     if (call.direction && traffic == DATA)
         add_to_partner(into, call.direction, world_rank(communicator, call.peer), 1, call.bytes,
                        end_ns - begin_ns);
-    if (call.request)
+    if (call.request) {
         note_started(*call.request, (struct message){traffic == DATA ? call.direction : NO_DIRECTION,
                                                      communicator, call.peer, call.bytes});
+        remember(*call.request);
+    }
     note_call(begin_ns, end_ns, traffic);
     trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
                                .bytes = call.bytes, .sequence = sequence,
@@ -149,6 +112,7 @@ static double own_cost_ns(const struct recorder *like)
         return 0;
     scratch->file = file;
     scratch->cells_there = CELLS;
+    scratch->current = calloc(1, sizeof *scratch->current);
     begin_recording(scratch);
     if (like->trace) {
         file->trace_capacity = CALLS;
@@ -157,7 +121,12 @@ static double own_cost_ns(const struct recorder *like)
     for (int batch = 0; batch < BATCHES; batch++) {
         uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
         for (int call = 0; call < CALLS; call++) {
-            uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC), end_ns = clock_ns(CLOCK_MONOTONIC);
+            uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
+            enter_communicator(scratch, mpi.world);
+            enter(scratch, &operation, begin_ns,
+                  (struct entering){mpi.byte, bytes_before(8, mpi.byte), NO_PEER, true, CALLER});
+            uint64_t end_ns = clock_ns(CLOCK_MONOTONIC);
+            leave_call(scratch, end_ns, true);
             count_call(scratch, &operation, begin_ns, end_ns,
                        (struct call){mpi.world, mpi.byte, bytes_of(8, mpi.byte), NO_PEER, NO_TAG,
                                      true, CALLER, NO_DIRECTION, NULL});
@@ -171,6 +140,8 @@ static double own_cost_ns(const struct recorder *like)
     for (int i = 0; i < COMMUNICATORS; i++)
         free(known[i].world_ranks);
     memset(known, 0, sizeof known);
+    forget_slot();
+    free(scratch->current);
     free(scratch->trace);
     free(scratch);
     free(file);

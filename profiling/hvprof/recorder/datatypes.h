@@ -18,6 +18,7 @@ struct datatype {
 
 static struct {
     _Atomic uint64_t handle, found; /* generation, control, and name in the low byte */
+    _Atomic uint64_t bytes;
 } recent_types[TYPE_SLOTS];
 static _Atomic uint64_t type_generation = 1;
 static pthread_mutex_t knowing_types = PTHREAD_MUTEX_INITIALIZER;
@@ -44,24 +45,60 @@ static struct datatype look_up_type(struct recorder *into, MPI_Datatype type)
     return (struct datatype){name_id(into, name, OPEN_NAMES), control};
 }
 
+static unsigned type_slot(uint64_t handle)
+{
+    return (unsigned)((handle ^ handle >> 6 ^ handle >> 12) % TYPE_SLOTS);
+}
+
 static struct datatype datatype_of(struct recorder *into, MPI_Datatype type)
 {
     if (type == mpi.no_type)
         return (struct datatype){OTHER, true};
     uint64_t handle = (uint64_t)type, generation = type_generation;
-    unsigned slot = (unsigned)((handle ^ handle >> 6 ^ handle >> 12) % TYPE_SLOTS);
+    unsigned slot = type_slot(handle);
     uint64_t found = atomic_load_explicit(&recent_types[slot].found, memory_order_acquire);
     if (atomic_load_explicit(&recent_types[slot].handle, memory_order_acquire) == handle &&
         found >> 9 == generation && recent_types[slot].found == found)
         return (struct datatype){(int)(found & 0xff), found >> 8 & 1};
+    int bytes = 0;
     struct datatype datatype = look_up_type(into, type);
+    mpi.type_size(type, &bytes);
     pthread_mutex_lock(&knowing_types);
     recent_types[slot].found = 0;
     recent_types[slot].handle = handle;
+    recent_types[slot].bytes = bytes > 0 ? (uint64_t)bytes : 0;
     recent_types[slot].found =
         generation << 9 | (uint64_t)datatype.control << 8 | (uint64_t)datatype.name;
     pthread_mutex_unlock(&knowing_types);
     return datatype;
+}
+
+/* Bytes of an element of a type, and whether Horovod's controller sends it, without a question to
+ * MPI: the type may be invalid, and an error handler would hear of it twice. Returns false where
+ * no call of the type has succeeded yet and it is not a common one. */
+static bool known_type(MPI_Datatype type, uint64_t *bytes, bool *control)
+{
+    *bytes = 0;
+    *control = type == mpi.no_type;
+    if (*control)
+        return true;
+    uint64_t handle = (uint64_t)type, generation = type_generation;
+    unsigned slot = type_slot(handle);
+    uint64_t found = atomic_load_explicit(&recent_types[slot].found, memory_order_acquire);
+    uint64_t size = atomic_load_explicit(&recent_types[slot].bytes, memory_order_acquire);
+    if (atomic_load_explicit(&recent_types[slot].handle, memory_order_acquire) == handle &&
+        found >> 9 == generation && recent_types[slot].found == found) {
+        *bytes = size;
+        *control = found >> 8 & 1;
+        return true;
+    }
+    for (int i = 0; i < COMMON_TYPES; i++) {
+        if (mpi.common[i].type == type) {
+            *bytes = mpi.common[i].bytes;
+            return true;
+        }
+    }
+    return false;
 }
 
 /* A handle may be given to another type once its own is freed or renamed. */

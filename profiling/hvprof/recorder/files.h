@@ -75,6 +75,28 @@ static void open_trace(struct recorder *into, const char *directory, uint64_t ev
     into->trace = (struct event *)map + 1;
 }
 
+/* The file of current calls; it is there for as long as the job runs, and after a job that died. */
+static void open_current(struct recorder *into, const char *directory)
+{
+    char path[4096];
+    int descriptor;
+    snprintf(path, sizeof path, "%s/rank-%05d.now", directory, into->file->rank);
+    struct current *map = map_file(path, sizeof *map, sizeof *map, &descriptor);
+    if (!map) {
+        fprintf(stderr, "hvprof: rank %d has no current calls: cannot create %s: %s\n",
+                into->file->rank, path, strerror(errno));
+        return;
+    }
+    close(descriptor);
+    map->version = CURRENT_VERSION;
+    map->rank = into->file->rank;
+    if (readlink("/proc/self/ns/pid", map->processes, sizeof map->processes - 1) < 0)
+        map->processes[0] = '\0';
+    memcpy(map->magic, "hvpnow\r\n", sizeof map->magic);
+    into->current = map;
+    into->current_path = strdup(path);
+}
+
 /* The recorder of this rank, with its files in `directory`, or NULL after a line that says
  * why not. A trace holds the last `events` calls, or is not kept where that is 0. */
 static struct recorder *create_recorder(const char *directory, int rank, int size, uint64_t events)
@@ -106,6 +128,7 @@ static struct recorder *create_recorder(const char *directory, int rank, int siz
     begin_recording(made);
     if (events)
         open_trace(made, directory, events);
+    open_current(made, directory);
     memcpy(file->magic, "hvprof\r\n", sizeof file->magic);
     if (made->trace && size > 1)
         msync(file, offsetof(struct recording, names), MS_SYNC); /* for rank 0, on another host */
@@ -117,6 +140,8 @@ static void close_recording(struct recorder *made, enum state how)
     if (made && atomic_load(&made->file->state) == RUNNING) {
         made->file->end_unix_ns = clock_ns(CLOCK_REALTIME);
         atomic_store(&made->file->state, how);
+        if (how == FINALIZED && made->current_path)
+            unlink(made->current_path);
     }
 }
 

@@ -93,7 +93,7 @@ _Static_assert(offsetof(struct recording, names) == 1024, "layout");
 _Static_assert(offsetof(struct recording, cells) == 158720, "layout");
 _Static_assert(sizeof(struct cell) == 1344, "layout");
 
-enum { NO_PEER = -1 };
+enum { NO_PEER = -1, ANY_PEER = -2 };
 
 /* One call of a trace. */
 struct event {
@@ -105,6 +105,42 @@ struct event {
     uint32_t queued_us; /* that an exchange was ready before it began, plus 1; 0: unknown */
 };
 _Static_assert(sizeof(struct event) == 64, "layout");
+
+/* What a thread does now, in the file of a rank's current calls, which is mapped as well and
+ * begins with the head. Whoever reads it takes a slot that two readings show unchanged. */
+enum { CURRENT_VERSION = 1, SLOTS = 64, LATEST = 8 };
+enum slot_flags { IN_CALL = 1, COORDINATION = 2, COLLECTIVE_CALL = 4 };
+
+struct slot {
+    _Atomic uint64_t changes; /* odd while it is written */
+    uint32_t thread;          /* of the kernel; 0: free */
+    uint32_t flags;
+    uint64_t since_ns; /* of the call, or of the end of the last one */
+    uint64_t bytes; /* 0: unknown */
+    uint32_t number; /* of a collective on its communicator, from 1; 0: unknown */
+    uint16_t operation, communicator;
+    uint16_t started; /* by a wait: the non-blocking operation that it is for */
+    uint16_t requests;
+    int32_t peer; /* in the world: the root, the rank it waits for; NO_PEER or ANY_PEER */
+    uint64_t region_since_ns;
+    uint32_t region_kind, unused;
+    char region[NAME_BYTES]; /* the innermost one, "" for none */
+    uint64_t reserved[2];
+};
+_Static_assert(sizeof(struct slot) == 128, "layout");
+
+struct current {
+    char magic[8];
+    uint32_t version;
+    int32_t rank;
+    char processes[32], reserved[80]; /* the name of its space of process ids */
+    /* How many collectives it entered on each communicator, and the latest of these:
+     * number N is at N % LATEST. */
+    uint32_t entered[COMMUNICATORS];
+    uint16_t latest[COMMUNICATORS][LATEST];
+    struct slot slots[SLOTS];
+};
+_Static_assert(offsetof(struct current, slots) == 2688, "layout");
 
 /* Exact powers of two have bins of their own: coarser rows can then include or exclude
  * their edges, and powers of two can be compared with other sizes.

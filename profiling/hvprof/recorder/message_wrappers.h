@@ -1,7 +1,7 @@
 /* The wrappers of messages, as pmpi.c has those of collectives. */
 #define MESSAGE(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, PEER, TAG, DIRECTION, \
                 REQUEST)                                                                       \
-    WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS,                                                 \
+    WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, ENTER(COMM, TYPE, BYTES, PEER, false),          \
          CALL(COMM, TYPE, BYTES, PEER, TAG, false, DIRECTION, REQUEST))
 
 /* A blocking send and its non-blocking twin. */
@@ -16,10 +16,10 @@
             (in, count, type, to, tag, comm, request), comm, type, bytes_of(count, type), to,  \
             tag, TO, request)
 
-/* Sends to one rank and receives from another. */
+/* Sends to one rank and receives from another, the parameter `from`. */
 #define EXCHANGE(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, TO_RANK, FROM_RANK,  \
                  FROM_BYTES, TAG)                                                              \
-    WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS,                                                 \
+    WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, ENTER(COMM, TYPE, BYTES, from, false),          \
          if (CALL(COMM, TYPE, BYTES, TO_RANK, TAG, false, NO_DIRECTION, NULL) == DATA)         \
              count_exchange(into, COMM, TO_RANK, BYTES, FROM_RANK, FROM_BYTES,                  \
                             end_ns - begin_ns))
@@ -38,5 +38,5 @@
     }
 
 #define ONE_SIDED(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, COUNT_OF, TYPE)                        \
-    WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS,                                                 \
+    WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, PLAIN,                                          \
          count_one_sided(into, &self, begin_ns, end_ns, COUNT_OF, TYPE))

@@ -31,12 +31,18 @@
     X(Recv, recv)                                                                              \
     X(Get_library_version, get_library_version)
 
+enum { COMMON_TYPES = 10 };
+
 static struct {
 #define DECLARE(NAME, name) __typeof__(&PMPI_##NAME) name;
     MPI_FUNCTIONS(DECLARE)
 #undef DECLARE
     MPI_Comm world, self, no_comm;
     MPI_Datatype byte, no_type;
+    struct {
+        MPI_Datatype type;
+        uint64_t bytes;
+    } common[COMMON_TYPES];
 } mpi;
 
 /* Open MPI's predefined handles are addresses within libmpi; others' are numbers. */
@@ -78,6 +84,23 @@ static void *find(const char *symbol)
     return found;
 }
 
+static void find_common_types(void)
+{
+    const MPI_Datatype types[COMMON_TYPES] = {
+        PREDEFINED("ompi_mpi_byte", MPI_BYTE),         PREDEFINED("ompi_mpi_char", MPI_CHAR),
+        PREDEFINED("ompi_mpi_int", MPI_INT),           PREDEFINED("ompi_mpi_long", MPI_LONG),
+        PREDEFINED("ompi_mpi_float", MPI_FLOAT),       PREDEFINED("ompi_mpi_double", MPI_DOUBLE),
+        PREDEFINED("ompi_mpi_int32_t", MPI_INT32_T),   PREDEFINED("ompi_mpi_int64_t", MPI_INT64_T),
+        PREDEFINED("ompi_mpi_uint8_t", MPI_UINT8_T),
+        PREDEFINED("ompi_mpi_uint64_t", MPI_UINT64_T)};
+    for (int i = 0; i < COMMON_TYPES; i++) {
+        int bytes = 0;
+        mpi.type_size(types[i], &bytes);
+        mpi.common[i].type = types[i];
+        mpi.common[i].bytes = (uint64_t)bytes;
+    }
+}
+
 static void find_mpi(void)
 {
 #define FIND(NAME, name) mpi.name = (__typeof__(mpi.name))find("PMPI_" #NAME);
@@ -88,6 +111,7 @@ static void find_mpi(void)
     mpi.no_comm = PREDEFINED("ompi_mpi_comm_null", MPI_COMM_NULL);
     mpi.byte = PREDEFINED("ompi_mpi_byte", MPI_BYTE);
     mpi.no_type = PREDEFINED("ompi_mpi_datatype_null", MPI_DATATYPE_NULL);
+    find_common_types();
 }
 
 static int ranks_of(MPI_Comm comm)

@@ -79,7 +79,7 @@ ROOTED(Gatherv, gatherv,
        (in, in_count, in_type, out, counts, places, type, root, comm), comm,
        in == MPI_IN_PLACE ? type : in_type,
        root < 0             ? 0
-       : in == MPI_IN_PLACE ? bytes_of(counts[root], type)
+       : in == MPI_IN_PLACE ? bytes_of(AT(counts, root), type)
                             : bytes_of(in_count, in_type),
        root)
 
@@ -100,7 +100,7 @@ ROOTED(Scatterv, scatterv,
        (in, in_counts, in_places, in_type, out, count, type, root, comm), comm,
        out == MPI_IN_PLACE ? in_type : type,
        root < 0              ? 0
-       : out == MPI_IN_PLACE ? bytes_of(in_counts[root], in_type)
+       : out == MPI_IN_PLACE ? bytes_of(AT(in_counts, root), in_type)
                              : bytes_of(count, type),
        root)
 
@@ -110,11 +110,12 @@ SEND(Ssend, Issend, ssend)
 SEND(Rsend, Irsend, rsend)
 SEND(Bsend, Ibsend, bsend)
 
-MESSAGE(C(Recv), "recv",
-        (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
-         MPI_Status *status),
-        (out, count, type, from, tag, comm, seen(status)), comm, type, bytes_of(count, type),
-        seen(status)->MPI_SOURCE, tag, FROM, NULL)
+WRAP(C(Recv), "recv",
+     (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+      MPI_Status *status),
+     (out, count, type, from, tag, comm, seen(status)),
+     ENTER(comm, type, bytes_of(count, type), from, false),
+     CALL(comm, type, bytes_of(count, type), seen(status)->MPI_SOURCE, tag, false, FROM, NULL))
 
 MESSAGE(C(Irecv), "irecv",
         (void *out, COUNT count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
@@ -156,12 +157,12 @@ NOTED(C(Recv_init),
 /* A message that a probe has matched. */
 WRAP(C(Mrecv), "mrecv",
      (void *out, COUNT count, MPI_Datatype type, MPI_Message *matched, MPI_Status *status),
-     (out, count, type, note_taken(matched), status),
+     (out, count, type, note_taken(matched), status), PLAIN,
      count_matched(into, &self, begin_ns, end_ns, count, type, NULL))
 
 WRAP(C(Imrecv), "imrecv",
      (void *out, COUNT count, MPI_Datatype type, MPI_Message *matched, MPI_Request *request),
-     (out, count, type, note_taken(matched), request),
+     (out, count, type, note_taken(matched), request), PLAIN,
      count_matched(into, &self, begin_ns, end_ns, count, type, request))
 
 ONE_SIDED(C(Put), "put",

@@ -10,81 +10,32 @@
 #include "files.h"
 #include "registration_cache.h"
 #include "run_usage.h"
+#include "wrapping.h"
 
 static _Atomic(struct recorder *) recorder;
 
 /* --- The operations -------------------------------------------------------------------- */
 
-/* Each operation is one of these: call the program's MPI, then count what it did. */
-#define WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, COUNT_IT)                                   \
-    EXPORT int SYMBOL PARAMETERS                                                               \
-    {                                                                                          \
-        static struct operation self = {.symbol = "P" TEXT(SYMBOL), .name = SHOWN};            \
-        int(*real) PARAMETERS = function_of(&self);                                            \
-        struct recorder *into = recorder;                                                      \
-        if (!into)                                                                             \
-            return real ARGUMENTS;                                                             \
-        uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);                                         \
-        int code = real ARGUMENTS;                                                             \
-        uint64_t end_ns = clock_ns(CLOCK_MONOTONIC);                                           \
-        if (code == MPI_SUCCESS)                                                               \
-            COUNT_IT;                                                                          \
-        return code;                                                                           \
-    }
-
-#define CALL(COMM, TYPE, BYTES, PEER, TAG, COLLECTIVE, DIRECTION, REQUEST)                     \
-    count_call(into, &self, begin_ns, end_ns,                                                  \
-               (struct call){COMM, TYPE, BYTES, PEER, TAG, COLLECTIVE, CALLER, DIRECTION, REQUEST})
-
-#include "message_wrappers.h"
-
-/* A blocking collective and its non-blocking twin. */
-#define ROOTED(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, ROOT)                     \
-    WRAP(C(NAME), #name, (UNPACK PARAMETERS), (UNPACK ARGUMENTS),                              \
-         CALL(COMM, TYPE, BYTES, ROOT, NO_TAG, true, NO_DIRECTION, NULL))                      \
-    WRAP(C(I##name), "i" #name, (UNPACK PARAMETERS, MPI_Request *request),                     \
-         (UNPACK ARGUMENTS, request),                                                          \
-         CALL(COMM, TYPE, BYTES, ROOT, NO_TAG, true, NO_DIRECTION, request))
-
-#define COLLECTIVE(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES)                       \
-    ROOTED(NAME, name, PARAMETERS, ARGUMENTS, COMM, TYPE, BYTES, NO_PEER)
-
-#define UNPACK(...) __VA_ARGS__
-#define TEXT(symbol) TEXT_OF(symbol)
-#define TEXT_OF(symbol) #symbol
-
-static uint64_t sum_int(const int *counts, MPI_Comm comm)
-{
-    uint64_t sum = 0;
-    for (int i = 0, ranks = ranks_of(comm); i < ranks; i++)
-        sum += (uint64_t)counts[i];
-    return sum;
-}
+ARRAYS(int, int)
 #define C(name) MPI_##name
 #define COUNT int
 #define DISPLACEMENT int
-#define SUM sum_int
+#define WIDTH int
 #include "operations.h"
 COLLECTIVE(Barrier, barrier, (MPI_Comm comm), (comm), comm, mpi.no_type, 0)
 
 #include "waits.h"
 
 #if MPI_VERSION >= 4
-static uint64_t sum_count(const MPI_Count *counts, MPI_Comm comm)
-{
-    uint64_t sum = 0;
-    for (int i = 0, ranks = ranks_of(comm); i < ranks; i++)
-        sum += (uint64_t)counts[i];
-    return sum;
-}
+ARRAYS(MPI_Count, count)
 #undef C
 #undef COUNT
 #undef DISPLACEMENT
-#undef SUM
+#undef WIDTH
 #define C(name) MPI_##name##_c
 #define COUNT MPI_Count
 #define DISPLACEMENT MPI_Aint
-#define SUM sum_count
+#define WIDTH count
 #include "operations.h"
 #endif
 
@@ -156,13 +107,18 @@ EXPORT void hvprof_tuning_end(void)
 EXPORT void hvprof_region_begin(const char *name, int kind)
 {
     struct recorder *into = recorder;
-    enter_region(into, name, kind, clock_ns(CLOCK_MONOTONIC));
+    uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+    enter_region(into, name, kind, now_ns);
+    show_region(into, name, kind, now_ns);
 }
 
 EXPORT void hvprof_region_end(void)
 {
     struct recorder *into = recorder;
-    leave_region(into, clock_ns(CLOCK_MONOTONIC));
+    uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+    leave_region(into, now_ns);
+    bool within = regions.depth > 0 && regions.depth <= DEPTH;
+    show_region(into, within ? regions.at[regions.depth - 1].name : "", innermost_kind(), now_ns);
 }
 
 EXPORT void hvprof_step(void)
@@ -174,31 +130,40 @@ EXPORT void hvprof_step(void)
 
 /* --- Communicators and types come and go ----------------------------------------------- */
 
-#define CREATES(SYMBOL, PARAMETERS, ARGUMENTS)                                                 \
+#define CREATES(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS)                                          \
     EXPORT int SYMBOL PARAMETERS                                                               \
     {                                                                                          \
-        int(*real) PARAMETERS = find("P" #SYMBOL);                                             \
-        int code = real ARGUMENTS;                                                             \
+        static struct operation self = {.symbol = "P" #SYMBOL, .name = SHOWN};                 \
+        int(*real) PARAMETERS = function_of(&self);                                            \
         struct recorder *into = recorder;                                                      \
+        if (into)                                                                              \
+            enter_uncounted(into, &self, clock_ns(CLOCK_MONOTONIC), comm);                     \
+        int code = real ARGUMENTS;                                                             \
+        if (into)                                                                              \
+            leave_call(into, clock_ns(CLOCK_MONOTONIC), code == MPI_SUCCESS);                  \
         if (into && code == MPI_SUCCESS)                                                       \
             comm_created(into, *made, comm);                                                   \
         return code;                                                                           \
     }
 
-CREATES(MPI_Comm_dup, (MPI_Comm comm, MPI_Comm *made), (comm, made))
-CREATES(MPI_Comm_dup_with_info, (MPI_Comm comm, MPI_Info info, MPI_Comm *made), (comm, info, made))
-CREATES(MPI_Comm_split, (MPI_Comm comm, int color, int key, MPI_Comm *made),
+CREATES(MPI_Comm_dup, "comm_dup", (MPI_Comm comm, MPI_Comm *made), (comm, made))
+CREATES(MPI_Comm_dup_with_info, "comm_dup_with_info",
+        (MPI_Comm comm, MPI_Info info, MPI_Comm *made), (comm, info, made))
+CREATES(MPI_Comm_split, "comm_split", (MPI_Comm comm, int color, int key, MPI_Comm *made),
         (comm, color, key, made))
-CREATES(MPI_Comm_split_type, (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *made),
+CREATES(MPI_Comm_split_type, "comm_split_type",
+        (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *made),
         (comm, type, key, info, made))
-CREATES(MPI_Comm_create, (MPI_Comm comm, MPI_Group group, MPI_Comm *made), (comm, group, made))
-CREATES(MPI_Comm_create_group, (MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made),
-        (comm, group, tag, made))
-CREATES(MPI_Cart_create,
+CREATES(MPI_Comm_create, "comm_create", (MPI_Comm comm, MPI_Group group, MPI_Comm *made),
+        (comm, group, made))
+CREATES(MPI_Comm_create_group, "comm_create_group",
+        (MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made), (comm, group, tag, made))
+CREATES(MPI_Cart_create, "cart_create",
         (MPI_Comm comm, int dims, const int *sizes, const int *periods, int reorder,
          MPI_Comm *made),
         (comm, dims, sizes, periods, reorder, made))
-CREATES(MPI_Cart_sub, (MPI_Comm comm, const int *remain, MPI_Comm *made), (comm, remain, made))
+CREATES(MPI_Cart_sub, "cart_sub", (MPI_Comm comm, const int *remain, MPI_Comm *made),
+        (comm, remain, made))
 
 EXPORT int MPI_Comm_set_name(MPI_Comm comm, const char *name)
 {
@@ -233,6 +198,7 @@ EXPORT int MPI_Type_set_name(MPI_Datatype type, const char *name)
 static void stop_in_child(void)
 {
     recorder = NULL; /* the files are the parent's */
+    forget_slot();
 }
 
 /* Whether Open MPI was set to yield the core where it waits; its default where ranks share one. */
@@ -272,6 +238,7 @@ static void start(void)
     snprintf(made->file->clock, sizeof made->file->clock, "%s", clock);
     made->file->offsets[0] = offset;
     made->file->yields = asked_to_yield();
+    prepare_slots();
     made->file->cost_ns = own_cost_ns(made);
     pthread_atfork(NULL, NULL, stop_in_child);
     begin_run();
@@ -298,7 +265,8 @@ EXPORT int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 
 EXPORT int MPI_Finalize(void)
 {
-    int (*real)(void) = find("PMPI_Finalize");
+    static struct operation self = {.symbol = "PMPI_Finalize", .name = "finalize"};
+    int (*real)(void) = function_of(&self);
     struct recorder *into = recorder;
     if (clocks_are_compared) {
         char clock[64];
@@ -314,6 +282,8 @@ EXPORT int MPI_Finalize(void)
         end_run(into->file);
     }
     uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
+    if (into)
+        enter_uncounted(into, &self, begin_ns, mpi.world);
     int code = real();
     if (into)
         into->file->usage.finalize_ns = clock_ns(CLOCK_MONOTONIC) - begin_ns;

@@ -14,6 +14,8 @@
 struct recorder {
     struct recording *file;
     struct event *trace;
+    struct current *current; /* or NULL */
+    char *current_path;
     int descriptor;
     uint32_t cells_there;
     pthread_mutex_t changing;

@@ -15,6 +15,7 @@ from hvprof.recording.secrets import hide_secrets
 META_NAME = "meta.json"
 RANK_FILES = "rank-*.hvprof"
 TRACE_FILES = "rank-*.trace"
+CURRENT_FILES = "rank-*.now"
 
 _META_KINDS = (
     ("command", list),

@@ -12,7 +12,13 @@ from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import write_json
-from hvprof.recording.load import META_NAME, RANK_FILES, TRACE_FILES, read_meta
+from hvprof.recording.load import (
+    CURRENT_FILES,
+    META_NAME,
+    RANK_FILES,
+    TRACE_FILES,
+    read_meta,
+)
 from hvprof.recording.secrets import hide_secrets
 
 # A link, by which ranks agree whether all of them have a trace (recorder/decision.h).
@@ -132,6 +138,7 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
         for old in (
             *directory.glob(RANK_FILES),
             *directory.glob(TRACE_FILES),
+            *directory.glob(CURRENT_FILES),
             directory / META_NAME,
             directory / DECISION_NAME,
         ):

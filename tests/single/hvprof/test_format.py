@@ -32,6 +32,8 @@ STRUCTS = {
     "communicator": layout.COMMUNICATOR,
     "cell": layout.CELL,
     "event": layout.EVENT,
+    "slot": layout.SLOT,
+    "current": layout.CURRENT,
 }
 # What Python calls otherwise.
 RENAMED = {"cells": "cells_end", "communicators": "communicators_end"}
@@ -50,6 +52,14 @@ NUMBERS = {
     "PARTNER": PARTNER,
     "OTHER_PARTNERS": OTHER_PARTNERS,
     "SOURCE_PROGRAM": SOURCES.index("program"),
+    "CURRENT_VERSION": layout.CURRENT_VERSION,
+    "SLOTS": layout.SLOTS,
+    "LATEST": layout.LATEST,
+    "IN_CALL": layout.IN_CALL,
+    "COORDINATION": layout.COORDINATION,
+    "COLLECTIVE_CALL": layout.COLLECTIVE_CALL,
+    "-NO_PEER": -layout.NO_PEER,
+    "-ANY_PEER": -layout.ANY_PEER,
     "EXITED": layout.STATES.index("exited"),
 }
 KEYS = st.builds(Key, *(st.integers(0, 2**bits - 1) for bits in (8, 8, 8, 3, 2, 8, 8, 18)))

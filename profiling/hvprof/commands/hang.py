@@ -1,0 +1,123 @@
+"""hvprof hang: why a job stands still, read from the files that its ranks map."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hvd_ext.cli import not_negative
+from hvd_ext.errors import StallError
+from hvprof.commands.shared import print_json
+from hvprof.live import words
+from hvprof.live.diagnosis import Cause, diagnose
+from hvprof.live.reading import read_standings
+from hvprof.live.standing import Standing, Thread
+from hvprof.live.waits import ENDED
+
+HELP = "explain why a running job stands still"
+ABOUT = (
+    "Name the ranks that the others wait for, and what they do, while the job that hvprof records"
+    " runs. Reads its files; the job does not notice."
+)
+EXAMPLE = "hang runs/a"
+
+_LISTED = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of the recording")
+    parser.add_argument(
+        "--longer-than",
+        type=not_negative,
+        default=5.0,
+        metavar="S",
+        help="seconds after which a rank counts as blocked in a call (default: 5)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the causes, and what each rank does; the exit code is 75 where ranks are blocked."""
+    standings = read_standings(options.directory)
+    causes = diagnose(standings, options.longer_than)
+    if options.json:
+        print_json(as_json(standings, causes))
+    else:
+        print("\n".join(lines(standings, causes, options.longer_than)))
+    return StallError.exit_code if causes else 0
+
+
+def lines(
+    standings: Sequence[Standing], causes: Sequence[Cause], longer_than_s: float
+) -> list[str]:
+    """The diagnosis as text: the causes, then what the ranks do."""
+    if all(one.process in ENDED for one in standings):
+        return [f"the job has ended: {_ended(standings)}"]
+    if not causes:
+        limit = f"{longer_than_s:g} s"
+        return [f"no rank has been blocked in a call for {limit}; --longer-than asks for less"]
+    said = [cause.sentence for cause in causes]
+    doing: dict[str, list[int]] = {}
+    for one in standings:
+        doing.setdefault(words.does(one, _shown(one)), []).append(one.rank)
+    rows = [f"  {words.numbers(ranks)}: {does}" for does, ranks in doing.items()]
+    if len(rows) > _LISTED:
+        rows[_LISTED:] = [f"  and {len(rows) - _LISTED} lines more: --json has all"]
+    return [*said, "", "each rank:", *rows]
+
+
+def as_json(standings: Sequence[Standing], causes: Sequence[Cause]) -> dict[str, Any]:
+    """The diagnosis for programs: the causes, and all ranks with their threads."""
+    return {
+        "blocked": bool(causes),
+        "causes": [asdict(cause) for cause in causes],
+        "ranks": [
+            {
+                "rank": one.rank,
+                "host": one.host,
+                "pid": one.pid,
+                "process": one.process.name.lower(),
+                "signal": one.signal,
+                "steps": one.steps,
+                "does": words.does(one, _shown(one)),
+                "threads": [_thread(thread) for thread in one.threads],
+            }
+            for one in standings
+        ],
+    }
+
+
+def _thread(thread: Thread) -> dict[str, Any]:
+    call = thread.call
+    return {
+        "id": thread.id,
+        "main": thread.main,
+        "since_s": thread.since_s,
+        "region": thread.region,
+        "region_s": thread.region_s,
+        "call": call
+        and {
+            "operation": call.operation,
+            "started": call.started,
+            "communicator": call.group.name if call.group else "",
+            "number": call.number,
+            "peer": call.peer,
+            "message_bytes": call.message_bytes,
+            "coordination": call.coordination,
+        },
+    }
+
+
+def _shown(one: Standing) -> Thread | None:
+    inside = [thread for thread in one.threads if thread.call]
+    return max(inside, key=lambda thread: (thread.main, thread.since_s), default=None)
+
+
+def _ended(standings: Sequence[Standing]) -> str:
+    ways: dict[str, list[int]] = {}
+    for one in standings:
+        ways.setdefault(words.does(one, None), []).append(one.rank)
+    return "; ".join(f"{words.ranks(ranks)} {how}" for how, ranks in ways.items())

@@ -1,0 +1,92 @@
+"""Reads the file of a rank's current calls, while the rank may write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvd_ext.errors import UsageError
+from hvprof.format.layout import CURRENT, CURRENT_MAGIC, CURRENT_VERSION, SLOT, SLOTS
+from hvprof.format.reader import text_of
+
+_TRIES = 20
+_HEAD_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CurrentCalls:
+    """One reading of a rank's file.
+
+    Attributes:
+        processes: the name of the rank's space of process ids, "" where the kernel has none.
+        slots: SLOT, of those threads that have called MPI or entered a region.
+        entered: how many collectives it entered on each communicator.
+        latest: the operations of the latest of these: number N is at N % LATEST.
+    """
+
+    processes: str
+    slots: NDArray[np.void]
+    entered: NDArray[np.uint32]
+    latest: NDArray[np.uint16]
+
+
+def read_current(path: Path) -> CurrentCalls | None:
+    """Read the current calls of a rank; None where it has not begun them, or has ended MPI.
+
+    A slot that was written during each of some readings is left out: a thread may have died while
+    it wrote.
+
+    Raises:
+        UsageError: the file is cut off, foreign or of another version.
+    """
+    before = after = _read(path)
+    kept: dict[int, np.void] = {}
+    for _ in range(_TRIES):
+        after = _read(path)
+        if before is None or after is None:
+            return None
+        # The second reading begins after the first has ended. A slot whose count of changes is
+        # even and the same in both was not written during the first: what that read is whole.
+        changes = before["slots"]["changes"]
+        whole = (changes == after["slots"]["changes"]) & (changes % 2 == 0)
+        for place in np.flatnonzero(whole).tolist():
+            kept.setdefault(place, before["slots"][place])
+        if len(kept) == SLOTS:
+            break
+        before = after
+    assert after is not None
+    rows = [kept[place] for place in sorted(kept) if kept[place]["thread"]]
+    return CurrentCalls(
+        processes=text_of(after["processes"]),
+        slots=np.array(rows, SLOT),
+        entered=after["entered"],
+        latest=after["latest"],
+    )
+
+
+def _read(path: Path) -> np.void | None:
+    try:
+        with path.open("rb", buffering=0) as file:
+            data = file.read(CURRENT.itemsize)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    if data[: len(CURRENT_MAGIC)] == bytes(len(data[: len(CURRENT_MAGIC)])):
+        return None  # the recorder writes the magic last
+    if not data.startswith(CURRENT_MAGIC[: len(data)]):
+        raise UsageError(f"{path} holds no current calls: hvprof did not write it")
+    version = int.from_bytes(data[8:_HEAD_BYTES], "little")
+    if len(data) >= _HEAD_BYTES and version != CURRENT_VERSION:
+        raise UsageError(
+            f"{path} has format {version}, this hvprof reads {CURRENT_VERSION}: update it"
+        )
+    if len(data) < CURRENT.itemsize:
+        raise UsageError(
+            f"{path} is cut off: {len(data)} of {CURRENT.itemsize} bytes; record again"
+        )
+    read: np.void = np.frombuffer(data, CURRENT, 1)[0]
+    return read

@@ -1,0 +1,151 @@
+"""Reads where all ranks of a recording stand."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hvd_ext.errors import UsageError
+from hvprof.format.current import CurrentCalls, read_current
+from hvprof.format.layout import ANY_PEER, COLLECTIVE_CALL, COORDINATION, IN_CALL, LATEST
+from hvprof.format.reader import Head, read_head, text_of
+from hvprof.live.process import clock_name, process_state, sees_processes
+from hvprof.live.standing import Call, Group, Process, Standing, Thread
+from hvprof.model import Communicator
+from hvprof.recording.load import RANK_FILES
+
+_KINDS = ("compute", "communication", "io", "other")
+_ENDED = {"finalized": Process.FINALIZED, "exited": Process.EXITED}
+_NAMES = {"MPI_COMM_WORLD": "world", "MPI_COMM_SELF": "self"}
+# "0-7" names no more ranks than a job can have.
+_MOST_RANKS = 1 << 22
+
+
+def read_standings(directory: Path) -> tuple[Standing, ...]:
+    """Read where each rank of a job stands, in the order of ranks.
+
+    Ranks that have not begun their file are among them. Nothing is written, and the ranks do not
+    notice.
+
+    Raises:
+        UsageError: the folder holds no recording, or a file that is cut off, foreign or of
+            another version.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is not a folder: name a folder made by hvprof record")
+    paths = sorted(directory.glob(RANK_FILES))
+    heads = [(path, head) for path in paths if (head := read_head(path))]
+    if not heads:
+        raise UsageError(
+            f"no rank has started MPI in {directory}: name the folder of a job that hvprof records"
+        )
+    size = max(head.size for _, head in heads)
+    found = {head.rank: _standing(path, head) for path, head in heads}
+    absent = Process.NOT_STARTED
+    return tuple(found.get(rank) or Standing(rank, process=absent) for rank in range(size))
+
+
+def _standing(path: Path, head: Head) -> Standing:
+    current = read_current(path.with_suffix(".now"))
+    process, signal = _process(head, current)
+    threads: tuple[Thread, ...] = ()
+    entered: dict[str, int] = {}
+    latest: dict[str, dict[int, str]] = {}
+    if current:
+        groups = [_group(one) for one in head.tables.communicators]
+        threads = tuple(_thread(slot, head, groups) for slot in current.slots)
+        for place, group in enumerate(groups):
+            last = current.entered[place].item()
+            if group and last:
+                entered[group.id] = last
+                latest[group.id] = {
+                    number: head.tables.names[current.latest[place][number % LATEST].item()]
+                    for number in range(max(1, last - LATEST + 1), last + 1)
+                }
+    return Standing(
+        rank=head.rank,
+        host=head.host,
+        pid=head.pid,
+        process=process,
+        signal=signal,
+        steps=head.steps,
+        threads=threads,
+        entered=entered,
+        latest=latest,
+    )
+
+
+def _process(head: Head, current: CurrentCalls | None) -> tuple[Process, int]:
+    if head.state in _ENDED:
+        return _ENDED[head.state], 0
+    if not head.clock or head.clock != clock_name():
+        return Process.ELSEWHERE, 0
+    if current is None or not sees_processes(current.processes):
+        return Process.ELSEWHERE, 0
+    return process_state(head.pid, head.start_unix_ns)
+
+
+def _thread(slot: np.void, head: Head, groups: list[Group | None]) -> Thread:
+    flags = slot["flags"].item()
+    call = _call(slot, flags, head, groups) if slot["operation"] else None
+    return Thread(
+        id=slot["thread"].item(),
+        main=slot["thread"].item() == head.pid,
+        call=call if flags & IN_CALL else None,
+        since_s=_age_s(slot["since_ns"].item(), head),
+        last=None if flags & IN_CALL else call,
+        region=text_of(slot["region"]),
+        region_kind=_KINDS[min(slot["region_kind"].item(), len(_KINDS) - 1)],
+        region_s=_age_s(slot["region_since_ns"].item(), head),
+    )
+
+
+def _age_s(since_ns: int, head: Head) -> float:
+    """Seconds since a time of the rank's clock; 0 for none."""
+    if not since_ns:
+        return 0.0
+    if head.clock and head.clock == clock_name():
+        age_ns = time.monotonic_ns() - since_ns
+    else:
+        age_ns = time.time_ns() - (head.start_unix_ns + since_ns - head.start_clock_ns)
+    return max(0.0, age_ns / 1e9)
+
+
+def _call(slot: np.void, flags: int, head: Head, groups: list[Group | None]) -> Call:
+    names, place, peer = head.tables.names, slot["communicator"].item(), slot["peer"].item()
+    group = groups[place] if place < len(groups) else None
+    return Call(
+        operation=names[min(slot["operation"].item(), len(names) - 1)],
+        group=group,
+        number=slot["number"].item(),
+        peer=peer if peer >= 0 else None,
+        any_source=peer == ANY_PEER,
+        message_bytes=slot["bytes"].item(),
+        collective=bool(flags & COLLECTIVE_CALL),
+        coordination=bool(flags & COORDINATION),
+        started=names[min(slot["started"].item(), len(names) - 1)] if slot["started"] else "",
+        requests=slot["requests"].item(),
+    )
+
+
+def _group(one: Communicator) -> Group | None:
+    if not one.id:
+        return None
+    ranks = parse_ranks(one.ranks)
+    name = _NAMES.get(one.name, one.name)
+    return Group(one.id, name or f"a communicator of ranks {one.ranks}", ranks)
+
+
+def parse_ranks(text: str) -> tuple[int, ...] | None:
+    """World ranks that a recording writes as "0-7", "0-6:2" or "0,3,4"; None for "0,3,..."."""
+    span, _, stride = text.partition(":")
+    first, dash, last = span.partition("-")
+    try:
+        if dash:
+            found = range(int(first), int(last) + 1, int(stride or 1))
+            return tuple(found) if len(found) <= _MOST_RANKS else None
+        return tuple(int(rank) for rank in text.split(","))
+    except ValueError:
+        return None

@@ -1,0 +1,122 @@
+"""Where a rank stands: what each of its threads does, and what becomes of its process."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Process(enum.Enum):
+    """What is known of a rank's process."""
+
+    RUNS = "runs"
+    SLEEPS = "sleeps"
+    STOPPED = "stopped"
+    ON_DISK = "waits for the disk"
+    GONE = "gone"
+    EXITED = "exited without MPI_Finalize"
+    FINALIZED = "finalized"
+    NOT_STARTED = "has not started MPI"
+    ELSEWHERE = "on another host"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A communicator, as its ranks agree on it.
+
+    Attributes:
+        id: 16 hex digits, the same on all its ranks; "" where it has none.
+        name: as a reader would call it.
+        ranks: the world ranks in it, in its order; None where the recording does not hold all.
+    """
+
+    id: str
+    name: str
+    ranks: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that a thread is in.
+
+    Attributes:
+        operation: "allreduce", "recv", "wait", ...
+        started: the non-blocking operation that a wait is for, "" where that is unknown.
+        requests: of a wait, how many requests it is for.
+        group: the communicator; None where it is unknown.
+        number: of a collective, from 1, on that communicator; 0 where it is unknown.
+        peer: world rank of the root or of the rank that it waits for; None where there is none.
+        any_source: whether any rank's message ends it.
+        message_bytes: 0 where that is unknown.
+        collective: whether all ranks of the communicator make it.
+        coordination: whether it is Horovod's coordination.
+    """
+
+    operation: str
+    group: Group | None = None
+    number: int = 0
+    peer: int | None = None
+    any_source: bool = False
+    message_bytes: int = 0
+    collective: bool = False
+    coordination: bool = False
+    started: str = ""
+    requests: int = 0
+
+    @property
+    def what(self) -> str:
+        """The operation that has to come to an end."""
+        return self.started or self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread that has called MPI or entered a region.
+
+    Attributes:
+        id: of the kernel.
+        main: whether it is the process's first.
+        call: that it is in, or None.
+        since_s: for how long it has been in the call, or out of the last.
+        last: the call that it left last, or None.
+        region: the innermost region that it is in, or "".
+        region_kind: "compute", "communication", "io" or "other".
+        region_s: for how long it has been in the region.
+    """
+
+    id: int
+    main: bool
+    call: Call | None
+    since_s: float
+    last: Call | None = None
+    region: str = ""
+    region_kind: str = "other"
+    region_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a rank stands.
+
+    Attributes:
+        rank: in the world.
+        host: its name, "" where the rank has not started.
+        pid: of its process.
+        process: what is known of that.
+        signal: that ended it, or 0.
+        steps: that it has ended.
+        threads: those that have called MPI.
+        entered: by a communicator's id, how many collectives it entered there.
+        latest: by a communicator's id, the operations of the latest of these, by number.
+    """
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    process: Process = Process.RUNS
+    signal: int = 0
+    steps: int = 0
+    threads: tuple[Thread, ...] = ()
+    entered: Mapping[str, int] = field(default_factory=dict)
+    latest: Mapping[str, Mapping[int, str]] = field(default_factory=dict)

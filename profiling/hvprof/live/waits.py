@@ -1,0 +1,208 @@
+"""Who waits for whom: a graph of ranks and of the collectives that they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hvprof.live.standing import Process, Standing, Thread
+
+ENDED = frozenset({Process.GONE, Process.EXITED, Process.FINALIZED, Process.NOT_STARTED})
+Place = tuple[str, int]
+# A node: a rank, or a collective by its communicator's id and its number there.
+Node = int | Place
+_PARTLY = ("comm_create_group",)
+
+
+@dataclass(slots=True)
+class Meeting:
+    """A collective that ranks are blocked in.
+
+    Or a region of communication, which has no call.
+
+    Attributes:
+        inside: the ranks in it, with their threads.
+        absent: ranks of the communicator that have not entered it.
+        left: ranks that have entered it and are not blocked there.
+    """
+
+    inside: dict[int, Thread] = field(default_factory=dict)
+    absent: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+    @property
+    def thread(self) -> Thread:
+        """That of one of the ranks."""
+        return next(iter(self.inside.values()))
+
+    @property
+    def blocked_s(self) -> float:
+        """For how long the first of the ranks has been in it."""
+        return max(t.since_s if t.call else t.region_s for t in self.inside.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The graph.
+
+    Attributes:
+        blocked: the thread with which a rank is blocked, by rank.
+        meetings: the collectives that ranks are blocked in.
+        targets: what each node waits for; nothing where that is unknown.
+    """
+
+    blocked: Mapping[int, Thread]
+    meetings: Mapping[Place, Meeting]
+    targets: Mapping[Node, tuple[Node, ...]]
+
+
+def graph(standings: Sequence[Standing], longer_than_s: float) -> Waits:
+    """Find who waits for whom.
+
+    Args:
+        standings: of all ranks, in their order.
+        longer_than_s: a call counts as blocked after this time.
+    """
+    blocked = {
+        one.rank: thread
+        for one in standings
+        if one.process not in ENDED and (thread := _blocked(one, longer_than_s))
+    }
+    meetings: dict[Place, Meeting] = {}
+    targets: dict[Node, tuple[Node, ...]] = {}
+    for rank, thread in blocked.items():
+        place = meeting_of(thread)
+        if place:
+            meetings.setdefault(place, Meeting()).inside[rank] = thread
+            targets[rank] = (place,)
+        else:
+            peer = thread.call.peer if thread.call else None
+            targets[rank] = () if peer is None else (peer,)
+    for place, meeting in meetings.items():
+        others = [one for one in _members(meeting, standings) if one.rank not in meeting.inside]
+        meeting.absent = tuple(one.rank for one in others if not _entered(one, place))
+        meeting.left = tuple(one.rank for one in others if _entered(one, place))
+        targets[place] = (*meeting.absent, *_hindering(meeting, standings, blocked))
+    return Waits(blocked, meetings, targets)
+
+
+def meeting_of(thread: Thread) -> Place | None:
+    """The collective or the region in which a thread is, where that can be told."""
+    call = thread.call
+    if call is None:
+        return (f"region {thread.region}", 1) if thread.region_kind == "communication" else None
+    named = call.collective and call.group and call.number and call.operation not in _PARTLY
+    return (call.group.id, call.number) if named and call.group else None
+
+
+def _members(meeting: Meeting, standings: Sequence[Standing]) -> list[Standing]:
+    call = meeting.thread.call
+    if call is None:
+        return list(standings)
+    ranks = (call.group and call.group.ranks) or ()
+    return [standings[rank] for rank in ranks if rank < len(standings)]
+
+
+def _hindering(
+    meeting: Meeting, standings: Sequence[Standing], blocked: Mapping[int, Thread]
+) -> tuple[int, ...]:
+    """Ranks that entered, and without which it does not end."""
+    dead = {Process.STOPPED, Process.GONE, Process.EXITED}
+    found = [rank for rank in (*meeting.inside, *meeting.left) if standings[rank].process in dead]
+    call = meeting.thread.call
+    if call and call.started:
+        # Whoever has started it and computes may move nothing meanwhile.
+        found += [rank for rank in meeting.left if rank not in blocked and rank not in found]
+    return tuple(found)
+
+
+def _blocked(one: Standing, longer_than_s: float) -> Thread | None:
+    """The thread for which a rank stands: its first where that is blocked, or the longest."""
+    found = [t for t in one.threads if t.call and t.since_s >= longer_than_s]
+    # A thread that serves other ranks may wait for any of them all the time.
+    found = [t for t in found if t.main or not (t.call and t.call.any_source)]
+    found = found or [
+        t
+        for t in one.threads
+        if not t.call and t.region_kind == "communication" and t.region_s >= longer_than_s
+    ]
+    return max(found, key=lambda thread: (thread.main, thread.since_s), default=None)
+
+
+def _entered(one: Standing, place: Place) -> bool:
+    if one.entered.get(place[0], 0) >= place[1]:
+        return True
+    # Calls that make communicators take no number, and stand at the next.
+    return any(meeting_of(t) == place for t in one.threads)
+
+
+def ends(waits: Waits, standings: Sequence[Standing]) -> list[tuple[Node, ...]]:
+    """Where the chains of waiting end: single nodes, and circles that wait for themselves.
+
+    The strongly connected components from which nothing is reached (Tarjan, 1972), each sorted;
+    a rank whose process is stopped or gone is an end whatever it was in.
+    """
+    final = {one.rank for one in standings if one.process in ENDED | {Process.STOPPED}}
+    targets = {node: () if node in final else to for node, to in waits.targets.items()}
+    nodes = {*targets, *(node for to in targets.values() for node in to), *waits.meetings}
+    parts = _components(nodes, targets)
+    part_of = {node: place for place, part in enumerate(parts) for node in part}
+    left = {part_of[n] for n, to in targets.items() for one in to if part_of[one] != part_of[n]}
+    return [part for place, part in enumerate(parts) if place not in left]
+
+
+def _components(
+    nodes: Iterable[Node], targets: Mapping[Node, tuple[Node, ...]]
+) -> list[tuple[Node, ...]]:
+    """Strongly connected components, without recursion: a chain may have thousands of ranks."""
+    index: dict[Node, int] = {}
+    low: dict[Node, int] = {}
+    stack: list[Node] = []
+    on_stack: set[Node] = set()
+    found: list[tuple[Node, ...]] = []
+    for root in sorted(nodes, key=str):
+        if root in index:
+            continue
+        work = [(root, iter(targets.get(root, ())))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, following = work[-1]
+            step = next(following, None)
+            if step is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    cut = stack.index(node)
+                    part = stack[cut:]
+                    del stack[cut:]
+                    on_stack.difference_update(part)
+                    found.append(tuple(sorted(part, key=str)))
+            elif step not in index:
+                index[step] = low[step] = len(index)
+                stack.append(step)
+                on_stack.add(step)
+                work.append((step, iter(targets.get(step, ()))))
+            elif step in on_stack:
+                low[node] = min(low[node], index[step])
+    return found
+
+
+def waiting_for(waits: Waits, ends_at: Iterable[Node]) -> dict[Node, Node]:
+    """All nodes that wait for these, directly or not, each with the next on its way to them."""
+    into: dict[Node, list[Node]] = {}
+    for node, to in waits.targets.items():
+        for one in to:
+            into.setdefault(one, []).append(node)
+    ways: dict[Node, Node] = {}
+    reached = list(ends_at)
+    seen = set(reached)
+    for node in reached:
+        for before in into.get(node, ()):
+            if before not in seen:
+                seen.add(before)
+                ways[before] = node
+                reached.append(before)
+    return ways

@@ -1,0 +1,108 @@
+"""Ranks, calls and what a rank does, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hvd_ext.units import format_bytes
+from hvprof.live.standing import Call, Process, Standing, Thread
+
+_SHORT = 8
+_OUTSIDE = {
+    Process.RUNS: "computes outside of MPI",
+    Process.SLEEPS: "sleeps or waits outside of MPI",
+}
+_PROCESS = {
+    Process.STOPPED: "is stopped (SIGSTOP or a debugger): continue it with kill -CONT {pid}",
+    Process.EXITED: "has exited without MPI_Finalize",
+    Process.FINALIZED: "has ended MPI",
+    Process.NOT_STARTED: "has not started MPI",
+}
+
+
+def seconds(value: float) -> str:
+    """A time, as one says it: "41 s", "12 min"."""
+    return f"{value:.0f} s" if value < 600 else f"{value / 60:.0f} min"
+
+
+def ranks(found: Iterable[int]) -> str:
+    """Ranks in as few words as they take: "rank 3", "ranks 0 to 2", "ranks 0, 1 and 5 to 9"."""
+    listed = sorted(found)
+    return f"{'ranks' if len(listed) > 1 else 'rank'} {numbers(listed)}"
+
+
+def numbers(ascending: Sequence[int]) -> str:
+    """Ascending numbers, with at most 8 parts: "3", "0 to 2", "0, 1 and 5 to 9"."""
+    parts: list[str] = []
+    first = 0
+    for place, number in enumerate(ascending):
+        if place + 1 == len(ascending) or ascending[place + 1] != number + 1:
+            run = ascending[first : place + 1]
+            parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+            first = place + 1
+    if len(parts) > _SHORT:
+        return f"{', '.join(parts[:_SHORT])}, ... ({len(ascending)} in all)"
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+
+
+def operation(name: str) -> str:
+    """The name of a call as MPI's reference writes it, without MPI_."""
+    return name[:1].upper() + name[1:]
+
+
+def call(one: Call) -> str:
+    """A call: "Allreduce 1042 of world (102 MB)", "Recv from rank 7", "Wait for Irecv from 2"."""
+    what = operation(one.what)
+    if one.collective and one.group:
+        said = f"{what} {one.number or ''}".rstrip() + f" of {one.group.name}"
+    elif one.peer is not None and "send" in one.what and one.what != "sendrecv":
+        said = f"{what} to rank {one.peer}"
+    elif one.peer is not None:
+        said = f"{what} from rank {one.peer}"
+    elif one.any_source:
+        said = f"{what} from any rank"
+    else:
+        said = what
+    if one.message_bytes:
+        said += f" ({format_bytes(one.message_bytes)})"
+    if one.coordination:
+        said = f"Horovod's coordination, {said}"
+    if one.started:
+        among = f"all of {one.requests} requests, " if one.requests > 1 else ""
+        said = f"{operation(one.operation)} for {among}{said}"
+    elif one.requests > 1:
+        said += f" for {one.requests} requests"
+    return said
+
+
+def who(one: Standing) -> str:
+    """A rank with its place: "rank 3 (node2, pid 4711)"."""
+    return f"rank {one.rank} ({one.host}, pid {one.pid})" if one.host else f"rank {one.rank}"
+
+
+def does(one: Standing, blocked: Thread | None) -> str:
+    """What a rank does: the predicate of a sentence about it."""
+    if one.process is Process.GONE:
+        return f"is gone (signal {one.signal})" if one.signal else "is gone: its process has ended"
+    if one.process in _PROCESS:
+        return _PROCESS[one.process].format(pid=one.pid)
+    disk = ", and waits for the disk" if one.process is Process.ON_DISK else ""
+    if blocked and blocked.call:
+        return f"is in {call(blocked.call)}{disk}"
+    thread = next((t for t in one.threads if t.main), None) or min(
+        one.threads, key=lambda t: t.since_s, default=None
+    )
+    if thread is None:
+        return f"has not called MPI yet{disk}"
+    if thread.region:
+        kind = "" if thread.region_kind == "other" else f" ({thread.region_kind})"
+        where = f"the region {thread.region!r}{kind}"
+        return f"has been in {where} for {seconds(thread.region_s)}{disk}"
+    if thread.call:
+        return f"is in {call(thread.call)}, for {seconds(thread.since_s)}{disk}"
+    how = _OUTSIDE.get(one.process, "is outside of MPI")
+    if not thread.last:
+        return f"{how}{disk}"
+    last = call(replace(thread.last, message_bytes=0))
+    return f"{how}, since it left {last} {seconds(thread.since_s)} ago{disk}"

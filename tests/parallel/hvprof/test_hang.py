@@ -1,0 +1,103 @@
+"""hvprof hang on jobs that stand still, and on one that writes while it is read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hvd_ext.errors import UsageError
+from hvprof.format.current import read_current
+from hvprof.live.diagnosis import Cause, diagnose
+from hvprof.live.reading import read_standings
+from hvprof.live.standing import Standing
+from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, mpirun, run
+
+_PATIENCE_S = 90.0
+_LONGER_THAN_S = 1.5
+
+
+@contextlib.contextmanager
+def job(directory: Path, ranks: int, how: str) -> Iterator[None]:
+    """A recorded job that stands still; it is ended with the block."""
+    program = [sys.executable, str(PROGRAMS / "stands_still.py"), how]
+    if how == "killed":
+        # The launcher sees a shell, and ends nothing.
+        program = ["sh", "-c", '"$@"; sleep 600', "sh", *program]
+    command = [*RECORD, "-o", str(directory), "--", *mpirun(ranks), *program]
+    started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(UsageError):
+            for one in read_standings(directory):
+                with contextlib.suppress(ProcessLookupError):
+                    if one.pid:
+                        os.kill(one.pid, signal.SIGKILL)
+        started.terminate()
+        started.communicate(timeout=60)
+
+
+def standing(directory: Path) -> Sequence[Standing]:
+    with contextlib.suppress(UsageError):
+        return read_standings(directory)
+    return ()
+
+
+def cause_of(directory: Path, kind: str) -> Cause:
+    """The cause, as soon as one of this kind is found."""
+    end_s = time.monotonic() + _PATIENCE_S
+    found: Sequence[Cause] = ()
+    while time.monotonic() < end_s:
+        ranks = standing(directory)
+        found = diagnose(ranks, _LONGER_THAN_S) if ranks and all(r.pid for r in ranks) else ()
+        if found and found[0].kind == kind and found[0].waiting:
+            return found[0]
+        time.sleep(0.2)
+    raise AssertionError(f"no cause {kind!r}, but {found}")
+
+
+@pytest.mark.parametrize(
+    ("how", "size", "kind", "ranks", "said"),
+    [
+        ("sleeps", 4, "late", (3,), "ranks 0 to 2 have been in Allreduce 6 of world (7.812 KiB)"),
+        ("stopped", 2, "stopped", (1,), "is stopped"),
+        ("mismatch", 2, "mismatch", (0, 1), "rank 1 called Bcast as number 6 of world"),
+        ("circle", 4, "deadlock", (0, 1, 2, 3), "is in Recv from rank 0"),
+        pytest.param("killed", 3, "gone", (1,), "is gone", marks=pytest.mark.long),
+        pytest.param("chain", 4, "late", (3,), "ranks 0 and 1 wait, too", marks=pytest.mark.long),
+        pytest.param("failed call", 2, "late", (0,), "Allreduce 6 of", marks=pytest.mark.long),
+        pytest.param("finalizes", 3, "mismatch", (1,), "called Finalize", marks=pytest.mark.long),
+    ],
+)
+def test_the_cause_is_named(
+    how: str, size: int, kind: str, ranks: tuple[int, ...], said: str, tmp_path: Path
+) -> None:
+    with job(tmp_path / "run", size, how):
+        cause = cause_of(tmp_path / "run", kind)
+        assert cause.ranks == ranks
+        assert said in cause.sentence
+        done = run([sys.executable, "-m", "hvprof", "hang", tmp_path / "run", "--longer-than", "1"])
+        assert (done.returncode, done.stderr) == (75, "")
+        assert said in done.stdout
+
+
+def test_no_torn_slot_is_read_while_a_job_writes(tmp_path: Path) -> None:
+    numbers = set()
+    with job(tmp_path / "run", 2, "writes"):
+        end_s = time.monotonic() + _PATIENCE_S
+        while len(numbers) < 200 and time.monotonic() < end_s:
+            for number in (0, 1):
+                current = read_current(tmp_path / "run" / f"rank-{number:05d}.now")
+                for slot in current.slots if current else ():
+                    if slot["number"] > 5:
+                        assert slot["bytes"] == 8 * ((slot["number"] - 6) % 7 + 1)
+                        numbers.add(slot["number"].item())
+    assert len(numbers) == 200

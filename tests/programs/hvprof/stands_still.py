@@ -1,0 +1,54 @@
+"""Stands still in the way that is asked for, until it is ended from outside."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+how = sys.argv[1]
+world = MPI.COMM_WORLD
+rank, size = world.rank, world.size
+values = np.ones(1000)
+for _ in range(5):
+    world.Allreduce(MPI.IN_PLACE, values)
+
+if how == "sleeps":
+    if rank == size - 1:
+        time.sleep(600)
+elif how == "stopped":
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+elif how == "killed":
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+elif how == "mismatch":
+    if rank == 1:
+        world.Bcast(values, root=0)
+elif how == "circle":
+    world.Recv(values, source=(rank + 1) % size)
+elif how == "chain":
+    # 0 has a message to come from 1, which is to hear from the last rank.
+    if rank == 0:
+        world.Irecv(values, source=1).Wait()
+    elif rank == 1:
+        world.Recv(values, source=size - 1)
+    elif rank == size - 1:
+        time.sleep(600)
+elif how == "failed call":
+    # It fails on every rank, and has no number.
+    world.Set_errhandler(MPI.ERRORS_RETURN)
+    with contextlib.suppress(MPI.Exception):
+        world.Bcast(values, root=size + 1)
+    if rank == 0:
+        time.sleep(600)
+elif how == "finalizes":
+    if rank == 1:
+        sys.exit()
+elif how == "writes":
+    for call in range(10**9):
+        world.Allreduce(MPI.IN_PLACE, values[: call % 7 + 1])
+world.Allreduce(MPI.IN_PLACE, values)
