@@ -218,6 +218,8 @@ class EdsrTrainer(loop.Trainer):
         )
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
+        passes = self.args.batches_per_allreduce
+        self.replica = ranks.replica(self.args, self.hvd, self.model, passes)
         if self.average:
             self.average.to(self.run.device)
             self.hvd.broadcast_parameters(self.average.module.state_dict(), root_rank=0)
@@ -239,7 +241,7 @@ class EdsrTrainer(loop.Trainer):
             if self.grid.space.size > 1:
                 high = spatial.scatter(high, self.grid)
             with ranks.autocast(args, device):
-                value = nn.functional.l1_loss(self.model(low), high)
+                value = nn.functional.l1_loss(self.replica(low), high)
             # Gradients of the parts add up, and are to be the mean over all of them.
             return value / args.batches_per_allreduce
 

@@ -70,6 +70,7 @@ class ImageNetTrainer(EpochTrainer):
         self.sums = self._resumed.get("sums", self.sums).to(run.device)
         run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
+        self.replica = ranks.replica(args, hvd, self.model, args.batches_per_allreduce)
         side = args.image_size
 
         def transform(opened: Opened, rng: np.random.Generator) -> Sample:
@@ -88,7 +89,7 @@ class ImageNetTrainer(EpochTrainer):
 
         def loss(part: Tensor, truth: Tensor) -> Tensor:
             with ranks.autocast(args, run.device):
-                logits = self.model(normalised(part))
+                logits = self.replica(normalised(part))
                 value = nn.functional.cross_entropy(
                     logits, truth, label_smoothing=args.label_smoothing
                 )

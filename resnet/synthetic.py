@@ -23,14 +23,15 @@ def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
     """Time training steps; rank 0 prints img/sec +- 1.96 sigma per rank and in total."""
     with ranks.collective_errors(hvd, program):
         device = ranks.device(args, hvd)
-    torch.manual_seed(args.seed)
-    layout = ranks.memory_format(args)
-    torch.backends.cudnn.benchmark = True  # as Horovod's
-    model = MODELS[args.model]().to(device)
-    sgd = torch.optim.SGD(model.parameters(), lr=0.01 * lr_scale(args, hvd, device))
-    optimizer = distributed(args, hvd, sgd, model)
-    hvprof.watch_exchange(optimizer)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        torch.manual_seed(args.seed)
+        layout = ranks.memory_format(args)
+        torch.backends.cudnn.benchmark = True  # as Horovod's
+        model = MODELS[args.model]().to(device)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.01 * lr_scale(args, hvd, device))
+        optimizer = distributed(args, hvd, sgd, model)
+        hvprof.watch_exchange(optimizer)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        replica = ranks.replica(args, hvd, model, passes=1)
     torch.manual_seed(args.seed + hvd.rank())
     side = args.image_size
     images = torch.randn(args.batch_size, 3, side, side, device=device).to(memory_format=layout)
@@ -38,7 +39,7 @@ def benchmark(args: argparse.Namespace, hvd: ModuleType, program: str) -> None:
 
     def loss() -> Tensor:
         with ranks.autocast(args, device):
-            return nn.functional.cross_entropy(model(images), labels)
+            return nn.functional.cross_entropy(replica(images), labels)
 
     def run(batches: int) -> float:
         """Seconds that `batches` steps take."""

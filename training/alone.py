@@ -30,8 +30,13 @@ _cross: MPI.Comm
 
 def init() -> None:
     """Start MPI, and keep freed memory, as hvd_ext does. A collective."""
-    global _world, _node, _cross
     keep_freed_memory()
+    begin()
+
+
+def begin() -> None:
+    """Start MPI. A collective."""
+    global _world, _node, _cross
     from mpi4py import MPI
 
     _world = MPI.COMM_WORLD

@@ -14,8 +14,14 @@ from hvd_ext.compression.formats import parse as parse_format
 from hvd_ext.errors import UsageError
 from hvd_ext.schedules import FORMS, parse
 
-# Whose module takes Horovod's place; `none` has one of its own.
-EXCHANGES = {"hvd_ext": "hvd_ext.torch", "horovod": "horovod.torch", "none": "training.alone"}
+# The module that takes Horovod's place.
+EXCHANGES = {
+    "hvd_ext": "hvd_ext.torch",
+    "horovod": "horovod.torch",
+    "ddp": "training.ddp",
+    "ddp+hvd_ext": "training.ddp_attached",
+    "none": "training.alone",
+}
 DEVICES = ("auto", "cpu", "cuda")
 _UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
@@ -53,8 +59,8 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         "--exchange",
         choices=EXCHANGES,
         default="hvd_ext",
-        help="optimizer that reduces gradients; none trains every rank alone, without "
-        "communication",
+        help="what reduces gradients: an optimizer, DDP on Gloo, or DDP with hvd_ext attached; none "
+        "trains every rank alone, without communication",
     )
     parser.add_argument(
         "--compression",

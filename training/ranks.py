@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from hvd_ext.errors import HvdExtError, MismatchError, UsageError
 from hvd_ext.process import allow_singleton_mpi
@@ -43,9 +44,9 @@ def exchange_options(args: argparse.Namespace, hvd: ModuleType) -> dict[str, Any
     if args.compression is not None:
         name = args.compression.partition(":")[0]
         if not hasattr(hvd.Compression, name):
+            known = ", ".join(name for name in vars(hvd.Compression) if not name.startswith("_"))
             raise UsageError(
-                f"--compression {args.compression}: --exchange {args.exchange} has none and fp16 "
-                "only"
+                f"--compression {args.compression}: --exchange {args.exchange} has only {known}"
             )
         own = hasattr(hvd, "LocalSGD")  # hvd_ext takes text
         options["compression"] = args.compression if own else getattr(hvd.Compression, name)
@@ -54,6 +55,25 @@ def exchange_options(args: argparse.Namespace, hvd: ModuleType) -> dict[str, Any
             raise UsageError(f"--sync {args.sync}: --exchange {args.exchange} exchanges every step")
         options["sync"] = args.sync
     return options
+
+
+def replica(args: argparse.Namespace, hvd: ModuleType, model: nn.Module, passes: int) -> nn.Module:
+    """What to call in training: the model, or with `--exchange ddp` DDP's. A collective.
+
+    Args:
+        args: its `exchange`, `compression` and `fp16_allreduce` are looked at.
+        hvd: the exchange.
+        model: on its device, with rank 0's state.
+        passes: backward passes in each step.
+
+    Raises:
+        UsageError: DDP cannot train this model in this way.
+    """
+    if not hasattr(hvd, "replicate"):
+        return model
+    halves = getattr(args, "fp16_allreduce", False)
+    replicated: nn.Module = hvd.replicate(model, "fp16" if halves else args.compression, passes)
+    return replicated
 
 
 def memory_format(args: argparse.Namespace) -> torch.memory_format:
@@ -83,12 +103,13 @@ def start(
     """
     try:
         args = parser.parse_args(arguments)
+        hvd = _module(exchange or args.exchange)
     except UsageError as error:
         # Only an initialised Horovod knows which of the ranks is to speak.
-        with collective_errors(_initialised(exchange or "hvd_ext"), parser.program):
+        with collective_errors(_initialised(_module(exchange or "hvd_ext")), parser.program):
             raise error
         raise AssertionError("unreachable") from error
-    hvd = _initialised(exchange or args.exchange)
+    _initialised(hvd)
     if args.threads:
         torch.set_num_threads(args.threads)
     elif "OMP_NUM_THREADS" not in os.environ:
@@ -230,8 +251,24 @@ def _threads(hvd: ModuleType) -> int:
     return max(1, len(cores) // int(hvd.local_size()))
 
 
-def _initialised(exchange: str) -> ModuleType:
+def _module(exchange: str) -> ModuleType:
+    """The module of an exchange.
+
+    Raises:
+        UsageError: it needs Horovod, which is not installed.
+    """
     allow_singleton_mpi()
-    hvd = importlib.import_module(EXCHANGES[exchange])
+    try:
+        return importlib.import_module(EXCHANGES[exchange])
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "horovod":
+            raise
+        raise UsageError(
+            f"--exchange {exchange}: Horovod is not installed for {sys.executable}: install it "
+            "(docs/start/install.md), or use --exchange hvd_ext"
+        ) from missing
+
+
+def _initialised(hvd: ModuleType) -> ModuleType:
     hvd.init()
     return hvd

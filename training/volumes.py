@@ -231,6 +231,7 @@ class VolumeTrainer(loop.Trainer):
         spatial.keep_state_whole(self.model, self.optimizer)
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
+        self.replica = ranks.replica(args, self.hvd, self.model, passes=1)
         group = self._group()
         self.held_out = Blocks((task.inputs, task.targets), self.grid, held_out, group)
         self.loader = run.loader(
@@ -256,7 +257,7 @@ class VolumeTrainer(loop.Trainer):
             group["lr"] = self.lr
         self.model.train()
         return loop.descend(
-            self.optimizer, lambda: nn.functional.mse_loss(self.model(inputs), targets)
+            self.optimizer, lambda: nn.functional.mse_loss(self.replica(inputs), targets)
         )
 
     def row(self) -> tuple[float, ...]:

@@ -69,6 +69,9 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     together = {
         "whole": (*grid, "--steps", 4),
         "broken": (*grid, "--steps", 2),
+        "ddp": (*grid, "--steps", 4, "--exchange", "ddp"),
+        "attached": (*grid, "--steps", 4, "--exchange", "ddp+hvd_ext"),
+        "ddp of filters": (*cubes, *shared, "--grid", "2x1x1", "--steps", 1, "--exchange", "ddp"),
         "beside": (*mesh, "--steps", 1, "--held-out", 1, "--exchange", "none"),
         "shared filters": (*cubes, *shared, "--grid", "2x1x1", "--steps", 4, "--resume"),
         "epochs": (*epochs, *rate, "--log-every", 4),
@@ -87,6 +90,19 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 def require(runs: Runs, *names: str) -> None:
     for name in names:
         assert runs[name].returncode == 0, runs[name].stderr
+
+
+def test_a_grid_learns_the_same_with_ddp(runs: Runs, folder: Path) -> None:
+    require(runs, "ddp", "attached")
+    assert losses(folder / "ddp") == losses(folder / "attached") == losses(folder / "whole")
+    states = [torch.load(folder / name / "checkpoint.pt")["model"] for name in ("ddp", "whole")]
+    assert all(states[0][key].equal(states[1][key]) for key in states[1])
+
+
+def test_ddp_refuses_filters_that_ranks_share(runs: Runs) -> None:
+    (line,) = refusals(runs["ddp of filters"], "cosmoflow.train")
+    assert "--split-filters: DDP reduces every parameter over all ranks" in line
+    assert runs["ddp of filters"].returncode == 2
 
 
 def test_a_grid_learns_what_one_rank_learns_and_resumes_to_the_bit(

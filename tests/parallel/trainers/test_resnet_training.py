@@ -19,6 +19,7 @@ from resnet.folder import ClassFolder, centred, load_batches, normalised
 from resnet.model import resnet50
 from tests.conftest import Launch
 from tests.support.training.trainer_runs import (
+    DDP,
     EXCHANGES,
     read_log,
     refusals,
@@ -31,18 +32,18 @@ from tests.support.training.trainer_runs import (
 FLAGS = ("--model", "resnet18", "--image-size", 32, "--threads", 1)
 RECIPE = ("--batch-size", 16, "--epochs", 2, "--warmup-epochs", 1, "--schedule", "cosine")
 RECIPE = (*RECIPE, "--label-smoothing", 0.1, "--no-augmentation", "--keep", 1)
-TIMED = (*EXCHANGES, "none")
+TIMED = (*EXCHANGES, *DDP, "none")
 Runs = Mapping[str, "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.long
-def test_digits_are_learnt_the_same_with_both_exchanges(launch: Launch, tmp_path: Path) -> None:
+def test_digits_are_learnt_the_same_with_every_exchange(launch: Launch, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     digits = tmp_path / "digits"
     folders = ("--train-dir", digits / "train", "--val-dir", digits / "val")
     assert launch(1, ("-m", "resnet.digits", digits)).returncode == 0
     logs = []
-    for exchange in ("horovod", "hvd_ext"):
+    for exchange in ("horovod", "hvd_ext", "ddp+hvd_ext"):
         output = tmp_path / exchange
         paths = ("--log-dir", output, "--checkpoint-format", output / "{epoch}.pt")
         flags = (*FLAGS, *RECIPE, *folders, *paths, "--exchange", exchange)
@@ -52,7 +53,7 @@ def test_digits_are_learnt_the_same_with_both_exchanges(launch: Launch, tmp_path
         with (output / "log.csv").open() as stream:
             logs.append([{**row, "img_per_s": ""} for row in csv.DictReader(stream)])
         assert sorted(path.name for path in output.glob("*.pt")) == ["2.pt", "best.pt"]
-    assert logs[0] == logs[1]
+    assert logs[0] == logs[1] == logs[2]
     best = max(float(row["val_accuracy"]) for row in logs[0])
     assert best >= 0.95
 
@@ -101,6 +102,8 @@ def runs(folder: Path, classes: Path) -> Runs:
         "one pixel": ("resnet.train", "--synthetic", *FLAGS, "--batch-size", 1),
         "no weights": ("resnet.train", *FLAGS, "--evaluate", *weights),
         "trained": ("resnet.train", *trained),
+        "adasum": (*timed, "--exchange", "ddp", "--use-adasum"),
+        "divided": (*timed, "--exchange", "ddp+hvd_ext", "--gradient-predivide-factor", 2),
     }
     for exchange in TIMED:
         result = ("--json", folder / f"{exchange}.json", "--exchange", exchange)
@@ -112,6 +115,13 @@ def test_a_batch_of_one_pixel_is_refused_once(runs: Runs) -> None:
     (line,) = refusals(runs["one pixel"], "resnet.train")
     assert "--batch-size 1 of --image-size 32: the last layers see one pixel" in line
     assert runs["one pixel"].returncode == 2
+
+
+def test_what_ddp_cannot_do_is_refused_once(runs: Runs) -> None:
+    for name, flag in (("adasum", "--use-adasum"), ("divided", "--gradient-predivide-factor 2")):
+        (line,) = refusals(runs[name], "resnet.train")
+        assert f"error: {flag}: DDP " in line
+        assert runs[name].returncode == 2
 
 
 def test_weights_that_do_not_fit_are_refused_once(runs: Runs) -> None:

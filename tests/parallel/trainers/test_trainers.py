@@ -18,7 +18,9 @@ from edsr.evaluate import judge
 from edsr.images import load_rgb, shrink
 from edsr.weights import load_model
 from hvd_ext.data.__main__ import main as pack
+from tests.support.launch.launching import WITHOUT_HOROVOD
 from tests.support.training.trainer_runs import (
+    DDP,
     EXCHANGES,
     losses,
     read_log,
@@ -71,10 +73,15 @@ def runs(folder: Path, photographs: Path) -> Runs:
     (cut / "a.png").write_bytes((photographs / "0.png").read_bytes()[:2000])
     torch.save({"kind": "resnet"}, other)
     commands: dict[str, tuple[object, ...]] = {}
-    for exchange in EXCHANGES:
+    for exchange in (*EXCHANGES, *DDP):
         flags = ("--validate", photographs, "--exchange", exchange, "--output", folder / exchange)
         commands[exchange] = (*EXCHANGED, *flags)
     commands["other flags"] = (*commands["hvd_ext"], "--resume", "--lr", "1e-3", "--channels-last")
+    begun = (*EXCHANGED, "--validate", photographs, "--output", folder / "begun")
+    commands["begun"] = (*begun, "--steps", 5, "--exchange", "ddp")
+    commands["ended"] = (*begun, "--resume", "--exchange", "ddp+hvd_ext")
+    commands["int8"] = (*EXCHANGED, "--exchange", "ddp", "--compression", "int8")
+    commands["int8"] = (*commands["int8"], "--output", folder / "int8")
     flags = ("--data", photographs, "--validate", photographs, "--steps", 8)
     commands["whole"] = (*RESUMED, *flags, "--output", folder / "whole")
     flags = ("--data", packed, "--validate", packed, "--steps", 5, "--prefetch", 0)
@@ -91,12 +98,15 @@ def runs(folder: Path, photographs: Path) -> Runs:
     return run_in_turn(2, folder, commands)
 
 
-def test_both_exchanges_give_the_same_bits(runs: Runs, folder: Path, photographs: Path) -> None:
-    assert [runs[exchange].returncode for exchange in EXCHANGES] == [0, 0]
+def test_all_exchanges_give_the_same_bits(runs: Runs, folder: Path, photographs: Path) -> None:
+    exchanges = (*EXCHANGES, *DDP)
+    assert [runs[exchange].stderr for exchange in exchanges if runs[exchange].returncode] == []
     assert len(losses(folder / "horovod")) == 8
-    assert losses(folder / "horovod") == losses(folder / "hvd_ext")
-    states = [torch.load(folder / exchange / "checkpoint.pt") for exchange in EXCHANGES]
-    assert all(same(*(state[held] for state in states)) for held in ("model", "ema", "optimizer"))
+    states = [torch.load(folder / exchange / "checkpoint.pt") for exchange in exchanges]
+    for exchange, state in zip(exchanges, states, strict=True):
+        assert losses(folder / exchange) == losses(folder / "horovod"), exchange
+        for held in ("model", "ema", "optimizer"):
+            assert same(state[held], states[0][held]), (exchange, held)
     assert not same(states[0]["model"], states[0]["ema"])
     # What is evaluated, and was validated, is the average.
     model = load_model(folder / "horovod" / "checkpoint.pt")
@@ -111,6 +121,34 @@ def test_both_exchanges_give_the_same_bits(runs: Runs, folder: Path, photographs
     summary = json.loads((folder / "hvd_ext" / "summary.json").read_text())
     assert (summary["exchange"], summary["size"]) == ("hvd_ext", 2)
     assert repr(summary["loss"]) == losses(folder / "hvd_ext")[-1]
+
+
+def test_a_run_with_ddp_resumes_with_hvd_ext_attached_to_it(runs: Runs, folder: Path) -> None:
+    assert (runs["begun"].returncode, runs["ended"].returncode) == (0, 0), runs["ended"].stderr
+    assert losses(folder / "begun") == losses(folder / "ddp")
+    states = [torch.load(folder / name / "checkpoint.pt") for name in ("begun", "ddp")]
+    assert all(same(*(state[held] for state in states)) for held in ("model", "ema", "optimizer"))
+
+
+def test_ddp_refuses_a_format_that_it_does_not_have(runs: Runs) -> None:
+    (line,) = refusals(runs["int8"], "edsr.train")
+    assert "--compression int8: --exchange ddp has only none, fp16" in line
+    assert runs["int8"].returncode == 2
+
+
+def test_horovods_exchange_without_horovod_is_refused_in_one_line(tmp_path: Path) -> None:
+    flags = ("--synthetic", "--exchange", "horovod")
+    output = ("--output", tmp_path / "none")
+    commands = {"resnet.train": ("resnet.train", *flags)}
+    for name in ("edsr.train", "mesh.train", "cosmoflow.train"):
+        commands[name] = (name, *flags, *output)
+    found = run_in_turn(2, tmp_path, commands, WITHOUT_HOROVOD)
+    for name, done in found.items():
+        (line,) = done.stderr.splitlines()
+        said = f"{name}: error: --exchange horovod: Horovod is not installed for "
+        assert line.startswith(said), line
+        assert done.returncode == 2
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_resumed_run_has_the_bits_of_an_unbroken_one(

@@ -18,6 +18,7 @@ from tests.support.launch.launching import LAUNCHERS, rank_environment, run_to_e
 ROOT = Path(__file__).parents[3]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 EXCHANGES = ("horovod", "hvd_ext")
+DDP = ("ddp", "ddp+hvd_ext")
 
 
 def run_ranks(
@@ -49,7 +50,10 @@ def train(size: int, *flags: object, timeout: float = 120) -> subprocess.Complet
 
 
 def run_in_turn(
-    size: int, folder: Path, commands: Mapping[str, Sequence[object]]
+    size: int,
+    folder: Path,
+    commands: Mapping[str, Sequence[object]],
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, subprocess.CompletedProcess[str]]:
     """Run trainers one after another in one job of `size` ranks: starting a job takes longest.
 
@@ -60,12 +64,13 @@ def run_in_turn(
         size: of ranks; 0: one process, without a launcher.
         folder: an empty one.
         commands: by the names of the runs, a module with a `main`, and its flags.
+        env: added to the ranks' environment.
     """
     lines = [list(map(str, command)) for command in commands.values()]
     (folder / "commands.json").write_text(json.dumps(lines))
     launcher = LAUNCHERS["hvd-launch"](size) if size else []
     program = [sys.executable, "-m", "tests.programs.training.in_turn", str(folder)]
-    job = run_to_end([*launcher, *program], rank_environment({}), 200)
+    job = run_to_end([*launcher, *program], rank_environment(env or {}), 200)
     assert job.returncode == 0, job.stdout
     found = {}
     for number, (name, command) in enumerate(zip(commands, lines, strict=True)):
