@@ -59,8 +59,8 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         "--exchange",
         choices=EXCHANGES,
         default="hvd_ext",
-        help="what reduces gradients: an optimizer, DDP on Gloo, or DDP with hvd_ext attached; none "
-        "trains every rank alone, without communication",
+        help="reduction of gradients: by an optimizer, by DDP on Gloo, or by DDP with hvd_ext "
+        "attached; none trains every rank alone, without communication",
     )
     parser.add_argument(
         "--compression",

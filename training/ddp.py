@@ -16,34 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import hvd_ext.c10d  # registers mpi://
+import hvd_ext.c10d  # noqa: F401  registers mpi://
 from hvd_ext.errors import UsageError
 from training import alone
-from training.alone import (
-    Average,
-    Sum,
-    allgather_object,
-    barrier,
-    broadcast,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-    cross_rank,
-    local_rank,
-    local_size,
-    nccl_built,
-    rank,
-    size,
-)
+from training.alone import *  # noqa: F403
+from training.alone import Average, Sum, size
 
-__all__ = [
-    *("Adasum", "Average", "Compression", "DistributedOptimizer", "Replica", "Sum", "allreduce"),
-    *("allgather_object", "barrier", "broadcast", "broadcast_object", "init", "replicate"),
-    *("broadcast_optimizer_state", "broadcast_parameters", "cross_rank", "local_rank"),
-    *("local_size", "nccl_built", "rank", "size"),
-]
-
-Adasum = alone.Adasum
 Compression = SimpleNamespace(none=None, fp16="fp16")
 
 
