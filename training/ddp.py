@@ -25,7 +25,7 @@ from training.alone import Average, Sum, size
 Compression = SimpleNamespace(none=None, fp16="fp16")
 
 
-def init() -> None:
+def init() -> None:  # type: ignore[no-redef]
     """Start MPI, and torch.distributed with MPI's ranks. A collective."""
     alone.begin()
     if not dist.is_initialized():
@@ -85,7 +85,7 @@ def require_alike(model: nn.Module) -> None:
         )
 
 
-def DistributedOptimizer(
+def DistributedOptimizer(  # type: ignore[no-redef]
     optimizer: torch.optim.Optimizer,
     op: str = Average,
     gradient_predivide_factor: float = 1.0,
@@ -106,7 +106,9 @@ def DistributedOptimizer(
     return optimizer
 
 
-def allreduce(tensor: Tensor, name: str = "", op: str = Average) -> Tensor:
+def allreduce(  # type: ignore[no-redef]
+    tensor: Tensor, name: str = "", op: str = Average
+) -> Tensor:
     """The ranks' mean or sum. A collective."""
     total = tensor.clone()
     dist.all_reduce(total)

@@ -14,7 +14,9 @@ from training.ddp import Replica, require_alike
 Compression = SimpleNamespace(**dict.fromkeys((*FORMATS, "powersgd")))
 
 
-def replicate(model: nn.Module, compression: str | None, passes: int) -> Replica:
+def replicate(  # type: ignore[no-redef]
+    model: nn.Module, compression: str | None, passes: int
+) -> Replica:
     """The model as DDP's, with hvd_ext's hook. A collective.
 
     Args:
