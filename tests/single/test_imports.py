@@ -110,7 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(*MPI, *SHOWN, "scipy", "hvd_ext.job", "hvd_ext.allreduce"),
         *("hvd_launch", "hvd_launch.simulate"),
     },
-    "training": {*TRAINED, "hvprof", "hvd_ext.spatial", "mpi4py"},
+    "training": {*TRAINED, "hvprof", "hvd_ext.spatial", "hvd_ext.c10d", "mpi4py"},
     "mesh": {*TRAINED, "hvd_ext.spatial"},
     # Reads HDF5, if its library is there.
     "cosmoflow": {*TRAINED, "hvd_ext.spatial", "h5py"},
