@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,12 @@ if TYPE_CHECKING:
 
 def read_table(world: MPI.Comm) -> Table:
     """The table that rank 0 reads, the same on every rank; collective."""
-    from mpi4py import MPI
-
     table: Table | None = None
     problem: Exception | None = None
     if world.rank == 0:
         path = settings.table_path()
         try:
-            table = load(Path(path)) if path else built_in(MPI.Get_library_version())
+            table = load(Path(path)) if path else built_in(_library())
         except Exception as error:  # the other ranks wait for what this one says
             problem = error
     table, problem = world.bcast((table, problem))
@@ -29,3 +28,9 @@ def read_table(world: MPI.Comm) -> Table:
         raise problem
     assert table is not None
     return table
+
+
+def _library() -> str:
+    """What MPI calls itself; "" where the ranks are not MPI's, which are of one node."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return str(mpi.Get_library_version()) if mpi else ""

@@ -1,4 +1,4 @@
-"""The ranks of torch.distributed, as MPI started them: `mpi://`, and a group's topology."""
+"""The ranks of torch.distributed: `mpi://`, which MPI started, and a group's topology."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hvd_ext import settings
+from hvd_ext.c10d import without_mpi
 from hvd_ext.c10d.lifecycle import watch
+from hvd_ext.c10d.torch_internals import store_of
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.topology import Topology, discover
@@ -38,9 +40,14 @@ def rendezvous(
         The store, the rank and the number of ranks; once.
 
     Raises:
-        UsageError: the program gives another rank or size than MPI.
+        UsageError: the program gives another rank or size than MPI, or MPI did not start it.
         StallError: ranks did not reach this in time; names them.
     """
+    if dist.is_torchelastic_launched():
+        raise UsageError(
+            "init_method='mpi://', where torchrun started the ranks: leave init_method out, or "
+            "start the script with mpirun, srun or hvd-launch run"
+        )
     from mpi4py import MPI
 
     watch()
@@ -70,18 +77,19 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
     """The nodes and ranks of a process group; collective over it.
 
     Raises:
-        UsageError: MPI did not start these ranks, or numbers them in another way.
+        UsageError: MPI numbers these ranks in another way, or they are on several nodes and MPI
+            did not start them.
         StallError: ranks did not reach this in time; names them.
     """
     return topology_among(
         tuple(dist.get_process_group_ranks(group)),
         *(dist.get_rank(), dist.get_world_size()),
-        *("hvd_ext.c10d.attach()", settings.stall_timeout_s()),
+        *("hvd_ext.c10d.attach()", settings.stall_timeout_s(), store_of(group)),
     )
 
 
 def topology_among(
-    ranks: tuple[int, ...], rank: int, size: int, occasion: str, timeout_s: float
+    ranks: tuple[int, ...], rank: int, size: int, occasion: str, timeout_s: float, store: Any
 ) -> Topology:
     """The nodes and ranks of some ranks; collective over them.
 
@@ -91,20 +99,16 @@ def topology_among(
         size: of all.
         occasion: what the ranks are about to do, as it stands in errors.
         timeout_s: how long they are waited for.
+        store: the group's, for ranks that MPI did not start.
 
     Raises:
-        UsageError: MPI did not start these ranks, or numbers them in another way.
+        UsageError: as `topology_of`.
         StallError: ranks did not reach this in time; names them.
     """
-    from mpi4py import MPI
-
     watch()
-    world = MPI.COMM_WORLD
-    if world.size != size:
-        raise UsageError(
-            f"torch.distributed has {size} ranks, and MPI has {world.size}: start "
-            "the script with mpirun, srun or hvd-launch run"
-        )
+    world = without_mpi.mpi_world(size)
+    if world is None:
+        return without_mpi.discover(store, ranks, rank, occasion, timeout_s)
     if ranks not in _topologies:
         _topologies[ranks] = _discover(world, ranks, rank, occasion, timeout_s)
     return _topologies[ranks]

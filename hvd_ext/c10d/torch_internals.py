@@ -42,6 +42,11 @@ def share_storage(tensor: torch.Tensor) -> int:
     return descriptor
 
 
+def store_of(group: dist.ProcessGroup) -> Any:
+    """The store over which a process group was made; the same object each time."""
+    return dist.distributed_c10d._world.pg_map[group][1]
+
+
 def reduction_name(options: Any) -> str:
     """The reduction that a collective's options name, such as "SUM"; None is that one."""
     return "SUM" if options is None else str(options.reduceOp.op.name)

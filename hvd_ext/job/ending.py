@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from typing import Any, NoReturn
 
 from hvd_ext.job.abandoned import abandon
 
@@ -19,17 +21,27 @@ def meet_or_end_job(within_s: float) -> None:
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     if _all_met(within_s) or error is None:
         return
-    from mpi4py import MPI
-
     sys.stdout.flush()
     sys.stderr.flush()
-    MPI.COMM_WORLD.Abort(getattr(error, "exit_code", 1))
+    abort(getattr(error, "exit_code", 1))
+
+
+def abort(code: int) -> NoReturn:
+    """End every rank of the job at once; without MPI this one, whose launcher ends the others."""
+    mpi = _mpi()
+    if mpi is not None:
+        mpi.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
+def _mpi() -> Any:
+    """mpi4py's MPI, if this process uses it: importing it would start it."""
+    return sys.modules.get("mpi4py.MPI")
 
 
 def _all_met(within_s: float) -> bool:
-    from mpi4py import MPI
-
-    if MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
+    MPI = _mpi()
+    if MPI is None or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
         return True
     request = MPI.COMM_WORLD.Ibarrier()
     deadline = time.monotonic() + within_s

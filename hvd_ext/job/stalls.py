@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hvd_ext.errors import HvdExtError, StallError
+from hvd_ext.job import ending
 
 T = TypeVar("T")
 Hosts = Sequence[str] | Mapping[int, str]  # by rank of the world
@@ -143,10 +144,8 @@ def end_job(error: HvdExtError, within_s: float = _END_WITHIN_S) -> None:
     """End every rank of the job after `within_s`, unless this process ended by then."""
 
     def abort() -> None:
-        from mpi4py import MPI
-
         print(f"hvd_ext: error: {error}", file=sys.stderr, flush=True)
-        MPI.COMM_WORLD.Abort(error.exit_code)
+        ending.abort(error.exit_code)
 
     if within_s <= 0:
         abort()

@@ -95,6 +95,8 @@ class Topology:
 
     def node_world_ranks(self) -> list[int]:
         """World ranks of the node's ranks, by local rank."""
+        if self.one_node:
+            return list(range(self.world.size))
         return _world_ranks(self.world, self.node)
 
 

@@ -1,4 +1,4 @@
-"""The interface to whatever carries collectives: the memory of a node, or messages."""
+"""The interfaces to whatever carries collectives, and sends and receives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import torch
+
+    from hvd_ext.c10d.backend.work import Work
     from hvd_ext.allreduce.operations import Array
 
 # What to raise where ranks are late.
@@ -55,3 +58,19 @@ class Carrier(Protocol):
         Args:
             finished: nothing runs any more.
         """
+
+
+class PointToPoint(Protocol):
+    """The sends and receives of one group, in any order."""
+
+    def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Work:
+        """Begin to send a tensor to a rank of the group."""
+
+    def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
+        """Begin to receive a tensor from a rank of the group; None: from any."""
+
+    def meet(self, limit_s: float) -> None:
+        """Wait until every rank is here, or raise an error that names those that are not."""
+
+    def close(self) -> None:
+        """Give up what is under way still."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from hvd_ext.c10d.backend.messages import Messages
 from hvd_ext.c10d.backend.reductions import name_of
 from hvd_ext.c10d.backend.tensors import check
 from hvd_ext.c10d.backend.work import Turns, Work
@@ -17,7 +16,7 @@ from hvd_ext.errors import HvdExtError, StallError, UsageError
 from hvd_ext.job.stalls import StallReport
 
 if TYPE_CHECKING:
-    from hvd_ext.c10d.backend.carrier import Carrier
+    from hvd_ext.c10d.backend.carrier import Carrier, PointToPoint
     from hvd_ext.job.topology import Topology
 
 _ENDED = "the process group was destroyed: call init_process_group() or new_group() again"
@@ -33,6 +32,7 @@ class GroupCore(GroupBase):
         ranks: Sequence[int],
         topology: Topology,
         carrier: Carrier,
+        messages: PointToPoint,
         timeout_s: float,
     ) -> None:
         """Take over what the ranks have made together.
@@ -42,6 +42,7 @@ class GroupCore(GroupBase):
             ranks: global, of the group's.
             topology: the group's.
             carrier: for its collectives.
+            messages: for its sends and receives.
             timeout_s: how long ranks are waited for.
         """
         super().__init__(rank, len(ranks), "hvd_ext")
@@ -49,7 +50,7 @@ class GroupCore(GroupBase):
         self._carrier, self._timeout_s = carrier, timeout_s
         self._hosts = dict(zip(ranks, topology.hosts, strict=True))
         self._turns = Turns()
-        self._messages = Messages(topology, ranks, timeout_s)
+        self._messages = messages
         # What begins within a coalescing manager.
         self._together: list[Work] | None = None
         self._is_open = True

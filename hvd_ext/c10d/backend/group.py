@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from hvd_ext.c10d.backend.messages import Message
 from hvd_ext.c10d.backend.reducing import Reducing
 from hvd_ext.c10d.backend.tensors import check
 from hvd_ext.c10d.backend.work import Together, Work
@@ -36,21 +35,21 @@ class Group(Reducing):
         limit = timeout if isinstance(timeout, timedelta) else getattr(timeout, "timeout", None)
         self._messages.meet(self._limit_s(limit))
 
-    def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Message:
+    def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:
         """Begin to send a tensor to a rank of the group."""
         return self._message("send()", tensors, lambda t: self._messages.send(t, peer, tag))
 
-    def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Message:
+    def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:
         """Begin to receive a tensor from a rank of the group."""
         return self._message("recv()", tensors, lambda t: self._messages.receive(t, peer, tag))
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Message:
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
         """Begin to receive a tensor from whichever rank sends one."""
         return self._message("recv()", tensors, lambda t: self._messages.receive(t, None, tag))
 
     def _message(
-        self, name: str, tensors: list[Tensor], begin: Callable[[Tensor], Message]
-    ) -> Message:
+        self, name: str, tensors: list[Tensor], begin: Callable[[Tensor], Work]
+    ) -> Work:
         self._check_open(name)
         check(name, tensors)
         if len(tensors) != 1:

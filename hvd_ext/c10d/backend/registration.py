@@ -12,8 +12,12 @@ from hvd_ext import settings
 from hvd_ext.c10d.backend.by_messages import ByMessages
 from hvd_ext.c10d.backend.group import Group
 from hvd_ext.c10d.backend.in_node import InNode
+from hvd_ext.c10d.backend.messages import Messages
+from hvd_ext.c10d.backend.messages_by_gloo import GlooMessages
 from hvd_ext.c10d.lifecycle import note
 from hvd_ext.c10d.ranks import topology_among
+from hvd_ext.c10d.without_mpi import by_mpi
+from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.shm.regions import WindowError
 
@@ -39,7 +43,8 @@ def create(options: Any, backend_options: object = None) -> Group:
         backend_options: ignored.
 
     Raises:
-        UsageError: MPI did not start these ranks, or numbers them in another way.
+        UsageError: MPI numbers these ranks in another way; or it did not start them, and they
+            cannot share memory.
         StallError: ranks did not reach this in time; names them.
     """
     rank, ranks = options.group_rank, tuple(options.global_ranks_in_group)
@@ -50,10 +55,13 @@ def create(options: Any, backend_options: object = None) -> Group:
     else:
         size, occasion = options.group_size, "init_process_group()"
         ranks = tuple(range(size))
-    topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s)
+    topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s, options.store)
     # MPI's own collectives, which follow, would wait for ever.
     monitored_allgather(topology.world, None, met_within_s, occasion, topology.hosts)
-    group = Group(rank, ranks, topology, _carrier(topology, ranks, timeout_s), timeout_s)
+    carrier = _carrier(topology, ranks, timeout_s)
+    point_to_point = Messages if by_mpi(topology) else GlooMessages
+    messages = point_to_point(topology, ranks, timeout_s)
+    group = Group(rank, ranks, topology, carrier, messages, timeout_s)
     note(group)
     return group
 
@@ -64,6 +72,11 @@ def _carrier(topology: Topology, ranks: Sequence[int], timeout_s: float) -> Carr
         try:
             return InNode(topology, ranks, timeout_s)
         except WindowError as error:
+            if not by_mpi(topology):
+                raise UsageError(
+                    f"backend hvd_ext without MPI: {error}; start the script with mpirun, srun or "
+                    "hvd-launch run, or use the backend gloo"
+                ) from error
             if topology.world.rank == 0:
                 log.warning("hvd_ext: a process group falls back to MPI's messages: %s", error)
     return ByMessages(topology, timeout_s)

@@ -1,0 +1,137 @@
+"""A communicator over a c10d store: what ranks of one node that MPI did not start agree with.
+
+It has as much of mpi4py's interface as making and planning the node's memory needs. The messages
+are short, and nothing of a training step passes here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hvd_ext.job.stalls import StallReport
+
+_SHORTEST_S, _LONGEST_S = 0.0005, 0.01
+
+
+class StoreComm:
+    """Some ranks that have a store in common.
+
+    Attributes:
+        store: torch.distributed's.
+        name: of this communicator, with which its keys begin.
+        rank: this one.
+        size: of all ranks.
+    """
+
+    def __init__(self, store: Any, name: str, rank: int, size: int, timeout_s: float) -> None:
+        """Note who takes part; nothing is exchanged yet.
+
+        Args:
+            store: torch.distributed's.
+            name: the same on every rank, and no other communicator's.
+            rank: this one.
+            size: of all ranks.
+            timeout_s: how long ranks are waited for.
+        """
+        self.store, self.name, self.rank, self.size = store, name, rank, size
+        self._timeout_s = timeout_s
+        self._gathered, self._copies = 0, 0
+        # How many messages went to, or came from, each rank with each tag.
+        self._counts: dict[tuple[str, int, int], itertools.count[int]] = {}
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order; collective.
+
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+        """
+        turn, self._gathered = self._gathered, self._gathered + 1
+        keys = [self._key("all", turn, rank) for rank in range(self.size)]
+        self.store.set(keys[self.rank], pickle.dumps(value))
+        waiting = set(range(self.size))
+
+        def over() -> bool:
+            waiting.difference_update([r for r in waiting if self.store.check([keys[r]])])
+            return not waiting
+
+        if not _wait(over, self._timeout_s):
+            raise StallReport(sorted(waiting), "an agreement", self._timeout_s).error()
+        values = [pickle.loads(self.store.get(key)) for key in keys]
+        if turn:  # every rank has read it, as it came here
+            self.store.delete_key(self._key("all", turn - 1, self.rank))
+        return values
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        """The root's value; collective."""
+        return self.allgather(value if self.rank == root else None)[root]
+
+    def isend(self, value: object, dest: int, tag: int) -> StoreRequest:
+        """Send a value."""
+        self.store.set(self._message_key(self.rank, dest, tag), pickle.dumps(value))
+        return StoreRequest(lambda: (True, None), self._timeout_s)
+
+    def irecv(self, buffer: Any = None, *, source: int, tag: int) -> StoreRequest:
+        """Begin to receive a value; `buffer` is not needed."""
+        key = self._message_key(source, self.rank, tag)
+
+        def test() -> tuple[bool, Any]:
+            if not self.store.check([key]):
+                return False, None
+            value = pickle.loads(self.store.get(key))
+            self.store.delete_key(key)
+            return True, value
+
+        return StoreRequest(test, self._timeout_s)
+
+    def Dup(self) -> StoreComm:
+        """Another communicator of the same ranks; collective."""
+        self._copies += 1
+        name = self._key("copy", self._copies)
+        return StoreComm(self.store, name, self.rank, self.size, self._timeout_s)
+
+    def Set_name(self, name: str) -> None:
+        """Keys have their own names."""
+
+    def _message_key(self, source: int, dest: int, tag: int) -> str:
+        end = ("to", dest, tag) if source == self.rank else ("from", source, tag)
+        number = next(self._counts.setdefault(end, itertools.count()))
+        return self._key("message", source, dest, tag, number)
+
+    def _key(self, *words: object) -> str:
+        return "/".join(map(str, (self.name, *words)))
+
+
+class StoreRequest:
+    """A message that is under way."""
+
+    def __init__(self, test: Callable[[], tuple[bool, Any]], timeout_s: float) -> None:
+        self.test = test
+        self._timeout_s = timeout_s
+
+    def wait(self) -> Any:
+        """The value that was received."""
+        received: list[Any] = []
+
+        def over() -> bool:
+            done, value = self.test()
+            received.append(value)
+            return done
+
+        if not _wait(over, self._timeout_s):
+            raise StallReport([], "a message", self._timeout_s).error()
+        return received[-1]
+
+
+def _wait(over: Callable[[], bool], limit_s: float) -> bool:
+    """Ask until it is over; returns whether it was in time."""
+    deadline, pause_s = time.monotonic() + limit_s, _SHORTEST_S
+    while not over():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_S)
+    return True

@@ -1,0 +1,41 @@
+"""Under torchrun and without MPI, the ranks of a node agree on its memory over c10d's store."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from testbed import ranks
+from tests.support.launch.launching import ROOT, rank_environment, run_to_end
+
+_HIDES_MPI = ROOT / "tests" / "support" / "without_mpi"
+
+
+def torchrun(*arguments: str, **env: str) -> tuple[int, str]:
+    """Code and output of the program at two ranks of torchrun's."""
+    path = os.pathsep.join(map(str, (_HIDES_MPI, *ranks.PACKAGES)))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    program = [*launcher, "tests/programs/c10d/under_torchrun.py", *arguments]
+    done = run_to_end(program, rank_environment({"PYTHONPATH": path, **env}), 120)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("part", ["hook", "backend"])
+def test_all_doors_work_without_mpi(part):
+    code, output = torchrun(part)
+    assert code == 0, output
+    assert output.count("done") == 2, output
+
+
+def test_a_rank_that_is_late_is_named():
+    code, output = torchrun("late", HVD_EXT_STALL_TIMEOUT_S="2")
+    assert code != 0
+    assert "error: rank 1 did not reach hvd_ext.c10d.attach() within 2 s" in output, output
+
+
+def test_mpis_rendezvous_is_refused():
+    code, output = torchrun("rendezvous")
+    assert code != 0
+    assert "error: init_method='mpi://', where torchrun started the ranks: leave" in output, output

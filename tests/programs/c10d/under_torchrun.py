@@ -1,0 +1,109 @@
+"""`under_torchrun.py PART`: ranks that torchrun started, without MPI, do what MPI's ranks do."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import hvd_ext.c10d
+from hvd_ext.c10d import fsdp
+from hvd_ext.errors import HvdExtError
+from tests.support.c10d.models import train
+
+
+def hook() -> None:
+    """DDP's gradients are Gloo's to the bit, in memory that the ranks share."""
+    dist.init_process_group("gloo")
+
+    def looked_at(exchange: hvd_ext.c10d.Exchange, model: object) -> None:
+        assert "reduced where they lie" in exchange.explain(), exchange.explain()
+
+    for options in ({}, {"gradient_as_bucket_view": True}):
+        want, got = train(False, **options), train(True, looked_at=looked_at, **options)
+        assert all(map(torch.equal, want, got))
+    assert [losses(used) for used in (True, False)] == [losses(False)] * 2
+
+
+def losses(used: bool) -> list[float]:
+    """Of FSDP2, with or without hvd_ext."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 33), torch.nn.Tanh(), torch.nn.Linear(33, 5))
+    fully_shard(model)
+    if used:
+        fsdp.use(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    torch.manual_seed(dist.get_rank())
+    seen = []
+    for _ in range(4):
+        loss = model(torch.randn(6, 7)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+    assert not used or any(staged is not None for staged in fsdp._staged.values())
+    return seen
+
+
+def backend() -> None:
+    """Collectives, messages, groups; again after the group's end."""
+    dist.init_process_group("hvd_ext")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = torch.full((500_000,), float(rank))
+    dist.all_reduce(total)
+    assert total.unique().tolist() == [sum(range(size))]
+    gathered = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank})
+    assert gathered == [{"rank": r} for r in range(size)]
+    other, own = torch.empty(3, 400_000).t(), torch.full((400_000, 3), rank + 0.5)
+    works = [dist.isend(own, 1 - rank, tag=5), dist.irecv(other, 1 - rank, tag=5)]
+    works[1].get_future().wait()
+    for work in works:
+        work.wait()
+        assert work.is_completed()
+    assert other.unique().tolist() == [1 - rank + 0.5]
+    if rank == 0:
+        dist.send(torch.arange(4), 1)
+    else:
+        found = torch.empty(4, dtype=torch.int64)
+        assert dist.recv(found) == 0
+        assert found.tolist() == [0, 1, 2, 3]
+    groups = [dist.new_group([r]) for r in range(size)] + [dist.new_group()]
+    for group in (groups[rank], groups[-1]):
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+    for options in ({}, {"gradient_as_bucket_view": True}):
+        assert all(map(torch.equal, train(False, **options), train(True, **options)))
+
+
+def late() -> None:
+    """A rank that does not come is named."""
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    attach()
+
+
+def rendezvous() -> None:
+    """MPI has no ranks to give."""
+    dist.init_process_group("gloo", init_method="mpi://")
+
+
+def attach() -> None:
+    hvd_ext.c10d.attach(DistributedDataParallel(torch.nn.Linear(2, 2), init_sync=False))
+
+
+PARTS = {part.__name__: part for part in (hook, backend, late, rendezvous)}
+torch.set_num_threads(1)
+try:
+    PARTS[sys.argv[1]]()
+except HvdExtError as error:
+    print(f"error: {error}", flush=True)
+    sys.exit(error.exit_code)
+dist.destroy_process_group()
+assert sys.modules["mpi4py"] is None
+print("done", flush=True)
