@@ -84,7 +84,9 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
     return topology_among(
         tuple(dist.get_process_group_ranks(group)),
         *(dist.get_rank(), dist.get_world_size()),
-        *("hvd_ext.c10d.attach()", settings.stall_timeout_s(), store_of(group)),
+        occasion="hvd_ext.c10d.attach()",
+        timeout_s=settings.stall_timeout_s(),
+        store=store_of(group),
     )
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from hvd_ext.c10d.backend.work import Work
     from hvd_ext.allreduce.operations import Array
+    from hvd_ext.c10d.backend.work import Work
 
 # What to raise where ranks are late.
 SETTING = "the process group's timeout"

@@ -47,9 +47,7 @@ class Group(Reducing):
         """Begin to receive a tensor from whichever rank sends one."""
         return self._message("recv()", tensors, lambda t: self._messages.receive(t, None, tag))
 
-    def _message(
-        self, name: str, tensors: list[Tensor], begin: Callable[[Tensor], Work]
-    ) -> Work:
+    def _message(self, name: str, tensors: list[Tensor], begin: Callable[[Tensor], Work]) -> Work:
         self._check_open(name)
         check(name, tensors)
         if len(tensors) != 1:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GlooMessage(Work):
-    """A message that is under way; Gloo moves it, and knows that it is over once it is waited for."""
+    """A message that is under way; Gloo knows that it is over once somebody has waited for it."""
 
     def __init__(self, name: str, request: Any, held: torch.Tensor, tensor: torch.Tensor) -> None:
         """Note a message.
@@ -102,7 +102,9 @@ class GlooMessages:
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> GlooMessage:
         """Begin to send a tensor to a rank of the group."""
         held = torch.from_numpy(read(tensor))
-        return self._note("send()", "recv()", self._gloo.send([held], peer, tag), held, tensor, peer)
+        return self._note(
+            "send()", "recv()", self._gloo.send([held], peer, tag), held, tensor, peer
+        )
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> GlooMessage:
         """Begin to receive a tensor from a rank of the group; None: from any."""

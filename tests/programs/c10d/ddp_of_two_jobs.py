@@ -7,11 +7,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import hvd_ext.c10d
-from hvd_ext.errors import UsageError
 
 dist.init_process_group("gloo")
-try:
-    hvd_ext.c10d.attach(DistributedDataParallel(torch.nn.Linear(2, 2)))
-except UsageError as error:
-    print(error)
+model = DistributedDataParallel(torch.nn.Linear(2, 2))
+exchange = hvd_ext.c10d.attach(model)
+model(torch.ones(3, 2)).sum().backward()
+assert model.module.bias.grad.tolist() == [3.0, 3.0]
+print(exchange.explain())
 dist.destroy_process_group()

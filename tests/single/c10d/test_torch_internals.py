@@ -11,7 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hvd_ext.c10d.torch_internals import GroupBase, WorkBase, reduction_name, share_storage
+from hvd_ext.c10d.torch_internals import (
+    GroupBase,
+    WorkBase,
+    reduction_name,
+    share_storage,
+    store_of,
+)
 
 
 def descriptors() -> int:
@@ -76,3 +82,17 @@ def test_a_group_is_what_torch_asks_for() -> None:
         assert group._get_backend(torch.device("cpu")) is group
         with pytest.raises(RuntimeError, match="serves the CPU, not cuda"):
             group._get_backend(torch.device("cuda"))
+
+
+def test_a_group_has_one_store(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        group = dist.distributed_c10d.GroupMember.WORLD
+        assert group is not None
+        store = store_of(group)
+        store.set("a", b"1")
+        assert store.check(["a"])
+        assert store_of(group) is store
+        store.delete_key("a")
+    finally:
+        dist.destroy_process_group()
