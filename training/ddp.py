@@ -64,7 +64,7 @@ def replicate(model: nn.Module, compression: str | None, passes: int) -> Replica
         passes: backward passes in each step.
 
     Raises:
-        UsageError: its ranks have parameters of their own.
+        UsageError: its ranks share filters.
     """
     require_alike(model)
     replica = Replica(model, passes)
@@ -77,7 +77,7 @@ def require_alike(model: nn.Module) -> None:
     """See that every rank has the same parameters.
 
     Raises:
-        UsageError: some have filters of their own.
+        UsageError: its ranks share filters.
     """
     if any(getattr(weight, "hvd_ext_own", False) for weight in model.parameters()):
         raise UsageError(

@@ -58,7 +58,7 @@ def exchange_options(args: argparse.Namespace, hvd: ModuleType) -> dict[str, Any
 
 
 def replica(args: argparse.Namespace, hvd: ModuleType, model: nn.Module, passes: int) -> nn.Module:
-    """What to call in training: the model, or with `--exchange ddp` DDP's. A collective.
+    """The module to call in training: the model, or DDP's of it. A collective.
 
     Args:
         args: its `exchange`, `compression` and `fp16_allreduce` are looked at.

@@ -31,6 +31,6 @@ def read_table(world: MPI.Comm) -> Table:
 
 
 def _library() -> str:
-    """What MPI calls itself; "" where the ranks are not MPI's, which are of one node."""
+    """The name of the MPI library; "" where the ranks are not MPI's, which are of one node."""
     mpi = sys.modules.get("mpi4py.MPI")
     return str(mpi.Get_library_version()) if mpi else ""

@@ -93,7 +93,7 @@ def discover(
 
 
 def _boot() -> str:
-    """What this start of the machine's kernel is called; containers may have equal host names."""
+    """The name of this start of the kernel: machines may have equal host names."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
