@@ -123,7 +123,9 @@ class RunUsage:
         finalize_s: time within MPI_Finalize.
         cpu_s, queued_s: that the thread which called MPI_Finalize was on a core, and that it
             was ready to run while others had the cores.
-        process_s, process_queued_s: the same, summed over all threads.
+        process_s, process_queued_s: the same, summed over all threads; those that have ended
+            are missing in the second.
+        before_s, after_s: until its first call began, and since its last one ended.
         file_bytes: that its system calls read and wrote, those of sockets included.
         threads: alive at the end.
         calling_threads: that called MPI, at most 64.
@@ -134,6 +136,8 @@ class RunUsage:
     queued_s: float
     process_s: float
     process_queued_s: float
+    before_s: float
+    after_s: float
     file_bytes: int
     threads: int
     calling_threads: int

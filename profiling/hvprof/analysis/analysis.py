@@ -8,6 +8,7 @@ from functools import cached_property
 from hvprof.analysis.advice.case import Advice
 from hvprof.analysis.advice.rules import advise
 from hvprof.analysis.between_hosts import BetweenHosts, between_hosts
+from hvprof.analysis.cause import Cause, find_cause
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
 from hvprof.analysis.limits.limits import (
@@ -75,6 +76,11 @@ class Analysis:
         return split(self.recording, waiting(self.recording))
 
     @cached_property
+    def cause(self) -> Cause | None:
+        """Cost of communication and its cause; None for exchanges in the background."""
+        return find_cause(self.recording)
+
+    @cached_property
     def exchanged_bytes(self) -> float:
         """Bytes that a rank exchanges in a step; 0 if steps are not marked."""
         return exchanged_bytes(self.rows["data"], self.recording)
@@ -104,4 +110,5 @@ class Analysis:
             self.wait_split,
             self.step_parts,
             self.between_hosts,
+            self.cause,
         )

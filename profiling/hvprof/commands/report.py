@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         advice = [dataclasses.asdict(one) for one in analysis.advice]
         wait = dataclasses.asdict(analysis.wait_split) if analysis.wait_split else None
-        said = {"verdict": verdict(analysis), "wait": wait, "advice": advice}
+        cause = dataclasses.asdict(analysis.cause) if analysis.cause else None
+        said = {"verdict": verdict(analysis), "cause": cause, "wait": wait, "advice": advice}
         print_json({**as_json(analysis), **said})
     elif options.csv:
         write_csv(analysis, sys.stdout)

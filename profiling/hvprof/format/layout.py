@@ -30,6 +30,8 @@ USAGE = np.dtype(
     [
         *((f"{name}_ns", "<u8") for name in ("finalize", "cpu", "queued", "process")),
         ("process_queued_ns", "<u8"),
+        ("before_ns", "<u8"),
+        ("after_ns", "<u8"),
         ("file_bytes", "<u8"),
         ("threads", "<u4"),
         ("calling_threads", "<u4"),
@@ -67,7 +69,7 @@ HEADER = np.dtype(
         ("knows_queue", "<u4"),
         ("yields", "<u4"),
         ("usage", USAGE),
-        ("reserved", "V88"),
+        ("reserved", "V72"),
     ]
 )
 COMMUNICATOR = np.dtype(

@@ -275,7 +275,7 @@ def _usage(row: Any) -> RunUsage | None:
         return None
     times_s = {
         name: row[f"{name}_ns"].item() / 1e9
-        for name in ("finalize", "cpu", "queued", "process", "process_queued")
+        for name in ("finalize", "cpu", "queued", "process", "process_queued", "before", "after")
     }
     counts = {name: row[name].item() for name in ("file_bytes", "threads", "calling_threads")}
     return RunUsage(**{f"{name}_s": value for name, value in times_s.items()}, **counts)

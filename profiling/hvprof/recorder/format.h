@@ -45,6 +45,7 @@ struct run_usage {
     /* On cores, and ready to run without one: of the thread that called MPI_Finalize, and of
      * all threads. */
     uint64_t cpu_ns, queued_ns, process_ns, process_queued_ns;
+    uint64_t before_ns, after_ns; /* until its first call began, and since its last one ended */
     uint64_t file_bytes; /* that its system calls read and wrote, those of sockets included */
     uint32_t threads, calling_threads; /* alive at the end; that called MPI */
 };
@@ -83,7 +84,7 @@ struct recording {
     uint32_t cores, host_cores; /* that this process may use; that its host has */
     uint32_t knows_queue, yields;
     struct run_usage usage;
-    char reserved[88];
+    char reserved[72];
     char names[NAMES][NAME_BYTES];
     struct communicator communicators[COMMUNICATORS];
     struct step steps[STEPS];

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernel.h"
+#include "steps.h"
 
 /* The value that follows `name` in a file of /proc, 0 where it is not there. */
 static uint64_t value_in(const char *path, const char *name)
@@ -71,6 +72,7 @@ static struct run_usage run_began;
 
 static void begin_run(void)
 {
+    first_call_ns = last_call_ns = 0; /* calls were tried before */
     run_began = run_usage_now();
 }
 
@@ -85,6 +87,10 @@ static void end_run(struct recording *file)
                                    ? usage.process_queued_ns
                                    : run_began.process_queued_ns;
     usage.file_bytes -= run_began.file_bytes;
+    if (first_call_ns) {
+        usage.before_ns = first_call_ns - file->start_clock_ns;
+        usage.after_ns = clock_ns(CLOCK_MONOTONIC) - last_call_ns;
+    }
     file->usage = usage;
     file->knows_queue = file->knows_queue || usage.queued_ns || usage.process_queued_ns;
 }

@@ -7,18 +7,23 @@ from collections.abc import Iterator
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.model import RankRecording
+from hvprof.reporters.run_verdict import run_sentences
 from hvprof.reporters.text import operation_text
-
-# A rank is named that takes so many times as long outside of MPI as the others, and at least
-# this share of the run longer.
-_UNEVEN, _LEAST_SHARE = 1.1, 0.02
 
 
 def verdict(analysis: Analysis) -> str:
     """Say what communication costs, which rank is waited for, and the most promising change."""
     split, advices = analysis.wait_split, analysis.advice
-    sentences = [*_of_steps(analysis)] or [*_of_a_run(analysis)]
-    if split and split.time_s:
+    cause = analysis.cause
+    if sentences := [*_of_steps(analysis)]:
+        pass
+    elif cause:
+        sentences = [*run_sentences(cause)]
+        if cause.kind != "ranks share cores":
+            sentences += _crowded(analysis.recording.ranks)
+    else:
+        sentences = [*_in_background(analysis)]
+    if split and split.time_s and (cause is None or analysis.shares.share_of == "steps"):
         about = "An estimated " if split.source == "estimate" else ""
         text = f"{about}{100 * split.wait_s / split.time_s:.0f} % of the time in collectives is"
         sentences.append(f"{text} waiting for late ranks, not moving data.")
@@ -53,50 +58,23 @@ def _of_steps(analysis: Analysis) -> Iterator[str]:
         )
 
 
-def _of_a_run(analysis: Analysis) -> Iterator[str]:
-    """Any other program: its time in communication, and the rank that computes longest."""
-    recording, rows = analysis.recording, analysis.rows["data"]
-    run_s = analysis.shares.base_s
-    if not run_s or not rows:
+def _in_background(analysis: Analysis) -> Iterator[str]:
+    """Exchanges on separate threads: while they run, the program need not wait for them."""
+    rows, run_s = analysis.rows["data"], analysis.shares.base_s
+    if not rows or not run_s:
         return
     data_s = sum(row.time_s for row in rows)
-    by_operation: dict[str, float] = {}
-    for row in rows:
-        name = operation_text(row)
-        by_operation[name] = by_operation.get(name, 0.0) + row.time_s
-    largest = max(by_operation, key=by_operation.__getitem__)
-    spent = f"{format_seconds(data_s)} a rank"
-    if any(_inside_s(rank) > _run_s(rank) > 0 for rank in recording.ranks):
-        yield (
-            f"Communication takes {spent}, summed over the threads of a rank, in a run of "
-            f"{format_seconds(run_s)}."
-        )
-    else:
-        yield (
-            f"Communication takes {100 * data_s / run_s:.0f} % of the run ({spent} of "
-            f"{format_seconds(run_s)}); the largest part is {largest} "
-            f"({format_seconds(by_operation[largest])})."
-        )
-        # Threads of Horovod's call MPI: while they do not, the program need not compute.
-        if not analysis.rows["control"]:
-            yield from _uneven(recording.ranks, run_s)
-    yield from _crowded(recording.ranks)
-
-
-def _uneven(ranks: tuple[RankRecording, ...], run_s: float) -> Iterator[str]:
-    """A rank that waited itself spent that time within MPI, so it is not blamed."""
-    outside = {rank.rank: _run_s(rank) - _inside_s(rank) for rank in ranks if _run_s(rank)}
-    if len(outside) < 2:
-        return
-    late = max(outside, key=outside.__getitem__)
-    others_s = (sum(outside.values()) - outside[late]) / (len(outside) - 1)
-    longer_s = outside[late] - others_s
-    if outside[late] > _UNEVEN * others_s and longer_s > _LEAST_SHARE * run_s:
-        mean = "" if len(outside) == 2 else " on average"
-        yield (
-            f"Rank {late} spends {format_seconds(outside[late])} outside of MPI and the others "
-            f"{format_seconds(others_s)}{mean}: they wait for it."
-        )
+    first = rows[0]
+    library = "hvd_ext's" if any(row.algorithm != "native" for row in rows) else "Horovod's"
+    if analysis.recording.source != "mpi" or not analysis.rows["control"]:
+        library = "the exchange's"
+    yield (
+        f"{library[0].upper()}{library[1:]} threads exchange data for "
+        f"{format_seconds(data_s)} a rank in a run of {format_seconds(run_s)}, most of it in "
+        f"{operation_text(first)}; mark steps with hvprof.step() to see how much of it the program "
+        "waits for."
+    )
+    yield from _crowded(analysis.recording.ranks)
 
 
 def _crowded(ranks: tuple[RankRecording, ...]) -> Iterator[str]:
@@ -112,11 +90,3 @@ def _crowded(ranks: tuple[RankRecording, ...]) -> Iterator[str]:
                 "for a core."
             )
             return
-
-
-def _inside_s(rank: RankRecording) -> float:
-    return sum(cell.time_s for cell in rank.cells if cell.traffic == "data")
-
-
-def _run_s(rank: RankRecording) -> float:
-    return rank.end_unix_s - rank.start_unix_s if rank.end_unix_s else 0.0

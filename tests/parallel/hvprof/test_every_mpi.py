@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import hvprof
+from hvprof.analysis.cause import find_cause
+from hvprof.analysis.rank_time import operation_costs
 from hvprof.analysis.wait_time import waiting
 from tests.support.hvprof.recorded import (
     ENVIRONMENT,
@@ -169,7 +171,11 @@ def check_communicators(recording: hvprof.Recording) -> None:
 def test_a_sleeping_rank_is_found_out_on_every_mpi(built: Built, tmp_path: Path) -> None:
     output = built.record(tmp_path / "run", 3, "known_waits", HVPROF_TRACE="100")
     slept_s = float(re.findall(r"slept (\S+)", output)[0])
-    found = waiting(hvprof.load(tmp_path / "run"))
+    recording = hvprof.load(tmp_path / "run")
+    # Scalasca's wait at NxN, estimated without the trace.
+    costs = {cost.operation: cost for cost in operation_costs(recording)}
+    assert 3 * costs["allreduce"].wait_s == pytest.approx(2 * slept_s, rel=0.1)
+    found = waiting(recording)
     assert found is not None
     assert (found.calls, found.covered_calls) == (18, 18)
     peers = {
@@ -213,7 +219,8 @@ def test_clocks_of_two_machines_are_laid_over_each_other(built: Built, tmp_path:
 def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: Path) -> None:
     output = built.record(tmp_path / "run", 3, "known_messages")
     before_send_s, before_receive_s = map(float, output.split())
-    zero, one, two = hvprof.load(tmp_path / "run").ranks
+    recording = hvprof.load(tmp_path / "run")
+    zero, one, two = recording.ranks
     counted = totals(zero)
     # Two messages of a persistent request, and one of each other kind.
     expected = {"ssend": (1, 8), "start": (2, 16), "issend": (1, 8), "send": (6, 16 + 4 * 2**20)}
@@ -239,6 +246,14 @@ def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: P
     assert blocked["from", 2] == pytest.approx(before_send_s, rel=0.1)
     blocked = {(p.direction, p.rank): p.blocked_s for p in zero.partners}
     assert blocked["to", 2] == pytest.approx(before_send_s + before_receive_s, rel=0.1)
+    # Scalasca's late sender, late receiver and wait at a barrier, without a trace.
+    waited = {cost.operation: 3 * cost.wait_s for cost in operation_costs(recording)}
+    assert waited["recv"] == pytest.approx(before_send_s, rel=0.1)
+    assert waited["send"] == pytest.approx(before_send_s + before_receive_s, rel=0.1)
+    assert waited["barrier"] == pytest.approx(before_receive_s, rel=0.1)
+    cause = find_cause(recording)
+    assert cause is not None
+    assert cause.ranks == (2,)
     for rank in (zero, one, two):
         assert rank.usage is not None
         assert rank.usage.calling_threads == 1

@@ -116,7 +116,7 @@ def test_messages_by_partner_and_kernel_counters_are_read_as_written(tmp_path: P
     assert older.partners == ()
     assert older.usage is None
     partners = (Partner(-1, "to", 1, 8, 0.5), Partner(1, "from", 3, 24, 1.5))
-    usage = RunUsage(0.25, 1.0, 0.5, 3.0, 2.0, 10**9, 5, 2)
+    usage = RunUsage(0.25, 1.0, 0.5, 3.0, 2.0, 0.75, 0.5, 10**9, 5, 2)
     newer = dataclasses.replace(older, partners=partners, usage=usage)
     write_rank(tmp_path, newer)
     assert hvprof.load(tmp_path).ranks[0] == newer

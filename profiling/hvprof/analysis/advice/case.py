@@ -15,6 +15,7 @@ from pathlib import Path
 from hvd_ext.units import format_seconds
 from hvprof.analysis.advice.commands import with_variable
 from hvprof.analysis.between_hosts import BetweenHosts
+from hvprof.analysis.cause import Cause
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
 from hvprof.analysis.summary import Row
@@ -58,9 +59,11 @@ class Case:
         split: Split | None,
         parts: StepParts | None,
         wire: BetweenHosts | None,
+        cause: Cause | None = None,
     ) -> None:
         self.recording = recording
         self.wire = wire
+        self.cause = cause
         self.split = split
         self.parts = parts
         self.run_s = shares.run_s

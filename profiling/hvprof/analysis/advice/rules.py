@@ -9,6 +9,7 @@ from hvd_ext.units import format_bytes
 from hvprof.analysis.advice.case import Advice, Case
 from hvprof.analysis.advice.commands import launcher, over_hvd_ext, setting_of
 from hvprof.analysis.between_hosts import BetweenHosts
+from hvprof.analysis.cause import Cause
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
 from hvprof.analysis.summary import Row
@@ -29,9 +30,10 @@ def advise(
     split: Split | None,
     parts: StepParts | None,
     wire: BetweenHosts | None,
+    cause: Cause | None,
 ) -> list[Advice]:
     """All advice that the figures support, the most promising first."""
-    case = Case(recording, rows, shares, split, parts, wire)
+    case = Case(recording, rows, shares, split, parts, wire, cause)
     found = [advice for rule in _RULES for advice in rule(case)]
     return sorted(found, key=lambda advice: -(advice.most_s or 0))
 
@@ -138,6 +140,9 @@ def _straggler(case: Case) -> Iterator[Advice]:
     if split is None or not split.waited_for or split.wait_s < 0.2 * split.time_s:
         return
     rank, waited_s = split.waited_for[0]
+    # Who waited itself, in a message say, is late for that reason.
+    if case.cause and rank not in case.cause.ranks and not case.recording.all_steps:
+        return
     total_s = sum(time_s for _, time_s in split.waited_for)
     # Ranks that take turns in being late are not stragglers.
     even = 2 / len(case.recording.ranks) if len(case.recording.ranks) > 2 else 0.7

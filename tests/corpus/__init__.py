@@ -1,0 +1,1 @@
+"""Programs whose cause of communication cost is known, for hvprof's verdict."""

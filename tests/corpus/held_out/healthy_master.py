@@ -1,0 +1,19 @@
+"""A master only hands out work, and three workers are always busy."""
+
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+comm, work = MPI.COMM_WORLD, np.zeros(10)
+ROUNDS = 25
+if comm.rank == 0:
+    for _ in range(ROUNDS * (comm.size - 1)):
+        status = MPI.Status()
+        comm.Recv(work, source=MPI.ANY_SOURCE, status=status)
+        comm.Send(work, dest=status.source)
+else:
+    for _ in range(ROUNDS):
+        time.sleep(0.08)
+        comm.Send(work, dest=0)
+        comm.Recv(work, source=0)

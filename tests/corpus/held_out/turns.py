@@ -1,0 +1,11 @@
+"""Another rank is late in every step."""
+
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+comm, data = MPI.COMM_WORLD, np.zeros(100)
+for step in range(40):
+    time.sleep(0.08 if step % comm.size == comm.rank else 0.03)
+    comm.Allreduce(MPI.IN_PLACE, data)

@@ -1,0 +1,1 @@
+"""Programs that the rules of the verdict were written with."""

@@ -1,0 +1,11 @@
+"""Rank 2 has three times the work."""
+
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+comm, data = MPI.COMM_WORLD, np.zeros(100)
+for _ in range(20):
+    time.sleep(0.09 if comm.rank == 2 else 0.03)
+    comm.Allreduce(MPI.IN_PLACE, data)

@@ -1,0 +1,20 @@
+"""The master looks at each result before it answers."""
+
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+comm, work = MPI.COMM_WORLD, np.zeros(10)
+ROUNDS = 15
+if comm.rank == 0:
+    for _ in range(ROUNDS * (comm.size - 1)):
+        status = MPI.Status()
+        comm.Recv(work, source=MPI.ANY_SOURCE, status=status)
+        time.sleep(0.05)
+        comm.Send(work, dest=status.source)
+else:
+    for _ in range(ROUNDS):
+        time.sleep(0.02)
+        comm.Send(work, dest=0)
+        comm.Recv(work, source=0)

@@ -1,0 +1,57 @@
+"""The list of programs, with the cause of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of a folder, `known` or `held_out`.
+
+    Attributes:
+        ranks: of the job; over all hosts.
+        kinds: kinds of cause that name it (hvprof.analysis.cause); "background" stands for none,
+            of a program whose exchanges run on separate threads.
+        blamed: the ranks that the others wait for.
+        hosts: emulated hosts; 0 for this machine as it is.
+        gbit: the speed of their links.
+        variables: of the job.
+    """
+
+    folder: str
+    name: str
+    ranks: int
+    kinds: tuple[str, ...]
+    blamed: tuple[int, ...] = ()
+    hosts: int = 0
+    gbit: float = 1.0
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+PROGRAMS = (
+    Program("known", "imbalance", 4, ("late rank",), (2,)),
+    Program("known", "late_sender", 2, ("late sender",), (0,)),
+    Program("known", "late_receiver", 2, ("late receiver",), (1,)),
+    Program("known", "serial_ring", 4, ("serial",)),
+    Program("known", "alltoall_on_slow_links", 2, ("transfer",), hosts=2, gbit=0.1),
+    Program("known", "slow_master", 4, ("late sender",), (0,)),
+    Program("known", "small_messages", 2, ("small messages",)),
+    Program("known", "threads", 2, ("threads share cores",)),
+    Program("known", "too_many_ranks", 4, ("ranks share cores",)),
+    Program("known", "write_on_one_rank", 4, ("files",), (0,)),
+    Program("known", "healthy_halo", 2, ("light",)),
+    Program("known", "horovod_stock", 2, ("background",)),
+    Program("held_out", "chain", 3, ("late sender",), (2,)),
+    Program("held_out", "slow_node", 4, ("host",), (2, 3), hosts=2),
+    Program("held_out", "late_root", 4, ("late rank",), (0,)),
+    Program("held_out", "late_receiver_waitall", 3, ("late receiver",), (1,)),
+    Program("held_out", "pipeline_of_barriers", 4, ("serial",)),
+    Program("held_out", "halo_on_slow_links", 2, ("transfer",), hosts=2, gbit=0.1),
+    Program("held_out", "healthy_master", 4, ("spare rank",)),
+    Program("held_out", "turns", 4, ("turns",)),
+    Program("held_out", "small_allreduces", 2, ("small messages",)),
+    Program("held_out", "read_on_one_rank", 4, ("files",), (0,)),
+    Program("held_out", "healthy_allreduce", 2, ("light",)),
+    Program("held_out", "horovod_tuned", 2, ("background",), variables={"HOROVOD_CYCLE_TIME": "5"}),
+)

@@ -1,0 +1,143 @@
+"""The cause of communication's cost, for runs of which it is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.cause import find_cause
+from hvprof.model import Cell, Partner, RankRecording, Recording, RunUsage
+from hvprof.reporters.verdict import verdict
+
+RUN_S = 10.0
+
+
+def cell(operation: str, time_s: float, calls: int = 100, message_bytes: int = 8) -> Cell:
+    return Cell(
+        operation=operation,
+        algorithm="native",
+        traffic="data",
+        source="mpi",
+        size=4,
+        low_bytes=message_bytes,
+        high_bytes=message_bytes,
+        calls=calls,
+        message_bytes=calls * message_bytes,
+        time_s=time_s,
+        wait_s=None,
+        min_s=time_s / calls,
+        max_s=time_s / calls,
+    )
+
+
+def rank(
+    number: int,
+    cells: list[Cell],
+    *,
+    partners: tuple[Partner, ...] = (),
+    host: str = "a",
+    busy: float = 0.0,
+    threads_busy: float = 0.0,
+    file_bytes: int = 0,
+) -> RankRecording:
+    """A rank that runs 10 s; its main thread and its others want cores for so many of them."""
+    return RankRecording(
+        rank=number,
+        size=4,
+        host=host,
+        pid=1,
+        state="finalized",
+        start_unix_s=100.0,
+        end_unix_s=100.0 + RUN_S,
+        recorder_cost_s=1e-7,
+        dropped_calls=0,
+        mpi_library="",
+        cells=tuple(cells),
+        host_cores=2,
+        partners=partners,
+        usage=RunUsage(
+            finalize_s=0.0,
+            cpu_s=busy / 2,
+            queued_s=busy / 2,
+            process_s=(busy + threads_busy) / 2,
+            process_queued_s=(busy + threads_busy) / 2,
+            before_s=0.0,
+            after_s=0.0,
+            file_bytes=file_bytes,
+            threads=1,
+            calling_threads=1,
+        ),
+    )
+
+
+def even(operation: str, in_mpi_s: list[float], **more: int) -> list[RankRecording]:
+    return [rank(n, [cell(operation, time_s, **more)]) for n, time_s in enumerate(in_mpi_s)]
+
+
+def waits(number: int, time_s: float, on: int, direction: str) -> RankRecording:
+    operation = "recv" if direction == "from" else "send"
+    partners = (Partner(on, direction, 100, 800, time_s),)
+    return rank(number, [cell(operation, time_s)], partners=partners)
+
+
+CHAIN = [waits(0, 7.0, 1, "from"), waits(1, 6.5, 2, "from"), rank(2, [cell("send", 0.01)])]
+RECEIVER = [waits(0, 6.0, 1, "to"), rank(1, [cell("recv", 0.01)])]
+WITH_FILES = [rank(0, [cell("barrier", 0.1)], file_bytes=10**9), *even("barrier", [5.0] * 4)[1:]]
+HOSTS = [rank(n, [cell("allreduce", 4.0 - 3 * (n // 2))], host="ab"[n // 2]) for n in range(4)]
+CROWD = [rank(n, [cell("allreduce", 1.0)], busy=10.0) for n in range(4)]
+THREADS = [rank(n, [cell("allreduce", 1.0)], busy=1.0, threads_busy=30.0) for n in range(2)]
+MASTER = [rank(0, [cell("recv", 9.8)]), *even("send", [0.1] * 4)[1:]]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kind", "late", "said"),
+    [
+        (even("allreduce", [6.0, 6.0, 0.5, 6.0]), "late rank", (2,), "wait for rank 2: it"),
+        (CHAIN, "late sender", (2,), "rank 0 waits for rank 1, which waits for rank 2."),
+        (RECEIVER, "late receiver", (1,), "wait until rank 1 receives"),
+        (WITH_FILES, "files", (0,), "rank 0, which reads or writes files"),
+        (HOSTS, "host", (2, 3), "wait for b, whose ranks 2 and 3"),
+        (CROWD, "ranks share cores", (), "4 ranks share 2 cores of a"),
+        (THREADS, "threads share cores", (), "2 ranks have 6.0 threads"),
+        (MASTER, "spare rank", (), "a rank with little work"),
+        (even("recv", [7.5] * 4), "serial", (), "one after another"),
+        (even("barrier", [5.0] * 4), "turns", (), "a different one each time"),
+        (even("send", [4.0] * 4, calls=100_000), "small messages", (), "100000 calls of send"),
+        (even("alltoall", [6.0] * 4, calls=20, message_bytes=2**22), "transfer", (), "80 MiB"),
+        (even("allreduce", [0.3] * 4), "light", (), "no bottleneck"),
+    ],
+)
+def test_the_cause_is_named_and_nobody_else(
+    ranks: list[RankRecording], kind: str, late: tuple[int, ...], said: str
+) -> None:
+    recording = Recording(Path("a"), tuple(ranks))
+    cause = find_cause(recording)
+    assert cause is not None
+    assert (cause.kind, cause.ranks) == (kind, late)
+    text = verdict(Analysis(recording))
+    assert text.startswith("MPI takes ")
+    assert said in text
+
+
+def test_time_is_per_thread_where_several_call() -> None:
+    ranks = even("allreduce", [20.0, 20.0])
+    usage = RunUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 4, 4)
+    several = [dataclasses.replace(one, usage=usage) for one in ranks]
+    text = verdict(Analysis(Recording(Path("a"), tuple(several))))
+    assert text.startswith("MPI takes 50 % of the run (5 s of 10 s a rank and thread, of 4 threads")
+
+
+def test_a_late_finish_is_waiting_for_it() -> None:
+    """A rank that has nothing left to do waits in MPI_Finalize."""
+    early = RunUsage(6.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0, 1, 1)
+    last = RunUsage(0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 6.5, 0, 1, 1)
+    ranks = [
+        dataclasses.replace(one, usage=usage)
+        for one, usage in zip(even("send", [0.01] * 3), (early, early, last), strict=True)
+    ]
+    cause = find_cause(Recording(Path("a"), tuple(ranks)))
+    assert cause is not None
+    assert (cause.kind, cause.ranks) == ("late rank", (2,))
