@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -34,12 +33,12 @@ class Hooks:
         # Parameters must not keep alive what is the optimizer's: through autograd's hooks the
         # collector does not see such a cycle.
         self._reducer = weakref.ref(reducer)
-        self._handles: list[RemovableHandle] = []
+        self._handles: dict[int, RemovableHandle] = {}
         weakref.finalize(reducer, _remove, self._handles).atexit = False
 
-    def add(self, parameter: torch.nn.Parameter) -> None:
-        """Watch the next parameter."""
-        reducer, index = self._reducer, len(self._handles)
+    def add(self, index: int, parameter: torch.nn.Parameter) -> None:
+        """Watch the parameter with this index."""
+        reducer = self._reducer
 
         def on_gradient(_: torch.Tensor) -> None:
             owner = reducer()
@@ -51,9 +50,13 @@ class Hooks:
             else:
                 owner.ready(index)
 
-        self._handles.append(parameter.register_post_accumulate_grad_hook(on_gradient))
+        self._handles[index] = parameter.register_post_accumulate_grad_hook(on_gradient)
+
+    def remove(self, index: int) -> None:
+        """Watch the parameter with this index no longer."""
+        self._handles.pop(index).remove()
 
 
-def _remove(handles: Sequence[RemovableHandle]) -> None:
-    for handle in handles:
+def _remove(handles: dict[int, RemovableHandle]) -> None:
+    for handle in handles.values():
         handle.remove()

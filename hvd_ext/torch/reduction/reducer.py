@@ -25,8 +25,7 @@ from hvd_ext.torch.reduction.placed import PlacedArenas
 from hvd_ext.torch.reduction.residuals import Residuals
 from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 from hvd_ext.torch.reduction.sparse import KNOWN_AFTER, SparseExchange
-from hvd_ext.torch.reduction.together import bring_in
-from hvd_ext.torch.torch_internals import after_backward
+from hvd_ext.torch.reduction.together import Together
 from hvd_ext.units import format_seconds
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
 # Steps until it is known when gradients are ready: no sooner than which are sparse.
 _REBUILD_AFTER = KNOWN_AFTER
+# The step in which it is noted in which order the gradients of a bucket are made.
+_LEARN_ORDER_IN = _REBUILD_AFTER
 
 log = logging.getLogger("hvd_ext")
 
@@ -92,7 +93,7 @@ class Reducer:
         self._unsent: Residuals = {}
         self._slots: list[GradientSlot] = []
         self._buckets: list[BucketState] = []
-        self._waiting: list[GradientSlot] = []  # short ones, to be brought in together
+        self._together = Together()
         self._next = 0  # bucket to be submitted
         arena, self._reason = factory.first(specify(named_parameters))
         self._arenas = PlacedArenas()
@@ -105,6 +106,7 @@ class Reducer:
         Raises: as the constructor.
         """
         arena, self._reason = self._factory.first(specify(named_parameters))
+        self._together.restore_hooks()
         self._take_in(arena, named_parameters)
         self._step = 0
 
@@ -131,6 +133,7 @@ class Reducer:
     def set_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes fill a gradient, between two steps."""
         self._passes_per_step = passes
+        self._together.restore_hooks()
         self._reset()
 
     def synchronize(self) -> None:
@@ -182,7 +185,10 @@ class Reducer:
             if slot.others:
                 slot.give_copy()
         self._reset()
+        if self._step == _LEARN_ORDER_IN:
+            self._together.choose_hooks(self._hooks)
         self._step += 1
+        self._together.learns = self._step == _LEARN_ORDER_IN and self._passes_per_step == 1
         self.times_hooks = times_hooks(self._step)
 
     def _rebuild_if_due(self) -> None:
@@ -219,13 +225,16 @@ class Reducer:
         self._arenas.close()
 
     def _take_in(self, arena: Arena, named_parameters: NamedParameters) -> None:
-        slots = [GradientSlot(name, p, p, self._passes_per_step) for name, p in named_parameters]
+        slots = [
+            GradientSlot(index, name, p, p, self._passes_per_step)
+            for index, (name, p) in enumerate(named_parameters, len(self._slots))
+        ]
         self._place(arena, slots)
         for slot in slots:
             if self.can_share:
                 slot.find_others()
             self._slots.append(slot)
-            self._hooks.add(slot.parameter)
+            self._hooks.add(slot.index, slot.parameter)
 
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         """Give slots their memory in the arena, in the order of its parameters."""
@@ -253,6 +262,7 @@ class Reducer:
             return
         self._arenas.discard()
         self._buckets.clear()
+        self._together.restore_hooks()
         for slot in self._slots:
             slot.displace()
         if arena is not None:
@@ -264,7 +274,7 @@ class Reducer:
         """Take the gradient of slot `index`, which autograd has made."""
         slot = self._slots[index]
         if slot.may_wait and slot.passes_left == 1 and self._step >= _REBUILD_AFTER:
-            self._wait_for_others(slot)
+            self._take_short(slot)
             return
         if slot.passes_left <= 0:
             # The complaint is this one, also if step() is called nevertheless.
@@ -291,22 +301,16 @@ class Reducer:
         if slot.bucket.missing == 0:
             self._submit_complete()
 
-    def _wait_for_others(self, slot: GradientSlot) -> None:
-        """Take a short gradient, to be brought in with others."""
+    def _take_short(self, slot: GradientSlot) -> None:
+        """Take a gradient that is brought in with others."""
         assert slot.bucket is not None
-        slot.passes_left = 0
         self.in_flight = True
-        if not self._waiting:
-            after_backward(self._bring_in)
-        self._waiting.append(slot)
-        slot.bucket.missing -= 1
+        self._together.take(slot, slot.bucket, self._bring_in)
         if slot.bucket.missing == 0:
             self._submit_complete()
 
     def _bring_in(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            bring_in(waiting, self._fill)
+        self._together.bring_in(self._fill)
 
     def _submit_complete(self) -> None:
         """Have buckets reduced that are complete, as those before them are."""
@@ -331,7 +335,7 @@ class Reducer:
         for bucket in self._buckets:
             bucket.missing = len(bucket.layout.spans)
         self._sparse.forget()
-        self._waiting.clear()
+        self._together.forget()
         self._next = 0
         self._backward_since_s = None
         self.in_flight = False

@@ -24,7 +24,7 @@ _SHORT_BYTES = 16 << 10
 _slots = WeakTensorKeyDictionary()
 
 
-@dataclass
+@dataclass(eq=False)
 class BucketState:
     """A bucket, and how far it is in this step.
 
@@ -46,6 +46,7 @@ class GradientSlot:
     """One parameter's gradient.
 
     Attributes:
+        index: its number in the reducer.
         view: its place in the arena; of the parameter itself before it has one.
         address: of the view's memory.
         bucket: None if the gradient is sparse, and has no place in the arena.
@@ -57,6 +58,7 @@ class GradientSlot:
             any, `.grad` is no view of an arena, and each optimizer's step puts its own sum there.
     """
 
+    index: int
     name: str
     parameter: torch.nn.Parameter
     view: torch.Tensor

@@ -2,7 +2,8 @@
 
 A short one is copied in less time than Python takes to ask for it. Those that autograd has made
 wait until a bucket has all of its gradients, or until backward ends, and one call copies them.
-Until then `.grad` is autograd's tensor.
+Until then `.grad` is autograd's tensor. A bucket that has many of them and nothing else is watched
+at its ends alone, once a step has shown the order in which they are made; see `Ends`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,87 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hvd_ext.torch.torch_internals import copy_all
+from hvd_ext.torch.reduction.ends import Ends
+from hvd_ext.torch.torch_internals import after_backward, copy_all
 
 if TYPE_CHECKING:
     import torch
 
-    from hvd_ext.torch.reduction.slot import GradientSlot
+    from hvd_ext.torch.reduction.hooks import Hooks
+    from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
+
+# With fewer gradients in a bucket, two hooks and a look at the others save nothing.
+_LEAST_GRADIENTS = 8
+
+
+class Together:
+    """The short gradients of one reducer.
+
+    Attributes:
+        learns: in this step the order in which backward makes them is noted.
+    """
+
+    def __init__(self) -> None:
+        self.learns = False
+        self._waiting: list[GradientSlot] = []
+        self._orders: dict[BucketState, list[GradientSlot]] = {}
+        self._ends: dict[BucketState, Ends] = {}
+
+    def take(self, slot: GradientSlot, bucket: BucketState, bring_in: Callable[[], None]) -> None:
+        """Take a gradient, which then counts as the bucket's.
+
+        Args:
+            slot: autograd has made its gradient.
+            bucket: the one that it lies in.
+            bring_in: is called when backward ends, if no bucket was complete before.
+        """
+        if not self._waiting:
+            after_backward(bring_in)
+        self._add(slot, bucket)
+        if self.learns:
+            self._orders.setdefault(bucket, []).append(slot)
+        elif ends := self._ends.get(bucket):
+            between = ends.take(slot)
+            if between is None:
+                self._ends.pop(bucket).restore()
+            else:
+                for other in between:
+                    self._add(other, bucket)
+
+    def bring_in(self, fill: Callable[[GradientSlot], None]) -> None:
+        """Copy what waits into the arena; see `bring_in` below."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            bring_in(waiting, fill)
+
+    def choose_hooks(self, hooks: Hooks) -> None:
+        """Keep two hooks in each bucket whose gradients are short and many.
+
+        Args:
+            hooks: of the reducer, which has taken a step in which `learns` was set.
+        """
+        for bucket, order in self._orders.items():
+            whole = len(order) == len(bucket.layout.spans) >= _LEAST_GRADIENTS
+            if whole and not any(slot.others for slot in order):
+                self._ends[bucket] = Ends(order, hooks)
+        self._orders.clear()
+
+    def restore_hooks(self) -> None:
+        """Have every gradient watched again."""
+        for ends in self._ends.values():
+            ends.restore()
+        self._ends.clear()
+
+    def forget(self) -> None:
+        """Forget the gradients of this step."""
+        self._waiting.clear()
+        for ends in self._ends.values():
+            ends.forget()
+
+    def _add(self, slot: GradientSlot, bucket: BucketState) -> None:
+        slot.passes_left = 0
+        bucket.missing -= 1
+        self._waiting.append(slot)
 
 
 def bring_in(waiting: Sequence[GradientSlot], fill: Callable[[GradientSlot], None]) -> None:

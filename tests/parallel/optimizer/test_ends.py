@@ -1,0 +1,171 @@
+"""Buckets of short gradients whose hooks are reduced to two: the sums stay what they were."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hvd_ext.torch as hvd
+from hvd_ext.errors import UsageError
+
+pytestmark = [pytest.mark.ranks(2), pytest.mark.usefixtures("hvd")]
+
+LAYERS = 8
+STEPS = 10  # hooks are removed after the fifth
+
+
+class Layers(torch.nn.Module):
+    """Short layers that can be taken in another order, or left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(LAYERS))
+
+    def forward(self, x: torch.Tensor, order: range | list[int]) -> torch.Tensor:
+        for index in order:
+            x = torch.tanh(self.layers[index](x))
+        return x
+
+
+class Training:
+    """A model, its optimizer, and what gradients ought to be."""
+
+    def __init__(self) -> None:
+        self.model = Layers()
+        inner = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.optimizer = hvd.DistributedOptimizer(inner, self.model.named_parameters())
+        self.step = 0
+
+    def backward(self, order=range(LAYERS), rank=None):
+        generator = torch.Generator().manual_seed(
+            100 * self.step + (hvd.rank() if rank is None else rank)
+        )
+        self.model(torch.randn(3, 4, generator=generator), order).square().sum().backward()
+
+    def expected(self, orders):
+        """The mean of the gradients of both ranks, each of which takes layers in its order."""
+        mine = torch.nn.Module.__new__(Layers)
+        torch.nn.Module.__init__(mine)
+        mine.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(LAYERS))
+        mine.load_state_dict(self.model.state_dict())
+        kept, self.model = self.model, mine
+        gradients = []
+        for rank, order in enumerate(orders):
+            self.backward(order, rank)
+            gradients.append(
+                [torch.zeros_like(p) if p.grad is None else p.grad for p in mine.parameters()]
+            )
+            mine.zero_grad()
+        self.model = kept
+        return [(a + b) / 2 for a, b in zip(*gradients, strict=True)]
+
+    def take(self, orders=(range(LAYERS), range(LAYERS)), passes=1):
+        """A step, in which sums are compared to the bit."""
+        expected = self.expected(orders)
+        for _ in range(passes):
+            self.backward(orders[hvd.rank()])
+        self.optimizer.synchronize()
+        for (name, p), mean in zip(self.model.named_parameters(), expected, strict=True):
+            assert torch.equal(p.grad, passes * mean), name
+        with self.optimizer.skip_synchronize():
+            self.optimizer.step()
+        self.step += 1
+
+    def hooks(self):
+        return sum(len(p._post_accumulate_grad_hooks or ()) for p in self.model.parameters())
+
+    def until_two_hooks_are_left(self):
+        while self.step < STEPS:
+            self.optimizer.zero_grad()
+            self.take()
+        assert self.hooks() == 2
+        self.optimizer.zero_grad()
+
+
+@pytest.fixture
+def training():
+    made = Training()
+    made.until_two_hooks_are_left()
+    return made
+
+
+EACH = 2 * LAYERS
+BACKWARDS = list(range(LAYERS))[::-1]
+WITHOUT_ONE = [0, 1, 2, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        (BACKWARDS, BACKWARDS),
+        (BACKWARDS, range(LAYERS)),
+        (range(LAYERS), WITHOUT_ONE),
+        ([7, 1, 2, 3, 4, 5, 6, 0], range(LAYERS)),
+        ([0, 1, 2], [7, 6, 5]),
+    ],
+)
+def test_another_order_brings_hooks_back(training, orders):
+    for _ in range(3):
+        training.take(orders)
+        training.optimizer.zero_grad()
+    assert training.hooks() == (2 if orders[hvd.rank()] == range(LAYERS) else EACH)
+    training.take()
+
+
+def test_gradients_that_are_zeroed(training):
+    training.take()
+    for _ in range(3):
+        training.optimizer.zero_grad(set_to_none=False)
+        training.take()
+    assert training.hooks() == EACH
+
+
+def test_gradients_of_which_the_program_drops_some(training):
+    dropped = training.model.layers[3].weight
+
+    def drop(parameter):
+        parameter.grad = None
+
+    handle = dropped.register_post_accumulate_grad_hook(drop)
+    training.backward()
+    training.optimizer.step()
+    assert not dropped.grad.any()
+    handle.remove()
+    training.optimizer.zero_grad()
+    training.step += 1
+    training.take()
+
+
+def test_a_second_backward_pass_is_refused(training):
+    training.backward()
+    with pytest.raises(AssertionError, match="more than backward_passes_per_step"):
+        training.backward()
+
+
+def test_a_changed_gradient_is_noticed(training):
+    training.backward()
+    training.model.layers[3].weight.grad.mul_(2)
+    with pytest.raises(UsageError, match=r"layers\.3\.weight.*was changed between"):
+        training.optimizer.step()
+
+
+def test_more_backward_passes_a_step(training):
+    training.optimizer.set_backward_passes_per_step(2)
+    for _ in range(3):
+        training.take(passes=2)
+        training.optimizer.zero_grad()
+    assert training.hooks() == EACH
+
+
+def test_more_parameters(training):
+    more = torch.nn.Linear(4, 4)
+    training.optimizer.add_param_group({"params": list(more.parameters())})
+    assert training.hooks() == EACH
+    training.step = 0
+    training.take()
+
+
+def test_a_dropped_optimizer_leaves_no_hooks(training):
+    del training.optimizer
+    assert training.hooks() == 0
