@@ -24,7 +24,7 @@ from tests.support.hvprof.recorded import (
     run,
     totals,
 )
-from tests.support.launch.on_every_mpi import LIBRARIES, bin_of
+from tests.support.launch.on_every_mpi import IN_TEST_OR_LONG, LIBRARIES, bin_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Built:
         return done.stdout
 
 
-@pytest.fixture(scope="module", params=LIBRARIES)
+@pytest.fixture(scope="module", params=IN_TEST_OR_LONG)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     mpi = own_mpi() if request.param == "environment" else bin_of(request.param)
@@ -107,7 +107,8 @@ def known_messages(size: int) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("built", LIBRARIES, indirect=True)
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)), 3])
 def test_counts_and_bytes_are_exact_on_every_mpi(built: Built, size: int, tmp_path: Path) -> None:
     built.record(tmp_path / "run", size, "known_traffic")
     recording = hvprof.load(tmp_path / "run")

@@ -25,7 +25,6 @@ from tests.support.launch.on_every_mpi import (
     run,
 )
 
-on_every_library = pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['HVD_EXT_TEST']]))"
 HOST = """
 import os, socket
@@ -49,7 +48,7 @@ dist.destroy_process_group()
 """
 
 
-@on_every_library
+@pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 def test_starts_every_rank_in_one_job_and_tells_of_too_few_slots(library: Path) -> None:
     job = ("run", "-np", "3", "-H", "localhost:1", "--", str(library / "python"), "-c", SUM)
     done = run(library, *job)
@@ -202,7 +201,6 @@ def test_each_rank_sees_its_gpus(name: str, strategy: str, seen: list[str]) -> N
 
 
 @pytest.mark.needs("network")
-@on_every_library
 def test_a_job_on_two_emulated_hosts(library: Path) -> None:
     with on_two_hosts(library) as (enter, hosts, variables):
         ranks = (str(library / "python"), "-c", HOST)

@@ -23,6 +23,7 @@ import pytest
 from tests.support.launch.on_every_mpi import (
     FAIL,
     HERE,
+    IN_TEST_OR_LONG,
     LIBRARIES,
     ROOT,
     SUM,
@@ -177,7 +178,7 @@ def _mentioning(text: str) -> list[psutil.Process]:
     return found
 
 
-@pytest.fixture(params=LIBRARIES)
+@pytest.fixture(params=IN_TEST_OR_LONG)
 def allocated(request: pytest.FixtureRequest, cluster: Path) -> Run:
     """`allocated(*words)` runs a command in an allocation of two tasks, with a library first."""
     folder = bin_of(request.param, "slurm")
@@ -195,6 +196,7 @@ def hvd_launch(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "hvd_launch", *arguments)
 
 
+@pytest.mark.parametrize("allocated", LIBRARIES, indirect=True)
 def test_the_allocation_alone_is_enough(allocated: Run) -> None:
     done = allocated(*hvd_launch("run", "--", "PYTHON", "-c", SUM))
     assert sorted(done.stdout.splitlines()) == ["[0] sum 1", "[1] sum 1"], done.stderr

@@ -20,7 +20,7 @@ import pytest
 from hvd_ext.allreduce.table import BUILT_IN, dump
 from hvd_launch.tune.allreduce.native_rules import native_rules
 from hvd_launch.tune.allreduce.rank import MARK
-from tests.support.launch.on_every_mpi import HERE, LIBRARIES, ROOT, backend_of, horovod_bin_of
+from tests.support.launch.on_every_mpi import HERE, ROOT, backend_of, horovod_bin_of
 
 ALLREDUCE = ["allreduce", "-np", "2", "--least", "64KiB", "--most", "128KiB"]
 ALLREDUCE += ["--no-table", "--rounds", "2", "--pairs", "2", "--json"]
@@ -168,7 +168,6 @@ def ranks(library: Path, variables: dict[str, str], **task: Any) -> tuple[int, l
 
 
 @pytest.mark.needs("failing rules")
-@pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 def test_the_library_follows_its_native_form(library: Path, tmp_path: Path) -> None:
     code, (_, *parts), output = ranks(library, {}, sizes=[], selection=backend_of(library).name)
     assert code == 0, output
