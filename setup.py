@@ -165,6 +165,8 @@ setup(
         "images": ["pillow>=10.1", "scikit-image>=0.22"],
         # Arrays of other formats, which `python -m hvd_ext.data pack` reads.
         "arrays": ["h5py>=3.8", "zarr>=3"],
+        # HVD_EXT_AUDIT: fingerprints of gradients, at the speed of memory.
+        "audit": ["xxhash>=3"],
         # --tensorboard of the trainers.
         "tensorboard": ["tensorboard"],
         # Pictures of benchmarks.

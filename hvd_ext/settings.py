@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from hvd_ext.errors import UsageError
 from hvd_ext.units import parse_bytes
@@ -97,6 +98,33 @@ def reproducible() -> int | None:
             f"HVD_EXT_REPRODUCIBLE={text!r}: give a number of slots, such as 8, or unset it"
         )
     return int(text)
+
+
+def audit_folder() -> Path | None:
+    """HVD_EXT_AUDIT: the folder into which optimizers write what they train with."""
+    text = os.environ.get("HVD_EXT_AUDIT")
+    return Path(text) if text else None
+
+
+def compares_replicas() -> bool:
+    """HVD_EXT_AUDIT_EVERY is set: ranks compare their parameters."""
+    return "HVD_EXT_AUDIT_EVERY" in os.environ
+
+
+def audit_every() -> tuple[int, bool]:
+    """HVD_EXT_AUDIT_EVERY: steps from one audit to the next, and whether it only warns.
+
+    Raises:
+        UsageError: neither a whole number above 0, nor one with ":warn".
+    """
+    text = os.environ.get("HVD_EXT_AUDIT_EVERY", "1")
+    number, colon, action = text.partition(":")
+    if not number.isdecimal() or int(number) < 1 or (colon and action != "warn"):
+        raise UsageError(
+            f"HVD_EXT_AUDIT_EVERY={text!r}: give a number of steps, such as 100, or 100:warn to "
+            "go on after a difference"
+        )
+    return int(number), bool(colon)
 
 
 def keep_memory(environ: Mapping[str, str]) -> bool:

@@ -25,6 +25,17 @@ class Variable:
 
 
 VARIABLES = (
+    Variable(
+        "HVD_EXT_AUDIT",
+        "unset",
+        "folder in which every rank writes fingerprints of what it trains with, for `hvprof audit`",
+    ),
+    Variable(
+        "HVD_EXT_AUDIT_EVERY",
+        "unset",
+        "steps from one audit to the next. Ranks then compare their parameters, too, and the job"
+        " ends with the name of a rank that holds others; `100:warn` only warns",
+    ),
     Variable("HVD_EXT_BUCKET_BYTES", "measured", "maximum size of a bucket, such as `4 MiB`"),
     Variable(
         "HVD_EXT_COMPRESSION",

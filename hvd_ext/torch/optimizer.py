@@ -17,11 +17,12 @@ from hvd_ext.process import allow_singleton_mpi
 from hvd_ext.schedules import EVERY_STEP, Schedule, parse
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback, horovods
+from hvd_ext.torch.audit.auditor import Auditor
 from hvd_ext.torch.compression import nearest_of_horovods, wanted
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.job.background import lower_thread_priority
 from hvd_ext.torch.own import refuse_own
-from hvd_ext.torch.parameters import pair_names, trainable
+from hvd_ext.torch.parameters import NamedParameters, pair_names, trainable
 from hvd_ext.torch.reduction.arena_factory import ArenaFactory
 from hvd_ext.torch.reduction.protocol import Reduces
 from hvd_ext.torch.reduction.reducer import Reducer
@@ -173,6 +174,10 @@ def DistributedOptimizer(
         refuse_own(every, "Horovod's DistributedOptimizer", f"the arena cannot take it: {reason}")
         if not horovods.INSTALLED:
             raise needs_horovod(f"this DistributedOptimizer ({reason})")
+        if settings.audit_folder() or settings.compares_replicas():
+            raise UsageError(
+                f"HVD_EXT_AUDIT: Horovod's DistributedOptimizer ({reason}) is not audited: unset it"
+            )
         if horovods.rank() == 0:
             log.warning("hvd_ext: falling back to Horovod's DistributedOptimizer: %s", reason)
         return horovods.DistributedOptimizer(
@@ -196,7 +201,37 @@ def DistributedOptimizer(
     new._attach(reducer, op, backward_passes_per_step, {p: name for name, p in pairs}, rounds)
     if shards and isinstance(new, ShardedMixin):
         new._attach_shards(shards)
+    if settings.audit_folder() or settings.compares_replicas():
+        new.auditor = _audit(pairs, reducer, rounds)
     return new
+
+
+def _audit(pairs: NamedParameters, reducer: Reduces | None, rounds: Rounds | None) -> Auditor:
+    """Audit an optimizer; collective.
+
+    Raises:
+        UsageError: some rank cannot.
+    """
+    auditor: Auditor | str
+    try:
+        auditor = Auditor(pairs, horovods.rank(), horovods.size())
+    except UsageError as error:
+        auditor = str(error)
+    if reducer is not None:
+        topology = lifecycle.topology()
+        refusals = topology.world.allgather(auditor if isinstance(auditor, str) else None)
+        auditor = next((refusal for refusal in refusals if refusal), auditor)
+    if isinstance(auditor, str):
+        raise UsageError(auditor)
+    if reducer is not None:
+        reducer.observe(auditor.note_gradients)
+        # Nodes that do not exchange in every step hold other parameters meanwhile.
+        if rounds is None:
+            auditor.compare_replicas(topology.world, topology.hosts)
+        else:
+            hosts = [topology.hosts[rank] for rank in topology.node_world_ranks()]
+            auditor.compare_replicas(topology.node, hosts)
+    return auditor
 
 
 def _check_sync(schedule: Schedule, sharded: bool, op: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import fallback, horovods
+from hvd_ext.torch.audit.auditor import Auditor
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import trainable
 from hvd_ext.torch.reduction.protocol import Reduces
@@ -35,6 +36,7 @@ class DistributedMixin(torch.optim.Optimizer):
         op: Horovod's Average or Sum.
         backward_passes_per_step: how many backward passes fill a gradient.
         drained: what drain() found, if no step was taken since.
+        auditor: takes the fingerprints of its steps, where that is asked for.
     """
 
     def _attach(
@@ -51,6 +53,7 @@ class DistributedMixin(torch.optim.Optimizer):
         self._clipped = False
         self._should_synchronize = True
         self.drained: Drained | None = None
+        self.auditor: Auditor | None = None
         self.op = op
         self.backward_passes_per_step = passes
 
@@ -127,6 +130,8 @@ class DistributedMixin(torch.optim.Optimizer):
         self.drained = None
         if self._rounds:
             self._rounds.begin_step()
+        if self.auditor:
+            self.auditor.before_update(exchanged=self._reducer is not None)
         result = self._update(closure)
         if self._reducer and self._reducer.in_flight:
             raise UsageError(
@@ -135,6 +140,8 @@ class DistributedMixin(torch.optim.Optimizer):
             )
         if self._rounds:
             self._rounds.end_step()
+        if self.auditor:
+            self.auditor.after_update()
         return result
 
     def _exchange(self) -> None:

@@ -17,6 +17,7 @@ SUBCOMMANDS = {
     "report": "report",
     "compare": "compare",
     "check": "check",
+    "audit": "audit",
     "layers": "layers",
     "limits": "limits",
     "hang": "hang",

@@ -23,7 +23,7 @@ FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
     *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli", "hvd_ext.schedules"),
     *("hvd_ext.freed_memory", "hvd_ext.node_memory", "hvd_ext.statistics", "hvd_ext.variables"),
-    *("hvd_ext.version", "hvd_ext.allreduce_work", "hvd_ext.summation_tree"),
+    *("hvd_ext.version", "hvd_ext.allreduce_work", "hvd_ext.summation_tree", "hvd_ext.audit"),
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
@@ -83,6 +83,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
         "hvd_ext.arena",
     },
+    # Fingerprints of what the optimizer has.
+    "hvd_ext.torch.audit": {*MPI, "torch", "xxhash", "hvd_ext.job", "hvd_ext.torch"},
     # Horovod's interface where Horovod is not installed: it knows neither that nor the optimizer.
     "hvd_ext.torch.standalone": {*MPI, "torch", "hvd_ext.job", "hvd_ext.allreduce"},
     # torch.distributed, without Horovod.

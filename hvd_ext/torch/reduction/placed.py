@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,9 @@ from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 
 if TYPE_CHECKING:
     from hvd_ext.arena.protocol import Arena
+
+
+Observer = Callable[[Sequence[GradientSlot]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +60,13 @@ class PlacedArenas:
     Attributes:
         arenas: all of them.
         placed: the same, with their gradients.
+        observer: is given the gradients of each bucket before it is exchanged.
     """
 
     def __init__(self) -> None:
         self.arenas: list[Arena] = []
         self.placed: list[PlacedArena] = []
+        self.observer: Observer | None = None
         self._progress = ProgressThread()
         self._pending: deque[Future[None]] = deque()
         # An optimizer that is dropped leaves no threads, which would outlive MPI. The arenas
@@ -90,6 +95,7 @@ class PlacedArenas:
 
     def submit(self, bucket: BucketState) -> None:
         """Have the thread reduce a bucket, after those that were submitted before."""
+        self._show(bucket)
         bucket.arena.ready(bucket.index)
         self._pending.append(self._progress.submit(partial(bucket.arena.reduce, bucket.index)))
 
@@ -99,12 +105,19 @@ class PlacedArenas:
 
     def reduce_rest(self, buckets: Sequence[BucketState]) -> None:
         """Reduce the buckets that were not submitted, and wait for those that were."""
+        for bucket in buckets:
+            self._show(bucket)
         for arena in self.arenas:
             arena.ready(len(arena.layout.buckets) - 1)
         # What is left is done here: this thread has nothing else to do, and a core.
         self.wait()
         for bucket in buckets:
             bucket.arena.reduce(bucket.index)
+
+    def _show(self, bucket: BucketState) -> None:
+        if self.observer is not None:
+            placed = next(one for one in self.placed if one.arena is bucket.arena)
+            self.observer([placed.slots[span.parameter] for span in bucket.layout.spans])
 
     def finish(self) -> None:
         """Wait for what the arenas have been given."""

@@ -21,7 +21,7 @@ from hvd_ext.torch.parameters import NamedParameters, specify
 from hvd_ext.torch.reduction import residuals
 from hvd_ext.torch.reduction.frozen import Frozen
 from hvd_ext.torch.reduction.hooks import Hooks
-from hvd_ext.torch.reduction.placed import PlacedArenas
+from hvd_ext.torch.reduction.placed import Observer, PlacedArenas
 from hvd_ext.torch.reduction.residuals import Residuals
 from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 from hvd_ext.torch.reduction.sparse import KNOWN_AFTER, SparseExchange
@@ -120,6 +120,10 @@ class Reducer:
     def has_residuals(self) -> bool:
         """Whether compression may have rounded something away that is not sent yet."""
         return self._factory.compression.format.has_residual or bool(self._unsent)
+
+    def observe(self, observer: Observer) -> None:
+        """Have a function see the gradients of each bucket before it is exchanged."""
+        self._arenas.observer = observer
 
     def drain(self) -> Residuals:
         """As residuals.drain, of all arenas."""

@@ -19,6 +19,7 @@ from hvd_ext.torch.reduction.reducer import Reducer
 if TYPE_CHECKING:
     from hvd_ext.torch.parameters import NamedParameters
     from hvd_ext.torch.reduction.arena_factory import ArenaFactory
+    from hvd_ext.torch.reduction.placed import Observer
     from hvd_ext.torch.reduction.residuals import Residuals
     from hvd_ext.torch.reduction.sparse import SparseExchange
 
@@ -135,6 +136,11 @@ class LateReducer:
             )
         self._now.add(named_parameters)
         self._other.add(named_parameters)
+
+    def observe(self, observer: Observer) -> None:
+        """As of Reducer."""
+        self._now.observe(observer)
+        self._other.observe(observer)
 
     def drain(self) -> Residuals:
         """As of Reducer, of both."""

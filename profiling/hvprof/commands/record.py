@@ -35,10 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     command = after_dashes(options.command)
-    return record(options.output, command, force=options.force, trace_events=options.trace)
+    added = {"trace_events": options.trace, "audit": options.audit}
+    return record(options.output, command, force=options.force, **added)
 
 
-def record(directory: Path, command: Sequence[str], *, force: bool, trace_events: int = 0) -> int:
+def record(
+    directory: Path,
+    command: Sequence[str],
+    *,
+    force: bool,
+    trace_events: int = 0,
+    audit: bool = False,
+) -> int:
     """Run a command and record its MPI traffic into a directory.
 
     Args:
@@ -46,6 +54,7 @@ def record(directory: Path, command: Sequence[str], *, force: bool, trace_events
         command: the program and its arguments.
         force: replace an earlier recording.
         trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
+        audit: hvd_ext's optimizers write fingerprints, too.
 
     Returns:
         The command's exit code, 128 and the signal's number if a signal ended it.
@@ -58,7 +67,7 @@ def record(directory: Path, command: Sequence[str], *, force: bool, trace_events
         raise UsageError(f"command not found: {' '.join(command[:1])!r}; give one on PATH after --")
     begin(directory, command, force=force)
     start_s = time.monotonic()
-    added = variables(directory, trace_events)
+    added = variables(directory, trace_events, audit=audit)
     code = _run(_reaching_all_ranks(command, added), {**os.environ, **added})
     end(directory, code, time.monotonic() - start_s)
     report_ranks(directory, command[0], code)

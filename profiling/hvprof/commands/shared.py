@@ -30,6 +30,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help="calls to keep one by one on each rank, 64 bytes each; they separate waiting from "
         "transfer (default: 0)",
     )
+    parser.add_argument(
+        "--audit",
+        action="store_true",
+        help="have hvd_ext's optimizers write fingerprints of what they train with, for hvprof "
+        "audit",
+    )
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:

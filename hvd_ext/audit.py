@@ -1,0 +1,161 @@
+"""The file of an audit: what one rank trained with, step for step, as fingerprints.
+
+A line of JSON says what was audited; records of a fixed length follow, each of little-endian
+unsigned 64-bit numbers. A record that is cut off, as a killed job leaves it, is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from hvd_ext.errors import UsageError
+
+FORMAT = 1
+SUFFIX = ".audit"
+# In place of a fingerprint that was not taken. One that happens to be 0 is noted as 1.
+UNKNOWN = 0
+
+
+@dataclass(frozen=True)
+class Header:
+    """What was audited.
+
+    Attributes:
+        rank, size: this rank's number, and how many there are.
+        optimizer: its number among those that the program made.
+        names: the parameters, in the optimizer's order.
+        every: an audit was made each so many steps.
+        environment: what may change bits: versions, threads, settings.
+    """
+
+    rank: int
+    size: int
+    optimizer: int
+    names: tuple[str, ...]
+    every: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A step. Fingerprints stand in the order of Header.names.
+
+    Attributes:
+        step: from 1 on; 0 are the parameters before the first step.
+        inputs: of all that the model was given.
+        gradients: this rank's, before the exchange.
+        sums: the same after the exchange.
+        parameters: after the update.
+    """
+
+    step: int
+    inputs: int
+    gradients: Sequence[int]
+    sums: Sequence[int]
+    parameters: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One rank's file."""
+
+    header: Header
+    records: Sequence[Record]
+
+
+class Writer:
+    """Writes the file of one rank; every record is on its way when `add` returns."""
+
+    def __init__(self, folder: Path, header: Header) -> None:
+        """Begin the file.
+
+        Raises:
+            UsageError: it is there already, or cannot be written.
+        """
+        path = folder / f"optimizer{header.optimizer}.rank{header.rank}{SUFFIX}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("xb", buffering=0)
+        except FileExistsError:
+            raise UsageError(
+                f"{folder} holds an audit: name another folder, or remove it"
+            ) from None
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        line = json.dumps({"hvd_ext_audit": FORMAT, **asdict(header)})
+        self._file.write(line.encode() + b"\n")
+
+    def add(self, record: Record) -> None:
+        """Write a step."""
+        numbers = array("Q", [record.step, record.inputs])
+        for values in (record.gradients, record.sums, record.parameters):
+            numbers.extend(values)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        self._file.write(numbers.tobytes())
+
+    def close(self) -> None:
+        """End the file."""
+        self._file.close()
+
+
+def read(path: Path) -> Audit:
+    """Read the file of one rank.
+
+    Raises:
+        UsageError: it is none, or of another version.
+    """
+    try:
+        line, _, rest = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        document = json.loads(line)
+        version = document.pop("hvd_ext_audit")
+        header = Header(**{**document, "names": tuple(document["names"])})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UsageError(f"{path} is no audit: name a folder that HVD_EXT_AUDIT named") from None
+    if version != FORMAT:
+        raise UsageError(f"{path} has format {version!r}: this version reads {FORMAT}")
+    count = len(header.names)
+    words = 2 + 3 * count
+    numbers = array("Q")
+    numbers.frombytes(rest[: len(rest) // (8 * words) * 8 * words])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    records = []
+    for begin in range(0, len(numbers), words):
+        step, inputs, *values = numbers[begin : begin + words]
+        parts = (values[i * count : (i + 1) * count] for i in range(3))
+        records.append(Record(step, inputs, *parts))
+    return Audit(header, records)
+
+
+def read_folder(folder: Path) -> dict[int, list[Audit]]:
+    """All files of a folder: of each optimizer, those of all its ranks, in order.
+
+    Raises:
+        UsageError: there are none, or some rank's is missing.
+    """
+    audits = [read(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    if not audits:
+        raise UsageError(
+            f"{folder} holds no audit: record one with `hvprof record --audit` or HVD_EXT_AUDIT"
+        )
+    found: dict[int, list[Audit]] = {}
+    for audit in sorted(audits, key=lambda one: (one.header.optimizer, one.header.rank)):
+        found.setdefault(audit.header.optimizer, []).append(audit)
+    for number, ranks in found.items():
+        size = ranks[0].header.size
+        missing = sorted(set(range(size)) - {one.header.rank for one in ranks})
+        if missing:
+            raise UsageError(
+                f"{folder} lacks optimizer {number} of rank {missing[0]} of {size}: copy the files "
+                "of all nodes there"
+            )
+    return found

@@ -1,0 +1,1 @@
+"""What a training computes, step for step, as fingerprints: by which two runs are compared."""

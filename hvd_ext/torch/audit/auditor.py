@@ -1,0 +1,160 @@
+"""Takes the fingerprints of one optimizer's steps, writes them down, and compares ranks."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import weakref
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from hvd_ext import settings
+from hvd_ext.audit import UNKNOWN, Header, Record, Writer
+from hvd_ext.errors import MismatchError
+from hvd_ext.torch.audit import fingerprints
+from hvd_ext.torch.audit.inputs import Inputs
+from hvd_ext.torch.audit.replicas import find_difference
+from hvd_ext.torch.sharded.gradient import ShardedGradient
+from hvd_ext.variables import VARIABLES
+from hvd_ext.version import VERSION
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.torch.parameters import NamedParameters
+    from hvd_ext.torch.reduction.slot import GradientSlot
+
+# Of each folder, how many optimizers of this process are audited there.
+_numbers: defaultdict[Path, itertools.count[int]] = defaultdict(itertools.count)
+
+log = logging.getLogger("hvd_ext")
+
+
+class Auditor:
+    """Audits one optimizer, every so many steps."""
+
+    def __init__(self, pairs: NamedParameters, rank: int, size: int) -> None:
+        """Begin, as HVD_EXT_AUDIT and HVD_EXT_AUDIT_EVERY ask for it.
+
+        Raises:
+            UsageError: they are wrong, the folder holds an audit, or xxhash is not installed.
+        """
+        fingerprints.check_installed()
+        self._pairs = list(pairs)
+        self._index = {id(parameter): i for i, (_, parameter) in enumerate(self._pairs)}
+        self._replicas: tuple[MPI.Comm, Sequence[str]] | None = None
+        self._every, self._only_warns = settings.audit_every()
+        self._step = 0
+        self._gradients = [UNKNOWN] * len(self._pairs)
+        self._sums = list(self._gradients)
+        self._inputs: Inputs | None = None
+        self._writer: Writer | None = None
+        folder = settings.audit_folder()
+        if folder is None:
+            return
+        self._inputs = Inputs()
+        weakref.finalize(self, self._inputs.close)
+        names = tuple(name for name, _ in self._pairs)
+        number = next(_numbers[folder])
+        header = Header(rank, size, number, names, self._every, environment())
+        self._writer = Writer(folder, header)
+        weakref.finalize(self, self._writer.close)
+        self._writer.add(Record(0, UNKNOWN, self._gradients, self._sums, self._parameters()))
+        self._listen()
+
+    def compare_replicas(self, comm: MPI.Comm, hosts: Sequence[str]) -> None:
+        """Compare the parameters of these ranks at each audit, if that is asked for."""
+        if settings.compares_replicas():
+            self._replicas = (comm, hosts)
+
+    def note_gradients(self, slots: Sequence[GradientSlot]) -> None:
+        """Note the gradients of a bucket, which is exchanged next."""
+        if self._writer is None or not self._is_due:
+            return
+        for slot in slots:
+            index = self._index.get(id(slot.parameter))
+            if index is not None:
+                length = slot.parameter.numel() * slot.view.element_size()
+                self._gradients[index] = fingerprints.of_memory(slot.address, length)
+
+    def before_update(self, exchanged: bool) -> None:
+        """Note the sums, which are in `.grad`; without an exchange they are the gradients, too."""
+        if self._writer is None or not self._is_due:
+            return
+        self._sums = [_of_gradient(parameter.grad) for _, parameter in self._pairs]
+        if not exchanged:
+            self._gradients = self._sums
+
+    def after_update(self) -> None:
+        """Note the parameters, and end the step; collective where ranks are compared.
+
+        Raises:
+            MismatchError: ranks hold other parameters.
+            StallError: ranks did not reach this in time; names them.
+        """
+        self._step += 1
+        is_due = self._step % self._every == 0
+        parameters = self._parameters() if is_due else []
+        if is_due and self._writer is not None and self._inputs is not None:
+            inputs = self._inputs.take()
+            self._writer.add(Record(self._step, inputs, self._gradients, self._sums, parameters))
+            self._gradients = [UNKNOWN] * len(self._pairs)
+        self._listen()
+        if is_due and self._replicas is not None:
+            self._check_replicas(*self._replicas, parameters)
+
+    @property
+    def _is_due(self) -> bool:
+        return (self._step + 1) % self._every == 0
+
+    def _listen(self) -> None:
+        if self._inputs is not None:
+            self._inputs.listening = self._is_due
+
+    def _parameters(self) -> list[int]:
+        return [fingerprints.of_tensor(parameter) for _, parameter in self._pairs]
+
+    def _check_replicas(
+        self, comm: MPI.Comm, hosts: Sequence[str], parameters: Sequence[int]
+    ) -> None:
+        names = [name for name, _ in self._pairs]
+        timeout_s = settings.stall_timeout_s()
+        difference = find_difference(comm, hosts, names, parameters, timeout_s)
+        if difference is None:
+            return
+        since = f"after step {self._step}"
+        if self._every > 1:
+            since += f" (not yet after step {self._step - self._every})"
+        if not self._only_warns:
+            raise MismatchError(
+                f"{since}, {difference}: go on from a checkpoint of before; to see where it "
+                "begins, run again with hvprof record --audit"
+            )
+        if comm.rank == 0:
+            log.warning("hvd_ext: %s, %s", since, difference)
+
+
+def _of_gradient(gradient: torch.Tensor | None) -> int:
+    if isinstance(gradient, ShardedGradient):
+        return UNKNOWN
+    return fingerprints.of_tensor(gradient)
+
+
+def environment() -> dict[str, str]:
+    """What may change the bits of a training, besides the program and its data."""
+    found = {
+        "torch": torch.__version__,
+        "hvd_ext": VERSION,
+        "threads": str(torch.get_num_threads()),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
+    }
+    for variable in VARIABLES:
+        if variable.name in os.environ and "AUDIT" not in variable.name:
+            found[variable.name] = os.environ[variable.name]
+    return found

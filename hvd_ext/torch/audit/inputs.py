@@ -1,0 +1,67 @@
+"""What models are given: the tensors in calls of modules that no other module calls.
+
+They are noticed by torch's hooks on all modules, so a program is audited unchanged. A tensor that
+requires a gradient is no input but was computed, such as what a loss is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from hvd_ext.torch.audit.fingerprints import Stream
+
+
+class Inputs:
+    """The fingerprint of what models were given since the last step.
+
+    Attributes:
+        listening: calls are noticed.
+    """
+
+    def __init__(self) -> None:
+        self.listening = True
+        self._stream = Stream()
+        self._outermost: torch.nn.Module | None = None
+        self._hooks = [
+            register_module_forward_pre_hook(self._before),
+            register_module_forward_hook(self._after, always_call=True),
+        ]
+
+    def take(self) -> int:
+        """The fingerprint; begin again."""
+        return self._stream.take()
+
+    def close(self) -> None:
+        """Notice no more calls."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(self, module: torch.nn.Module, arguments: Any) -> None:
+        if not self.listening or self._outermost is not None or not torch.is_grad_enabled():
+            return
+        self._outermost = module
+        for tensor in _tensors(arguments):
+            if not tensor.requires_grad:
+                self._stream.add(tensor)
+
+    def _after(self, module: torch.nn.Module, arguments: Any, result: Any) -> None:
+        if module is self._outermost:
+            self._outermost = None
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _tensors(one)

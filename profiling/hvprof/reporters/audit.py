@@ -1,0 +1,61 @@
+"""The words of an audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hvprof.analysis.audit import Difference, Outcome
+from hvprof.printable import printable
+
+_MOST_RANKS = 4
+
+
+def lines(names: Sequence[str], outcomes: Mapping[tuple[str, int], Outcome]) -> list[str]:
+    """An audit in some lines.
+
+    Args:
+        names: of the sides, for A and B.
+        outcomes: by what was compared and the optimizer's number.
+    """
+    several = len({number for _, number in outcomes}) > 1
+    told = [f"{letter}: {printable(name)}" for letter, name in zip("AB", names, strict=False)]
+    for (what, number), outcome in outcomes.items():
+        subject = "A and B" if what == "A and B" else f"the ranks of {what}"
+        if several:
+            subject += f", optimizer {number}"
+        told.append("")
+        if outcome.difference is None:
+            kinds = ", ".join(f"{kind}s" for kind in outcome.compared)
+            told.append(f"{subject}: no difference in {_steps(outcome.steps)} ({kinds})")
+        else:
+            told += _describe(subject, outcome.difference)
+    return told
+
+
+def _describe(subject: str, found: Difference) -> list[str]:
+    if found.step == 0:
+        when = "before the first step"
+    elif found.after_step is not None and found.after_step < found.step - 1:
+        when = f"between step {found.after_step} and step {found.step}"
+    else:
+        when = f"in step {found.step}"
+    what: str = found.kind
+    if found.parameter is not None:
+        what += f" of {printable(found.parameter)}"
+        if found.more:
+            what += f" and {found.more} more"
+    told = [
+        f"{subject} differ {when}: {what}, on {_ranks(found.ranks)}",
+        f"  this points to {found.points_to}",
+    ]
+    return told + [f"  also different: {printable(line)}" for line in found.evidence]
+
+
+def _steps(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    return f"rank{'s' * (len(ranks) != 1)} {shown}{more}"
