@@ -58,12 +58,12 @@ class Auditor:
         if folder is None:
             return
         self._inputs = Inputs()
-        weakref.finalize(self, self._inputs.close)
+        weakref.finalize(self, self._inputs.close).atexit = False
         names = tuple(name for name, _ in self._pairs)
         number = next(_numbers[folder])
         header = Header(rank, size, number, names, self._every, environment())
         self._writer = Writer(folder, header)
-        weakref.finalize(self, self._writer.close)
+        weakref.finalize(self, self._writer.close).atexit = False
         self._writer.add(Record(0, UNKNOWN, self._gradients, self._sums, self._parameters()))
         self._listen()
 
@@ -132,7 +132,7 @@ class Auditor:
             since += f" (not yet after step {self._step - self._every})"
         if not self._only_warns:
             raise MismatchError(
-                f"{since}, {difference}: go on from a checkpoint of before; to see where it "
+                f"{since}, {difference}: resume from an earlier checkpoint; to see where it "
                 "begins, run again with hvprof record --audit"
             )
         if comm.rank == 0:

@@ -23,8 +23,8 @@ LAYER = "2.weight"
 
 
 def flip(tensor):
-    """Flip the lowest bit of one element."""
-    numpy.asarray(tensor.detach()).reshape(-1).view(numpy.int32)[3] ^= 1
+    """Flip a bit of one element that is not lost in what is computed from it."""
+    numpy.asarray(tensor.detach()).reshape(-1).view(numpy.int32)[3] ^= 1 << 20
 
 
 def build(seed=0, lr=0.1, **arguments):
@@ -47,10 +47,12 @@ def train(fault=None, at=AT, seed=0, lr=0.1, **arguments):
         if step == at and point == "before":
             handle = act(here)
         torch.nn.functional.mse_loss(model(here.x), torch.zeros(5, 4)).backward()
-        optimizer.synchronize()
         if step == at and point == "sum":
+            optimizer.synchronize()
             act(here)
-        with optimizer.skip_synchronize():
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
             optimizer.step()
         optimizer.zero_grad()
         if handle is not None:
