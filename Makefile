@@ -8,7 +8,8 @@ ALONE := $(PYTEST) --last-failed --last-failed-no-failures none
 BENCH := $(PY) -m benchmarks
 RESULTS := docs/benchmarks
 ARMS := alone horovod horovod_by_hand ddp hvd_ext hvd_ext_sharded
-DDP_ARMS := alone ddp ddp_hvd_ext fsdp fsdp_hvd_ext
+DDP_ARMS := alone ddp ddp_backend ddp_hvd_ext fsdp fsdp_hvd_ext
+DDP_HOST_ARMS := alone ddp ddp_fp16 ddp_hvd_ext ddp_hvd_ext_bf16
 
 SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
@@ -97,6 +98,10 @@ bench-hosts: env  ## the same between emulated hosts (needs root, ip and tc)
 		--json $(RESULTS)/compressed_training_edsr.json
 	$(BENCH).compressed_training --ranks-per-host 1 --gbit 1 --model resnet --steps 150 \
 		--json $(RESULTS)/compressed_training_resnet.json
+	$(BENCH).training_step --hosts 2 --model resnet50 $(DDP_HOST_ARMS:%=--arm %) \
+		--json $(RESULTS)/training_step_ddp_hosts2.json
+	$(BENCH).training_step --hosts 4 --model resnet50 $(DDP_HOST_ARMS:%=--arm %) \
+		--json $(RESULTS)/training_step_ddp_hosts4.json
 
 figures: env  ## write the results of docs/benchmarks/*.json into README and docs
 	$(BENCH).figures.write

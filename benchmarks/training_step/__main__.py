@@ -13,7 +13,10 @@ exchange gradients have to get the same losses.
     ddp              torch's DistributedDataParallel on Gloo, gradients in its buckets; freed
                      memory is kept
     ddp_zero         the same with ZeroRedundancyOptimizer
+    ddp_fp16         ddp with torch's fp16_compress_hook
+    ddp_backend      ddp over the backend hvd_ext in place of Gloo
     ddp_hvd_ext      ddp with hvd_ext.c10d.attach(model)
+    ddp_hvd_ext_bf16 the same with compression="bf16" between hosts
     fsdp             torch's fully_shard (FSDP2) on Gloo, a shard of each child of the network;
                      freed memory is kept
     fsdp_hvd_ext     the same with hvd_ext.c10d.fsdp.use(model)
@@ -39,9 +42,11 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.training_step import figures, report
 from benchmarks.training_step.cases import CASES
-from hvd_ext.cli import at_least, output_file, progress
+from hvd_ext.cli import above_zero, at_least, output_file, progress
+from hvd_ext.errors import UsageError
 from hvd_ext.freed_memory import VARIABLES as KEPT
 from testbed import ranks, turns
+from testbed.emulated_hosts import Hosts, emulated_hosts
 
 # hvd_ext has found its layout of buckets, and the network its allocator's sizes.
 _WARM_UP_STEPS = 6
@@ -82,7 +87,10 @@ ARMS = {
     "horovod_by_hand": Arm("horovod", {**KEPT, **_YIELDING}),
     "ddp": Arm("ddp", KEPT),
     "ddp_zero": Arm("ddp_zero", KEPT),
+    "ddp_fp16": Arm("ddp_fp16", KEPT),
+    "ddp_backend": Arm("ddp_backend", KEPT),
     "ddp_hvd_ext": Arm("ddp_hvd_ext", KEPT),
+    "ddp_hvd_ext_bf16": Arm("ddp_hvd_ext_bf16", KEPT),
     "fsdp": Arm("fsdp", KEPT),
     "fsdp_hvd_ext": Arm("fsdp_hvd_ext", KEPT),
     "hvd_ext": Arm("hvd_ext", memory="kept by hvd.init()"),
@@ -98,7 +106,9 @@ _USUAL = [name for name in ARMS if name not in ("hvd_ext_two_passes", "hvd_ext_r
 def main(arguments: Sequence[str]) -> int:
     """Launch the ranks, or be one."""
     parser = harness.parser("training_step", __doc__, "--model resnet50 --json F", rounds=5)
-    parser.add_argument("--np", type=at_least(1), default=2, help="ranks (2)")
+    parser.add_argument("--np", type=at_least(1), help="ranks (2, or one on each host)")
+    parser.add_argument("--hosts", type=at_least(2), help="emulated hosts (this machine alone)")
+    parser.add_argument("--gbit", type=above_zero, default=1.0, help="Gbit/s of a host's link (1)")
     parser.add_argument("--model", choices=CASES, action="append", help="only this one")
     parser.add_argument("--arm", choices=ARMS, action="append", help="only this one")
     parser.add_argument("--plot", type=output_file, metavar="PNG", help="draw the steps there")
@@ -112,14 +122,22 @@ def main(arguments: Sequence[str]) -> int:
         work(model, options.exchange)
         return 0
     arms = [name for name in ARMS if name in (options.arm or _USUAL)]
-    result: dict[str, Any] = {"size": options.np, "cases": []}
-    for name in options.model or CASES:
-        comparison = _Comparison(name, options.np, options.steps or CASES[name].steps)
-        case = comparison.run(arms, options.rounds)
-        result["cases"].append(case)
-        report.show(case)
-        if options.json:  # after each: it takes minutes
-            harness.write_result(options.json, result)
+    size = options.np or options.hosts or 2
+    if options.hosts and size % options.hosts:
+        raise UsageError(f"--np {size} on --hosts {options.hosts}: give a multiple of the hosts")
+    result: dict[str, Any] = {"size": size, "cases": []}
+    with ExitStack() as network:
+        hosts: Hosts | None = None
+        if options.hosts:
+            hosts = network.enter_context(emulated_hosts(options.hosts, options.gbit))
+            result |= {"hosts": options.hosts, "gbit": options.gbit}
+        for name in options.model or CASES:
+            comparison = _Comparison(name, size, options.steps or CASES[name].steps, hosts)
+            case = comparison.run(arms, options.rounds)
+            result["cases"].append(case)
+            report.show(case)
+            if options.json:  # after each: it takes minutes
+                harness.write_result(options.json, result)
     if options.plot:
         report.draw(result, options.plot)
     return 0
@@ -128,8 +146,9 @@ def main(arguments: Sequence[str]) -> int:
 class _Comparison:
     """A model's configurations, interleaved."""
 
-    def __init__(self, model: str, size: int, steps: int) -> None:
+    def __init__(self, model: str, size: int, steps: int, hosts: Hosts | None) -> None:
         self.model = model
+        self.hosts = hosts
         self.size = size
         self.steps = steps
         self.variables = {name: dict(arm.variables) for name, arm in ARMS.items()}
@@ -162,6 +181,7 @@ class _Comparison:
             "model": self.model,
             "about": CASES[self.model].about,
             "ranks": self.size,
+            "hosts": len(self.hosts.names) if self.hosts else 1,
             **result,
             "tried_by_hand": self.tried,
         }
@@ -204,10 +224,14 @@ class _Comparison:
         worker = ["-m", "benchmarks.training_step", "--worker", "--model", self.model]
         environment = {n: v for n, v in ranks.environment().items() if not n.startswith(_SET_HERE)}
         environment |= {**self.variables[name], **ranks.sharing_cores(self.size)}
+        launcher = ranks.horovodrun(self.size)
+        if self.hosts:
+            environment |= self.hosts.environment()
+            launcher = self.hosts.mpirun(self.size // len(self.hosts.names))
         started = turns.job(
             f"{self.model} with {name}",
             [
-                *ranks.horovodrun(self.size),
+                *launcher,
                 sys.executable,
                 *worker,
                 "--exchange",

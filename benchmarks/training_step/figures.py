@@ -13,6 +13,8 @@ Answer = dict[str, Any]  # what a rank made of a turn, as benchmarks.training_st
 Turns = Sequence[Sequence[Answer]]  # of a job; its ranks in any order
 
 _APART = ("alone", "alone_together")
+# They round what they send.
+_ROUNDED = ("ddp_fp16", "ddp_hvd_ext_bf16")
 # Added up in another order, gradients differ in their last bits; steps make more of that.
 _COMPARED_STEPS, _TOLERANCE = 12, 1e-3
 _RATIOS = {
@@ -21,6 +23,8 @@ _RATIOS = {
     "ratio_vs_ddp": ("ddp", "hvd_ext"),
     "ratio_vs_ddp_zero_sharded": ("ddp_zero", "hvd_ext_sharded"),
     "ratio_ddp": ("ddp", "ddp_hvd_ext"),
+    "ratio_ddp_backend": ("ddp", "ddp_backend"),
+    "ratio_ddp_16_bits": ("ddp_fp16", "ddp_hvd_ext_bf16"),
     "ratio_fsdp": ("fsdp", "fsdp_hvd_ext"),
     "efficiency": ("alone", "hvd_ext"),
     "efficiency_sharded": ("alone", "hvd_ext_sharded"),
@@ -118,7 +122,7 @@ def _compared_losses(answers: Mapping[str, Turns]) -> dict[str, dict[str, Any]]:
         name: {"first_loss": of_ranks[0][0], "last_loss": of_ranks[0][-1]}
         for name, of_ranks in losses.items()
     }
-    exchanging = [name for name in losses if name not in _APART]
+    exchanging = [name for name in losses if name not in (*_APART, *_ROUNDED)]
     for name in exchanging[1:]:
         reference = exchanging[0]
         # An arm that was tried before has taken more steps.

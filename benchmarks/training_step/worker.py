@@ -131,12 +131,23 @@ def _barrier() -> _Exchange:
     return exchange
 
 
-def _ddp(*, zero: bool = False, attached: bool = False) -> _Exchange:
+def _ddp(
+    *, zero: bool = False, attached: str = "", halves: bool = False, backend: str = "gloo"
+) -> _Exchange:
+    """DDP.
+
+    Args:
+        zero: with ZeroRedundancyOptimizer.
+        attached: the compression of hvd_ext's hook; "": without it.
+        halves: with torch's hook for float16.
+        backend: of torch.distributed.
+    """
     import torch
     from mpi4py import MPI
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    gloo.start(MPI.COMM_WORLD)
+    gloo.start(MPI.COMM_WORLD, backend)
 
     def tie(training: Training) -> tuple[Any, Any]:
         # Horovod and hvd_ext leave the statistics of batch norms to each rank, too.
@@ -146,7 +157,9 @@ def _ddp(*, zero: bool = False, attached: bool = False) -> _Exchange:
         if attached:
             from hvd_ext import c10d
 
-            c10d.attach(network)
+            c10d.attach(network, attached)
+        if halves:
+            network.register_comm_hook(None, fp16_compress_hook)
         plain: Any = training.optimizer
         if not zero:
             return network, plain(training.parameters)
@@ -231,7 +244,10 @@ _EXCHANGES: dict[str, Callable[[], _Exchange]] = {
     "horovod": _horovod,
     "ddp": _ddp,
     "ddp_zero": partial(_ddp, zero=True),
-    "ddp_hvd_ext": partial(_ddp, attached=True),
+    "ddp_fp16": partial(_ddp, halves=True),
+    "ddp_backend": partial(_ddp, backend="hvd_ext"),
+    "ddp_hvd_ext": partial(_ddp, attached="none"),
+    "ddp_hvd_ext_bf16": partial(_ddp, attached="bf16"),
     "fsdp": _fsdp,
     "fsdp_hvd_ext": partial(_fsdp, used=True),
     "hvd_ext": _hvd_ext,
