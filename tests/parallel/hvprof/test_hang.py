@@ -25,24 +25,25 @@ _LONGER_THAN_S = 1.5
 
 
 @contextlib.contextmanager
-def job(directory: Path, ranks: int, how: str) -> Iterator[None]:
+def job(directory: Path, ranks: int, how: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A recorded job that stands still; it is ended with the block."""
     program = [sys.executable, str(PROGRAMS / "stands_still.py"), how]
     if how == "killed":
         # The launcher sees a shell, and ends nothing.
         program = ["sh", "-c", '"$@"; sleep 600', "sh", *program]
-    command = [*RECORD, "-o", str(directory), "--", *mpirun(ranks), *program]
+    command = [*RECORD, *options, "-o", str(directory), "--", *mpirun(ranks), *program]
     started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE)
     try:
-        yield
+        yield started
     finally:
         with contextlib.suppress(UsageError):
             for one in read_standings(directory):
                 with contextlib.suppress(ProcessLookupError):
                     if one.pid:
                         os.kill(one.pid, signal.SIGKILL)
-        started.terminate()
-        started.communicate(timeout=60)
+        if started.poll() is None:
+            started.terminate()
+            started.communicate(timeout=60)
 
 
 def standing(directory: Path) -> Sequence[Standing]:
@@ -87,6 +88,19 @@ def test_the_cause_is_named(
         done = run([sys.executable, "-m", "hvprof", "hang", tmp_path / "run", "--longer-than", "1"])
         assert (done.returncode, done.stderr) == (75, "")
         assert said in done.stdout
+
+
+def test_a_watched_job_reports_the_cause_once(tmp_path: Path) -> None:
+    with job(tmp_path / "run", 2, "sleeps", "--on-hang", "2") as started:
+        report = tmp_path / "run" / "hang.txt"
+        end_s = time.monotonic() + _PATIENCE_S
+        while not report.exists() and time.monotonic() < end_s:
+            time.sleep(0.2)
+        assert "rank 0 has been in Allreduce 6 of world" in report.read_text()
+        time.sleep(2)
+        os.kill(started.pid, signal.SIGTERM)
+        said = started.communicate(timeout=60)[1].decode()
+    assert said.count("hvprof: the job stands still: for ") == 1
 
 
 def test_no_torn_slot_is_read_while_a_job_writes(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Reports a job that stands still, once, while hvprof record waits for its end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from hvd_ext.errors import HvdExtError
+from hvd_ext.files import write_text
+from hvprof.commands.hang import lines
+from hvprof.live.diagnosis import diagnose
+from hvprof.live.reading import read_standings
+from hvprof.recording.session import HANG_NAME
+
+_MOST_EVERY_S = 5.0
+
+
+@contextlib.contextmanager
+def watched(directory: Path, on_hang_s: float) -> Iterator[None]:
+    """Watch a recorded job during the block.
+
+    Where a rank has been blocked for `on_hang_s` seconds, the diagnosis is printed to standard
+    error and written to `hang.txt` in the folder, once. 0: the job is not watched.
+    """
+    ended = threading.Event()
+    watch = threading.Thread(target=_watch, args=(directory, on_hang_s, ended), daemon=True)
+    if on_hang_s:
+        watch.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if on_hang_s:
+            watch.join()
+
+
+def _watch(directory: Path, on_hang_s: float, ended: threading.Event) -> None:
+    every_s = min(_MOST_EVERY_S, on_hang_s / 4)
+    # The wait comes first: the command is forked meanwhile, and no lock is held.
+    while not ended.wait(every_s):
+        # Until the first rank has started there is nothing to read.
+        with contextlib.suppress(HvdExtError):
+            standings = read_standings(directory)
+            causes = diagnose(standings, on_hang_s)
+            if any(cause.waiting for cause in causes):
+                text = "\n".join(lines(standings, causes, on_hang_s))
+                print(f"hvprof: the job stands still: {text}", file=sys.stderr, flush=True)
+                write_text(directory / HANG_NAME, text + "\n")
+                return
