@@ -158,7 +158,8 @@ class EdsrTrainer(loop.Trainer):
         """
         self.args, self.hvd = args, hvd
         self.groups = sample_groups(args, hvd)
-        group_batch = args.batch_size * args.batches_per_allreduce
+        self.passes = ranks.passes(args, hvd)
+        group_batch = args.batch_size * self.passes
         self.run = Run(args, hvd, PROGRAM, KIND, group_batch * self.groups)
         torch.manual_seed(args.seed)
         self.model = EDSR(_architecture(args))
@@ -213,9 +214,10 @@ class EdsrTrainer(loop.Trainer):
         self.optimizer = self.hvd.DistributedOptimizer(
             torch.optim.Adam(learnt, lr=self.args.lr, betas=(0.9, 0.999)),
             named_parameters=self.model.named_parameters(),
-            backward_passes_per_step=self.args.batches_per_allreduce,
+            backward_passes_per_step=self.passes,
             **ranks.exchange_options(self.args, self.hvd),
         )
+        self.slots = ranks.slots(self.args, self.hvd, self.model)
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
         passes = self.args.batches_per_allreduce
@@ -247,7 +249,8 @@ class EdsrTrainer(loop.Trainer):
 
         parts = zip(low.split(args.batch_size), high.split(args.batch_size), strict=True)
         losses = (partial(loss, *part) for part in parts)
-        value = loop.descend(self.optimizer, *losses, clip=args.clip)
+        options = {"clip": args.clip, "slots": self.slots, "step": self.run.steps_taken}
+        value = loop.descend(self.optimizer, *losses, **options)
         if self.average:
             self.average.update_parameters(self.model)
         return value

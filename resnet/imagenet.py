@@ -43,7 +43,8 @@ class ImageNetTrainer(EpochTrainer):
         self.images = read_images(args.train_dir, hvd, program, (), args)
         classes = self.images.classes
         self.held_out = read_images(args.val_dir, hvd, program, classes, args)
-        self.rank_batch = args.batch_size * args.batches_per_allreduce
+        self.passes = ranks.passes(args, hvd)
+        self.rank_batch = args.batch_size * self.passes
         self.run = Run(args, hvd, program, KIND, self.rank_batch * hvd.size())
         self.run.resume_hint = ""
         if len(self.images) < self.run.global_batch:
@@ -64,10 +65,9 @@ class ImageNetTrainer(EpochTrainer):
         self.model.to(run.device)
         self.rate = learning_rate(args, hvd, run.device)
         self.recipe = str(self.rate)
-        self.optimizer = distributed(
-            args, hvd, sgd(args, self.model), self.model, args.batches_per_allreduce
-        )
+        self.optimizer = distributed(args, hvd, sgd(args, self.model), self.model, self.passes)
         self.sums = self._resumed.get("sums", self.sums).to(run.device)
+        self.slots = ranks.slots(args, hvd, self.model)
         run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
         self.replica = ranks.replica(args, hvd, self.model, args.batches_per_allreduce)
@@ -87,18 +87,26 @@ class ImageNetTrainer(EpochTrainer):
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate.at(run.position.samples / run.order.samples)
 
+        found: list[Tensor] = []
+
         def loss(part: Tensor, truth: Tensor) -> Tensor:
             with ranks.autocast(args, run.device):
                 logits = self.replica(normalised(part))
                 value = nn.functional.cross_entropy(
                     logits, truth, label_smoothing=args.label_smoothing
                 )
-                self.sums += sums(value, logits, truth)
+                found.append(sums(value, logits, truth))
             # Gradients of the parts add up, and are to be the mean over all of them.
             return value / args.batches_per_allreduce
 
         parts = zip(images.split(args.batch_size), labels.split(args.batch_size), strict=True)
-        return descend(self.optimizer, *(partial(loss, *part) for part in parts))
+        losses = (partial(loss, *part) for part in parts)
+        value = descend(self.optimizer, *losses, slots=self.slots, step=run.steps_taken)
+        if self.slots:
+            found = self.slots.gather(found)
+        for its in found:
+            self.sums += its
+        return value
 
     def row(self) -> tuple[float]:
         """The learning rate of the last step."""
@@ -127,6 +135,8 @@ class ImageNetTrainer(EpochTrainer):
 
         Each rank's batch norm has seen other images; all get the mean of their statistics.
         """
+        if self.slots:
+            return  # every rank has them all
         hvd = self.hvd
         total = hvd.allreduce(self.sums.cpu(), op=hvd.Sum, name="sums")
         self.sums.copy_(total if self.run.leads else torch.zeros_like(total))

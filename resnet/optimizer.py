@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from resnet.schedule import LearningRate
-from training.ranks import exchange_options
+from training.ranks import exchange_options, passes
 
 # Of which --base-lr is the rate: 0.0125 are 0.1 for 256, as Goyal et al. have it.
 _REFERENCE_BATCH = 32
@@ -30,7 +30,7 @@ def lr_scale(args: argparse.Namespace, hvd: ModuleType, device: torch.device) ->
 def learning_rate(args: argparse.Namespace, hvd: ModuleType, device: torch.device) -> LearningRate:
     """From the rate of one batch to that of all batches of a step."""
     first = args.base_lr * args.batch_size / _REFERENCE_BATCH
-    full = first * lr_scale(args, hvd, device) * args.batches_per_allreduce
+    full = first * lr_scale(args, hvd, device) * passes(args, hvd)
     return LearningRate(first, full, args.epochs, args.warmup_epochs, args.schedule)
 
 

@@ -174,6 +174,11 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments)
     with ranks.collective_errors(hvd, PROGRAM):
+        if args.synthetic and args.reproducible is not None:
+            raise UsageError(
+                f"--reproducible {args.reproducible} with --synthetic, which only measures "
+                "throughput: leave one of them out"
+            )
         if args.image_size <= 32 and args.batch_size == 1 and not args.evaluate:
             raise UsageError(
                 f"--batch-size 1 of --image-size {args.image_size}: the last layers see one pixel, "

@@ -76,6 +76,13 @@ def add_exchange_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how often nodes exchange: {FORMS} (default: HVD_EXT_SYNC)",
     )
     parser.add_argument(
+        "--reproducible",
+        type=at_least(1),
+        metavar="S",
+        help="slots of a step, a power of two, for the same results on any number of ranks; "
+        "--batch-size is then that of a slot",
+    )
+    parser.add_argument(
         "--stop-after",
         type=duration_s,
         metavar="TIME",

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import shutil
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -75,12 +76,27 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     with atomic_path(path) as temporary:
         try:
             with temporary.open("wb") as stream:
-                torch.save(state, stream)
+                torch.save(_of_one_text(state), stream)
                 stream.flush()
                 os.fsync(stream.fileno())
         except RuntimeError as error:
             # torch's writer hides a full disk behind a RuntimeError.
             raise OSError(str(error).splitlines()[0]) from error
+
+
+def _of_one_text(value: Any) -> Any:
+    """The same value, with one object for equal texts.
+
+    pickle refers back to an object that it has written, but writes an equal one again. A run that
+    was resumed has read some of its texts, so that equal checkpoints would differ in bytes.
+    """
+    if type(value) is str:
+        return sys.intern(value)
+    if type(value) is dict:
+        return {_of_one_text(key): _of_one_text(held) for key, held in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_of_one_text, value))
+    return value
 
 
 def keep_last(path: Path, step: int, keep: int) -> None:

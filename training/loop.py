@@ -18,18 +18,28 @@ from training.run import Run, drain
 
 
 def descend(
-    optimizer: torch.optim.Optimizer, *losses: Callable[[], Tensor], clip: float | None = None
+    optimizer: torch.optim.Optimizer,
+    *losses: Callable[[], Tensor],
+    clip: float | None = None,
+    slots: Any = None,
+    step: int = 0,
 ) -> Tensor:
     """Take one step of an optimizer down the sum of some losses; returns the sum.
+
+    With slots: down the mean of the losses of all ranks' slots, which is returned.
 
     Args:
         optimizer: a DistributedOptimizer, of as many backward passes a step.
         losses: each is called, and its gradients are added up.
         clip: norm that the gradients of all ranks, as one vector, have at most.
+        slots: hvd_ext.torch.Slots, of which this rank's have these losses.
+        step: its number in the run, for the random numbers of the slots.
     """
     optimizer.zero_grad()
     values = []
-    for loss in losses:
+    if slots:
+        values.append(slots.backward(step, lambda slot: losses[slot - slots.own.start]()))
+    for loss in () if slots else losses:
         with region("forward"):
             value = loss()
         with region("backward"):

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from torch import nn
 
 from hvd_ext.errors import HvdExtError, MismatchError, UsageError
 from hvd_ext.process import allow_singleton_mpi
+from hvd_ext.summation_tree import slots_of_each_rank
 from training.arguments import EXCHANGES, Parser
 
 Read = TypeVar("Read")
@@ -54,6 +56,8 @@ def exchange_options(args: argparse.Namespace, hvd: ModuleType) -> dict[str, Any
         if not hasattr(hvd, "LocalSGD"):
             raise UsageError(f"--sync {args.sync}: --exchange {args.exchange} exchanges every step")
         options["sync"] = args.sync
+    if args.reproducible is not None:
+        options["reproducible"] = args.reproducible
     return options
 
 
@@ -74,6 +78,44 @@ def replica(args: argparse.Namespace, hvd: ModuleType, model: nn.Module, passes:
     halves = getattr(args, "fp16_allreduce", False)
     replicated: nn.Module = hvd.replicate(model, "fp16" if halves else args.compression, passes)
     return replicated
+
+
+def passes(args: argparse.Namespace, hvd: ModuleType) -> int:
+    """Backward passes of each rank in a step: its batches, or its slots with --reproducible.
+
+    Raises:
+        UsageError: the ranks cannot share so many slots, or another flag excludes it.
+    """
+    batches: int = getattr(args, "batches_per_allreduce", 1)
+    if getattr(args, "reproducible", None) is None:
+        return batches
+    asked = f"--reproducible {args.reproducible}"
+    if args.exchange != "hvd_ext":
+        raise UsageError(
+            f"{asked}: --exchange {args.exchange} adds in another order on other ranks: take "
+            "--exchange hvd_ext, or leave it out"
+        )
+    if batches > 1:
+        raise UsageError(
+            f"{asked} with --batches-per-allreduce {batches}: each rank takes its part of the "
+            "slots: leave one of them out"
+        )
+    if prod(getattr(args, "grid", ())) * getattr(args, "channels", 1) > 1:
+        raise UsageError(
+            f"{asked} with --grid or --channels: ranks that share a sample add its parts: leave "
+            "one of them out"
+        )
+    return slots_of_each_rank(args.reproducible, hvd.size())
+
+
+def slots(args: argparse.Namespace, hvd: ModuleType, model: torch.nn.Module) -> Any:
+    """The hvd_ext.torch.Slots of a model with --reproducible, or None.
+
+    Threads are one unless --threads says otherwise: their number changes sums.
+    """
+    if args.reproducible is None:
+        return None
+    return hvd.Slots(model, args.reproducible, seed=args.seed, threads=args.threads or 1)
 
 
 def memory_format(args: argparse.Namespace) -> torch.memory_format:

@@ -280,6 +280,11 @@ class Run:
         self.hvd.barrier()
         raise SystemExit(STOPPED)
 
+    @property
+    def steps_taken(self) -> int:
+        """Steps since the beginning of the run, over all epochs."""
+        return self.position.samples // self.global_batch
+
     def due(self, every: int) -> bool:
         """Whether this step's number is a multiple; 0: none is."""
         return every > 0 and self.position.step % every == 0

@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -186,7 +187,8 @@ class VolumeTrainer(loop.Trainer):
         self.figures = ("held_out_loss", *task.measure.figures) if args.held_out else ()
         if args.store is not None and args.synthetic:
             raise UsageError("--store keeps what was read, and --synthetic reads nothing: leave it")
-        self.run = Run(args, hvd, task.program, task.kind, args.batch_size * self.groups)
+        batch = args.batch_size * ranks.passes(args, hvd) * self.groups
+        self.run = Run(args, hvd, task.program, task.kind, batch)
         self._resumed = self.run.resumed()
         if self._resumed:
             if self._resumed.get("arch") != self.architecture:
@@ -228,6 +230,7 @@ class VolumeTrainer(loop.Trainer):
             named_parameters=self.model.named_parameters(),
             **ranks.exchange_options(args, self.hvd),
         )
+        self.slots = ranks.slots(args, self.hvd, self.model)
         spatial.keep_state_whole(self.model, self.optimizer)
         self.run.share_state(self.model, self.optimizer, self._resumed)
         self._resumed = {}
@@ -256,9 +259,16 @@ class VolumeTrainer(loop.Trainer):
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         self.model.train()
-        return loop.descend(
-            self.optimizer, lambda: nn.functional.mse_loss(self.replica(inputs), targets)
-        )
+
+        def loss(inputs: Any, targets: Any) -> Tensor:
+            return nn.functional.mse_loss(self.replica(inputs), targets)
+
+        if not self.slots:
+            return loop.descend(self.optimizer, lambda: loss(inputs, targets))
+        of_slots = zip(inputs.split(args.batch_size), targets.split(args.batch_size), strict=True)
+        losses = (partial(loss, *of_slot) for of_slot in of_slots)
+        step = self.run.steps_taken
+        return loop.descend(self.optimizer, *losses, slots=self.slots, step=step)
 
     def row(self) -> tuple[float, ...]:
         """Epochs that are done, as a fraction, and the learning rate of the last step."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from hvd_ext.summation_tree import slots_of_each_rank, tree_sum
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.reproducible.statistics import SlotStatistics
+
+T = TypeVar("T")
 
 
 def slot_seed(seed: int, step: int, slot: int) -> int:
@@ -102,11 +105,7 @@ class Slots:
                 mine.append((np.float32(loss.item()), found))
         finally:
             torch.set_rng_state(before)
-        topology, limit_s = lifecycle.topology(), settings.stall_timeout_s()
-        # Names who is late, which MPI's own cannot.
-        occasion = "the end of Slots.backward()"
-        monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
-        every = [its for of_rank in topology.world.allgather(mine) for its in of_rank]
+        every = self.gather(mine)
         numbers = [[number for number, *_ in found] for _, found in every]
         for slot, its in enumerate(numbers):
             if its != numbers[0]:
@@ -117,3 +116,18 @@ class Slots:
         self._statistics.update([found for _, found in every])
         total = tree_sum([loss for loss, _ in every], np.add)
         return torch.tensor(total * np.float32(1.0 / self.count))
+
+    def gather(self, of_own: Sequence[T]) -> list[T]:
+        """Values of this rank's slots, as those of all slots in their order; collective.
+
+        Args:
+            of_own: one for each slot of `own`.
+
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+        """
+        topology, limit_s = lifecycle.topology(), settings.stall_timeout_s()
+        # Names who is late, which MPI's own cannot.
+        occasion = "an exchange of what slots have found"
+        monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
+        return [value for of_rank in topology.world.allgather(list(of_own)) for value in of_rank]
