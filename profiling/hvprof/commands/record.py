@@ -72,7 +72,7 @@ def record(
         force: replace an earlier recording.
         trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
         audit: hvd_ext's optimizers write fingerprints, too.
-        on_hang_s: how long a rank may be blocked before the cause is reported; 0 for ever.
+        on_hang_s: how long a rank may be blocked before the cause is reported; 0: no report.
 
     Returns:
         The command's exit code, 128 and the signal's number if a signal ended it.

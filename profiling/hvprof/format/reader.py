@@ -67,7 +67,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a rank's file says of the rank, without its calls.
+    """The head of a rank's file: the rank, without its calls.
 
     Attributes:
         rank, size, pid: as MPI and the kernel number them.

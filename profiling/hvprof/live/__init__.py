@@ -1,1 +1,1 @@
-"""What the ranks of a job do now, and why it stands still: read from the files that they map."""
+"""The state of a running job and the cause of a hang, read from the files that ranks map."""

@@ -172,7 +172,7 @@ def _name(meeting: Meeting) -> str:
 def _those(
     ranks: list[int], near: Place | None, waits: Waits, standings: Sequence[Standing]
 ) -> str:
-    """What the ranks at the end of the chain do."""
+    """The sentences about the ranks at the end of the chain."""
     meeting = waits.meetings[near] if near else None
     said = []
     for rank in ranks[:_LISTED]:

@@ -17,7 +17,7 @@ _EQUAL = ("allreduce", "reduce", "scan", "exscan", "bcast", "allgather", "alltoa
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """What ranks called at one place.
+    """The different calls of ranks at one place.
 
     Attributes:
         called: the ranks that called the same, by it in words; the most ranks come first.

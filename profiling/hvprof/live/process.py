@@ -1,4 +1,4 @@
-"""What becomes of a rank's process, as far as it is on this machine."""
+"""The state of a rank's process, if it is on this machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sees_processes(space: str) -> bool:
 
 
 def process_state(pid: int, start_unix_ns: int) -> tuple[Process, int]:
-    """What became of a process of this machine, and the signal that ended it, or 0.
+    """The state of a process of this machine, and the signal that ended it, or 0.
 
     Args:
         pid: its id.

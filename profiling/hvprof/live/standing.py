@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class Process(enum.Enum):
-    """What is known of a rank's process."""
+    """The state of a rank's process, as far as it is known."""
 
     RUNS = "runs"
     SLEEPS = "sleeps"

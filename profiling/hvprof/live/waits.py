@@ -1,4 +1,4 @@
-"""Who waits for whom: a graph of ranks and of the collectives that they are in."""
+"""The graph of waiting: ranks, and the collectives that they are in."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def graph(standings: Sequence[Standing], longer_than_s: float) -> Waits:
 
 
 def meeting_of(thread: Thread) -> Place | None:
-    """The collective or the region in which a thread is, where that can be told."""
+    """The collective or the region in which a thread is, where that is known."""
     call = thread.call
     if call is None:
         return (f"region {thread.region}", 1) if thread.region_kind == "communication" else None

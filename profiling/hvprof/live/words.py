@@ -82,7 +82,7 @@ def who(one: Standing) -> str:
 
 
 def does(one: Standing, blocked: Thread | None) -> str:
-    """What a rank does: the predicate of a sentence about it."""
+    """A rank's activity: the predicate of a sentence about it."""
     if one.process is Process.GONE:
         return f"is gone (signal {one.signal})" if one.signal else "is gone: its process has ended"
     if one.process in _PROCESS:
