@@ -18,6 +18,7 @@ from hvprof.analysis.limits.limits import (
     limits_of_recording,
 )
 from hvprof.analysis.shares import Shares, shares
+from hvprof.analysis.step_blocks import StepBlocks, step_blocks
 from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
 from hvprof.analysis.wait_split import Split, split
 from hvprof.analysis.wait_time import waiting
@@ -64,6 +65,11 @@ class Analysis:
     def step_parts(self) -> StepParts | None:
         """Where a step's time goes; None where steps are not marked."""
         return step_parts(self.recording)
+
+    @cached_property
+    def step_blocks(self) -> StepBlocks | None:
+        """The steps in blocks, which `hvprof compare` resamples; None without steps."""
+        return step_blocks(self.recording)
 
     @cached_property
     def free_speedup(self) -> FreeSpeedup | None:

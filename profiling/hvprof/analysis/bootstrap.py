@@ -1,14 +1,17 @@
-"""Whether two sides differ: bootstrap intervals of a ratio of times, and verdicts.
+"""Whether two sides differ: the ratio of their times, its interval, and a verdict.
 
-It resamples whole runs, or long blocks of one run: the calls of a run depend on
-each other, and an interval from them would be far too narrow. The bootstrap gives the
-standard error of the ratio, Student's t the width, so that a few runs suffice (Hesterberg,
-"What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015:
-percentiles of a small sample's resamples are too narrow).
+A side is a few runs. Two sources of chance are kept apart. Within a run, long blocks of it are
+resampled: its calls and steps depend on each other, and an interval from them would be far too
+narrow. Between runs, the spread of the runs at hand counts, moderated by what is usual: a few
+runs alone say little about their spread, and Student's t would then allow for anything (Smyth,
+"Linear Models and Empirical Bayes Methods", Statistical Applications in Genetics 3, 2004). The
+bootstrap gives the standard error, Student's t the width (Hesterberg, "What Teachers Should Know
+About the Bootstrap", The American Statistician 69, 2015).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,27 +20,27 @@ from numpy.typing import NDArray
 FASTER, SLOWER, NO_EVIDENCE = "faster", "slower", "no evidence"
 CONFIDENCE = 0.99
 
-# Difference between runs, which the blocks of one run cannot show, as the
+# Difference between runs that is assumed where one run a side cannot show it, as the
 # standard deviation of log(time). Some percent are usual for MPI (Hunold and Carpen-Amarie,
 # "Reproducible MPI Benchmarking Is Still Not As Easy As You Think", 2016).
 BETWEEN_RUNS = 0.03
+# With several runs a side, it counts as much as so many runs more.
+_ASSUMED_RUNS = 1
 
 _RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Times of one side: one entry for each run, or for each block of one run.
+    """A run: one entry, or one for each of its consecutive blocks.
 
     Attributes:
         time_s: (n,) seconds of a rank.
-        amount: (n,) what was done in that time, such as bytes.
-        blocks: the entries are consecutive blocks of one run.
+        amount: (n,) what was done in that time, such as bytes or steps.
     """
 
     time_s: NDArray[np.float64]
     amount: NDArray[np.float64]
-    blocks: bool = False
 
     @property
     def rate(self) -> float:
@@ -51,7 +54,7 @@ class Evidence:
 
     Attributes:
         improvement_percent: the best estimate; negative if the second is slower.
-        low_percent, high_percent: the interval; None where a side has one entry only.
+        low_percent, high_percent: the interval; None where a side is a single number.
         verdict: "faster" or "slower" if the interval excludes 0, else "no evidence".
     """
 
@@ -61,15 +64,18 @@ class Evidence:
     verdict: str
 
 
-def weigh(first: Sample, second: Sample, confidence: float = CONFIDENCE) -> Evidence:
-    """Compare two samples.
+def weigh(
+    first: Sequence[Sample], second: Sequence[Sample], confidence: float = CONFIDENCE
+) -> Evidence:
+    """Compare two sides.
 
     Args:
-        first: what the second is measured against; its amount and time are above 0.
+        first: its runs, which the second is measured against; each has an amount and a time
+            above 0.
         second: likewise.
         confidence: that the interval holds the true value.
     """
-    log_ratio = float(np.log(second.rate / first.rate))
+    log_ratio = float(np.log(_rate(second) / _rate(first)))
     half_width = _half_width(first, second, confidence)
     if half_width is None:
         return Evidence(_percent(log_ratio), None, None, NO_EVIDENCE)
@@ -78,50 +84,84 @@ def weigh(first: Sample, second: Sample, confidence: float = CONFIDENCE) -> Evid
     return Evidence(_percent(log_ratio), _percent(high), _percent(low), verdict)
 
 
-def _half_width(first: Sample, second: Sample, confidence: float) -> float | None:
-    if min(len(first.time_s), len(second.time_s)) < 2:
+def _rate(side: Sequence[Sample]) -> float:
+    times_s, amounts = (sum(float(part.sum()) for part in parts) for parts in _columns(side))
+    return times_s / amounts
+
+
+def _columns(
+    side: Sequence[Sample],
+) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+    return [run.time_s for run in side], [run.amount for run in side]
+
+
+def _half_width(
+    first: Sequence[Sample], second: Sequence[Sample], confidence: float
+) -> float | None:
+    sides = (first, second)
+    if any(len(side) == 1 and len(side[0].time_s) == 1 for side in sides):
         return None
-    if not all(np.all(side.time_s > 0) and np.all(side.amount > 0) for side in (first, second)):
+    if any(np.any(part <= 0) for side in sides for parts in _columns(side) for part in parts):
         return None
     # scipy is slow to import, and only comparisons need it.
     from scipy.stats import t as student
 
     # The same numbers in, the same verdict out: a gate must not waver.
     generator = np.random.default_rng(0)
-    clustering = np.array([_clustering(side) for side in (first, second)])
-    counts = np.array([len(side.time_s) for side in (first, second)])
-    variances = np.array([_variance(side, generator) for side in (first, second)]) * clustering
-    between = BETWEEN_RUNS**2 * sum(side.blocks for side in (first, second))
-    total = variances.sum() + between
-    # Welch and Satterthwaite: the sides may differ in runs and in spread. The spread of
-    # dependent blocks is known less well than that of independent ones; the square root
-    # lies between the two counts, and holds in simulation (tests/single/hvprof/test_compare.py).
-    degrees = np.maximum(counts / np.sqrt(clustering) - 1, 1)
-    doubt = (variances**2 / degrees).sum()
+    parts = [part for side in sides for part in _variances(side, generator)]
+    total = sum(variance for variance, _ in parts)
+    # Welch and Satterthwaite: the sides may differ in runs and in spread.
+    doubt = sum(variance**2 / degrees for variance, degrees in parts)
     freedom = total**2 / doubt if doubt else np.inf
     return float(student.ppf((1 + confidence) / 2, freedom) * np.sqrt(total))
 
 
-def _variance(side: Sample, generator: np.random.Generator) -> float:
-    """Variance of log(rate), by the bootstrap."""
-    count = len(side.time_s)
+def _variances(
+    side: Sequence[Sample], generator: np.random.Generator
+) -> Iterator[tuple[float, float]]:
+    """Parts of the variance of a side's log(rate), and the degrees of freedom of each."""
+    within = [_within(run, generator) for run in side]
+    if len(side) == 1:
+        yield within[0]
+        yield BETWEEN_RUNS**2, np.inf
+        return
+    runs, more = len(side), _ASSUMED_RUNS
+    assumed = BETWEEN_RUNS**2 + sum(variance for variance, _ in within) / runs
+    found = float(np.var([np.log(run.rate) for run in side], ddof=1))
+    moderated = (more * assumed + (runs - 1) * found) / (more + runs - 1)
+    # Runs that differ by more than what is usual are never taken to differ by less than that.
+    yield max(moderated, found) / runs, more + runs - 1
+
+
+def _within(run: Sample, generator: np.random.Generator) -> tuple[float, float]:
+    """Variance of a run's log(rate) by its blocks, and its degrees of freedom."""
+    count = len(run.time_s)
+    if count == 1:
+        return 0.0, 1.0
     chosen = generator.integers(0, count, (_RESAMPLES, count))
-    logs = np.log(side.time_s[chosen].sum(axis=1) / side.amount[chosen].sum(axis=1))
-    return float(logs.var()) * count / (count - 1)
+    logs = np.log(run.time_s[chosen].sum(axis=1) / run.amount[chosen].sum(axis=1))
+    clustering = _clustering(run)
+    # The spread of dependent blocks is known less well than that of independent ones; the square
+    # root lies between the two counts, and holds in simulation
+    # (tests/single/hvprof/test_compare.py).
+    degrees = max(count / float(np.sqrt(clustering)) - 1, 1.0)
+    return float(logs.var()) * count / (count - 1) * clustering, degrees
 
 
-def _clustering(side: Sample) -> float:
+def _clustering(run: Sample) -> float:
     """How much more the mean of dependent blocks varies than that of independent ones."""
-    rates = np.log(side.time_s / side.amount)
+    rates = np.log(run.time_s / run.amount)
     rates = rates - rates.mean()
     power = float((rates**2).sum())
-    if not side.blocks or len(rates) < 3 or power == 0:
+    if len(rates) < 3 or power == 0:
         return 1.0
     # The estimate from few blocks is too low by about (1 + 3 r) / n; its standard
     # error, 1 / sqrt(n), is added, as one that is too low by chance makes false claims.
     plain = float((rates[1:] * rates[:-1]).sum()) / power
     count = len(rates)
-    correlation = min(max((plain + 1 / count) / (1 - 3 / count) + 1 / count**0.5, 0.0), 0.9)
+    correlation = plain + 1 / count
+    correlation = correlation / (1 - 3 / count) if count > 3 else 0.9
+    correlation = min(max(correlation + 1 / count**0.5, 0.0), 0.9)
     return (1 + correlation) / (1 - correlation)
 
 

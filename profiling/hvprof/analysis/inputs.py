@@ -11,10 +11,13 @@ from typing import Any
 
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import StepParts, step_parts
+from hvprof.analysis.shares import shares
+from hvprof.analysis.step_blocks import StepBlocks, step_blocks
 from hvprof.analysis.summary import BLOCKS, SIZE_ROWS, Row, rows
 from hvprof.model import Recording
 from hvprof.printable import printable
 from hvprof.recording.load import META_NAME, RANK_FILES, load
+from hvprof.recording.names import name_of
 
 # Version of the JSON of reports.
 JSON_VERSION = 2
@@ -34,22 +37,28 @@ class RecordedRun:
         ranks: how many were recorded.
         rows: of its data traffic.
         parts: of a step; None where none are marked.
+        steps: in blocks; None likewise, and for reports of earlier versions.
+        run_s: of a rank from start to end, as a mean; 0 where that is not known.
     """
 
     name: str
     ranks: int
     rows: tuple[Row, ...]
     parts: StepParts | None = None
+    steps: StepBlocks | None = None
+    run_s: float = 0.0
 
 
 def run_of(recording: Recording) -> RecordedRun:
     """The part of a recording that a comparison needs."""
     directory = recording.directory
     return RecordedRun(
-        printable(directory.resolve().name or str(directory)),
+        name_of(directory),
         len(recording.ranks),
         tuple(rows(recording, "data")),
         step_parts(recording),
+        step_blocks(recording),
+        shares(recording, None, None).run_s,
     )
 
 
@@ -112,7 +121,9 @@ def _read_report(path: Path) -> RecordedRun:
         if not _of(list, data["ranks"]):
             raise ValueError(path)
         parts = _step_parts(data["step_parts"]) if data.get("step_parts") else None
-        return RecordedRun(printable(path.stem), len(data["ranks"]), found, parts)
+        steps = _step_blocks(data["step_blocks"]) if data.get("step_blocks") else None
+        run_s = _number(data.get("run_s") or 0.0)
+        return RecordedRun(printable(path.stem), len(data["ranks"]), found, parts, steps, run_s)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         raise UsageError(f"{path} is damaged: write it again with hvprof report") from None
 
@@ -147,6 +158,18 @@ def _step_parts(entry: dict[str, Any]) -> StepParts:
     return StepParts(**values)
 
 
+def _step_blocks(entry: dict[str, Any]) -> StepBlocks:
+    steps, time_s, exposed_s = (
+        tuple(_number(one) for one in _of(list, entry[name]))
+        for name in ("steps", "time_s", "exposed_s")
+    )
+    if not (1 <= len(steps) == len(time_s) == len(exposed_s) <= BLOCKS):
+        raise ValueError(len(steps))
+    if min(steps) < 1 or sum(time_s) <= 0:
+        raise ValueError(steps)
+    return StepBlocks(tuple(map(int, steps)), time_s, exposed_s, int(_number(entry["warm_up"])))
+
+
 def _of(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(value)
@@ -159,9 +182,3 @@ def _number(value: Any) -> float:
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(value)
     return value
-
-
-def labels_of(first: Path, second: Path) -> tuple[str, str]:
-    """Names of the sides: the last part of their paths, if these differ."""
-    names = (printable(first.resolve().name), printable(second.resolve().name))
-    return names if names[0] != names[1] else (printable(str(first)), printable(str(second)))

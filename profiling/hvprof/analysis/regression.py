@@ -53,7 +53,7 @@ def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
     # In percent of the first side's time: positive is slower.
     slowdown, most = -total.improvement_percent, -total.low_percent
     limit = f"{max_regression_percent:g} % is allowed"
-    interval = f"improvement {interval_text(total)}"
+    interval = f"speedup {interval_text(total)}"
     if total.verdict == SLOWER and slowdown > max_regression_percent:
         return GateOutcome(
             REGRESSED,

@@ -1,17 +1,21 @@
-"""hvprof compare: the allreduce time of two sides by message size."""
+"""hvprof compare: the step or the run of two sides, their communication, and a verdict."""
 
 from __future__ import annotations
 
 import argparse
 
 from hvprof.analysis.comparison import Comparison, compare
-from hvprof.analysis.inputs import labels_of, load_side
+from hvprof.analysis.inputs import load_side
 from hvprof.commands.shared import SIDES, add_html, add_sides, console, print_json, write_page
 from hvprof.printable import printable
+from hvprof.recording.names import names_of
 from hvprof.reporters.comparison import comparison_page, render
 
 HELP = "compare two sides"
-ABOUT = f"Show the allreduce time of two sides by message size, with verdicts. A side is {SIDES}."
+ABOUT = (
+    "Show whether B is faster than A: the step (or the run), its exposed communication, and each "
+    f"operation, with intervals and verdicts. A side is {SIDES}."
+)
 EXAMPLE = "compare runs/default runs/optimised"
 
 
@@ -33,5 +37,5 @@ def run(options: argparse.Namespace) -> int:
 
 def compared(options: argparse.Namespace) -> Comparison:
     first, second = load_side(options.first), load_side(options.second)
-    labels = options.labels or labels_of(options.first, options.second)
+    labels = options.labels or names_of(options.first, options.second)
     return compare(first, second, labels=(printable(labels[0]), printable(labels[1])))

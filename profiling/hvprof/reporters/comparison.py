@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from hvd_ext.units import MB, format_seconds
-from hvprof.analysis.bootstrap import BETWEEN_RUNS, FASTER, NO_EVIDENCE, SLOWER
-from hvprof.analysis.comparison import ComparedRow, Comparison, Side, interval_text
+from hvprof.analysis.bootstrap import BETWEEN_RUNS, FASTER, SLOWER
+from hvprof.analysis.compared import ComparedRow, Side
+from hvprof.analysis.comparison import ALLREDUCE, Comparison, interval_text, times_text
 from hvprof.analysis.contention import StepParts
 from hvprof.reporters import svg
+from hvprof.reporters.columns import Column, print_columns
 from hvprof.reporters.page import render_page
 from hvprof.reporters.sections.base import BAD, CONTROL, DATA, GOOD, Figure
 from hvprof.reporters.svg import Series
-from hvprof.reporters.terminal import print_table
+
+# Longer names of sides stand above the table.
+_LABEL = 14
 
 
 def render(comparison: Comparison, console: Console) -> None:
-    """Print the table, and what speaks against reading it."""
-    table = Table(title="Allreduce time of a rank, mean over the ranks", title_justify="left")
-    table.add_column("message size", no_wrap=True)
-    for label in comparison.labels:
-        table.add_column(Text(f"{label} (ms)", overflow="fold"), justify="right")
-        table.add_column("MB", justify="right", style="dim")
-    for name in ("improvement", "interval"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for row in comparison.rows:
-        table.add_row(*_colored(row))
-    table.add_section()
-    table.add_row(*_colored(comparison.total))
-    print_table(table, console)
+    """Print the verdict, the table, and what speaks against reading it."""
+    console.print(comparison.verdict, style="bold", markup=False, highlight=False)
+    console.print()
+    short = all(len(label) <= _LABEL for label in comparison.labels)
+    if not short:
+        for letter, label in zip("AB", comparison.labels, strict=True):
+            console.print(f"{letter}: {label}", markup=False, highlight=False, soft_wrap=True)
+    labels = comparison.labels if short else ("A", "B")
+    columns = [
+        Column("a rank's time", left=True),
+        Column(labels[0]),
+        Column("MB", drop=2, style="dim"),
+        Column(labels[1]),
+        Column("MB", drop=2, style="dim"),
+        Column("less time", drop=1),
+        Column("speedup"),
+        Column("interval"),
+        Column("verdict", left=True),
+    ]
+    shown = comparison.shown
+    print_columns(console, columns, [_colored(comparison, row) for row in shown])
+    console.print()
     for line in notes(comparison):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False, style="dim")
 
 
 def notes(comparison: Comparison) -> list[str]:
     """Method of the intervals, and caveats."""
-    lines = [_on_intervals(comparison)]
+    lines = [*_on_the_lead(comparison), _on_intervals(comparison)]
     if comparison.step_parts:
         lines.append(_on_steps(comparison.labels, comparison.step_parts))
-    if not comparison.same_cut:
+    if cut := comparison.cut_differently:
         lines.append(
-            "The sides cut the same gradients into different messages: such rows have no "
-            "counterpart; compare the total."
+            f"Allreduce of {', '.join(cut)} has no counterpart: the sides cut the same gradients "
+            "into different messages."
         )
     if not comparison.same_bytes:
         amounts = " and ".join(
@@ -55,103 +66,98 @@ def notes(comparison: Comparison) -> list[str]:
         )
         lines.append(
             f"The sides moved different amounts of data: {amounts} a rank. They may have had "
-            "different numbers of steps; the improvement is of the time for a byte."
+            "different numbers of steps; the speedup of operations is of the time for a byte."
         )
     if not comparison.same_ranks:
         lines.append("The sides had different numbers of ranks: that alone changes the time.")
     return lines
 
 
+def _on_the_lead(comparison: Comparison) -> Iterator[str]:
+    lead = comparison.lead
+    if lead and lead.name == "step":
+        counts = " and ".join(f"{side.calls:.0f}" for side in (lead.first, lead.second))
+        yield f"A step: the mean of {counts} steps of a run, without its warm-up."
+    elif lead and min(comparison.runs) == 1:
+        yield (
+            "A run without steps is a single number: mark steps with hvprof.step(), or record 2 "
+            "or more runs a side."
+        )
+
+
 def _on_steps(labels: tuple[str, str], parts: tuple[StepParts, StepParts]) -> str:
-    """Time of a step on each side, and the cost of communication in it."""
-    sides = []
-    for label, side in zip(labels, parts, strict=True):
-        slowed = (
-            "slowed by communication not known"
-            if side.slowed_s is None
-            else f"slowed by communication {side.slowed_s * 1e3:.1f}"
-        )
-        sides.append(
-            f"{label} {side.time_s * 1e3:.1f} ms ({slowed}, exposed {side.exposed_s * 1e3:.1f})"
-        )
-    return f"A step: {'; '.join(sides)}."
+    """The cost of hidden communication in a step on each side."""
+    sides = (
+        f"{label} {'not known' if side.slowed_s is None else f'{side.slowed_s * 1e3:.1f} ms'}"
+        for label, side in zip(labels, parts, strict=True)
+    )
+    return f"Slowed by communication, a step, warm-up included: {', '.join(sides)}."
 
 
 def _on_intervals(comparison: Comparison) -> str:
     percent = f"{100 * comparison.confidence:g} %"
     first, second = comparison.runs
-    if comparison.resampled == "runs":
+    usual = f"{100 * BETWEEN_RUNS:g} %"
+    if comparison.headline.low_percent is None and comparison.total.low_percent is None:
+        return "No intervals: one run is one sample. Record 2 or more a side, in a folder."
+    if min(comparison.runs) == 1:
         return (
-            f"Intervals hold with {percent}, the rows jointly; bootstrap over {first} and "
-            f"{second} runs."
+            f"Intervals hold with {percent} if runs differ by some {usual}: they come from blocks "
+            "of one run, and runs may differ by more. Record 2 or more a side, in a folder."
         )
-    if comparison.resampled == "blocks":
-        return (
-            f"Intervals hold with {percent}, the rows jointly, if runs differ by some "
-            f"{100 * BETWEEN_RUNS:g} %: bootstrap over blocks of one run, which do not show "
-            "it. Record 3 or more runs a side (a folder of recordings)."
-        )
-    return "No intervals: one run is one sample. Record 3 or more a side (a folder of recordings)."
-
-
-def cells(row: ComparedRow) -> tuple[str, ...]:
-    """A row of the table, as text."""
-    percent = row.improvement_percent
     return (
-        row.message_size,
+        f"Intervals hold with {percent}: bootstrap over blocks of {first} and {second} runs, and "
+        f"the runs' spread, of which {usual} is assumed at first."
+    )
+
+
+def cells(comparison: Comparison, row: ComparedRow) -> tuple[str, ...]:
+    """A row of the table, as text."""
+    percent, speedup = row.improvement_percent, row.speedup
+    return (
+        _name(comparison, row),
         *_figures(row.first),
         *_figures(row.second),
-        "-" if percent is None else f"{percent:.1f} %",
+        # Adding 0 turns -0.0 into 0.
+        "-" if percent is None else f"{round(percent, 1) + 0:.1f} %",
+        "-" if speedup is None else f"{times_text(speedup)} x",
         interval_text(row),
         row.verdict,
     )
 
 
-def _colored(row: ComparedRow) -> tuple[str | Text, ...]:
+def _name(comparison: Comparison, row: ComparedRow) -> str:
+    if row is comparison.exposed:
+        return "  exposed in it"
+    return f"  {row.name}" if row in comparison.rows else row.name
+
+
+def _colored(comparison: Comparison, row: ComparedRow) -> Sequence[str | Text]:
     colors = {FASTER: "bold green", SLOWER: "bold red"}
-    *plain, verdict = cells(row)
+    *plain, verdict = cells(comparison, row)
     return (*plain, Text(verdict, style=colors.get(verdict, "")))
 
 
 def _figures(side: Side) -> tuple[str, str]:
     if not side.calls:
         return "-", "-"
-    return f"{side.time_s * 1e3:.1f}", f"{side.message_bytes / MB:.1f}"
+    moved = f"{side.message_bytes / MB:.1f}" if side.message_bytes else "-"
+    return format_seconds(side.time_s), moved
 
 
 def comparison_page(comparison: Comparison) -> str:
-    shown = [*comparison.rows, comparison.total]
+    first, second = comparison.runs
     return render_page(
         "compare.html.j2",
         comparison.as_json(),
         title=f"hvprof: {comparison.labels[0]} against {comparison.labels[1]}",
         labels=comparison.labels,
-        runs=comparison.runs,
+        facts=[f"{first} and {second} runs", f"{comparison.headline.name} first"],
         notes=notes(comparison),
-        verdict=comparison_verdict(comparison),
-        total={"kind": _kind(comparison.total)},
-        rows=[{"kind": _kind(row), "cells": cells(row)} for row in shown],
+        verdict=comparison.verdict,
+        kind=_kind(comparison.headline),
+        rows=[{"kind": _kind(row), "cells": cells(comparison, row)} for row in comparison.shown],
         charts=[*_pictures(comparison)],
-    )
-
-
-def comparison_verdict(comparison: Comparison) -> str:
-    """A comparison in a sentence."""
-    total = comparison.total
-    first, second = comparison.labels
-    if total.improvement_percent is None:
-        return "No allreduce on both sides to compare."
-    if total.verdict == NO_EVIDENCE:
-        interval = interval_text(total)
-        known = f" (interval {interval})" if interval != "-" else ""
-        return (
-            f"No evidence that {second} differs from {first}: the best estimate is "
-            f"{total.improvement_percent:+.1f} %{known}."
-        )
-    return (
-        f"{second} is {total.verdict}: {abs(total.improvement_percent):.1f} % "
-        f"{'less' if total.improvement_percent > 0 else 'more'} allreduce time for a byte than "
-        f"{first} (interval {interval_text(total)})."
     )
 
 
@@ -159,22 +165,22 @@ def _pictures(found: Comparison) -> Iterator[Figure]:
     """Improvement of each row with its interval, and the times side by side."""
     colors = {FASTER: GOOD, SLOWER: BAD}
     shown = [
-        (row.message_size, row.improvement_percent, row.low_percent, row.high_percent,
+        (_name(found, row).strip(), row.improvement_percent, row.low_percent, row.high_percent,
          colors.get(row.verdict, CONTROL))
-        for row in (*found.rows, found.total)
+        for row in found.shown
         if row.improvement_percent is not None
     ]  # fmt: skip
     if shown:
         yield Figure(
             "improvement",
-            "Improvement of the allreduce time",
-            f"The dots show how much less time {found.labels[1]} takes for a byte than "
-            f"{found.labels[0]}, the bars are the {100 * found.confidence:g} % intervals. Grey: no "
-            "evidence of a difference.",
+            "Less time",
+            f"The dots show how much less time {found.labels[1]} takes than {found.labels[0]}, "
+            f"the bars are the {100 * found.confidence:g} % intervals. Grey: no evidence of a "
+            "difference.",
             svg.intervals("improvement", shown, lambda value: f"{value:+.3g} %"),
         )
     # Both on one scale, line by line.
-    names = [name for row in found.rows for name in (row.message_size, "")]
+    names = [name for row in found.rows for name in (row.name, "")]
     sides = (
         [time_s for row in found.rows for time_s in (row.first.time_s, None)],
         [time_s for row in found.rows for time_s in (None, row.second.time_s)],
@@ -182,7 +188,7 @@ def _pictures(found: Comparison) -> Iterator[Figure]:
     if names:
         yield Figure(
             "times",
-            "Allreduce time by message size",
+            f"Time in {ALLREDUCE} by message size",
             "This is a rank's time, as a mean over the ranks and over the runs "
             f"({found.runs[0]} of {found.labels[0]}, {found.runs[1]} of {found.labels[1]}).",
             svg.bars(
@@ -198,4 +204,4 @@ def _pictures(found: Comparison) -> Iterator[Figure]:
 
 
 def _kind(row: ComparedRow) -> str:
-    return row.verdict if row.verdict in ("faster", "slower") else ""
+    return row.verdict if row.verdict in (FASTER, SLOWER) else ""

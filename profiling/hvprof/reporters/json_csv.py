@@ -37,6 +37,8 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
         "exposed": dataclasses.asdict(shown) if shown else None,
         "steps": step_as_json(recording.all_steps),
         "step_parts": dataclasses.asdict(analysis.step_parts) if analysis.step_parts else None,
+        "step_blocks": dataclasses.asdict(analysis.step_blocks) if analysis.step_blocks else None,
+        "run_s": analysis.shares.run_s,
         "free_speedup": dataclasses.asdict(free) if free else None,
         "limits": limits_as_json(found) if found else None,
         "between_hosts": dataclasses.asdict(wire) if wire else None,

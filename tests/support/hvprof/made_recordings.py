@@ -31,13 +31,13 @@ def write_job(
     command: tuple[str, ...] = ("horovodrun", "-np", "4", "python", "train.py"),
     name: str = "allreduce",
 ) -> Path:
-    """Write a recording whose allreduce takes `speed` times as long, give or take `noise`.
+    """Write a recording whose communication takes `speed` times as long, give or take `noise`.
 
     Args:
         directory: made if it is missing.
         ranks: of the job, 4 to a host.
         steps: of the training.
-        speed: factor on the time of every allreduce.
+        speed: factor on the time of every allreduce, and of communication in steps.
         noise: standard deviation of log(time), of the whole run and of each block alike.
         seed: of the noise.
         blocks: whether cells have blocks.
@@ -84,9 +84,9 @@ def write_job(
                 mpi_library="MVAPICH2 Version      :\t2.3.7, made for a test",
                 cells=tuple(cells),
                 regions=tuple(_regions(steps)),
-                steps=tuple(_step(generator, index, 1) for index in range(min(steps, 40))),
+                steps=tuple(_step(generator, index, 1, speed) for index in range(min(steps, 40))),
                 step_count=steps,
-                all_steps=_step(generator, steps, steps),
+                all_steps=_step(generator, steps, steps, speed),
                 registration_cache=RegistrationCache("MPI_T mv2_reg_cache", 930, 70),
             ),
         )
@@ -178,9 +178,9 @@ def _regions(steps: int) -> list[Region]:
     ]
 
 
-def _step(generator: np.random.Generator, index: int, count: int) -> Step:
+def _step(generator: np.random.Generator, index: int, count: int, speed: float) -> Step:
     compute, exposed, hidden, io, other = generator.normal(
-        (0.2, 0.081, 0.054, 0.012, 0.006), (0.004, 0.003, 0.002, 0.001, 0.0003)
+        (0.2, 0.081 * speed, 0.054 * speed, 0.012, 0.006), (0.004, 0.003, 0.002, 0.001, 0.0003)
     )
     return Step(
         index=index,

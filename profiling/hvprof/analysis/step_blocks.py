@@ -1,0 +1,68 @@
+"""The steps of a run in consecutive blocks: samples of the time that people wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvprof.analysis.summary import BLOCKS
+from hvprof.model import Recording
+
+# A leading step belongs to the warm-up if it takes so many times the median.
+_WARM_UP = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class StepBlocks:
+    """The last 1024 steps of a run, without its warm-up, in at most 20 consecutive blocks.
+
+    Attributes:
+        steps: of each block.
+        time_s: of a block's steps, as a mean over the ranks.
+        exposed_s: likewise, blocked on communication.
+        warm_up: leading steps that are left out.
+    """
+
+    steps: tuple[int, ...]
+    time_s: tuple[float, ...]
+    exposed_s: tuple[float, ...]
+    warm_up: int
+
+    @property
+    def count(self) -> int:
+        """Number of steps in all blocks."""
+        return sum(self.steps)
+
+
+def step_blocks(recording: Recording) -> StepBlocks | None:
+    """The steps that all ranks recorded that mark any; None where there are none."""
+    ranks = [{step.index: step for step in rank.steps} for rank in recording.ranks if rank.steps]
+    if not ranks:
+        return None
+    common = sorted(set.intersection(*map(set, ranks)))
+    times_s, exposed_s = (
+        np.array([[getattr(steps[index], name) for index in common] for steps in ranks])
+        .reshape(len(ranks), -1)
+        .mean(axis=0)
+        for name in ("time_s", "exposed_s")
+    )
+    warm_up = _warm_up(times_s) if common[:1] == [0] else 0
+    if times_s[warm_up:].sum() <= 0:
+        return None
+    blocks = np.array_split(np.arange(warm_up, len(common)), min(BLOCKS, len(common) - warm_up))
+    return StepBlocks(
+        steps=tuple(len(block) for block in blocks),
+        time_s=tuple(float(times_s[block].sum()) for block in blocks),
+        exposed_s=tuple(float(exposed_s[block].sum()) for block in blocks),
+        warm_up=warm_up,
+    )
+
+
+def _warm_up(times_s: NDArray[np.float64]) -> int:
+    """Leading steps that take longer than others: at least the first, at most half of them."""
+    most = len(times_s) // 2
+    slow = times_s[:most] > _WARM_UP * np.median(times_s)
+    usual = np.flatnonzero(~slow)
+    return min(most, max(1, int(usual[0]) if len(usual) else most))
