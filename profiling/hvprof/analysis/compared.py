@@ -17,7 +17,7 @@ from hvprof.analysis.summary import BLOCKS, Row
 class Side:
     """The calls of a rank: mean over the ranks of a run, then over the runs.
 
-    Of a step, `calls` is the number of steps, and `time_s` that of one.
+    In the row of the step, `calls` is the number of steps, and `time_s` that of one.
     """
 
     calls: float
@@ -66,7 +66,7 @@ def _speedup(percent: float | None) -> float | None:
 
 
 class Measured:
-    """What a comparison takes of one run."""
+    """One run, as far as a comparison needs it."""
 
     def __init__(self, run: RecordedRun) -> None:
         """Sort the rows of its data traffic by operation."""

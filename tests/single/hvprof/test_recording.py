@@ -200,7 +200,7 @@ def test_comparison_has_the_improvement_of_each_row(tmp_path: Path) -> None:
     )
     compared = hvprof.compare(hvprof.load(default), hvprof.load(better))
     assert compared.labels == ("default", "better")
-    improvements = {row.message_size: row.improvement_percent for row in compared.rows}
+    improvements = {row.name: row.improvement_percent for row in compared.rows}
     assert improvements["1-128 KB"] == pytest.approx(-25)
     # Time for a byte: one message less, in 80 instead of 200 ms.
     assert improvements["32-64 MB"] == pytest.approx(100 * (1 - (80 / 9) / (200 / 10)))
