@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Complete the recording; fails where a job that succeeded recorded nothing."""
+    """Complete the recording, and say what was recorded."""
     command = end(options.directory, options.exit_code)
     report_ranks(options.directory, command[0] if command else "the job", options.exit_code)
     return 0

@@ -79,7 +79,7 @@ def record(
 
     Raises:
         UsageError: the command or the directory cannot be used.
-        HvdExtError: the recorder is not built, or the command started no MPI.
+        HvdExtError: the recorder is not built.
     """
     if not command or shutil.which(command[0]) is None:
         raise UsageError(f"command not found: {' '.join(command[:1])!r}; give one on PATH after --")

@@ -8,6 +8,7 @@ import time
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
+from hvprof.recording.names import name_of
 from hvprof.reporters.header import (
     facts,
     kernel_counts,
@@ -44,8 +45,8 @@ def report_page(page: Page) -> str:
     return render_page(
         "report.html.j2",
         data,
-        title=f"hvprof: {directory.name}",
-        name=directory.resolve().name or str(directory),
+        title=f"hvprof: {name_of(directory)}",
+        name=name_of(directory),
         command=shlex.join(recording.command) or "(command not recorded)",
         facts=facts(recording),
         tiles=_tiles(analysis),
