@@ -27,8 +27,13 @@ class Interval:
         """Faster, beyond doubt."""
         return self.low > 1
 
+    @property
+    def uncertain(self) -> bool:
+        """Too few rounds to bound it."""
+        return self.high > _TELLS_NOTHING * self.estimate
+
     def __str__(self) -> str:
-        if self.high > _TELLS_NOTHING * self.estimate:
+        if self.uncertain:
             return f"{self.estimate:.3f} (uncertain: too few rounds)"
         return f"{self.estimate:.3f} ({self.low:.3f} to {self.high:.3f})"
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hvd_ext.errors import UsageError
 from hvd_launch import freed_memory, machine
 from hvd_launch.backends.base import MpiLibrary
-from hvd_launch.settings import Setting
+from hvd_launch.backends.libraries import LIBRARIES
+from hvd_launch.settings import PRESETS, Setting
 
 DEFAULT_PRESET = "mpi-opt"
 
@@ -19,10 +22,30 @@ class JobSettings:
     Attributes:
         given: settings to apply.
         kept: settings left out, since the environment has another value.
+        has_gpus: whether those of the preset are among them.
     """
 
     given: tuple[Setting, ...]
     kept: tuple[Setting, ...]
+    has_gpus: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `job_settings` takes: of run and env alike."""
+    parser.add_argument(
+        "--backend", choices=sorted(LIBRARIES), help="MPI library (default: detected)"
+    )
+    parser.add_argument(
+        "--preset",
+        choices=sorted(PRESETS),
+        default=DEFAULT_PRESET,
+        help="; ".join(f"{name}: {text}" for name, text in PRESETS.items())
+        + " (default: %(default)s; on machines with GPUs)",
+    )
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="GPUs on each host (default: as on this one)"
+    )
+    parser.add_argument("--ucx", action="store_true", help="send through UCX")
 
 
 def job_settings(
@@ -42,12 +65,16 @@ def job_settings(
         ucx: send through UCX.
 
     Raises:
-        UsageError: the library does not support UCX, or HVD_EXT_KEEP_MEMORY is neither 0 nor 1.
+        UsageError: the library does not support UCX, HVD_EXT_KEEP_MEMORY is neither 0 nor 1, or
+            the number of GPUs is negative.
     """
+    if gpu_count is not None and gpu_count < 0:
+        raise UsageError(f"--gpus {gpu_count}: a host has 0 GPUs or more")
+    has_gpus = bool(machine.gpus() if gpu_count is None else gpu_count)
     wanted = [*freed_memory.settings(environ), *library.settings()]
-    if machine.gpus() if gpu_count is None else gpu_count:
+    if has_gpus:
         wanted += library.gpu_settings(preset, environ)
     if ucx:
         wanted += library.ucx_settings()
     kept = tuple(s for s in wanted if environ.get(s.name, s.value) != s.value)
-    return JobSettings(tuple(s for s in wanted if s not in kept), kept)
+    return JobSettings(tuple(s for s in wanted if s not in kept), kept, has_gpus)

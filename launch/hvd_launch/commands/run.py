@@ -17,13 +17,14 @@ from hvd_launch import machine
 from hvd_launch.backends import slurm
 from hvd_launch.backends.base import LAUNCHERS
 from hvd_launch.backends.detect import find_backend
-from hvd_launch.backends.libraries import LIBRARIES, Backend, Launch, untested_note
+from hvd_launch.backends.libraries import Backend, Launch, untested_note
 from hvd_launch.job import HOSTFILE_VARIABLES, Host, check_size, parse_hostfile, parse_hosts
-from hvd_launch.job_settings import DEFAULT_PRESET, job_settings
+from hvd_launch.job_settings import add_arguments as add_settings
+from hvd_launch.job_settings import job_settings
 from hvd_launch.rank import visibility
 from hvd_launch.run.profile import Profile
 from hvd_launch.run.supervise import run_job
-from hvd_launch.settings import PRESETS, Setting, assignment
+from hvd_launch.settings import Setting, assignment
 
 HELP = "run a command on N ranks"
 EXAMPLE = "hvd-launch run -np 8 -H node1:4,node2:4 -- python train.py"
@@ -50,21 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hosts, and ranks on each (default: this machine)",
     )
     where.add_argument("--hostfile", type=Path, metavar="F", help="file with a host on each line")
-    parser.add_argument(
-        "--backend", choices=sorted(LIBRARIES), help="MPI library (default: detected)"
-    )
+    add_settings(parser)
     parser.add_argument(
         "--launcher", choices=LAUNCHERS, help="program that starts the ranks (default: detected)"
-    )
-    parser.add_argument(
-        "--preset",
-        choices=sorted(PRESETS),
-        default=DEFAULT_PRESET,
-        help="; ".join(f"{name}: {text}" for name, text in PRESETS.items())
-        + " (default: %(default)s; on machines with GPUs)",
-    )
-    parser.add_argument(
-        "--gpus", type=int, metavar="N", help="GPUs on each host (default: as on this one)"
     )
     parser.add_argument(
         "--visibility",
@@ -72,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="GPUs that a rank sees, see hvd-launch exec --help (default: auto)",
     )
-    parser.add_argument("--ucx", action="store_true", help="send through UCX")
     parser.add_argument(
         "--table", type=Path, metavar="F", help="hvd_ext's table of allreduce algorithms"
     )
@@ -98,8 +86,6 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     size = _size(options, hosts)
     if options.json and not options.dry_run:
         raise UsageError("--json needs --dry-run")
-    if options.gpus is not None and options.gpus < 0:
-        raise UsageError(f"--gpus {options.gpus}: a host has 0 GPUs or more")
     if command[0].startswith("-") or (not options.dry_run and shutil.which(command[0]) is None):
         raise UsageError(f"{command[0]!r}: command not found; check its spelling, and PATH")
     backend = find_backend(options.backend, options.launcher)

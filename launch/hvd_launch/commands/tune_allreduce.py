@@ -77,8 +77,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     if options.json:
         print(report.dump(result), end="")
     else:
-        console = Console(width=max(Console().width, 120))
-        report.print_result(result, folder.resolve(), console)
+        report.print_result(result, folder.resolve(), Console())
     return 0
 
 

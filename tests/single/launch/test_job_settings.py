@@ -58,6 +58,17 @@ def test_run_doctor_and_tune_start_the_same_job(
     ).stdout
     script = printed.replace("export ", "")
     assert variables(script, expected) == expected
+    env = [sys.executable, "-m", "hvd_launch", "env", "--backend", backend.name]
+    same = subprocess.run(
+        env,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    exports = [line for line in printed.splitlines() if line.startswith("export ")]
+    assert exports
+    assert [line for line in same.splitlines() if line.startswith("export ")] == exports
 
 
 def test_what_is_set_already_is_kept() -> None:

@@ -11,21 +11,24 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.statistics import Interval
+from hvd_ext.units import format_bytes
 from hvd_launch.backends.tuning import DEFAULT
-from hvd_launch.tune.allreduce.choice import compare
 from hvd_launch.tune.allreduce.result import Result, Verdict
+
+# Names of the library's own choice, in rules and in hvd_ext's table.
+_LEFT_ALONE = (DEFAULT, "native")
 
 
 def print_result(result: Result, folder: Path, console: Console) -> None:
-    _print_times(result, console)
+    """Print what was decided; the times of all candidates are in the JSON."""
     for name, reason in result.dropped.items():
         console.print(f"{name} was skipped: it {reason}", markup=False, highlight=False)
     size = result.facts["size"]
     if result.native is None:
         console.print("No setting of the MPI library promised a gain: nothing was written.")
     else:
-        _print_verdict(result.native, "the library as it is", console)
+        _print_verdict(result.native, "the library's defaults", console)
         if result.native.overall.gained:
             console.print(
                 f"Wrote {folder / 'settings.sh'}. Before a job of {size} ranks:\n"
@@ -84,36 +87,26 @@ def _medians(result: Result) -> dict[str, dict[int, float]]:
     }
 
 
-def _print_times(result: Result, console: Console) -> None:
-    medians = _medians(result)
-    nodes = len(result.facts["ranks_per_node"])
-    table = Table(
-        title=f"One allreduce, median of the rounds: {result.facts['library']}, "
-        f"{result.facts['size']} ranks on {nodes} {'nodes' if nodes > 1 else 'node'}",
-        title_justify="left",
-    )
-    for name in ("message", "as it is", "fastest", "takes", "times as fast (95 % interval)"):
-        table.add_column(name, justify="left" if name == "fastest" else "right")
-    for size, default_us in sorted(medians[DEFAULT].items()):
-        found = {name: by_size[size] for name, by_size in medians.items() if size in by_size}
-        fastest = min(found, key=found.__getitem__)
-        gained = None
-        if fastest != DEFAULT:
-            gained = compare(result.times, DEFAULT, fastest, size)
-        times = (format_seconds(default_us / 1e6), format_seconds(found[fastest] / 1e6))
-        table.add_row(
-            format_bytes(size), times[0], fastest, times[1], "" if gained is None else str(gained)
-        )
-    console.print(table)
-
-
 def _print_verdict(verdict: Verdict, against: str, console: Console) -> None:
-    table = Table(title=f"Interleaved runs with {against}", title_justify="left")
-    for name in ("message", "takes", "times as fast (95 % interval)"):
-        table.add_column(name, justify="left" if name == "takes" else "right")
+    """The sizes for which another algorithm was chosen, and the gain over all of them."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("message", "takes", "times as fast", "95 % interval"):
+        table.add_column(name, justify="left" if name == "takes" else "right", no_wrap=True)
+    left_alone = 0
     for size, found in verdict.by_size.items():
         takes = next(name for least, name in reversed(verdict.proposal.choices) if least <= size)
-        table.add_row(format_bytes(size), takes, str(found))
-    table.add_section()
-    table.add_row("all", "", str(verdict.overall))
+        if takes in _LEFT_ALONE:
+            left_alone += 1
+        else:
+            table.add_row(format_bytes(size), takes, *_gain(found))
+    table.add_row("all sizes", "", *_gain(verdict.overall))
+    console.print(f"Chosen against {against}, by interleaved runs:", highlight=False)
     console.print(table)
+    if left_alone:
+        console.print(f"{left_alone} other sizes stay as they are.", highlight=False)
+
+
+def _gain(found: Interval) -> tuple[str, str]:
+    if found.uncertain:
+        return f"{found.estimate:.2f}", "too few rounds"
+    return f"{found.estimate:.2f}", f"{found.low:.2f} to {found.high:.2f}"
