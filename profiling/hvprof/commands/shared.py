@@ -71,9 +71,13 @@ def add_html(parser: argparse.ArgumentParser) -> None:
     )
 
 
+# Reports fit a terminal of as many columns, and are no narrower.
+LEAST_COLUMNS = 80
+
+
 def console() -> Console:
-    """Standard output, wide enough for the tables."""
-    return Console(width=max(Console().width, 120))
+    """Standard output in its own width, of 80 columns at least."""
+    return Console(width=max(Console().width, LEAST_COLUMNS))
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -113,9 +113,11 @@ def _sentence(limits: Limits, found: Scaling) -> str:
         return f"{what}: no measured limit stops scaling."
     reason = _reason(stop.name, stop.step, limits)
     if stop.ranks <= limits.base_ranks:
-        text = f"{what} does not pay on more than the {limits.base_ranks} ranks measured: {reason}"
+        text = (
+            f"{what} gains nothing from more than the {limits.base_ranks} ranks measured: {reason}"
+        )
     else:
-        text = f"{what} stops paying at {int(stop.ranks)} ranks: {reason}"
+        text = f"{what} gains nothing beyond {int(stop.ranks)} ranks: {reason}"
     twice = found.rules_twice
     if stop.name != BATCH and twice and twice.ranks and int(twice.ranks) > int(stop.ranks):
         text += f"; with twice the bandwidth: {_where(twice)}"
@@ -137,12 +139,12 @@ def _reason(name: str, step: StepTime, limits: Limits) -> str:
 
 def _where(stop: Stop) -> str:
     short = {
-        BATCH: "one sample each",
-        EXCHANGE: "as long as compute",
-        FASTEST: "the shortest step",
-        EFFICIENCY: "the efficiency",
+        BATCH: "with one sample each",
+        EXCHANGE: "where the exchange takes as long as compute",
+        FASTEST: "where a step is shortest",
+        EFFICIENCY: "by efficiency",
     }
-    return f"{_ranks(stop)} ({short[stop.name]})"
+    return f"{_ranks(stop)}, {short[stop.name]}"
 
 
 def _shorten(names: str) -> str:

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from hvprof.analysis.projection.projection import LEAST_SIZES, Projection
 from hvprof.reporters import svg
+from hvprof.reporters.columns import Column, print_columns
 from hvprof.reporters.page import render_page
 from hvprof.reporters.sections.base import CONTROL, DATA, GOOD, Figure, Table
 from hvprof.reporters.svg import Axis, Curve
-from hvprof.reporters.terminal import print_table
 
 _COLUMNS = ("ranks", "measured", "projected", "interval", "efficiency", "naive", "note")
 # A serial share that moves by more than this is no constant.
@@ -101,16 +100,12 @@ def caption(found: Projection, unit: str) -> str:
 
 def render(found: Projection, unit: str, console: Console) -> None:
     """Print the verdict, the notes, and the table of sizes."""
-    console.print(verdict(found, unit), style="bold", markup=False, highlight=False, soft_wrap=True)
+    console.print(verdict(found, unit), style="bold", markup=False, highlight=False)
     for note in notes(found):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(note, markup=False, highlight=False)
     console.print()
-    table = RichTable(box=None, pad_edge=False)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows(found):
-        table.add_row(*row)
-    print_table(table, console)
+    columns = [Column(name, drop=int(name == "naive")) for name in _COLUMNS]
+    print_columns(console, columns, [*rows(found)])
     console.print(caption(found, unit), style="dim", highlight=False)
 
 

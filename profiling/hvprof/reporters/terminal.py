@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from hvd_ext.units import format_seconds
@@ -18,6 +18,7 @@ from hvprof.analysis.wait_split import Split
 from hvprof.model import Step
 from hvprof.printable import printable
 from hvprof.reporters import limits_text
+from hvprof.reporters.columns import Column, print_columns
 from hvprof.reporters.header import (
     STEP_PARTS,
     facts,
@@ -31,7 +32,6 @@ from hvprof.reporters.text import calls_text, operation_text
 from hvprof.reporters.verdict import verdict
 
 _MOST_LINES = 6
-_ANY_WIDTH = 10_000
 
 _TITLES = {
     "data": "Data: exchanges of the program",
@@ -44,17 +44,17 @@ _TITLES = {
 def render(analysis: Analysis, console: Console) -> None:
     """Print the header, the verdict, tables of the traffic, the waits, and settings to try."""
     for line in map(printable, _header(analysis)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False)
     console.print()
     console.print(printable(verdict(analysis)), style="bold", markup=False, highlight=False)
     for traffic, title in _TITLES.items():
         found = analysis.rows[traffic]
         if found:
             console.print()
-            print_table(_table(title, found, analysis.recording.size), console)
+            _print_traffic(title, found, analysis.recording.size, console)
     console.print(
         "Times and calls are per rank: total is the mean over the ranks, worst the rank with "
-        "the most.\nKB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Non-blocking "
+        "the most. KB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Non-blocking "
         "(i...): time to start the call.",
         style="dim",
         highlight=False,
@@ -65,15 +65,6 @@ def render(analysis: Analysis, console: Console) -> None:
     if analysis.advice:
         console.print()
         _advice(analysis.advice, console)
-
-
-def print_table(table: Table, console: Console) -> None:
-    """Print a table in its own width, whatever the console's.
-
-    A line that the terminal wraps can be read; a figure that rich cut short cannot.
-    """
-    table.width = console.measure(table, options=console.options.update_width(_ANY_WIDTH)).maximum
-    console.print(table, crop=False)
 
 
 def _header(analysis: Analysis) -> list[str]:
@@ -118,13 +109,14 @@ def _waiting(split: Split, console: Console) -> None:
         style="bold",
         highlight=False,
     )
-    table = Table(box=None, pad_edge=False)
-    table.add_column("collective", no_wrap=True)
-    for name in ("transfer ms", "wait ms"):
-        table.add_column(name, justify="right")
-    for label, transfer_s, wait_s in split.by_operation[:_MOST_LINES]:
-        table.add_row(Text(label), _number(transfer_s * 1e3), _number(wait_s * 1e3))
-    console.print(table)
+    print_columns(
+        console,
+        [Column("collective", left=True), Column("transfer ms"), Column("wait ms")],
+        [
+            (label, _number(transfer_s * 1e3), _number(wait_s * 1e3))
+            for label, transfer_s, wait_s in split.by_operation[:_MOST_LINES]
+        ],
+    )
     late = split.waited_for[:3]
     if late:
         named = ", ".join(f"rank {rank} ({format_seconds(time_s)})" for rank, time_s in late)
@@ -138,50 +130,60 @@ def _advice(advices: Sequence[Advice], console: Console) -> None:
         most = "" if advice.most_s is None else f": at most {format_seconds(advice.most_s)} a rank"
         if advice.most_percent is not None:
             most += f", {advice.most_percent:.1f} % of the {advice.share_of}"
-        for line in (
-            f"{number}. {advice.title}{most}",
-            f"   {advice.evidence}",
-            f"   Setting: {advice.setting}",
-            *(f"   $ {line}" for line in advice.command.splitlines()),
-        ):
-            # A directory's name may have escapes in it, as those of recorded things cannot.
-            console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+        # A directory's name may have escapes in it, as those of recorded things cannot.
+        title = printable(f"{number}. {advice.title}{most}")
+        console.print(title, markup=False, highlight=False)
+        for line in (advice.evidence, f"Setting: {advice.setting}"):
+            text = Padding(Text(printable(line)), (0, 0, 0, 3))
+            console.print(text, highlight=False)
+        for line in advice.command.splitlines():
+            # One line each, to be copied.
+            console.print(printable(f"   $ {line}"), markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(title: str, found: list[Row], size: int) -> Table:
-    waits = any(row.wait_s is not None for row in found)
-    sizes = any(row.size != size for row in found)
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in ("operation", "message size"):
-        table.add_column(name, no_wrap=True)
-    names = [*(["ranks"] if sizes else []), "calls", "total ms", "worst ms"]
-    quantiles = any(row.p50_s is not None for row in found)
-    names += [*(["wait ms"] if waits else []), "avg us", "min us"]
-    names += [*(["p50 us", "p99 us"] if quantiles else []), "max us", "algbw", "busbw"]
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    previous = ""
+def _print_traffic(title: str, found: list[Row], size: int, console: Console) -> None:
+    columns = [
+        Column("operation", left=True),
+        Column("message size", left=True),
+        Column("ranks", drop=1 if all(row.size == size for row in found) else 0),
+        Column("calls"),
+        Column("total ms"),
+        Column("worst ms"),
+        Column("wait ms"),
+        Column("avg us"),
+        Column("min us", drop=5),
+        Column("p50 us", drop=4),
+        Column("p99 us", drop=3),
+        Column("max us", drop=2),
+        Column("algbw", drop=6),
+        Column("busbw"),
+    ]
+    if all(row.wait_s is None for row in found):
+        columns[6] = Column("wait ms", drop=7)
+    rows, previous = [], ""
     for row in found:
         operation = operation_text(row)
-        table.add_row(
-            Text("" if operation == previous else operation),
-            row.message_size,
-            *([str(row.size)] if sizes else []),
-            *_figures(row, waits=waits, quantiles=quantiles),
+        rows.append(
+            (
+                "" if operation == previous else operation,
+                row.message_size,
+                "-" if row.size == size and columns[2].drop else str(row.size),
+                *_figures(row),
+            )
         )
         previous = operation
-    return table
+    print_columns(console, columns, rows, title=title)
 
 
-def _figures(row: Row, *, waits: bool, quantiles: bool) -> list[str]:
+def _figures(row: Row) -> list[str]:
     return [
         calls_text(row),
         _number(row.time_s * 1e3),
         _number(row.time_max_s * 1e3),
-        *([_number(row.wait_s and row.wait_s * 1e3)] if waits else []),
+        _number(row.wait_s and row.wait_s * 1e3),
         _number(row.avg_s * 1e6),
         _number(row.min_s * 1e6),
-        *([_number(q and q * 1e6) for q in (row.p50_s, row.p99_s)] if quantiles else []),
+        *(_number(q and q * 1e6) for q in (row.p50_s, row.p99_s)),
         _number(row.max_s * 1e6),
         _number(row.algbw_gb_s),
         _number(row.busbw_gb_s),

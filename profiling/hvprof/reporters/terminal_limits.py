@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from rich.console import Console
-from rich.table import Table
 
 from hvprof.analysis.limits.limits import Limits
+from hvprof.reporters.columns import Column, print_columns
 from hvprof.reporters.limits_text import COLUMNS, caption, facts, rows, stop_lines, verdict
-from hvprof.reporters.terminal import print_table
+
+# Columns that a narrow terminal lacks, the highest first.
+_DROPPED = {
+    "overlap none to full": 6,
+    "needed GB/s": 5,
+    "batch a rank": 4,
+    "waiting": 3,
+    "weak": 2,
+    "as a tree": 1,
+}
 
 
 def render(limits: Limits, console: Console) -> None:
     """Print the verdict, what it rests on, the four limits, and the table by number of ranks."""
-    console.print(verdict(limits), style="bold", markup=False, highlight=False, soft_wrap=True)
+    console.print(verdict(limits), style="bold", markup=False, highlight=False)
     for line in facts(limits):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False)
     console.print()
-    print_table(_table(("scaling stops at", "ring", "tree"), stop_lines(limits)), console)
+    stops = [Column("scaling stops at", left=True), Column("ring"), Column("tree")]
+    print_columns(console, stops, [*stop_lines(limits)])
     console.print()
-    print_table(_table(COLUMNS, rows(limits)), console)
+    columns = [Column(name, _DROPPED.get(name, 0)) for name in COLUMNS]
+    print_columns(console, columns, [*rows(limits)])
     console.print(caption(limits), style="dim", highlight=False)
-
-
-def _table(names: Sequence[str], found: Iterable[Sequence[str]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for index, name in enumerate(names):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
-    for row in found:
-        table.add_row(*row)
-    return table

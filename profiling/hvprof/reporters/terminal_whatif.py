@@ -16,7 +16,7 @@ _SAME = 1.01
 def render(found: Replayed, asked: WhatIf, console: Console) -> None:
     """Print the answer, and what it rests on."""
     for line in lines(found, asked):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False)
 
 
 def lines(found: Replayed, asked: WhatIf) -> list[str]:
