@@ -109,7 +109,9 @@ def test_the_verdict_is_one_sentence_with_its_reason(
     path, flags = keuper(tmp_path, "alexnet", "K80")
     assert main(["limits", str(path), *flags]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("A batch of 256 gains nothing beyond 13 ranks: the exchange takes 67.8 ms, ")
+    assert text.startswith(
+        "A batch of 256 gains nothing beyond 13 ranks: the exchange takes 67.8 ms, "
+    )
     assert "with twice the bandwidth: 25 ranks" in text
     assert "238.4 MiB exchanged in a step; bandwidth: 6.82 GB/s" in text
 
