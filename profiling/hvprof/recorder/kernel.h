@@ -29,6 +29,16 @@ static struct {
 
 static _Thread_local bool listed;
 
+/* When the first call of the run began, and the last one ended. */
+static _Atomic uint64_t first_call_ns, last_call_ns;
+
+static void note_first_and_last(uint64_t begin_ns, uint64_t end_ns)
+{
+    if (!atomic_load_explicit(&first_call_ns, memory_order_relaxed))
+        first_call_ns = begin_ns;
+    atomic_store_explicit(&last_call_ns, end_ns, memory_order_relaxed);
+}
+
 static void list_this_thread(void)
 {
     if (listed)

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "kernel.h"
-#include "steps.h"
 
 /* The value that follows `name` in a file of /proc, 0 where it is not there. */
 static uint64_t value_in(const char *path, const char *name)

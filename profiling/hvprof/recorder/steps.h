@@ -2,8 +2,7 @@
  *
  * While a step lasts, intervals are noted: what regions the thread was in (the innermost
  * counts), when it was blocked on communication, and when other threads communicated. At
- * its end they are united and laid over each other: so nothing is counted twice, whoever
- * reports it and in whatever order.
+ * its end they are united and laid over each other: so nothing is counted twice.
  */
 #ifndef HVPROF_STEPS_H
 #define HVPROF_STEPS_H
@@ -109,14 +108,9 @@ static bool on_ledgers_thread(void)
     return atomic_load_explicit(&ledger.thread, memory_order_relaxed) == thread_number();
 }
 
-/* When the first call of the run began, and the last one ended. */
-static _Atomic uint64_t first_call_ns, last_call_ns;
-
 static void note_call(uint64_t begin_ns, uint64_t end_ns, enum traffic traffic)
 {
-    if (!atomic_load_explicit(&first_call_ns, memory_order_relaxed))
-        first_call_ns = begin_ns;
-    atomic_store_explicit(&last_call_ns, end_ns, memory_order_relaxed);
+    note_first_and_last(begin_ns, end_ns);
     if (!atomic_load_explicit(&ledger.on, memory_order_relaxed))
         return;
     bool exposed = on_ledgers_thread();
