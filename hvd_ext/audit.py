@@ -23,7 +23,7 @@ UNKNOWN = 0
 
 @dataclass(frozen=True)
 class Header:
-    """What was audited.
+    """The subject of an audit.
 
     Attributes:
         rank, size: this rank's number, and how many there are.

@@ -122,7 +122,7 @@ def audit_every() -> tuple[int, bool]:
     if not number.isdecimal() or int(number) < 1 or (colon and action != "warn"):
         raise UsageError(
             f"HVD_EXT_AUDIT_EVERY={text!r}: give a number of steps, such as 100, or 100:warn to "
-            "go on after a difference"
+            "continue after a difference"
         )
     return int(number), bool(colon)
 

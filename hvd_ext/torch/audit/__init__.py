@@ -1,1 +1,1 @@
-"""What a training computes, step for step, as fingerprints: by which two runs are compared."""
+"""Fingerprints of each step of a training, by which two runs are compared."""

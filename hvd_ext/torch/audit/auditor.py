@@ -146,7 +146,7 @@ def _of_gradient(gradient: torch.Tensor | None) -> int:
 
 
 def environment() -> dict[str, str]:
-    """What may change the bits of a training, besides the program and its data."""
+    """Versions and settings that may change the bits of a training."""
     found = {
         "torch": torch.__version__,
         "hvd_ext": VERSION,

@@ -1,4 +1,4 @@
-"""What models are given: the tensors in calls of modules that no other module calls.
+"""Inputs of models: the tensors in calls of modules that no other module calls.
 
 They are noticed by torch's hooks on all modules, so a program is audited unchanged. A tensor that
 requires a gradient is no input but was computed, such as what a loss is given.

@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         steps: how many were compared.
@@ -159,7 +159,7 @@ def _differ(a: int, b: int) -> bool:
 def _minority(values: Sequence[Sequence[int]]) -> tuple[list[int], list[int]] | None:
     """Ranks that hold others than most, and in which parameters; of two halves, rank 0's is right.
 
-    What is not known on some rank is not compared.
+    A fingerprint that is not known on some rank is not compared.
     """
     wrong: set[int] = set()
     indices: list[int] = []
@@ -199,7 +199,7 @@ def _difference(
 
 
 def _evidence(first: Sequence[Audit], second: Sequence[Audit]) -> list[str]:
-    """What else differs: versions, threads, settings, numbers of ranks; of rank 0."""
+    """Other differences: versions, threads, settings, numbers of ranks; of rank 0."""
     found = []
     if len(first) != len(second):
         found.append(f"ranks: {len(first)} and {len(second)}")
