@@ -11,7 +11,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -206,8 +205,8 @@ class VolumeTrainer(loop.Trainer):
         """
         args, task, run = self.args, self.task, self.run
         learnt, held_out = self._hold_out()
-        data = fingerprint(tuple(task.inputs.shape), tuple(task.targets.shape))
-        run.follow(Order(len(learnt), args.seed, data=data))
+        shapes = (tuple(source.shape) for source in (task.inputs, task.targets))
+        run.follow(Order(len(learnt), args.seed, data=fingerprint(*shapes)))
         self.full_rate = scaled(args.lr, run.global_batch, args.lr_batch, args.lr_scaling)
         if run.leads:
             print(
@@ -259,16 +258,12 @@ class VolumeTrainer(loop.Trainer):
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         self.model.train()
-
-        def loss(inputs: Any, targets: Any) -> Tensor:
-            return nn.functional.mse_loss(self.replica(inputs), targets)
-
-        if not self.slots:
-            return loop.descend(self.optimizer, lambda: loss(inputs, targets))
-        of_slots = zip(inputs.split(args.batch_size), targets.split(args.batch_size), strict=True)
-        losses = (partial(loss, *of_slot) for of_slot in of_slots)
-        step = self.run.steps_taken
-        return loop.descend(self.optimizer, *losses, slots=self.slots, step=step)
+        parts = [(inputs, targets)]
+        if self.slots:
+            parts = list(zip(*(x.split(args.batch_size) for x in (inputs, targets)), strict=True))
+        loss = nn.functional.mse_loss
+        losses = (lambda x=x, y=y: loss(self.replica(x), y) for x, y in parts)
+        return loop.descend(self.optimizer, *losses, slots=self.slots, step=self.run.steps_taken)
 
     def row(self) -> tuple[float, ...]:
         """Epochs that are done, as a fraction, and the learning rate of the last step."""
