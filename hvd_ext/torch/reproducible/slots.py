@@ -118,10 +118,13 @@ class Slots:
         return torch.tensor(total * np.float32(1.0 / self.count))
 
     def gather(self, of_own: Sequence[T]) -> list[T]:
-        """Values of this rank's slots, as those of all slots in their order; collective.
+        """Gather values of slots from all ranks; collective.
 
         Args:
             of_own: one for each slot of `own`.
+
+        Returns:
+            The values of all slots, in their order.
 
         Raises:
             StallError: ranks did not reach this in time; names them.

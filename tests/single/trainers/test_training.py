@@ -259,13 +259,13 @@ def test_threads_follow_from_the_cores_that_the_nodes_ranks_may_use(
 
 def test_what_the_exchange_does_not_have_is_refused() -> None:
     hvd: Any = SimpleNamespace(Compression=SimpleNamespace(none="as it is", fp16="halves"))
-    args = argparse.Namespace(exchange="horovod", compression=None, sync=None)
+    args = argparse.Namespace(exchange="horovod", compression=None, sync=None, reproducible=None)
     assert ranks.exchange_options(args, hvd) == {"compression": "as it is"}
     args.compression = "fp16"
     assert ranks.exchange_options(args, hvd) == {"compression": "halves"}
     args.compression = "int8"
     with pytest.raises(UsageError, match="int8: --exchange horovod has only none, fp16"):
         ranks.exchange_options(args, hvd)
-    args = argparse.Namespace(exchange="horovod", compression=None, sync="diloco:steps=8")
+    args.compression, args.sync = None, "diloco:steps=8"
     with pytest.raises(UsageError, match="--sync diloco:steps=8: --exchange horovod exchanges"):
         ranks.exchange_options(args, hvd)
