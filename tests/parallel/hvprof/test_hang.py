@@ -114,4 +114,4 @@ def test_no_torn_slot_is_read_while_a_job_writes(tmp_path: Path) -> None:
                     if slot["number"] > 5:
                         assert slot["bytes"] == 8 * ((slot["number"] - 6) % 7 + 1)
                         numbers.add(slot["number"].item())
-    assert len(numbers) == 200
+    assert len(numbers) >= 200
