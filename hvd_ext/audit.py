@@ -119,7 +119,9 @@ def read(path: Path) -> Audit:
         version = document.pop("hvd_ext_audit")
         header = Header(**{**document, "names": tuple(document["names"])})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UsageError(f"{path} is no audit: name a folder that HVD_EXT_AUDIT named") from None
+        raise UsageError(
+            f"{path} is not an audit: name a folder that HVD_EXT_AUDIT named"
+        ) from None
     if version != FORMAT:
         raise UsageError(f"{path} has format {version!r}: this version reads {FORMAT}")
     count = len(header.names)
@@ -155,7 +157,7 @@ def read_folder(folder: Path) -> dict[int, list[Audit]]:
         missing = sorted(set(range(size)) - {one.header.rank for one in ranks})
         if missing:
             raise UsageError(
-                f"{folder} lacks optimizer {number} of rank {missing[0]} of {size}: copy the files "
-                "of all nodes there"
+                f"{folder} lacks optimizer {number} of rank {missing[0]} of {size}: copy the "
+                "files of all nodes there"
             )
     return found

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hvd_ext.torch.parameters import NamedParameters
     from hvd_ext.torch.reduction.slot import GradientSlot
 
-# Of each folder, how many optimizers of this process are audited there.
+# The number of optimizers of this process that are audited, by folder.
 _numbers: defaultdict[Path, itertools.count[int]] = defaultdict(itertools.count)
 
 log = logging.getLogger("hvd_ext")

@@ -12,7 +12,7 @@ from hvd_ext.errors import UsageError
 
 
 def check_installed() -> None:
-    """Raise a UsageError, which says how to get it, where there is no xxHash."""
+    """Raise a UsageError, which says how to get it, where xxHash is not installed."""
     try:
         import xxhash  # noqa: F401
     except ImportError:

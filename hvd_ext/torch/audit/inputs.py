@@ -1,7 +1,7 @@
 """Inputs of models: the tensors in calls of modules that no other module calls.
 
 They are noticed by torch's hooks on all modules, so a program is audited unchanged. A tensor that
-requires a gradient is no input but was computed, such as what a loss is given.
+requires a gradient was computed, such as the argument of a loss: it is not an input.
 """
 
 from __future__ import annotations

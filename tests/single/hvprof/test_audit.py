@@ -54,7 +54,7 @@ def test_a_file_that_is_cut_anywhere_ends_at_its_last_whole_record(tmp_path):
         assert read(path).records == audit().records[: (length - header) // (8 * 11)]
     for content in (whole[:20], b"", b"[]\n", b'{"hvd_ext_audit": 1}\n', b"\xff\n"):
         path.write_bytes(content)
-        with pytest.raises(UsageError, match="is no audit"):
+        with pytest.raises(UsageError, match="is not an audit"):
             read(path)
     path.write_bytes(whole.replace(b'"hvd_ext_audit": 1', b'"hvd_ext_audit": 9'))
     with pytest.raises(UsageError, match="has format 9: this version reads 1"):
