@@ -10,7 +10,8 @@ from PIL import Image
 from edsr.data import synthetic_image
 from tests.support.training.trainer_runs import losses, refusals, run_in_turn
 
-pytestmark = pytest.mark.long  # the bits themselves: tests/parallel/optimizer/test_reproducible.py
+# The bits themselves: tests/parallel/optimizer/test_reproducible.py. A setup is several trainings.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 FEW = ("--steps", 4, "--batch-size", 1, "--reproducible", 4, "--log-every", 1)
 EDSR = ("edsr.train", "--synthetic", "--blocks", 1, "--features", 8, "--patch", 8, "--clip", 0.01)
