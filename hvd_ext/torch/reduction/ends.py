@@ -4,8 +4,8 @@ A hook in Python takes longer than autograd takes to make a short gradient. Once
 which order a bucket's gradients are made, hooks on the first and on the last of them are enough:
 one that is None at the first and a tensor at the last was made between the two. A bucket in which
 that does not hold (another order, a parameter that is not used, gradients that are zeroed instead
-of set to None) gets its hooks back for good; what it made without hooks in that step, `synchronize`
-takes.
+of set to None) gets its hooks back for good, and `synchronize` takes the gradients that
+it made without hooks in that step.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def between_ranks(ranks: Sequence[Audit]) -> Outcome:
             found = _minority([_values(kind, record) for record in records])
             if found:
                 wrong, indices = found
-                told: Kind = "initial parameters" if step == 0 else kind
-                difference = _difference(step, before, told, names, indices, wrong)
+                named: Kind = "initial parameters" if step == 0 else kind
+                difference = _difference(step, before, named, names, indices, wrong)
                 return Outcome(len(steps), kinds, difference)
         before = step
     return Outcome(len(steps), kinds, None)
@@ -117,9 +117,9 @@ def between_runs(first: Sequence[Audit], second: Sequence[Audit]) -> Outcome:
         for kind in kinds:
             wrong, indices = _unequal(kind, [(a[step], b[step]) for a, b in tables], places)
             if wrong:
-                told: Kind = "initial parameters" if step == 0 else kind
+                named: Kind = "initial parameters" if step == 0 else kind
                 evidence = _evidence(first, second)
-                found = _difference(step, before, told, common, indices, wrong, evidence)
+                found = _difference(step, before, named, common, indices, wrong, evidence)
                 return Outcome(len(steps), kinds, found)
         before = step
     return Outcome(len(steps), kinds, None)
