@@ -1,0 +1,34 @@
+"""torch.distributed on a GPU: NCCL serves it, and hvd_ext says what it leaves to NCCL.
+
+With one process: NCCL takes no two on a GPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+TRAIN = ("-m", "edsr.train", "--synthetic", "--batch-size", "2", "--device", "cuda")
+
+
+def test_the_trainers_ddp_is_on_nccl(launch, tmp_path):
+    arguments = [*TRAIN, "--exchange", "ddp", "--steps", "3", "--output", tmp_path]
+    done = launch(1, arguments, timeout=90)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "checkpoint.pt").exists()
+
+
+def test_hvd_exts_hook_leaves_a_model_on_the_gpu_to_its_group(launch, tmp_path):
+    arguments = [*TRAIN, "--exchange", "ddp+hvd_ext", "--steps", "3", "--output", tmp_path]
+    done = launch(1, arguments, timeout=90)
+    assert done.returncode != 0, done.stdout
+    assert "leave this model to its process group" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_one_group_serves_the_cpu_and_the_gpu(launch):
+    torch = pytest.importorskip("torch")
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 14):
+        pytest.skip("torch before 2.14 makes no group of another's backend and NCCL")
+    done = launch(1, ["tests/programs/c10d/beside_nccl.py"], timeout=90)
+    assert done.returncode == 0, done.stdout
+    assert "ok 0" in done.stdout
