@@ -34,7 +34,7 @@ runtime = cupy.cuda.runtime
 runtime.ipcGetMemHandle(runtime.malloc(2 << 20))
 runtime.ipcGetEventHandle(runtime.eventCreateWithFlags(0x02 | 0x04))
 """
-# Of one GPU: arguments of the trainers, for each line of the table.
+# With one process: arguments of the trainers, for each line of the table.
 TRAININGS = {
     "ResNet-50, fp32": ("resnet.train", "--synthetic", "--batch-size", "128"),
     "ResNet-50, bf16, channels_last": (
@@ -50,6 +50,10 @@ TRAININGS = {
         *("--bf16", "--channels-last"),
     ),
 }
+SHARED = (
+    *("resnet.train", "--synthetic", "--batch-size", "64", "--bf16", "--channels-last"),
+    *("--num-iters", "5"),
+)
 MESH = (
     *("mesh.train", "--synthetic", "--preset", "2k", "--samples", "2", "--held-out", "0"),
     *("--steps", "6", "--log-every", "6"),
@@ -103,6 +107,18 @@ def train(check: Check, name: str) -> None:
     check.results.setdefault("images_per_second", {})[name] = rate
 
 
+def train_together(check: Check, processes: int, exchange: str) -> None:
+    """ResNet-50 in processes that exchange gradients of GPUs; images a second of all."""
+    path = check.output / "training.json"
+    path.unlink(missing_ok=True)
+    hvd_launch = (check.python, "-m", "hvd_launch", "run", "-np", processes, "--")
+    command = (*hvd_launch, check.python, "-m", *SHARED, "--exchange", exchange, "--json", path)
+    name = f"ResNet-50, bf16, channels_last, {processes} processes, {exchange}"
+    check.run(name, 100, *command, HVD_EXT_DEVICE_ARENA="1")
+    rate = json.loads(path.read_text())["images_per_second"]
+    check.results.setdefault("images_per_second", {})[name] = rate
+
+
 def share_sample(check: Check, processes: int) -> None:
     """The mesh model, 2K, where a process may take no more than MESH_LIMIT_BYTES of the GPU."""
     folder = check.output / "mesh"
@@ -148,6 +164,10 @@ def main() -> None:
         check.step(f"exchange of {processes}", measure_exchange, processes)
     check.step("tests/gpu", run_tests)
     if "horovod" in check.results["machine"]:
+        for processes in (2, 4):
+            for exchange in ("horovod", "hvd_ext"):
+                name = f"{exchange} by {processes}"
+                check.step(name, train_together, processes, exchange)
         for name in TRAININGS:
             check.step(name, train, name)
         for processes in (1, 2, 4):

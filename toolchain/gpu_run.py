@@ -134,7 +134,7 @@ def table(results: dict[str, Any]) -> str:
             f"{found['share_of_copy_bandwidth']:.2f} of a copy's bandwidth |"
         )
     for name, rate in results.get("images_per_second", {}).items():
-        lines.append(f"| {name}, 1 GPU | {rate:.1f} images/s |")
+        lines.append(f"| {name} | {rate:.1f} images/s |")
     for processes, rate in results.get("samples_per_second", {}).items():
         outcome = "does not fit" if rate is None else f"{rate:.2f} samples/s"
         limit = f"{MESH_LIMIT_BYTES / 2**30:.0f} GiB a process"
