@@ -31,6 +31,8 @@ class Header:
         names: the parameters, in the optimizer's order.
         every: an audit was made each so many steps.
         environment: what may change bits: versions, threads, settings.
+        backward: the parameters' names in the order in which their gradients were first computed.
+        replicas: the first of the ranks that hold the same sums and parameters after every step.
     """
 
     rank: int
@@ -39,6 +41,8 @@ class Header:
     names: tuple[str, ...]
     every: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
+    backward: tuple[str, ...] = ()
+    replicas: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,13 @@ class Audit:
 class Writer:
     """Writes the file of one rank; every record is on its way when `add` returns."""
 
-    def __init__(self, folder: Path, header: Header) -> None:
-        """Begin the file.
+    def __init__(self, folder: Path, optimizer: int, rank: int) -> None:
+        """Make the file, which is empty until `begin`.
 
         Raises:
             UsageError: it is there already, or cannot be written.
         """
-        path = folder / f"optimizer{header.optimizer}.rank{header.rank}{SUFFIX}"
+        path = folder / f"optimizer{optimizer}.rank{rank}{SUFFIX}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = path.open("xb", buffering=0)
@@ -87,6 +91,9 @@ class Writer:
             ) from None
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+    def begin(self, header: Header) -> None:
+        """Write what is audited."""
         line = json.dumps({"hvd_ext_audit": FORMAT, **asdict(header)})
         self._file.write(line.encode() + b"\n")
 
@@ -114,10 +121,13 @@ def read(path: Path) -> Audit:
         line, _, rest = path.read_bytes().partition(b"\n")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    if not line:
+        raise UsageError(f"{path} is empty: that rank ended before its first step")
     try:
         document = json.loads(line)
         version = document.pop("hvd_ext_audit")
-        header = Header(**{**document, "names": tuple(document["names"])})
+        lists = {key: tuple(document[key]) for key in ("names", "backward") if key in document}
+        header = Header(**{**document, **lists})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UsageError(
             f"{path} is not an audit: name a folder that HVD_EXT_AUDIT named"

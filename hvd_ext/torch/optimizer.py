@@ -227,10 +227,11 @@ def _audit(pairs: NamedParameters, reducer: Reduces | None, rounds: Rounds | Non
         reducer.observe(auditor.note_gradients)
         # Nodes that do not exchange in every step hold other parameters meanwhile.
         if rounds is None:
-            auditor.compare_replicas(topology.world, topology.hosts)
+            auditor.compare_replicas(topology.world, topology.hosts, 0)
         else:
-            hosts = [topology.hosts[rank] for rank in topology.node_world_ranks()]
-            auditor.compare_replicas(topology.node, hosts)
+            ranks = topology.node_world_ranks()
+            hosts = [topology.hosts[rank] for rank in ranks]
+            auditor.compare_replicas(topology.node, hosts, ranks[0])
     return auditor
 
 

@@ -17,6 +17,7 @@ from hvd_ext import settings
 from hvd_ext.audit import UNKNOWN, Header, Record, Writer
 from hvd_ext.errors import MismatchError
 from hvd_ext.torch.audit import fingerprints
+from hvd_ext.torch.audit.backward_order import BackwardOrder
 from hvd_ext.torch.audit.inputs import Inputs
 from hvd_ext.torch.audit.replicas import find_difference
 from hvd_ext.torch.sharded.gradient import ShardedGradient
@@ -46,7 +47,9 @@ class Auditor:
         """
         fingerprints.check_installed()
         self._pairs = list(pairs)
+        self._rank, self._size = rank, size
         self._index = {id(parameter): i for i, (_, parameter) in enumerate(self._pairs)}
+        self._first_replica = rank
         self._replicas: tuple[MPI.Comm, Sequence[str]] | None = None
         self._every, self._only_warns = settings.audit_every()
         self._step = 0
@@ -59,16 +62,21 @@ class Auditor:
             return
         self._inputs = Inputs()
         weakref.finalize(self, self._inputs.close).atexit = False
-        names = tuple(name for name, _ in self._pairs)
-        number = next(_numbers[folder])
-        header = Header(rank, size, number, names, self._every, environment())
-        self._writer = Writer(folder, header)
+        self._number = next(_numbers[folder])
+        self._writer = Writer(folder, self._number, rank)
         weakref.finalize(self, self._writer.close).atexit = False
-        self._writer.add(Record(0, UNKNOWN, self._gradients, self._sums, self._parameters()))
+        self._order = BackwardOrder(self._pairs)
         self._listen()
 
-    def compare_replicas(self, comm: MPI.Comm, hosts: Sequence[str]) -> None:
-        """Compare the parameters of these ranks at each audit, if that is asked for."""
+    def compare_replicas(self, comm: MPI.Comm, hosts: Sequence[str], first: int) -> None:
+        """Compare the parameters of these ranks at each audit, if that is asked for.
+
+        Args:
+            comm: the ranks that hold the same after every step.
+            hosts: their host names.
+            first: the world rank of the first of them.
+        """
+        self._first_replica = first
         if settings.compares_replicas():
             self._replicas = (comm, hosts)
 
@@ -84,7 +92,11 @@ class Auditor:
 
     def before_update(self, exchanged: bool) -> None:
         """Note the sums, which are in `.grad`; without an exchange they are the gradients, too."""
-        if self._writer is None or not self._is_due:
+        if self._writer is None:
+            return
+        if self._step == 0:
+            self._begin(self._writer)
+        if not self._is_due:
             return
         self._sums = [_of_gradient(parameter.grad) for _, parameter in self._pairs]
         if not exchanged:
@@ -107,6 +119,26 @@ class Auditor:
         self._listen()
         if is_due and self._replicas is not None:
             self._check_replicas(*self._replicas, parameters)
+
+    def _begin(self, writer: Writer) -> None:
+        """Note the parameters before the first update.
+
+        Not when the optimizer is made: scripts make it first, and then set the number of threads,
+        and broadcast or load the parameters.
+        """
+        header = Header(
+            self._rank,
+            self._size,
+            self._number,
+            tuple(name for name, _ in self._pairs),
+            self._every,
+            environment(),
+            self._order.end(),
+            self._first_replica,
+        )
+        writer.begin(header)
+        unknown = [UNKNOWN] * len(self._pairs)
+        writer.add(Record(0, UNKNOWN, unknown, unknown, self._parameters()))
 
     @property
     def _is_due(self) -> bool:

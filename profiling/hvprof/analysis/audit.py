@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from hvd_ext.audit import UNKNOWN, Audit, Record
+from hvd_ext.audit import UNKNOWN, Audit, Header, Record
 
 Kind = Literal["initial parameters", "input", "gradient", "sum", "update"]
 _POINTS_TO: Mapping[Kind, str] = {
@@ -19,7 +19,8 @@ _POINTS_TO: Mapping[Kind, str] = {
     "input": "another order of samples, or random numbers of their augmentation",
     "gradient": "a kernel, the number of threads, random numbers of the model, or memory that "
     "was written to",
-    "sum": "the exchange: its algorithm or order, or memory that was written to",
+    "sum": "the exchange: its algorithm, its buckets (which are measured unless "
+    "HVD_EXT_BUCKET_BYTES is set), or memory that was written to",
     "update": "the optimizer: its settings or state, or memory that was written to",
 }
 
@@ -68,22 +69,34 @@ class Outcome:
     difference: Difference | None
 
 
-def between_ranks(ranks: Sequence[Audit]) -> Outcome:
-    """Find where ranks of one run hold other sums or parameters than most of them."""
-    names = ranks[0].header.names
+def between_ranks(ranks: Sequence[Audit], other: Sequence[Audit] = ()) -> Outcome:
+    """Find where ranks of one run hold other sums or parameters than most of them.
+
+    Args:
+        ranks: of the run.
+        other: another run, or none. Where as many ranks hold one value as another, those that
+            differ from it are wrong.
+    """
+    header = ranks[0].header
     by_step = [{record.step: record for record in one.records} for one in ranks]
     steps = sorted(set.intersection(*(set(one) for one in by_step)))
+    groups: dict[int, list[int]] = {}
+    for rank, one in enumerate(ranks):
+        groups.setdefault(one.header.replicas, []).append(rank)
     kinds: tuple[Kind, ...] = ("sum", "update")
     before: int | None = None
     for step in steps:
-        records = [one[step] for one in by_step]
         for kind in kinds:
-            found = _minority([_values(kind, record) for record in records])
-            if found:
-                wrong, indices = found
-                named: Kind = "initial parameters" if step == 0 else kind
-                difference = _difference(step, before, named, names, indices, wrong)
-                return Outcome(len(steps), kinds, difference)
+            columns = [_values(kind, one[step]) for one in by_step]
+            if not any(_differing([columns[rank] for rank in group]) for group in groups.values()):
+                continue
+            suspects = _suspects(ranks, other, step)
+            found = [_minority(columns, group, suspects) for group in groups.values()]
+            wrong = sorted(rank for those, _ in found for rank in those)
+            indices = sorted({index for _, these in found for index in these})
+            named: Kind = "initial parameters" if step == 0 else kind
+            difference = _difference(step, before, named, header, header.names, indices, wrong)
+            return Outcome(len(steps), kinds, difference)
         before = step
     return Outcome(len(steps), kinds, None)
 
@@ -96,33 +109,63 @@ def between_runs(first: Sequence[Audit], second: Sequence[Audit]) -> Outcome:
     Raises:
         ValueError: they have no parameter or step in common.
     """
-    names = first[0].header.names
-    common = [name for name in names if name in set(second[0].header.names)]
-    if not common:
+    pair = _Pair(first, second)
+    if not pair.common:
         raise ValueError("they have no parameter in common")
-    places = [[one[0].header.names.index(name) for name in common] for one in (first, second)]
-    same_size = len(first) == len(second)
-    pairs = list(zip(first, second, strict=True)) if same_size else [(first[0], second[0])]
-    tables = [
-        tuple({record.step: record for record in one.records} for one in pair) for pair in pairs
-    ]
-    steps = sorted(set.intersection(*(set(a) & set(b) for a, b in tables)))
-    if not steps:
+    if not pair.steps:
         raise ValueError("they have no step in common")
-    kinds: tuple[Kind, ...] = ("sum", "update")
-    if same_size:
-        kinds = ("input", "gradient", *kinds)
     before: int | None = None
-    for step in steps:
-        for kind in kinds:
-            wrong, indices = _unequal(kind, [(a[step], b[step]) for a, b in tables], places)
-            if wrong:
-                named: Kind = "initial parameters" if step == 0 else kind
-                evidence = _evidence(first, second)
-                found = _difference(step, before, named, common, indices, wrong, evidence)
-                return Outcome(len(steps), kinds, found)
+    for step in pair.steps:
+        if found := pair.first_difference(step):
+            kind, wrong, indices = found
+            named: Kind = "initial parameters" if step == 0 else kind
+            evidence, header = _evidence(first, second), first[0].header
+            said = _difference(step, before, named, header, pair.common, indices, wrong, evidence)
+            return Outcome(len(pair.steps), pair.kinds, said)
         before = step
-    return Outcome(len(steps), kinds, None)
+    return Outcome(len(pair.steps), pair.kinds, None)
+
+
+class _Pair:
+    """Two runs, rank by rank.
+
+    Attributes:
+        common: the parameters that both have.
+        steps: that both have.
+        kinds: that can be compared, in the order in which they are computed.
+    """
+
+    def __init__(self, first: Sequence[Audit], second: Sequence[Audit]) -> None:
+        names = [one[0].header.names for one in (first, second)]
+        self.common = [name for name in names[0] if name in set(names[1])]
+        self._places = [[each.index(name) for name in self.common] for each in names]
+        same_size = len(first) == len(second)
+        pairs = list(zip(first, second, strict=True)) if same_size else [(first[0], second[0])]
+        self._tables = [
+            tuple({record.step: record for record in one.records} for one in pair) for pair in pairs
+        ]
+        self.steps = sorted(set.intersection(*(set(a) & set(b) for a, b in self._tables)))
+        self.kinds: tuple[Kind, ...] = ("sum", "update")
+        if same_size:
+            self.kinds = ("input", "gradient", *self.kinds)
+
+    def first_difference(self, step: int) -> tuple[Kind, list[int], list[int]] | None:
+        """The first kind that differs in a step, the ranks, and the numbers of parameters."""
+        records = [(a[step], b[step]) for a, b in self._tables]
+        for kind in self.kinds:
+            wrong, indices = _unequal(kind, records, self._places)
+            if wrong:
+                return kind, wrong, indices
+        return None
+
+
+def _suspects(ranks: Sequence[Audit], other: Sequence[Audit], step: int) -> list[int]:
+    """Ranks that differ from those of another run in a step."""
+    if len(ranks) != len(other):
+        return []
+    pair = _Pair(other, ranks)
+    found = pair.first_difference(step) if step in pair.steps else None
+    return found[1] if found else []
 
 
 def _unequal(
@@ -156,42 +199,52 @@ def _differ(a: int, b: int) -> bool:
     return a != b and UNKNOWN not in (a, b)
 
 
-def _minority(values: Sequence[Sequence[int]]) -> tuple[list[int], list[int]] | None:
-    """Ranks that hold others than most, and in which parameters; of two halves, rank 0's is right.
+def _differing(values: Sequence[Sequence[int]]) -> list[int]:
+    """Numbers of the parameters in which ranks differ; one unknown on some rank does not."""
+    columns = enumerate(zip(*values, strict=True))
+    return [index for index, column in columns if UNKNOWN not in column and len(set(column)) > 1]
 
-    A fingerprint that is not known on some rank is not compared.
+
+def _minority(
+    values: Sequence[Sequence[int]], group: Sequence[int], suspects: Sequence[int]
+) -> tuple[set[int], list[int]]:
+    """Ranks of a group that hold others than most, and in which parameters.
+
+    Where as many hold one value as another, the one that fewer suspects hold is right; or rank
+    0's.
     """
     wrong: set[int] = set()
-    indices: list[int] = []
-    for index, column in enumerate(zip(*values, strict=True)):
-        if len(set(column)) == 1 or UNKNOWN in column:
-            continue
-        counts = Counter(column)  # in the order of ranks, so rank 0's is the first of equals
-        right = counts.most_common(1)[0][0]
-        wrong |= {rank for rank, one in enumerate(column) if one != right}
-        indices.append(index)
-    return (sorted(wrong), indices) if indices else None
+    indices = _differing([values[rank] for rank in group])
+    for index in indices:
+        held = {rank: values[rank][index] for rank in group}
+        counts = Counter(held.values())  # in the order of ranks
+        of_suspects = Counter(held[rank] for rank in suspects if rank in held)
+        right = min(counts, key=lambda value: (-counts[value], of_suspects[value]))
+        wrong |= {rank for rank, one in held.items() if one != right}
+    return wrong, indices
 
 
 def _difference(
     step: int,
     before: int | None,
     kind: Kind,
+    header: Header,
     names: Sequence[str],
     indices: Sequence[int],
     ranks: Sequence[int],
     evidence: Sequence[str] = (),
 ) -> Difference:
-    name = None
-    if indices:
-        # Backward begins with the last layer.
-        name = names[indices[-1 if kind in ("gradient", "sum") else 0]]
+    differing = [names[index] for index in indices]
+    if kind in ("gradient", "sum"):
+        order = {name: place for place, name in enumerate(header.backward)}
+        differing.reverse()  # without an order the last layer is first
+        differing.sort(key=lambda name: order.get(name, len(order)))
     return Difference(
         step,
         before,
         kind,
-        name,
-        max(0, len(indices) - 1),
+        differing[0] if differing else None,
+        max(0, len(differing) - 1),
         tuple(ranks),
         _POINTS_TO[kind],
         tuple(evidence),

@@ -52,9 +52,9 @@ def compared(sides: Sequence[Mapping[int, Sequence[Audit]]]) -> dict[tuple[str, 
         UsageError: there is nothing to compare.
     """
     found: dict[tuple[str, int], Outcome] = {}
-    for label, side in zip("AB", sides, strict=False):
+    for label, side, other in zip("AB", sides, (*sides[1:], sides[0]), strict=False):
         for number, ranks in side.items():
-            found[label, number] = between_ranks(ranks)
+            found[label, number] = between_ranks(ranks, other.get(number, ()) if sides[1:] else ())
     if len(sides) < 2:
         return found
     first, second = sides

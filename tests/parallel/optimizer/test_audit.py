@@ -150,6 +150,20 @@ def test_faults_are_named(audited):
     assert (found.step, found.kind) == (0, "initial parameters")
 
 
+def test_parameters_that_are_broadcast_after_the_optimizer_is_made(tmp_path, comm, monkeypatch):
+    folder = comm.bcast(tmp_path)
+    monkeypatch.setenv("HVD_EXT_AUDIT", str(folder))
+    model, optimizer = build(seed=hvd.rank())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    model(torch.ones(1, 6)).sum().backward()
+    optimizer.step()
+    comm.Barrier()
+    audits = read_folder(folder)[0]
+    assert between_ranks(audits).difference is None
+    # Bias first, in each layer from the last on.
+    assert audits[0].header.backward == ("2.bias", "2.weight", "0.bias", "0.weight")
+
+
 def test_sharded_is_compared_by_its_parameters(audited):
     whole, sharded = audited("whole"), audited("sharded", sharded=True)
     assert not any(any(record.sums) for record in sharded[0].records)

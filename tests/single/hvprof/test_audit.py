@@ -31,14 +31,15 @@ def changed(step, **values):
 
 
 def write(folder, one):
-    writer = Writer(folder, one.header)
+    writer = Writer(folder, one.header.optimizer, one.header.rank)
+    writer.begin(one.header)
     for each in one.records:
         writer.add(each)
     writer.close()
 
 
 def test_what_is_written_is_read(tmp_path):
-    written = audit(environment={"threads": "2"}, every=3)
+    written = audit(environment={"threads": "2"}, every=3, backward=("third", "first"), replicas=2)
     written.records[1] = record(1, 2**64 - 1, gradients=(UNKNOWN, 2**63, 1))
     write(tmp_path, written)
     assert read_folder(tmp_path) == {0: [written]}
@@ -52,7 +53,10 @@ def test_a_file_that_is_cut_anywhere_ends_at_its_last_whole_record(tmp_path):
     for length in range(header, len(whole)):
         path.write_bytes(whole[:length])
         assert read(path).records == audit().records[: (length - header) // (8 * 11)]
-    for content in (whole[:20], b"", b"[]\n", b'{"hvd_ext_audit": 1}\n', b"\xff\n"):
+    path.write_bytes(b"")
+    with pytest.raises(UsageError, match="is empty: that rank ended before its first step"):
+        read(path)
+    for content in (whole[:20], b"[]\n", b'{"hvd_ext_audit": 1}\n', b"\xff\n"):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="is not an audit"):
             read(path)
@@ -116,6 +120,41 @@ def test_the_rank_that_differs_from_most_is_named(wrong):
     assert (found.step, found.kind, found.parameter) == (1, "update", "second")
     assert found.ranks == (wrong,)
     assert between_ranks([audit(rank, 3) for rank in range(3)]).difference is None
+
+
+def test_the_first_gradient_is_that_of_backward():
+    first = [audit(backward=("second", "third", "first"))]
+    faulty = [audit(records=changed(2, gradients=(0xF, 0xF, 0xF), parameters=(9, 9, 9)))]
+    found = between_runs(first, faulty).difference
+    assert (found.kind, found.parameter, found.more) == ("gradient", "second", 2)
+    faulty = [audit(records=changed(2, gradients=(0xF, 2, 0xF)))]
+    assert between_runs(first, faulty).difference.parameter == "third"
+    faulty = [audit(records=changed(2, parameters=(0xF, 0xF, 9)))]
+    assert between_runs(first, faulty).difference.parameter == "first"
+
+
+def test_another_run_decides_between_two_halves():
+    healthy = [audit(rank, 2) for rank in range(2)]
+    for wrong in range(2):
+        faulty = [audit(rank, 2) for rank in range(2)]
+        # The sums then differ on both ranks, as do the parameters; the gradients on one.
+        for rank in range(2):
+            values = {"sums": (0xF, 0xF, 0xF), "parameters": (0xF, 0xF, 0x10 + rank)}
+            values |= {"gradients": (1, 2, 0xF)} if rank == wrong else {}
+            faulty[rank] = audit(rank, 2, changed(2, **values))
+        found = between_ranks(faulty, healthy).difference
+        assert (found.step, found.kind, found.parameter) == (2, "update", "third")
+        assert found.ranks == (wrong,)
+        assert between_ranks(faulty).difference.ranks == (1,)
+
+
+def test_only_ranks_that_ought_to_hold_the_same_are_compared():
+    records = [audit().records, changed(2, sums=(1, 1, 1), parameters=(1, 1, 1))]
+    nodes = [audit(rank, 4, records[rank // 2], replicas=rank // 2 * 2) for rank in range(4)]
+    assert between_ranks(nodes).difference is None
+    nodes[3] = audit(3, 4, changed(3, sums=(1, 2, 1)), replicas=2)
+    found = between_ranks(nodes).difference
+    assert (found.step, found.kind, found.ranks) == (2, "sum", (3,))
 
 
 def test_of_two_halves_rank_0s_is_right():
