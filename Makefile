@@ -55,6 +55,7 @@ test-long: env  ## run the long tests: trainings, commands of docs, more ranks a
 	$(MAKE) --no-print-directory mpis || failed=1; \
 	$(PYTEST) -n 2 --dist loadfile -m long --durations=25 tests || $(ALONE) tests || failed=1; \
 	$(PY) -m tests.corpus || failed=1; \
+	$(PY) -m tests.audit_faults broadcast sample optimizer || failed=1; \
 	exit $$failed
 
 fuzz: env  ## try 1,000 damaged and crafted packs, tables, timelines and recordings each

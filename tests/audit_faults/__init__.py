@@ -1,0 +1,1 @@
+"""Faults that are injected into trainings, for hvprof's audit to name."""
