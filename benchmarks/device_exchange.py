@@ -10,7 +10,7 @@ The limit: a rank reads and writes as many bytes as its gradients have. A copy w
 device memory does just that, by as many processes at once. Processes that share a GPU
 take turns on it, and cross no link.
 
-Not run on a GPU so far: docs/reference/gpu.md.
+Results: docs/reference/gpu.md.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def run_tests(check: Check) -> None:
     report.unlink(missing_ok=True)
     pytest = (check.python, "-m", "pytest", "-v", "-rs", "--color=no", f"--junitxml={report}")
     try:
-        # The log shows what was running when time is up, and few of what all fail alike.
-        check.run("tests", 300, *pytest, "--maxfail=4", "--durations=0", "tests/gpu")
+        # Starting processes takes most of the time. Few of what all fail alike.
+        check.run("tests", 300, *pytest, "-n", 4, "--maxfail=4", "--durations=0", "tests/gpu")
     finally:
         if report.exists():
             suite = ET.parse(report).getroot().find("testsuite")
@@ -168,10 +168,10 @@ def main() -> None:
             for exchange in ("horovod", "hvd_ext"):
                 name = f"{exchange} by {processes}"
                 check.step(name, train_together, processes, exchange)
-        for name in TRAININGS:
-            check.step(name, train, name)
         for processes in (1, 2, 4):
             check.step(f"mesh 2K by {processes}", share_sample, processes)
+        for name in TRAININGS:
+            check.step(name, train, name)
     print((check.output / "gpu.md").read_text().split(BEGIN)[1].split(END)[0])
     counts = check.results.get("tests")
     sys.exit(0 if counts and not counts["failed"] else 1)

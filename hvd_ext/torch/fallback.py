@@ -51,8 +51,8 @@ def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:
             return f"parameters are on {devices[0]}"
         if not settings.device_arena():
             return (
-                f"parameters are on {devices[0]}, where hvd_ext's exchange is untested: "
-                "set HVD_EXT_DEVICE_ARENA=1 to try it"
+                f"parameters are on {devices[0]}, where hvd_ext's exchange is off: "
+                "set HVD_EXT_DEVICE_ARENA=1 to use it"
             )
         served = DEVICE_DTYPES
     for p in parameters:

@@ -7,7 +7,7 @@ event of another process means something only once it was recorded, which the wi
 tickets report this on the host: `ready` says that it was, and the progress thread waits for
 that, never the training thread in backward.
 
-Never run on a GPU so far: docs/reference/gpu.md.
+Run on one GPU that processes share, not yet on several: docs/reference/gpu.md.
 """
 
 from __future__ import annotations
