@@ -47,7 +47,8 @@ VARIABLES = (
     Variable(
         "HVD_EXT_DEVICE_ARENA",
         "0",
-        "1 reduces gradients on GPUs over CUDA IPC (run on one GPU, not on several); 0 leaves them to Horovod",
+        "1 reduces gradients on GPUs over CUDA IPC (run on one GPU, not on several); 0 leaves them"
+        " to Horovod",
     ),
     Variable(
         "HVD_EXT_KEEP_MEMORY",
