@@ -127,6 +127,10 @@ class HostArena:
         # Of the last exchange, whose end is not known yet: emits it, so many seconds longer.
         self._report: Callable[[float], None] | None = None
 
+    def check_while_waiting(self, check: Callable[[], None]) -> None:
+        """Have `check` called while ranks are waited for; what it raises ends the wait."""
+        self._monitored.check = check
+
     def _make_window(self, node: MPI.Comm) -> NodeWindow:
         return NodeWindow(node, self._REGIONS * self.layout.total_bytes)
 

@@ -17,7 +17,7 @@ import numpy as np
 from hvd_ext.arena.host import HostArena
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.shm.window import NodeExchange
@@ -46,10 +46,6 @@ class ShardedArena(HostArena):
             self._window.plan(total + b.offset_bytes, b.count, b.dtype, 1.0, local=False)
             for b in self.layout.buckets
         ]
-
-    def check_while_waiting(self, check: Callable[[], None]) -> None:
-        """Have `check` called while ranks are waited for; what it raises ends the wait."""
-        self._monitored.check = check
 
     def finish(self) -> None:
         """Wait until this rank's shards are reduced.

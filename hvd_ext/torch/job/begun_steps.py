@@ -22,6 +22,10 @@ SHARDED_JOIN = (
     "hvd.join() with a sharded optimizer: a rank that has joined would not update its part of "
     "the parameters: give every rank as many batches, or leave sharded out"
 )
+REPRODUCIBLE_JOIN = (
+    "hvd.join() with reproducible=: a rank that has joined would not take its slots of a step: "
+    "give every rank as many batches, or leave reproducible out"
+)
 
 # The first word is the number of steps begun, then the optimizer of the last one: one store.
 # The second is 1 + the number of steps begun when the rank was last refused to join.

@@ -23,7 +23,7 @@ from hvd_ext.job.closing import wait_until_closed
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import background
-from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
+from hvd_ext.torch.job.begun_steps import BegunSteps
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.variables import misspelt
 
@@ -39,7 +39,7 @@ class Joinable(Protocol):
     """An optimizer's gradients, as join and shutdown need them; as of Reducer."""
 
     number: int
-    can_join: bool
+    join_refusal: str | None
 
     def leave_step(self) -> None: ...
     def take_part(self) -> None: ...
@@ -56,7 +56,7 @@ class _Job:
         topology: its nodes and ranks, once something needs them.
         begun: None on several nodes, where a rank cannot see that others have begun a step.
         made: the number of optimizers that were made, dropped ones included.
-        any_sharded: some rank had a sharded optimizer when the last one was made.
+        join_refusal: why some rank's optimizer excludes join, when the last one was made; or None.
         reducers: theirs, by the order in which they were made: the same on every rank.
         rounds: of the optimizers whose nodes exchange weights.
     """
@@ -65,7 +65,7 @@ class _Job:
     topology: Topology | None = None
     begun: BegunSteps | None = None
     made: int = 0
-    any_sharded: bool = False
+    join_refusal: str | None = None
     reducers: WeakValueDictionary[int, Joinable] = field(default_factory=WeakValueDictionary)
     rounds: WeakSet[Rounds] = field(default_factory=WeakSet)
 
@@ -147,11 +147,12 @@ def add(reducer: Joinable, rounds: Rounds | None = None) -> None:
 
     Collective, as making an optimizer is.
     """
-    if _job.any_sharded:
+    if _job.join_refusal:
         gc.collect()
-        left = not all(other.can_join for other in _job.reducers.values())
-        _job.any_sharded = any(topology().world.allgather(left))
-    _job.any_sharded |= not reducer.can_join
+        refusals = (other.join_refusal for other in _job.reducers.values())
+        left = topology().world.allgather(next(filter(None, refusals), None))
+        _job.join_refusal = next(filter(None, left), None)
+    _job.join_refusal = _job.join_refusal or reducer.join_refusal
     reducer.number = _job.made
     _job.reducers[_job.made] = reducer
     if rounds is not None:
@@ -177,8 +178,8 @@ def join(device: int = -1) -> int:
         The rank that joined last.
 
     Raises:
-        UsageError: an optimizer exchanges its gradients in the arena of several nodes, or
-            is sharded.
+        UsageError: an optimizer exchanges its gradients in the arena of several nodes, is sharded,
+            or reproducible.
     """
     if not _job.made:
         return int(horovods.join(device))
@@ -190,9 +191,9 @@ def join(device: int = -1) -> int:
             "hvd.join() serves hvd_ext's DistributedOptimizer on one node only, and this job has "
             f"{topology().nodes}: give every rank as many batches, or import horovod.torch"
         )
-    if _job.any_sharded:
+    if _job.join_refusal:
         begun.refuse_join()
-        raise UsageError(SHARDED_JOIN)
+        raise UsageError(_job.join_refusal)
     for reducer in list(_job.reducers.values()):
         reducer.leave_step()
     joined: Future[int] = Future()

@@ -22,7 +22,7 @@ from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch import horovods
 from hvd_ext.torch.agreement import agree_on_layout
-from hvd_ext.torch.job.begun_steps import SHARDED_JOIN, BegunSteps
+from hvd_ext.torch.job.begun_steps import BegunSteps
 from hvd_ext.torch.parameters import NamedParameters
 from hvd_ext.torch.reduction.format_choice import FormatChoice
 from hvd_ext.torch.reproducible.request import dtype_of_sum, require_consecutive_ranks
@@ -183,15 +183,18 @@ class ArenaFactory:
         if self._begun is not None:
             self._begun.begin(optimizer)
 
-    def refuse_join(self) -> None:
+    def refuse_join(self, refusal: str) -> None:
         """Raise where a rank that this one waits for has called hvd.join(), which it must not.
 
+        Args:
+            refusal: which that rank got.
+
         Raises:
-            UsageError: with a sharded optimizer; names the rank.
+            UsageError: names the rank.
         """
         if self._begun is not None and (ranks := self._begun.refused_others()):
             names = name_ranks(ranks, self._topology.hosts)
-            raise UsageError(f"{names} called {SHARDED_JOIN}")
+            raise UsageError(f"{names} called {refusal}")
 
     def _summed(self, specs: list[ParameterSpec]) -> list[ParameterSpec]:
         """The gradients as the arena holds them."""

@@ -17,12 +17,13 @@ class Reduces(Protocol):
     Attributes:
         number: among the optimizers of this process.
         frozen: parameters that join the exchange once they are trained, on all ranks at once.
-        can_join: this rank may take part in a step with zeros, and update nothing.
+        join_refusal: why this rank may not take part in a step with zeros, and update nothing;
+            None: it may.
     """
 
     number: int
     frozen: Frozen
-    can_join: bool
+    join_refusal: str | None
 
     @property
     def in_flight(self) -> bool:

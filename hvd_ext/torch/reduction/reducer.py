@@ -52,11 +52,12 @@ class Reducer:
         listening: gradients that autograd makes are this reducer's.
         times_hooks: hooks are timed in this step.
         frozen: parameters that join the exchange once they are trained, on all ranks at once.
-        can_join: this rank may take part in a step with zeros, and update nothing.
+        join_refusal: why this rank may not take part in a step with zeros, and update nothing;
+            None: it may.
         can_share: another optimizer may train the same parameters.
     """
 
-    can_join = True
+    join_refusal: str | None = None
     can_share = True
 
     def __init__(

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hvd_ext.arena.host import HostArena
 from hvd_ext.errors import UsageError
 from hvd_ext.summation_tree import merges
+from hvd_ext.torch.job.begun_steps import REPRODUCIBLE_JOIN
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.reduction.slot import GradientSlot
 from hvd_ext.torch.reproducible.request import explain
@@ -23,11 +27,14 @@ from hvd_ext.torch.sharded.gradient import ShardedGradient
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.torch_internals import after_backward
 
+if TYPE_CHECKING:
+    from hvd_ext.arena.protocol import Arena
+
 
 class ReproducibleReducer(Reducer):
     """A Reducer whose sums do not depend on the number of ranks."""
 
-    can_join = False
+    join_refusal: str | None = REPRODUCIBLE_JOIN
     can_share = False
 
     def __init__(self, *arguments: Any) -> None:
@@ -109,6 +116,11 @@ class ReproducibleReducer(Reducer):
         slot.bucket.missing -= 1
         if slot.bucket.missing == 0:
             self._submit_complete()
+
+    def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
+        super()._place(arena, slots)
+        assert isinstance(arena, HostArena)
+        arena.check_while_waiting(partial(self._factory.refuse_join, REPRODUCIBLE_JOIN))
 
     def _complete(self) -> None:
         self._arenas.check_unmoved()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hvd_ext.arena.sharded import ShardedArena
 from hvd_ext.errors import UsageError
+from hvd_ext.torch.job.begun_steps import SHARDED_JOIN
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.sharded.gradient import ShardedGradient
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 class ShardedReducer(Reducer):
     """A Reducer that leaves each rank the sums of its shards, unless all are asked for."""
 
-    can_join = False
+    join_refusal: str | None = SHARDED_JOIN
     can_share = False
 
     def __init__(
@@ -96,7 +98,7 @@ class ShardedReducer(Reducer):
     def _place(self, arena: Arena, slots: Sequence[GradientSlot]) -> None:
         super()._place(arena, slots)
         assert isinstance(arena, ShardedArena)
-        arena.check_while_waiting(self._factory.refuse_join)
+        arena.check_while_waiting(partial(self._factory.refuse_join, SHARDED_JOIN))
         self._shards.place(arena, slots)
 
     def _rebuild_buckets(self) -> None:

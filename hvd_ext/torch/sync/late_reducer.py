@@ -59,10 +59,10 @@ class LateReducer:
     """Gives the optimizer the gradients of the step before; the rest is as of Reducer.
 
     Attributes:
-        number, frozen, can_join: as of Reducer.
+        number, frozen, join_refusal: as of Reducer.
     """
 
-    can_join = True
+    join_refusal: str | None = None
 
     def __init__(
         self,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hvd_ext.allreduce.direct_tree import IN_TREE_ORDER
+from hvd_ext.allreduce.algorithms import ALGORITHMS
+from hvd_ext.allreduce.direct_tree import tree_algorithm
 from hvd_ext.errors import UsageError
+from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.reduction import arena_factory
 from tests.ranks.asserts import parallel_assert
 from tests.support.optimizer.reproducing import (
@@ -27,11 +29,13 @@ def as_it_was():
     torch.use_deterministic_algorithms(False)
 
 
-def check(comm, dtype=torch.float32, **arguments) -> None:
+def check(comm, dtype=torch.float32, **arguments) -> str:
     trained = train(dtype=dtype, **arguments)
     found = differences(trained, expected(dtype=dtype))
     parallel_assert(comm, not found, found)
+    said = trained[1].explain()
     trained[1]._reducer.close()  # which has threads between nodes
+    return said
 
 
 @pytest.mark.ranks(1, 2, 4, EIGHT, timeout_s=300)
@@ -48,15 +52,16 @@ def test_bits_are_those_of_one_process(comm, hvd, nodes, monkeypatch, nodes_of):
         check(comm, sharded=sharded)
 
 
-@pytest.mark.ranks(4, timeout_s=300)
-@pytest.mark.parametrize("algorithm", [*IN_TREE_ORDER, "native"])
+@pytest.mark.ranks(4, EIGHT, timeout_s=300)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_whatever_the_table_names(comm, hvd, nodes, monkeypatch, algorithm):
     from hvd_ext.allreduce.table import Row, Table
 
     table = Table((Row(0, 0, "host", ((0, algorithm),)),), "a test")
     monkeypatch.setattr(arena_factory, "read_table", lambda _: table)
-    nodes(1)
-    check(comm)
+    nodes(comm.size // 4)
+    said = check(comm)
+    parallel_assert(comm, f": {tree_algorithm(algorithm)}, in tree order" in said, said)
 
 
 @pytest.mark.ranks(1, 2, 4)
@@ -114,6 +119,30 @@ def test_refusals_name_what_does_not_go_with_it(comm, hvd, monkeypatch):
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(UsageError, match=r"sharded=True and parameters of torch\.bfloat16"):
         hvd.DistributedOptimizer(inner, reproducible=SLOTS, sharded=True)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_join_is_refused_on_the_rank_that_calls_it_and_those_that_wait(
+    comm, hvd, monkeypatch, sharded
+):
+    # Ranks go on from here with different numbers of steps.
+    monkeypatch.setattr(lifecycle._job, "begun", None)
+    model, inner = build()
+    optimizer = hvd.DistributedOptimizer(inner, reproducible=2, sharded=sharded)
+
+    def step():
+        loss_of(model, 0, comm.rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    with pytest.raises(UsageError) as error:
+        (hvd.join if comm.rank == 1 else step)()
+    lines = comm.allgather(str(error.value))
+    assert lines[1].startswith("hvd.join() with reproducible=: a rank that has joined")
+    assert lines[0].startswith("rank 1 (")
+    assert lines[0].endswith(f"called {lines[1]}")
 
 
 @pytest.mark.ranks(3)
