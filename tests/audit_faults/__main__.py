@@ -20,6 +20,7 @@ from rich.table import Table
 
 from hvd_ext.audit import read_folder
 from hvd_ext.cli import output_file
+from hvd_ext.process import run_to_end
 from hvprof.analysis.audit import Difference
 from hvprof.commands.audit import compared
 from testbed import ranks
@@ -107,7 +108,7 @@ def _launch(size: int, folder: Path, words: Sequence[str]) -> None:
     command = [sys.executable, "-m", "tests.audit_faults", "--worker", str(folder)]
     command += ["--np", str(size), *words]
     variables = ranks.environment(ranks.sharing_cores(size))
-    done = ranks.run_to_end([*ranks.hvd_launch(size), *command], variables, _TIMEOUT_S)
+    done = run_to_end([*ranks.hvd_launch(size), *command], variables, _TIMEOUT_S)
     if done.returncode:
         raise SystemExit(f"python -m tests.audit_faults: error: {ranks.last_lines(done.stdout)}")
 
