@@ -21,8 +21,7 @@ from rich.table import Table
 from hvd_ext.audit import read_folder
 from hvd_ext.cli import output_file
 from hvd_ext.process import run_to_end
-from hvprof.analysis.audit import Difference
-from hvprof.commands.audit import compared
+from hvprof.analysis.audit import Difference, compared
 from testbed import ranks
 from tests.audit_faults.cases import CASES, Case, runs
 from tests.audit_faults.truth import Expected, expected

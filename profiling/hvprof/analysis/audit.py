@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from hvd_ext.audit import UNKNOWN, Audit, Header, Record
+from hvd_ext.errors import UsageError
 
 Kind = Literal["initial parameters", "input", "gradient", "sum", "update"]
 _POINTS_TO: Mapping[Kind, str] = {
@@ -67,6 +68,30 @@ class Outcome:
     steps: int
     compared: tuple[Kind, ...]
     difference: Difference | None
+
+
+def compared(sides: Sequence[Mapping[int, Sequence[Audit]]]) -> dict[tuple[str, int], Outcome]:
+    """Outcomes by what was compared ("A", "B" or "A and B") and by the optimizer's number.
+
+    A run whose own ranks differ comes first: its differences to the other run follow from that.
+
+    Raises:
+        UsageError: there is nothing to compare.
+    """
+    found: dict[tuple[str, int], Outcome] = {}
+    for label, side, other in zip("AB", sides, (*sides[1:], sides[0]), strict=False):
+        for number, ranks in side.items():
+            found[label, number] = between_ranks(ranks, other.get(number, ()) if sides[1:] else ())
+    if len(sides) < 2:
+        return found
+    first, second = sides
+    common = sorted(first.keys() & second.keys())
+    for number in common:
+        try:
+            found["A and B", number] = between_runs(first[number], second[number])
+        except ValueError as error:
+            raise UsageError(f"optimizer {number} of A and B: {error}") from None
+    return found
 
 
 def between_ranks(ranks: Sequence[Audit], other: Sequence[Audit] = ()) -> Outcome:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from hvd_ext.cli import above_zero, output_file
+from hvd_ext.errors import UsageError
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.audit import Outcome, compared
 from hvprof.commands.shared import add_html, console, print_json, write_page
 from hvprof.layers.table import load_layers
+from hvprof.recording.audits import has_audit, read_audits
 from hvprof.recording.load import load
 from hvprof.reporters import terminal
 from hvprof.reporters.html import report_page
@@ -48,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     analysis = Analysis(load(options.directory))
     layers = load_layers(options.layers) if options.layers else None
     if options.html:
-        write_page(options.html, report_page(Page(analysis, layers, options.peak)))
+        audit = _audit_of(options.directory)
+        write_page(options.html, report_page(Page(analysis, layers, options.peak, audit)))
     if options.trace:
         count = write_chrome(analysis.recording, options.trace)
         print(f"hvprof: {count} events in {options.trace}: open it in Perfetto", file=sys.stderr)
@@ -63,3 +68,13 @@ def run(options: argparse.Namespace) -> int:
     elif not (options.html or options.trace):
         terminal.render(analysis, console())
     return 0
+
+
+def _audit_of(directory: Path) -> Mapping[tuple[str, int], Outcome] | str | None:
+    """The outcome of an audit, or why a rank's cannot be read; None without one."""
+    if not has_audit(directory):
+        return None
+    try:
+        return compared([read_audits(directory)])
+    except UsageError as error:
+        return str(error)

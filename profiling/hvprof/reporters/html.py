@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
+from collections.abc import Mapping
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.recording.names import name_of
+from hvprof.reporters.audit import as_json as audit_json
 from hvprof.reporters.header import (
     facts,
     kernel_counts,
@@ -19,7 +21,7 @@ from hvprof.reporters.header import (
 )
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.page import render_page
-from hvprof.reporters.sections import everything, layers, limits, ranks, sizes, step
+from hvprof.reporters.sections import audit, everything, layers, limits, ranks, sizes, step
 from hvprof.reporters.sections.base import Page, Section
 from hvprof.reporters.text import bandwidth_text
 from hvprof.reporters.verdict import verdict
@@ -31,6 +33,7 @@ SECTIONS = (
     sizes.section,
     ranks.section,
     layers.section,
+    audit.section,
     everything.section,
 )
 _MOST_RANKS = 1024
@@ -42,6 +45,8 @@ def report_page(page: Page) -> str:
     data = as_json(analysis, full=False)
     if page.layers:
         data["layers"] = page.layers.as_json()
+    if isinstance(page.audit, Mapping):
+        data["audit"] = audit_json(page.audit)
     return render_page(
         "report.html.j2",
         data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,8 @@ from hvd_ext.audit import UNKNOWN, Audit, Header, Record, Writer, read, read_fol
 from hvd_ext.errors import UsageError
 from hvd_ext.torch.audit.replicas import describe
 from hvprof.analysis.audit import between_ranks, between_runs
+from hvprof.cli import main
+from tests.support.hvprof.made_recordings import write_job
 
 NAMES = ("first", "second", "third")
 
@@ -164,6 +167,35 @@ def test_of_two_halves_rank_0s_is_right():
     assert describe([[0, 3], [1, 2], [1, 2], [0, 2]], (), NAMES[:2]).startswith(
         "ranks 0, 3 hold other values of 'first' and 1 more"
     )
+
+
+def test_the_page_of_a_recording_has_its_audit(tmp_path):
+    run, out = write_job(tmp_path / "run", 2), tmp_path / "run.html"
+
+    def html():
+        main(["report", str(run), "--html", str(out)])
+        return out.read_text()
+
+    def page():
+        text = html()
+        table = text.partition("Audit of the ranks")[2].partition("<tbody>")[2]
+        cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", table)
+        data = json.loads(re.search(r'id="hvprof-data"[^>]*>(.*?)</script>', text, re.S)[1])
+        return cells[:5], data.get("audit"), table
+
+    assert "Audit of the ranks" not in html()
+    write(run / "audit", audit(0, 2))
+    assert "lacks optimizer 0 of rank 1 of 2" in page()[0][0]
+    write(run / "audit", audit(1, 2, changed(2, parameters=(7, 1, 1))))
+    cells, data, after = page()
+    assert cells == ["0", "in step 2", "update", "second and 1 more", "rank 1"]
+    assert "A difference in the update points to the optimizer: its settings" in after
+    assert data["comparisons"][0]["difference"]["parameter"] == "second"
+    for path in (run / "audit").iterdir():
+        path.unlink()
+    for rank in range(2):
+        write(run / "audit", audit(rank, 2))
+    assert page()[0] == ["0", "none in 4 records", "-", "-", "-"]
 
 
 def hvprof_audit(*words):

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import hvprof
+from hvd_ext.audit import Header, Record, Writer
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
 from hvprof.layers.table import LAYERS_VERSION
@@ -157,6 +158,11 @@ def check(page: Page, path: Path, figures: int) -> None:
 
 def test_a_report_with_everything_in_it(page: Page, layers: Path, tmp_path: Path) -> None:
     write_job(tmp_path / "run", 8, late_rank=3)
+    for rank in range(8):
+        writer = Writer(tmp_path / "run" / "audit", optimizer=0, rank=rank)
+        writer.begin(Header(rank, 8, 0, (HOSTILE,)))
+        writer.add(Record(1, 1, [1], [1], [1 + (rank == 5)]))
+        writer.close()
     out = tmp_path / "run.html"
     main(["report", str(tmp_path / "run"), "--html", str(out), "--layers", str(layers)])
     check(page, out, figures=13)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.audit import Outcome
 from hvprof.layers.table import LayerTable
 
 # Colours of the page (templates/page.html.j2).
@@ -82,8 +83,10 @@ class Page:
         layers: of its model, where they were measured.
         peak_gb_s: what the link or the memory can do, in 10^9 bytes/s; where it is None,
             shares are of the best bandwidth in the recording.
+        audit: of its ranks, as `compared` gives it; why there is none; or None without one.
     """
 
     analysis: Analysis
     layers: LayerTable | None = None
     peak_gb_s: float | None = None
+    audit: Mapping[tuple[str, int], Outcome] | str | None = None
