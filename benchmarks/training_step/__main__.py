@@ -23,6 +23,13 @@ exchange gradients have to get the same losses.
     hvd_ext          import hvd_ext.torch as hvd, without settings
     hvd_ext_sharded  the same with DistributedOptimizer(..., sharded=True)
 
+and, where --arm names them:
+
+    hvd_ext_audit        hvd_ext with HVD_EXT_AUDIT, which takes fingerprints of every step
+    hvd_ext_audit_10     of every tenth step, after which ranks also compare their parameters
+    hvd_ext_two_passes   steps of two backward passes on each rank: not comparable with the above
+    hvd_ext_reproducible the same with DistributedOptimizer(..., reproducible=S)
+
 A step's time is from the end of one to the end of the next. Peak memory is the most that a rank
 had resident over what it held before the network was built; pages of the arena count on each
 rank that has read or written them.
@@ -95,12 +102,14 @@ ARMS = {
     "fsdp_hvd_ext": Arm("fsdp_hvd_ext", KEPT),
     "hvd_ext": Arm("hvd_ext", memory="kept by hvd.init()"),
     "hvd_ext_sharded": Arm("hvd_ext_sharded", memory="kept by hvd.init()"),
+    "hvd_ext_audit": Arm("hvd_ext_audit", memory="kept by hvd.init()"),
+    "hvd_ext_audit_10": Arm("hvd_ext_audit_10", memory="kept by hvd.init()"),
     # Steps of two backward passes on each rank: not comparable with those above.
     "hvd_ext_two_passes": Arm("hvd_ext_two_passes", memory="kept by hvd.init()"),
     "hvd_ext_reproducible": Arm("hvd_ext_reproducible", memory="kept by hvd.init()"),
 }
 
-_USUAL = [name for name in ARMS if name not in ("hvd_ext_two_passes", "hvd_ext_reproducible")]
+_USUAL = list(ARMS)[: list(ARMS).index("hvd_ext_audit")]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,6 +26,9 @@ _RATIOS = {
     "ratio_ddp_backend": ("ddp", "ddp_backend"),
     "ratio_ddp_16_bits": ("ddp_fp16", "ddp_hvd_ext_bf16"),
     "ratio_fsdp": ("fsdp", "fsdp_hvd_ext"),
+    "audit_over_hvd_ext": ("hvd_ext_audit", "hvd_ext"),
+    "audit_10_over_hvd_ext": ("hvd_ext_audit_10", "hvd_ext"),
+    "reproducible_over_two_passes": ("hvd_ext_reproducible", "hvd_ext_two_passes"),
     "efficiency": ("alone", "hvd_ext"),
     "efficiency_sharded": ("alone", "hvd_ext_sharded"),
 }

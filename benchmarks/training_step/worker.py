@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks import gloo
@@ -32,7 +35,9 @@ class _Exchange:
         threads: that the library runs, by id.
         tie: gives the network to call, and the optimizer to step.
         after_step: is called at the end of each step.
-        passes: backward passes of a step, whose gradients are added.
+        passes: backward passes of a step, of whose losses the step takes the mean.
+        adds_passes: gradients of passes are added, so each loss is divided by their number.
+        folder: that the exchange writes to.
     """
 
     rank: int
@@ -40,6 +45,8 @@ class _Exchange:
     threads: dict[int, str] = field(default_factory=dict)
     after_step: Callable[[], None] = lambda: None
     passes: int = 1
+    adds_passes: bool = False
+    folder: tempfile.TemporaryDirectory[str] | None = None
 
 
 class _Rank:
@@ -80,15 +87,16 @@ class _Rank:
     def _step(self) -> tuple[float, float, float]:
         """Returns when forward was over, backward, and all."""
         self.optimizer.zero_grad()
+        divisor = self.exchange.passes if self.exchange.adds_passes else 1
         for _ in range(self.exchange.passes - 1):
-            self._loss().backward()
-        loss = self._loss()
+            (self._loss() / divisor).backward()
+        loss = self._loss() / divisor
         forward_s = time.perf_counter()
         loss.backward()
         backward_s = time.perf_counter()
         self.optimizer.step()
         self.exchange.after_step()
-        self.losses.append(float(loss.detach()))
+        self.losses.append(divisor * float(loss.detach()))
         return forward_s, backward_s, time.perf_counter()
 
     def _loss(self) -> Any:
@@ -206,6 +214,17 @@ def _hvd_ext(**named: Any) -> _Exchange:
     return _of_horovod(hvd, **named)
 
 
+def _hvd_ext_audited(every: int) -> _Exchange:
+    """With an audit of each so many steps, in a folder of this rank that goes with the process."""
+    folder = tempfile.TemporaryDirectory()
+    os.environ["HVD_EXT_AUDIT"] = str(Path(folder.name) / "audit")
+    if every > 1:
+        os.environ["HVD_EXT_AUDIT_EVERY"] = str(every)
+    exchange = _hvd_ext()
+    exchange.folder = folder
+    return exchange
+
+
 def _hvd_ext_passes(*, reproducible: bool) -> _Exchange:
     """Two backward passes of each rank in a step: accumulated, or as slots of a tree."""
     import hvd_ext.torch as hvd
@@ -213,7 +232,7 @@ def _hvd_ext_passes(*, reproducible: bool) -> _Exchange:
     passes = 2
     slots_per_rank = passes if reproducible else 0
     exchange = _of_horovod(hvd, slots_per_rank, backward_passes_per_step=passes)
-    exchange.passes = passes
+    exchange.passes, exchange.adds_passes = passes, not reproducible
     return exchange
 
 
@@ -252,6 +271,8 @@ _EXCHANGES: dict[str, Callable[[], _Exchange]] = {
     "fsdp_hvd_ext": partial(_fsdp, used=True),
     "hvd_ext": _hvd_ext,
     "hvd_ext_sharded": partial(_hvd_ext, sharded=True),
+    "hvd_ext_audit": partial(_hvd_ext_audited, 1),
+    "hvd_ext_audit_10": partial(_hvd_ext_audited, 10),
     "hvd_ext_two_passes": partial(_hvd_ext_passes, reproducible=False),
     "hvd_ext_reproducible": partial(_hvd_ext_passes, reproducible=True),
 }
