@@ -187,6 +187,7 @@ def environment() -> dict[str, str]:
         "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
     }
     for variable in VARIABLES:
-        if variable.name in os.environ and "AUDIT" not in variable.name:
-            found[variable.name] = os.environ[variable.name]
+        name = variable.name
+        if name in os.environ and "AUDIT" not in name and not name.startswith("HVPROF"):
+            found[name] = os.environ[name]
     return found

@@ -202,6 +202,14 @@ def test_a_rank_with_other_parameters_ends_the_job_by_name(monkeypatch, caplog):
     train()
 
 
+def test_settings_of_recordings_are_not_taken_for_evidence(monkeypatch):
+    for name in ("HVPROF_DIR", "HVD_EXT_AUDIT", "HVD_EXT_BUCKET_BYTES"):
+        monkeypatch.setenv(name, "1")
+    found = auditor.environment()
+    assert "HVD_EXT_BUCKET_BYTES" in found
+    assert not {"HVPROF_DIR", "HVD_EXT_AUDIT"} & found.keys()
+
+
 def test_what_cannot_be_audited_is_refused(audited, monkeypatch):
     audited("used")
     auditor._numbers.clear()  # as another process begins
