@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "layers": "layers",
     "limits": "limits",
     "hang": "hang",
+    "watch": "watch",
     "project": "project",
     "whatif": "whatif",
 }

@@ -48,7 +48,8 @@ HVPROF: dict[str, set[str]] = {
     "hvprof.analysis": {*_LOADED, "hvprof.layers", "scipy"},
     "hvprof.importers": _LOADED,
     "hvprof.live": _LOADED,
-    "hvprof.reporters": {*_REPORTED, "rich", "jinja2", "markupsafe"},
+    # What hvprof watch and export show of a running job.
+    "hvprof.reporters": {*_REPORTED, "hvprof.live", "rich", "jinja2", "markupsafe"},
     "hvprof.commands": {*_REPORTED, "hvprof.importers", "hvprof.live", "rich"},
 }
 TRAINED = {

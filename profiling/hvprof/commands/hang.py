@@ -55,7 +55,7 @@ def lines(
 ) -> list[str]:
     """The diagnosis as text: the causes, then what the ranks do."""
     if all(one.process in ENDED for one in standings):
-        return [f"the job has ended: {_ended(standings)}"]
+        return [f"the job has ended: {words.ended(standings)}"]
     if not causes:
         limit = f"{longer_than_s:g} s"
         return [f"no rank has been blocked in a call for {limit}; --longer-than asks for less"]
@@ -114,10 +114,3 @@ def _thread(thread: Thread) -> dict[str, Any]:
 def _shown(one: Standing) -> Thread | None:
     inside = [thread for thread in one.threads if thread.call]
     return max(inside, key=lambda thread: (thread.main, thread.since_s), default=None)
-
-
-def _ended(standings: Sequence[Standing]) -> str:
-    ways: dict[str, list[int]] = {}
-    for one in standings:
-        ways.setdefault(words.does(one, None), []).append(one.rank)
-    return "; ".join(f"{words.ranks(ranks)} {how}" for how, ranks in ways.items())

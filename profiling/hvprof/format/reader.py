@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ _TABLES_END = FIXED.fields["steps"][1] if FIXED.fields else 0
 _BIN_EDGES = tuple(bin_edges(index) for index in range(BINS))
 
 
+@lru_cache(1 << 16)  # most are empty, or those of other ranks
 def text_of(field: bytes) -> str:
     """Text of a field of characters, up to its first zero."""
     return printable(field.split(b"\0")[0].decode(errors="replace"))
@@ -195,7 +197,7 @@ def read_rank(path: Path) -> RankRecording | None:
                 f"{path} is damaged: no such cell {row['key'].item():#x}; record again"
             ) from None
     knows_queue = bool(head["knows_queue"])
-    steps = [_step(row, knows_queue) for row in fixed["steps"].tolist()[: head["step_count"]]]
+    steps = [step_of(row, knows_queue) for row in fixed["steps"].tolist()[: head["step_count"]]]
     exposed = head["cache_source"]
     return RankRecording(
         rank=number,
@@ -216,7 +218,7 @@ def read_rank(path: Path) -> RankRecording | None:
         usage=_usage(header["usage"]),
         steps=tuple(sorted(steps, key=lambda step: step.index)),
         step_count=head["step_count"],
-        all_steps=_step(header["all_steps"].item(), knows_queue) if head["step_count"] else None,
+        all_steps=step_of(header["all_steps"].item(), knows_queue) if head["step_count"] else None,
         registration_cache=(
             RegistrationCache(text_of(exposed), head["cache_hits"], head["cache_misses"])
             if exposed
@@ -256,13 +258,15 @@ def _cut_off(path: Path, have: int, want: int) -> UsageError:
     return UsageError(f"{path} is cut off: {have} of {want} bytes; record again")
 
 
+@lru_cache(1 << 16)
 def _communicator(row: tuple[Any, ...]) -> Communicator:
     number, size, rank, name, ranks = row
     shown = f"{number:016x}" if number else ""
     return Communicator(shown, max(1, size), text_of(name), text_of(ranks), rank)
 
 
-def _step(row: tuple[int, ...], knows_queue: bool) -> Step:
+def step_of(row: tuple[int, ...], knows_queue: bool) -> Step:
+    """A step from a row of the file's table, times in s."""
     found: dict[str, Any] = dict(zip(STEP.names or (), row, strict=True))
     times_s = {f"{name}_s": found[f"{name}_ns"] / 1e9 for name in STEP_TIMES}
     if not knows_queue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,16 @@ def read_standings(directory: Path) -> tuple[Standing, ...]:
         UsageError: the folder holds no recording, or a file that is cut off, foreign or of
             another version.
     """
+    found = {head.rank: read_standing(path, head) for path, head in read_heads(directory)}
+    return in_order(found)
+
+
+def read_heads(directory: Path) -> list[tuple[Path, Head]]:
+    """The files of the ranks that have started MPI, with their heads.
+
+    Raises:
+        UsageError: as `read_standings`.
+    """
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a folder: name a folder made by hvprof record")
     paths = sorted(directory.glob(RANK_FILES))
@@ -41,13 +52,18 @@ def read_standings(directory: Path) -> tuple[Standing, ...]:
         raise UsageError(
             f"no rank has started MPI in {directory}: name the folder of a job that hvprof records"
         )
-    size = max(head.size for _, head in heads)
-    found = {head.rank: _standing(path, head) for path, head in heads}
+    return heads
+
+
+def in_order(found: Mapping[int, Standing]) -> tuple[Standing, ...]:
+    """All ranks of a job in their order, with those that have not started."""
+    size = max(one.size for one in found.values())
     absent = Process.NOT_STARTED
     return tuple(found.get(rank) or Standing(rank, process=absent) for rank in range(size))
 
 
-def _standing(path: Path, head: Head) -> Standing:
+def read_standing(path: Path, head: Head) -> Standing:
+    """Read where the rank of a file stands."""
     current = read_current(path.with_suffix(".now"))
     process, signal = _process(head, current)
     threads: tuple[Thread, ...] = ()
@@ -66,6 +82,7 @@ def _standing(path: Path, head: Head) -> Standing:
                 }
     return Standing(
         rank=head.rank,
+        size=head.size,
         host=head.host,
         pid=head.pid,
         process=process,
@@ -94,15 +111,15 @@ def _thread(slot: np.void, head: Head, groups: list[Group | None]) -> Thread:
         id=slot["thread"].item(),
         main=slot["thread"].item() == head.pid,
         call=call if flags & IN_CALL else None,
-        since_s=_age_s(slot["since_ns"].item(), head),
+        since_s=age_s(slot["since_ns"].item(), head),
         last=None if flags & IN_CALL else call,
         region=text_of(slot["region"]),
         region_kind=_KINDS[min(slot["region_kind"].item(), len(_KINDS) - 1)],
-        region_s=_age_s(slot["region_since_ns"].item(), head),
+        region_s=age_s(slot["region_since_ns"].item(), head),
     )
 
 
-def _age_s(since_ns: int, head: Head) -> float:
+def age_s(since_ns: int, head: Head) -> float:
     """Seconds since a time of the rank's clock; 0 for none."""
     if not since_ns:
         return 0.0

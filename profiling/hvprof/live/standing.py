@@ -101,6 +101,7 @@ class Standing:
 
     Attributes:
         rank: in the world.
+        size: of the world; 0 where the rank has not started.
         host: its name, "" where the rank has not started.
         pid: of its process.
         process: what is known of that.
@@ -113,6 +114,7 @@ class Standing:
 
     rank: int
     host: str = ""
+    size: int = 0
     pid: int = 0
     process: Process = Process.RUNS
     signal: int = 0

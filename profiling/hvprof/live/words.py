@@ -106,3 +106,11 @@ def does(one: Standing, blocked: Thread | None) -> str:
         return f"{how}{disk}"
     last = call(replace(thread.last, message_bytes=0))
     return f"{how}, since it left {last} {seconds(thread.since_s)} ago{disk}"
+
+
+def ended(standings: Iterable[Standing]) -> str:
+    """How the ranks of a job ended: "ranks 0 and 1 has ended MPI; rank 2 is gone (signal 9)"."""
+    ways: dict[str, list[int]] = {}
+    for one in standings:
+        ways.setdefault(does(one, None), []).append(one.rank)
+    return "; ".join(f"{ranks(which)} {how}" for how, which in ways.items())

@@ -1,0 +1,118 @@
+"""One reading of a running job: what its ranks have counted, and where they stand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_ext.errors import UsageError
+from hvprof.format.counters import Counters, read_counters
+from hvprof.live import words
+from hvprof.live.reading import age_s, in_order, read_heads, read_standing
+from hvprof.live.standing import Standing
+from hvprof.live.waits import ENDED
+from hvprof.recording.load import META_NAME, RANK_FILES, read_meta
+
+# A file may be caught while a job creates or replaces it.
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankState:
+    """A rank at one time.
+
+    Attributes:
+        counters: of the calls and steps that have ended.
+        unended_s: how long its threads had been in the calls that had not ended, summed; without
+            Horovod's coordination.
+        call_s: how long the longest of these had lasted.
+        since_step_s: since its last step ended; 0 where it has marked none.
+    """
+
+    counters: Counters
+    unended_s: float
+    call_s: float
+    since_step_s: float
+
+    @property
+    def mpi_s(self) -> float:
+        """Time in MPI's calls since the start, summed over threads, without coordination."""
+        ended_s = sum(
+            one.time_s
+            for one in self.counters.counts
+            if one.source == "mpi" and one.traffic != "control"
+        )
+        return ended_s + self.unended_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A job at one time.
+
+    Attributes:
+        unix_s: when it was read.
+        standings: of all ranks, in their order.
+        ranks: those that have started MPI, by number.
+        ended: how the job ended, as a line; "" while it runs.
+    """
+
+    unix_s: float
+    standings: tuple[Standing, ...]
+    ranks: Mapping[int, RankState]
+    ended: str
+
+
+def read_snapshot(directory: Path) -> Snapshot | None:
+    """Read a job; None where no rank has started MPI yet. Nothing is written.
+
+    Raises:
+        UsageError: the folder holds no recording, or a file that is cut off, foreign or of
+            another version; or the job has ended without a rank that started MPI.
+    """
+    try:
+        return _read(directory)
+    except UsageError:
+        time.sleep(_PAUSE_S)
+        return _read(directory)
+
+
+def _read(directory: Path) -> Snapshot | None:
+    meta = read_meta(directory / META_NAME)
+    if meta and meta.get("exit_code") is None and not any(directory.glob(RANK_FILES)):
+        return None
+    states: dict[int, RankState] = {}
+    standings: dict[int, Standing] = {}
+    heads = read_heads(directory)
+    for path, head in heads:
+        counters = read_counters(path)
+        if counters is None:
+            continue
+        # After the counters: a call that has not ended here is missing in them.
+        standing = read_standing(path, head)
+        after_s = (time.monotonic_ns() - counters.at_ns) / 1e9
+        calls_s = [
+            max(thread.since_s - after_s, 0.0)
+            for thread in standing.threads
+            if thread.call and not thread.call.coordination
+        ]
+        standings[head.rank] = standing
+        states[head.rank] = RankState(
+            counters=counters,
+            unended_s=sum(calls_s),
+            call_s=max(calls_s, default=0.0),
+            since_step_s=age_s(counters.step_end_ns, head),
+        )
+    if not states:
+        return None
+    ordered = in_order(standings)
+    return Snapshot(time.time(), ordered, states, _ended(ordered, meta.get("exit_code")))
+
+
+def _ended(standings: tuple[Standing, ...], exit_code: int | None) -> str:
+    if exit_code is not None:
+        return f"the job has ended with code {exit_code}"
+    if any(one.process not in ENDED for one in standings):
+        return ""
+    return f"the job has ended: {words.ended(standings)}"

@@ -1,0 +1,102 @@
+"""hvprof watch next to jobs that start, train, end and die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvprof.format.counters import read_counters
+from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, mpirun, run
+
+_PATIENCE_S = 90.0
+WATCH = [sys.executable, "-m", "hvprof", "watch"]
+
+
+@contextlib.contextmanager
+def job(directory: Path, ranks: int, how: str, seconds: float) -> Iterator[None]:
+    """A recorded job that runs during the block; it has ended after it."""
+    program = [sys.executable, str(PROGRAMS / "trains.py"), how, str(seconds)]
+    command = [*RECORD, "-o", str(directory), "--", *mpirun(ranks), *program]
+    started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    try:
+        yield
+        started.wait(_PATIENCE_S)
+    finally:
+        if started.poll() is None:
+            started.terminate()
+            started.wait(60)
+
+
+def until(directory: Path, file: str) -> None:
+    end_s = time.monotonic() + _PATIENCE_S
+    while not (directory / file).exists() and time.monotonic() < end_s:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["slow", "unmarked"])
+def test_a_reading_shows_steps_times_and_the_slowest_rank(how: str, tmp_path: Path) -> None:
+    run_folder = tmp_path / "run"
+    with job(run_folder, 3, how, 6):
+        until(run_folder, "rank-00002.now")
+        done = run([*WATCH, run_folder, "--once", "--json"])
+    assert (done.returncode, done.stderr) == (0, "")
+    read = json.loads(done.stdout)
+    assert [one["rank"] for one in read["ranks"]] == [0, 1, 2]
+    for one in read["ranks"]:
+        assert one["interval_s"] > 1.5
+        assert one["mpi_s"] + one["outside_s"] == pytest.approx(one["interval_s"])
+        assert (one["steps_s"] is None) == (how == "unmarked")
+    allreduce = next(one for one in read["operations"] if one["operation"] == "allreduce")
+    assert allreduce["bytes_s"] == pytest.approx(800_000 * allreduce["calls_s"])
+    assert allreduce["algbw_gb_s"] > 0
+    if how == "slow":
+        assert read["slowest"] == 1
+        step = read["step"]
+        parts = sum(step[f"{name}_s"] for name in ("compute", "exposed", "io", "other"))
+        assert step["time_s"] == pytest.approx(parts, rel=1e-3)
+        assert step["compute_s"] > 0.01
+
+
+@pytest.mark.parametrize(("how", "said"), [("slow", "with code 0"), ("dies", "rank 1 is gone")])
+def test_watching_begins_before_the_job_and_ends_with_it(
+    how: str, said: str, tmp_path: Path
+) -> None:
+    run_folder = tmp_path / "run"
+    with job(run_folder, 2, how, 3):
+        until(run_folder, "meta.json")
+        done = run([*WATCH, run_folder, "--every", "0.5"])
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    *readings, last = done.stdout.splitlines()
+    assert last.startswith(f"{run_folder}: the job has ended")
+    assert said in last or "with code" in last
+    assert sum("since the last reading" in line for line in readings) >= 2
+    assert "\x1b" not in done.stdout
+    assert max(map(len, readings)) <= 80 + len(str(run_folder))
+
+
+def test_no_torn_counter_is_read_while_a_job_counts(tmp_path: Path) -> None:
+    """At most one call is not added to its bytes yet, and every step is whole."""
+    run_folder, calls, read = tmp_path / "run", 0, 0
+    with job(run_folder, 2, "small", 8):
+        until(run_folder, "rank-00001.now")
+        end_s = time.monotonic() + _PATIENCE_S
+        while read < 100 and time.monotonic() < end_s:
+            counters = read_counters(run_folder / "rank-00001.hvprof")
+            for one in counters.counts if counters else ():
+                if one.operation == "allreduce" and one.calls > calls:
+                    assert 8 * one.calls - one.message_bytes in (0, 8)
+                    calls = one.calls
+                    read += 1
+            if counters and counters.steps:
+                step = counters.steps
+                parts_s = step.compute_s + step.exposed_s + step.io_s + step.other_s
+                assert parts_s == pytest.approx(step.time_s, rel=1e-6)
+    assert read >= 100
