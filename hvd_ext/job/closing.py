@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from typing import Protocol
 
-from hvd_ext.job.progress_thread import ProgressThread
+from hvd_ext.job.progress_thread import ProgressThread, join_ending
 
 
 class Closable(Protocol):
@@ -36,11 +36,12 @@ def close_later(progress: ProgressThread, arenas: Sequence[Closable]) -> None:
 def wait_until_closed(within_s: float) -> None:
     """Wait until nothing that was closed uses MPI or a GPU any more.
 
-    Ranks of other nodes that keep an exchange from its end for longer than `within_s` are
-    named, and the job ends.
+    The threads have ended by then, too. Ranks of other nodes that keep an exchange from its end
+    for longer than `within_s` are named, and the job ends.
     """
     waited_for = []
     for future, arenas in list(_closing.items()):
         if True in [arena.hurry(within_s) for arena in arenas]:
             waited_for.append(future)
     wait(waited_for, 3 * within_s)
+    join_ending(within_s)

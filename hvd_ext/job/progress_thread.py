@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +17,8 @@ from concurrent.futures import Future
 from hvd_ext.errors import UsageError
 
 Work = Callable[[], object]
+# Threads that were asked to end.
+_ending: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class ProgressThread:
@@ -47,6 +51,7 @@ class ProgressThread:
         garbage collector may call this from any thread.
         """
         self._closed = True
+        _ending.add(self._thread)
         future: Future[None] = Future()
         self._work.put((last, future))
         self._work.put(None)
@@ -68,6 +73,17 @@ class ProgressThread:
                 future.set_result(None)
             # Idle, the thread must not keep alive what it last worked on.
             del item, work, future
+
+
+def join_ending(within_s: float) -> None:
+    """Wait for the end of all threads that were closed.
+
+    One that frees a tensor while the interpreter ends aborts the process: Python ends the thread
+    where it takes the GIL, which is in a destructor of torch that may not be left so.
+    """
+    end_s = time.monotonic() + within_s
+    for thread in list(_ending):
+        thread.join(max(0.0, end_s - time.monotonic()))
 
 
 def wait_for(pending: deque[Future[None]]) -> None:
