@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +13,15 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from hvd_ext import settings
+from hvd_ext.c10d.placed import Placed
 from hvd_ext.c10d.ranks import topology_of
-from hvd_ext.c10d.staged import Staged
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.shm.regions import WindowError
 
 log = logging.getLogger("hvd_ext")
 # None: the group's own collectives serve.
-_staged: weakref.WeakKeyDictionary[dist.ProcessGroup, Staged | None] = weakref.WeakKeyDictionary()
+_placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Placed | None] = weakref.WeakKeyDictionary()
 
 
 def use(model: torch.nn.Module) -> None:
@@ -40,22 +41,24 @@ def use(model: torch.nn.Module) -> None:
         raise UsageError(
             f"use() found no FSDP module in {type(model).__name__}: call fully_shard() first"
         )
-    gather: Any = _AllGather()
-    scatter: Any = _ReduceScatter()
     for module in found:
+        # Each with its own, for modules may have different groups.
+        gather: Any = _AllGather()
+        scatter: Any = _ReduceScatter()
         module.set_custom_all_gather(gather)
         module.set_custom_reduce_scatter(scatter)
 
 
-class _Allocates:
+class _AllGather:
+    """As torch's interface of that name."""
+
+    def __init__(self) -> None:
+        self._placed: Placed | None = None  # known from the first call on
+
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class _AllGather(_Allocates):
-    """As torch's interface of that name."""
+        return _allocate(self._placed, size, dtype, device)
 
     def __call__(
         self,
@@ -64,15 +67,27 @@ class _AllGather(_Allocates):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> Any:
-        staged = _of(group) if output_tensor.device.type == "cpu" else None
-        if staged is None:
+        self._placed = placed = _of(group) if output_tensor.device.type == "cpu" else None
+        if placed is None:
             return dist.all_gather_single(output_tensor, input_tensor, group, async_op)
-        staged.all_gather(_bytes(output_tensor), _bytes(input_tensor))
+        placed.all_gather(_bytes(output_tensor), _bytes(input_tensor))
         return None
 
 
-class _ReduceScatter(_Allocates):
+class _ReduceScatter:
     """As torch's interface of that name."""
+
+    def __init__(self) -> None:
+        self._placed: Placed | None = None  # known from the first call on
+        self._has_input = False
+
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        # The second of a collective is its output, which stays: it becomes the gradients.
+        placed = None if self._has_input else self._placed
+        self._has_input = True
+        return _allocate(placed, size, dtype, device)
 
     def __call__(
         self,
@@ -82,35 +97,49 @@ class _ReduceScatter(_Allocates):
         op: Any,
         async_op: bool = False,
     ) -> Any:
+        self._has_input = False
         dtype = str(input_tensor.dtype).removeprefix("torch.")
         served = op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) and dtype in DTYPES
-        staged = _of(group) if served and output_tensor.device.type == "cpu" else None
-        if staged is None:
+        self._placed = placed = (
+            _of(group) if served and output_tensor.device.type == "cpu" else None
+        )
+        if placed is None:
             return dist.reduce_scatter_single(output_tensor, input_tensor, op, group, async_op)
         stored = DTYPES[dtype].stored_as
-        scale = 1.0 / staged.size if op == dist.ReduceOp.AVG else 1.0
+        scale = 1.0 / placed.size if op == dist.ReduceOp.AVG else 1.0
         out, own = (_bytes(t).view(stored) for t in (output_tensor, input_tensor))
-        staged.reduce_scatter(out, own, dtype, scale)
+        placed.reduce_scatter(out, own, dtype, scale)
         return None
+
+
+def _allocate(
+    placed: Placed | None, size: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    memory = None
+    if placed is not None and torch.device(device).type == "cpu":
+        memory = placed.take(math.prod(size) * dtype.itemsize)
+    if memory is None:
+        return torch.empty(*size, dtype=dtype, device=device)
+    return torch.from_numpy(memory).view(dtype).view(*size)
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.detach().view(torch.uint8).numpy()
 
 
-def _of(group: dist.ProcessGroup) -> Staged | None:
+def _of(group: dist.ProcessGroup) -> Placed | None:
     """The collectives of a group in shared memory; collective over it the first time."""
-    if group not in _staged:
-        _staged[group] = _make(group)
-    return _staged[group]
+    if group not in _placed:
+        _placed[group] = _make(group)
+    return _placed[group]
 
 
-def _make(group: dist.ProcessGroup) -> Staged | None:
+def _make(group: dist.ProcessGroup) -> Placed | None:
     topology = topology_of(group)
     why = "" if topology.one_node else f"its ranks are on {topology.nodes} nodes"
     if not why:
         try:
-            return Staged(topology, settings.stall_timeout_s())
+            return Placed(topology, settings.stall_timeout_s())
         except WindowError as error:  # on every rank alike
             why = str(error)
     if topology.world.rank == 0:

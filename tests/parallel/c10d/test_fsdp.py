@@ -58,12 +58,12 @@ def same(a, b):
     ids=["sharded", "kept", "bfloat16"],
 )
 def test_losses_and_weights_have_gloos_bits(comm, options):
-    made = dict(fsdp._staged)
+    made = dict(fsdp._placed)
     want, got = train(comm, False, **options), train(comm, True, **options)
     parallel_assert(comm, same(want, got), (want[0], got[0]))
     parallel_assert(comm, len(set(got[0])) == len(got[0]), got[0])
-    parallel_assert(comm, len(fsdp._staged) >= max(1, len(made)), "not in shared memory")
-    parallel_assert(comm, None not in fsdp._staged.values(), "not in shared memory")
+    parallel_assert(comm, len(fsdp._placed) >= max(1, len(made)), "not in shared memory")
+    parallel_assert(comm, None not in fsdp._placed.values(), "not in shared memory")
 
 
 @pytest.mark.ranks(3)
@@ -77,7 +77,7 @@ def test_on_three_ranks_weights_are_near_gloos(comm):
 def test_several_nodes_leave_it_to_the_group_in_one_line(comm, monkeypatch, caplog):
     pretended = pretend(comm, 1)
     monkeypatch.setattr(fsdp, "topology_of", lambda group: pretended)
-    monkeypatch.setattr(fsdp, "_staged", {})
+    monkeypatch.setattr(fsdp, "_placed", {})
     want = train(comm, False)
     with caplog.at_level(logging.WARNING, "hvd_ext"):
         got = train(comm, True)

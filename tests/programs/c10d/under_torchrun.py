@@ -45,7 +45,7 @@ def losses(used: bool) -> list[float]:
         loss.backward()
         optimizer.step()
         seen.append(loss.item())
-    assert not used or any(staged is not None for staged in fsdp._staged.values())
+    assert not used or any(placed is not None for placed in fsdp._placed.values())
     return seen
 
 

@@ -1,0 +1,149 @@
+"""FSDP's tensors in memory that a node's ranks read from each other, with no copy into a window.
+
+FSDP allocates the tensor of a collective just before it, fills it, and drops it soon after. It gets
+one of two places, alternately. At the start of each collective ranks compare where theirs lies;
+unless all have the same place, it goes through Staged, which takes any memory. So nothing depends
+on when a rank's tensors are freed.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvd_ext.c10d.staged import Staged
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.layout import align_up
+from hvd_ext.shm.regions import WindowError, on_every_rank
+from hvd_ext.shm.window import NodeWindow
+
+if TYPE_CHECKING:
+    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.job.topology import Topology
+
+log = logging.getLogger("hvd_ext")
+_NOWHERE = -1
+
+
+class Placed:
+    """The collectives of one group's ranks, which are all of one node."""
+
+    def __init__(self, topology: Topology, timeout_s: float) -> None:
+        """Make the window of what has no place; collective over the group.
+
+        Args:
+            topology: one node.
+            timeout_s: how long ranks are waited for.
+
+        Raises:
+            WindowError: on every rank, if some cannot share memory.
+        """
+        self._topology = topology
+        self._staged = Staged(topology, timeout_s)
+        self.rank, self.size = self._staged.rank, self._staged.size
+        self._window: NodeWindow | None = None
+        self._memories: list[Array] = []
+        self._ticket = 0  # of the window
+        self._place_bytes = self._wanted_bytes = 0
+        self._can_grow = True
+        self._turn = 0
+        self._lent: list[Any] = [None, None]
+        # The collective in which peers last read a place.
+        self._read_in = [0, 0]
+
+    def take(self, count_bytes: int) -> Array | None:
+        """Memory for the tensor of the next collective.
+
+        Args:
+            count_bytes: of it; more than there ever were make room for themselves later.
+
+        Returns:
+            uint8, whose memory is lent until the array and the views of it are gone. None: there
+            is no place.
+        """
+        self._turn = place = 1 - self._turn
+        self._wanted_bytes = max(self._wanted_bytes, count_bytes)
+        lent = self._lent[place]
+        # A place is free once its readers have come to a later collective.
+        free = (lent is None or lent() is None) and self._staged.calls > self._read_in[place]
+        if not free or not 0 < count_bytes <= self._place_bytes:
+            return None
+        begin = place * self._place_bytes
+        memory = self._memories[self.rank][begin : begin + count_bytes]
+        self._lent[place] = weakref.ref(memory)
+        return memory
+
+    def all_gather(self, out: Array, own: Array) -> None:
+        """As `Staged.all_gather`."""
+        count = len(own)
+        in_place = _address(own) == _address(out) + self.rank * count
+        place = self._agree(out if in_place else None)
+        if place is None:
+            self._staged.all_gather(out, own)
+        else:
+            begin = place * self._place_bytes
+            for step in range(1, self.size):
+                row = (self.rank + step) % self.size
+                part = slice(row * count, (row + 1) * count)
+                out[part] = self._memories[row][begin:][part]
+        self._grow()
+
+    def reduce_scatter(self, out: Array, own: Array, dtype: str, scale: float) -> None:
+        """As `Staged.reduce_scatter`, of sums; `own` may be overwritten."""
+        place = self._agree(own)
+        if place is None:
+            self._staged.reduce_scatter(out, own, dtype, scale)
+        else:
+            assert self._window is not None
+            row_bytes = len(out) * DTYPES[dtype].item_bytes
+            at = place * self._place_bytes + self.rank * row_bytes
+            exchange = self._window.plan(at, len(out), dtype, scale, local=False)
+            # The whole row is this rank's.
+            exchange.plan.begin, exchange.plan.count = 0, len(out)
+            self._ticket += 1
+            self._staged.monitored(functools.partial(self._window.reduce, exchange, self._ticket))
+            out[:] = self._memories[self.rank][at : at + row_bytes].view(out.dtype)
+        self._grow()
+
+    def _agree(self, array: Array | None) -> int | None:
+        """The place in which every rank has its array; None: some have it elsewhere."""
+        own = _NOWHERE if array is None else self._place_of(array)
+        everyones = self._staged.gather_numbers(own, self._wanted_bytes)
+        self._wanted_bytes = int(everyones[:, 1].max())
+        if own == _NOWHERE or not (everyones[:, 0] == own).all():
+            return None
+        self._read_in[own] = self._staged.calls
+        return own
+
+    def _place_of(self, array: Array) -> int:
+        if self._window is None:
+            return _NOWHERE
+        distance = _address(array) - _address(self._memories[self.rank])
+        place, rest = divmod(distance, self._place_bytes)
+        return place if place in (0, 1) and not rest else _NOWHERE
+
+    def _grow(self) -> None:
+        """Make room for the longest tensor that a rank has asked for; collective."""
+        wanted = align_up(self._wanted_bytes)
+        if wanted <= self._place_bytes or not self._can_grow:
+            return
+        try:
+            made = on_every_rank(
+                self._topology, lambda: NodeWindow(self._topology.node, 2 * wanted)
+            )
+        except WindowError as error:  # on every rank alike
+            self._can_grow = False
+            if self.rank == 0:
+                log.warning("hvd_ext: FSDP's tensors are copied: %s", error)
+            return
+        self._window, self._place_bytes, self._ticket = made, wanted, 0
+        self._memories = [np.frombuffer(made.peer(rank), np.uint8) for rank in range(self.size)]
+        self._lent, self._read_in = [None, None], [0, 0]
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
