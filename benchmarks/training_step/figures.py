@@ -15,8 +15,10 @@ Turns = Sequence[Sequence[Answer]]  # of a job; its ranks in any order
 _APART = ("alone", "alone_together")
 # They round what they send.
 _ROUNDED = ("ddp_fp16", "ddp_hvd_ext_bf16")
-# Added up in another order, gradients differ in their last bits; steps make more of that.
-_COMPARED_STEPS, _TOLERANCE = 12, 1e-3
+# Gradients of more than two ranks may be added up in another order, and differ in their last bits.
+# Training makes more of that with each step: ResNet-50's losses differ by 2e-6 in the second, and
+# by 3e-2 in the fifth.
+_COMPARED_STEPS, _COMPARED_OF_MANY, _TOLERANCE = 12, 2, 1e-3
 _RATIOS = {
     "ratio_vs_horovod": ("horovod", "hvd_ext"),
     "ratio_vs_horovod_by_hand": ("horovod_by_hand", "hvd_ext"),
@@ -126,6 +128,8 @@ def _compared_losses(answers: Mapping[str, Turns]) -> dict[str, dict[str, Any]]:
         for name, of_ranks in losses.items()
     }
     exchanging = [name for name in losses if name not in (*_APART, *_ROUNDED)]
+    many = any(len(of_ranks) > 2 for of_ranks in losses.values())
+    compared = _COMPARED_OF_MANY if many else _COMPARED_STEPS
     for name in exchanging[1:]:
         reference = exchanging[0]
         # An arm that was tried before has taken more steps.
@@ -136,12 +140,12 @@ def _compared_losses(answers: Mapping[str, Turns]) -> dict[str, dict[str, Any]]:
         worst = max(
             abs(ours - theirs) / abs(theirs)
             for of_rank in pairs
-            for ours, theirs in of_rank[:_COMPARED_STEPS]
+            for ours, theirs in of_rank[:compared]
         )
         if not worst < _TOLERANCE:
             raise BenchmarkError(
                 f"{name} has other losses than {reference}: they differ by {worst:.2g} of their "
-                f"value within {_COMPARED_STEPS} steps"
+                f"value within {compared} steps"
             )
         result[name]["losses_equal_to_the_bit"] = all(
             ours == theirs for of_rank in pairs for ours, theirs in of_rank
