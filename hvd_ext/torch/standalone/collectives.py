@@ -86,7 +86,8 @@ def alltoall_async(
 
     Args:
         tensor: (rows, ...).
-        splits: how many rows each rank gets, in rank order; by default as many for each.
+        splits: how many rows each rank gets, in rank order; by default as many for each. Rows
+            that are left over go nowhere.
         name: of the collective.
         process_set: all ranks.
     """
@@ -161,8 +162,8 @@ def _counts(tensor: torch.Tensor, splits: Any, size: int) -> tuple[list[int], st
     if given.is_floating_point() or given.dim() != 1 or len(given) != size:
         return [], f"splits={splits!r}: give one integer for each of {size} ranks"
     counts = [int(count) for count in given]
-    if min(counts) < 0 or sum(counts) != rows:
-        return [], f"splits={counts} for {rows} rows: give numbers of rows that add up to {rows}"
+    if min(counts) < 0 or sum(counts) > rows:
+        return [], f"splits={counts} for {rows} rows: give numbers of rows that add up to no more"
     return counts, ""
 
 
@@ -174,5 +175,6 @@ def without_rows(tensors: Tensors) -> str:
 
 
 def _cut(tensor: torch.Tensor, counts: Sequence[int]) -> list[Any]:
-    """The memory of each rank's rows, in rank order."""
-    return [as_bytes(part) for part in torch.split(tensor.detach(), list(counts))]
+    """The memory of each rank's rows, in rank order; rows that are left over come last."""
+    rows = tensor.detach()[: sum(counts)]
+    return [as_bytes(part) for part in torch.split(rows, list(counts))]

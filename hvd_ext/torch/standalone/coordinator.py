@@ -23,6 +23,10 @@ class HorovodInternalError(MismatchError, RuntimeError):
     """A collective that failed on all ranks, under the name that Horovod gives such an error."""
 
 
+class InvalidRequestError(HorovodInternalError, ValueError):
+    """A request that no rank can serve, under both names that Horovod gives such errors."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A rank asks for a collective.
@@ -142,12 +146,14 @@ class Coordinator:
     def _answer(self, name: str, requests: Mapping[int, Request]) -> Answer:
         first = _any(requests)
         problem = next(filter(None, map(_problem, sorted(requests.items()))), "")
-        problem = problem or _difference(requests)
-        if self._joined and first.kind != "allreduce" and not problem:
-            names = name_ranks(sorted(self._joined), self._hosts)
-            problem = f"{names} called hvd.join(), after which other ranks may only allreduce"
         if problem:
-            return Answer(name, error=HorovodInternalError(f"{first.title}: {problem}"))
+            return Answer(name, error=InvalidRequestError(f"{first.title}: {problem}"))
+        difference = _difference(requests)
+        if self._joined and first.kind != "allreduce" and not difference:
+            names = name_ranks(sorted(self._joined), self._hosts)
+            difference = f"{names} called hvd.join(), after which other ranks may only allreduce"
+        if difference:
+            return Answer(name, error=HorovodInternalError(f"{first.title}: {difference}"))
         own = tuple(requests[r].own if r in requests else None for r in sorted(self._ranks))
         return Answer(name, own, first if self._joined else None)
 

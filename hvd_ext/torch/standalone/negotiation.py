@@ -27,6 +27,7 @@ from hvd_ext.torch.standalone.coordinator import (
     Answer,
     Coordinator,
     HorovodInternalError,
+    InvalidRequestError,
     Request,
 )
 
@@ -83,7 +84,7 @@ class Negotiator:
         """Ask for a collective; the future has the result of `run`, which the thread calls.
 
         Raises:
-            HorovodInternalError: this rank has asked for the same name, and it has not run yet.
+            InvalidRequestError: this rank has asked for the same name, and it has not run yet.
             HvdExtError: an earlier collective ended the job's communication.
         """
         future: Future[Any] = Future()
@@ -91,7 +92,7 @@ class Negotiator:
             if self._broken is not None:
                 raise self._broken
             if request.name in self._pending:
-                raise HorovodInternalError(
+                raise InvalidRequestError(
                     f"{request.title} while another of this name is under way: synchronize() that "
                     "one before, or name them differently"
                 )

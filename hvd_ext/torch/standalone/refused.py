@@ -7,9 +7,10 @@ from typing import Any, NoReturn
 
 from hvd_ext.errors import NotInstalledError
 
-# Variables by which Horovod is asked for them, and the values that ask for nothing.
+# Variables by which Horovod is asked for them, and the values that ask for nothing: DYNAMIC leaves
+# the timeline to hvd.start_timeline().
 _VARIABLES = ("HOROVOD_ELASTIC", "HOROVOD_AUTOTUNE", "HOROVOD_TIMELINE")
-_NOTHING = ("", "0")
+_NOTHING = ("", "0", "DYNAMIC")
 
 
 def needs_horovod(what: str) -> NotInstalledError:
