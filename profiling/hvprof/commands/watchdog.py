@@ -13,7 +13,7 @@ from hvd_ext.files import write_text
 from hvprof.commands.hang import lines
 from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import read_standings
-from hvprof.recording.session import HANG_NAME
+from hvprof.recording.load import HANG_NAME, job_folders
 
 _MOST_EVERY_S = 5.0
 
@@ -41,12 +41,18 @@ def _watch(directory: Path, on_hang_s: float, ended: threading.Event) -> None:
     every_s = min(_MOST_EVERY_S, on_hang_s / 4)
     # The wait comes first: the command is forked meanwhile, and no lock is held.
     while not ended.wait(every_s):
-        # Until the first rank has started there is nothing to read.
-        with contextlib.suppress(HvdExtError):
-            standings = read_standings(directory)
-            causes = diagnose(standings, on_hang_s)
-            if any(cause.waiting for cause in causes):
-                text = "\n".join(lines(standings, causes, on_hang_s))
-                print(f"hvprof: the job stands still: {text}", file=sys.stderr, flush=True)
-                write_text(directory / HANG_NAME, text + "\n")
-                return
+        if any(_reports(folder, on_hang_s) for folder in job_folders(directory)):
+            return
+
+
+def _reports(folder: Path, on_hang_s: float) -> bool:
+    """Report a job if it stands still; returns whether it does."""
+    with contextlib.suppress(HvdExtError):  # one of whose ranks has started nothing to read
+        standings = read_standings(folder)
+        causes = diagnose(standings, on_hang_s)
+        if any(cause.waiting for cause in causes):
+            text = "\n".join(lines(standings, causes, on_hang_s))
+            print(f"hvprof: the job stands still: {text}", file=sys.stderr, flush=True)
+            write_text(folder / HANG_NAME, text + "\n")
+            return True
+    return False

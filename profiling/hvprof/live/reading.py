@@ -15,7 +15,7 @@ from hvprof.format.reader import Head, read_head, text_of
 from hvprof.live.process import clock_name, process_state, sees_processes
 from hvprof.live.standing import Call, Group, Process, Standing, Thread
 from hvprof.model import Communicator
-from hvprof.recording.load import RANK_FILES
+from hvprof.recording.load import RANK_FILES, latest_job
 
 _KINDS = ("compute", "communication", "io", "other")
 _ENDED = {"finalized": Process.FINALIZED, "exited": Process.EXITED}
@@ -34,8 +34,8 @@ def read_standings(directory: Path) -> tuple[Standing, ...]:
         UsageError: the folder holds no recording, or a file that is cut off, foreign or of
             another version.
     """
-    found = {head.rank: read_standing(path, head) for path, head in read_heads(directory)}
-    return in_order(found)
+    heads = read_heads(latest_job(directory))
+    return in_order({head.rank: read_standing(path, head) for path, head in heads})
 
 
 def read_heads(directory: Path) -> list[tuple[Path, Head]]:

@@ -13,7 +13,7 @@ from hvprof.live import words
 from hvprof.live.reading import age_s, in_order, read_heads, read_standing
 from hvprof.live.standing import Standing
 from hvprof.live.waits import ENDED
-from hvprof.recording.load import META_NAME, RANK_FILES, read_meta
+from hvprof.recording.load import META_NAME, job_folders, latest_job, read_meta
 
 # A file may be caught while a job creates or replaces it.
 _PAUSE_S = 0.2
@@ -80,11 +80,11 @@ def read_snapshot(directory: Path) -> Snapshot | None:
 
 def _read(directory: Path) -> Snapshot | None:
     meta = read_meta(directory / META_NAME)
-    if meta and meta.get("exit_code") is None and not any(directory.glob(RANK_FILES)):
+    if meta and meta.get("exit_code") is None and not job_folders(directory):
         return None
     states: dict[int, RankState] = {}
     standings: dict[int, Standing] = {}
-    heads = read_heads(directory)
+    heads = read_heads(latest_job(directory))
     for path, head in heads:
         counters = read_counters(path)
         if counters is None:

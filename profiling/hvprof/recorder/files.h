@@ -111,7 +111,7 @@ static struct recorder *create_recorder(const char *directory, int rank, int siz
     made->file = map_file(path, bytes, sizeof(struct recording), &made->descriptor);
     if (!made->file) {
         fprintf(stderr, "hvprof: rank %d is not recorded: cannot create %s: %s%s\n", rank, path,
-                strerror(errno), errno == EEXIST ? "; a recording holds one MPI job" : "");
+                strerror(errno), errno == EEXIST ? "; it is an earlier job's" : "");
         free(made);
         return NULL;
     }

@@ -17,6 +17,7 @@
     X(Comm_size, comm_size)                                                                    \
     X(Comm_remote_size, comm_remote_size)                                                      \
     X(Comm_test_inter, comm_test_inter)                                                        \
+    X(Comm_get_parent, comm_get_parent)                                                        \
     X(Comm_group, comm_group)                                                                  \
     X(Comm_remote_group, comm_remote_group)                                                    \
     X(Comm_dup, comm_dup)                                                                      \

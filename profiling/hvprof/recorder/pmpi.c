@@ -8,6 +8,7 @@
 #include "counting_messages.h"
 #include "decision.h"
 #include "files.h"
+#include "jobs.h"
 #include "registration_cache.h"
 #include "run_usage.h"
 #include "wrapping.h"
@@ -221,10 +222,13 @@ static void start(void)
     find_mpi();
     mpi.comm_rank(mpi.world, &rank);
     mpi.comm_size(mpi.world, &size);
+    const char *folder = find_job(directory, rank, size);
+    if (!folder)
+        return;
     name_clock(clock, sizeof clock);
-    struct recorder *made = create_recorder(directory, rank, size, events);
+    struct recorder *made = create_recorder(folder, rank, size, events);
     clocks_are_compared = events > 0 && size > 1 &&
-                          all_have_traces(directory, rank, size, made && made->trace,
+                          all_have_traces(folder, rank, size, made && made->trace,
                                           FILES_WITHIN_MS);
     if (clocks_are_compared) {
         mpi.comm_dup(mpi.world, &clock_comm);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvd_ext.audit import SUFFIX, Audit, read_folder
-from hvprof.recording.session import AUDIT_NAME
+from hvprof.recording.load import AUDIT_NAME
 
 
 def has_audit(directory: Path) -> bool:

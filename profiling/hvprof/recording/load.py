@@ -16,6 +16,10 @@ META_NAME = "meta.json"
 RANK_FILES = "rank-*.hvprof"
 TRACE_FILES = "rank-*.trace"
 CURRENT_FILES = "rank-*.now"
+# The folder of fingerprints, which the ranks write.
+AUDIT_NAME = "audit"
+# What hvprof record wrote where the job stood still.
+HANG_NAME = "hang.txt"
 
 _META_KINDS = (
     ("command", list),
@@ -48,6 +52,9 @@ def load(directory: str | Path) -> Recording:
         raise UsageError(f"{directory} is not a folder: name a folder made by {_RECORD}")
     meta = read_meta(directory / META_NAME)
     paths = sorted(directory.glob(RANK_FILES))
+    if not paths and (jobs := job_folders(directory)):
+        names = ", ".join(map(str, jobs[:3])) + ", ..." * (len(jobs) > 3)
+        raise UsageError(f"{directory} holds {_count(jobs)}: name one of them ({names})")
     if not paths:
         why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
         raise UsageError(f"{directory} holds no recording, {why}: record with {_RECORD}")
@@ -81,6 +88,27 @@ def load(directory: str | Path) -> Recording:
         source=printable(meta.get("source") or "mpi"),
         rank_files={rank.rank: path for rank, path in found},
     )
+
+
+def job_folders(directory: Path) -> list[Path]:
+    """The folders of the MPI jobs that a command started, in that order.
+
+    The first job's is `directory` until the command has ended, and for good where it was the only
+    one; the others' are folders in it, named by number.
+    """
+    numbered = [entry for entry in directory.glob("[1-9]*") if entry.name.isdecimal()]
+    later = [entry for entry in numbered if any(entry.glob(RANK_FILES))]
+    first = [directory] if any(directory.glob(RANK_FILES)) else []
+    return [*first, *sorted(later, key=lambda entry: int(entry.name))]
+
+
+def latest_job(directory: Path) -> Path:
+    """The folder of the MPI job that a command started last; `directory` where there is none."""
+    return (job_folders(directory) or [directory])[-1]
+
+
+def _count(jobs: list[Path]) -> str:
+    return "1 recording" if len(jobs) == 1 else f"{len(jobs)} recordings"
 
 
 def read_meta(path: Path) -> dict:

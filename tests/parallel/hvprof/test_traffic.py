@@ -116,18 +116,6 @@ def test_a_killed_rank_is_still_read(tmp_path: Path) -> None:
     assert (found.covered_calls, found.covered_percent) == (80, 40)
 
 
-def test_a_second_job_does_not_disturb_the_first(tmp_path: Path) -> None:
-    twice = (
-        f"{' '.join(mpirun(1))} {sys.executable} {PROGRAMS / 'own_reductions.py'}; "
-        f"{' '.join(mpirun(1))} {sys.executable} {PROGRAMS / 'known_traffic.py'}"
-    )
-    done = run([*RECORD, "-o", tmp_path / "run", "--", "sh", "-c", twice])
-    assert done.returncode == 0
-    assert "rank 0 is not recorded" in done.stderr
-    assert "a recording holds one MPI job" in done.stderr
-    assert totals(hvprof.load(tmp_path / "run").ranks[0], "transport") == {"allreduce": (4, 16000)}
-
-
 def test_another_preload_stays_behind_ours(tmp_path: Path) -> None:
     other = tmp_path / "libother.so"
     source = tmp_path / "other.c"
