@@ -167,6 +167,12 @@ setup(
         "arrays": ["h5py>=3.8", "zarr>=3"],
         # HVD_EXT_AUDIT: fingerprints of gradients, at the speed of memory.
         "audit": ["xxhash>=3"],
+        # hvprof export: metrics in Prometheus' format, and by OTLP.
+        "metrics": [
+            "opentelemetry-exporter-otlp-proto-http>=1.25",
+            "opentelemetry-sdk>=1.25",
+            "prometheus-client>=0.20",
+        ],
         # --tensorboard of the trainers.
         "tensorboard": ["tensorboard"],
         # Pictures of benchmarks.

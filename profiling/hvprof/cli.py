@@ -22,6 +22,7 @@ SUBCOMMANDS = {
     "limits": "limits",
     "hang": "hang",
     "watch": "watch",
+    "export": "export",
     "project": "project",
     "whatif": "whatif",
 }

@@ -49,7 +49,10 @@ HVPROF: dict[str, set[str]] = {
     "hvprof.importers": _LOADED,
     "hvprof.live": _LOADED,
     # What hvprof watch and export show of a running job.
-    "hvprof.reporters": {*_REPORTED, "hvprof.live", "rich", "jinja2", "markupsafe"},
+    "hvprof.reporters": {
+        *(*_REPORTED, "hvprof.live", "rich", "jinja2", "markupsafe"),
+        *("prometheus_client", "opentelemetry"),
+    },
     "hvprof.commands": {*_REPORTED, "hvprof.importers", "hvprof.live", "rich"},
 }
 TRAINED = {
