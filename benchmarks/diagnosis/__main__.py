@@ -1,0 +1,215 @@
+"""Does hvprof notice a job that hangs, name the right rank and the right cause, and no other job?
+
+Each case is a job under `hvprof record --on-hang`. Where that reports a hang, the ranks' files are
+read as `hvprof hang` reads them, and compared with what was injected. Healthy jobs wait too, for
+less than the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks import harness
+from benchmarks.diagnosis.worker import FAULTS, HEALTHY, work
+from hvd_ext.cli import at_least, progress
+from hvd_ext.errors import HvdExtError
+from hvd_ext.process import descendants
+from hvprof.live.diagnosis import Cause, diagnose
+from hvprof.live.reading import read_standings
+from testbed import ranks
+
+_LIMIT_S = 2.0
+_PATIENCE_S = 60.0
+_WHERE = ("allreduce", "barrier", "wait")
+_LAST, _ALL = -1, -2
+# By fault: kinds that are right, and the rank to look at.
+_RIGHT: dict[str, tuple[set[str], int]] = {
+    "sleeps": ({"late"}, _LAST),
+    "is stopped": ({"stopped"}, 1),
+    "is killed": ({"gone"}, 1),
+    "raises": ({"mismatch", "finalized", "gone"}, 1),
+    "loops in Python": ({"late"}, 1),
+    "loops in C": ({"late"}, 1),
+    "reads a slow file": ({"late", "disk"}, 1),
+    "calls another operation": ({"mismatch"}, 1),
+    "calls on another communicator": ({"deadlock"}, 1),
+    "receives in a circle": ({"deadlock"}, _ALL),
+    "waits for a chain": ({"late"}, _LAST),
+    "leaves": ({"mismatch", "finalized"}, 1),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, and what became of it.
+
+    Attributes:
+        fault: what was injected; of a healthy job, its pattern.
+        ranks: of the job.
+        where: the collective in which ranks waited.
+        noticed_s: from the fault to the report, less the limit; None: no report.
+        kind, sentence: of the first cause; "" without one.
+        right_rank, right_cause: whether they are those injected; of a healthy job, True where there
+            was no report.
+    """
+
+    fault: str
+    ranks: int
+    where: str
+    noticed_s: float | None
+    kind: str
+    sentence: str
+    right_rank: bool
+    right_cause: bool
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all cases, or be a rank of one."""
+    parser = harness.parser("diagnosis", __doc__, "--json F")
+    parser.add_argument(
+        "--np", type=at_least(2), nargs="+", default=[2, 4], metavar="N", help="ranks (2 4)"
+    )
+    parser.add_argument("--fault", action="append", metavar="NAME", help="only this one (all)")
+    parser.add_argument(
+        "--at-once", type=at_least(1), default=2, metavar="J", help="jobs at once (2)"
+    )
+    parser.add_argument("--where", choices=_WHERE, help=argparse.SUPPRESS)
+    parser.add_argument("--mark", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        (fault,) = options.fault
+        work(fault, options.where, options.mark)
+        return 0
+    names = [name for name in (*FAULTS, *HEALTHY) if name in (options.fault or (*FAULTS, *HEALTHY))]
+    asked = list(itertools.product(names, options.np, _WHERE))
+    cases: list[Case] = []
+    with progress("jobs", len(asked)) as advance, ThreadPoolExecutor(options.at_once) as pool:
+        for case in pool.map(lambda one: _run(*one), asked):
+            cases.append(case)
+            advance(len(cases), case.fault)
+    faults = [case for case in cases if case.fault in FAULTS]
+    healthy = [case for case in cases if case.fault in HEALTHY]
+    _show(faults, healthy)
+    if options.json:
+        right = [case.right_rank and case.right_cause for case in faults]
+        result = {
+            "limit_s": _LIMIT_S,
+            "cases": [asdict(case) for case in faults],
+            "healthy_cases": [asdict(case) for case in healthy],
+            "healthy": len(healthy),
+            "false_alarms": sum(not case.right_cause for case in healthy),
+            "share_right": sum(right) / len(right) if right else None,
+        }
+        harness.write_result(options.json, result)
+    return 0
+
+
+def _run(fault: str, size: int, where: str) -> Case:
+    with tempfile.TemporaryDirectory() as text:
+        folder, mark = Path(text) / "run", Path(text) / "mark"
+        with _job(fault, size, where, folder, mark) as job:
+            causes, noticed_s = _reported(job, folder, mark)
+    if fault in HEALTHY:
+        code = job.returncode
+        if code:
+            raise harness.BenchmarkError(f"the healthy job {fault!r} ended with code {code}")
+        return Case(fault, size, where, noticed_s, *_first(causes), not causes, not causes)
+    kinds, which = _RIGHT[fault]
+    expected = set(range(size)) if which == _ALL else {size - 1 if which == _LAST else which}
+    right_rank = bool(causes) and expected <= set(causes[0].ranks)
+    right_cause = bool(causes) and causes[0].kind in kinds
+    return Case(fault, size, where, noticed_s, *_first(causes), right_rank, right_cause)
+
+
+def _first(causes: Sequence[Cause]) -> tuple[str, str]:
+    return (causes[0].kind, causes[0].sentence) if causes else ("", "")
+
+
+@contextlib.contextmanager
+def _job(
+    fault: str, size: int, where: str, folder: Path, mark: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A recorded job; nothing of it outlives the block."""
+    worker = [sys.executable, "-m", "benchmarks.diagnosis", "--worker", "--fault", fault]
+    worker += ["--where", where, "--mark", str(mark)]
+    if fault in ("is killed", "raises"):
+        # The launcher sees a shell, and ends nothing.
+        worker = ["sh", "-c", '"$@"; sleep 600', "sh", *worker]
+    record = [sys.executable, "-m", "hvprof", "record", "--on-hang", str(_LIMIT_S)]
+    command = [*record, "-o", str(folder), "--", *ranks.hvd_launch(size), *worker]
+    job = subprocess.Popen(
+        command,
+        env=ranks.environment(ranks.sharing_cores(size)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield job
+    finally:
+        left = descendants(job.pid) if job.poll() is None else []
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        job.wait(_PATIENCE_S)
+
+
+def _reported(
+    job: subprocess.Popen[bytes], folder: Path, mark: Path
+) -> tuple[Sequence[Cause], float | None]:
+    """The causes that a report has, and when it came; none where the job ends without one."""
+    end_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < end_s:
+        if (report := folder / "hang.txt").exists():
+            came_s = report.stat().st_mtime
+            began_s = mark.stat().st_mtime if mark.exists() else came_s
+            causes = diagnose(read_standings(folder), _LIMIT_S)
+            return causes, came_s - began_s - _LIMIT_S
+        if job.poll() is not None:
+            return (), None
+        time.sleep(0.1)
+    with contextlib.suppress(HvdExtError):
+        return diagnose(read_standings(folder), _LIMIT_S), None
+    return (), None
+
+
+def _show(faults: Sequence[Case], healthy: Sequence[Case]) -> None:
+    rows = []
+    for name in dict.fromkeys(case.fault for case in faults):
+        of_fault = [case for case in faults if case.fault == name]
+        known_s = [case.noticed_s for case in of_fault if case.noticed_s is not None]
+        rows.append(
+            (
+                name,
+                str(len(of_fault)),
+                f"{sum(case.right_rank for case in of_fault)}",
+                f"{sum(case.right_cause for case in of_fault)}",
+                f"{median(known_s):.1f}" if known_s else "-",
+                f"{max(known_s):.1f}" if known_s else "-",
+            )
+        )
+    columns = ("a rank", "jobs", "right rank", "right cause", "median s", "longest s")
+    title = f"hangs, and seconds from the fault to the report beyond the limit of {_LIMIT_S:g} s"
+    if rows:
+        harness.print_table(title, columns, rows)
+    alarms = [case for case in healthy if not case.right_cause]
+    if healthy:
+        print(f"{len(healthy)} healthy jobs, {len(alarms)} false alarms")
+    for case in (*alarms, *(c for c in faults if not (c.right_rank and c.right_cause))):
+        print(f"{case.fault}, {case.ranks} ranks, {case.where}: {case.sentence or 'no report'}")
+
+
+if __name__ == "__main__":
+    harness.run(main, "diagnosis")
