@@ -13,6 +13,8 @@ Answer = dict[str, Any]  # what a rank made of a turn, as benchmarks.training_st
 Turns = Sequence[Sequence[Answer]]  # of a job; its ranks in any order
 
 _APART = ("alone", "alone_together")
+# Two backward passes a step: comparable with each other alone.
+_PASSES = ("hvd_ext_two_passes", "hvd_ext_reproducible")
 # They round what they send.
 _ROUNDED = ("ddp_fp16", "ddp_hvd_ext_bf16")
 # Gradients of more than two ranks may be added up in another order, and differ in their last bits.
@@ -130,8 +132,10 @@ def _compared_losses(answers: Mapping[str, Turns]) -> dict[str, dict[str, Any]]:
     exchanging = [name for name in losses if name not in (*_APART, *_ROUNDED)]
     many = any(len(of_ranks) > 2 for of_ranks in losses.values())
     compared = _COMPARED_OF_MANY if many else _COMPARED_STEPS
-    for name in exchanging[1:]:
-        reference = exchanging[0]
+    for name in exchanging:
+        reference = next(one for one in exchanging if (one in _PASSES) == (name in _PASSES))
+        if name == reference:
+            continue
         # An arm that was tried before has taken more steps.
         pairs = [
             list(zip(*of_rank, strict=False))
