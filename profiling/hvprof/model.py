@@ -292,6 +292,7 @@ class Recording:
         versions: of hvd_ext, Horovod, torch and MPI packages, by name.
         source: "mpi", or "timeline" for a Horovod timeline, which holds rank 0's fused calls.
         rank_files: the file of each rank, by number.
+        hang: why ranks were blocked, where `hvprof record` found that while the job ran.
     """
 
     directory: Path
@@ -304,6 +305,7 @@ class Recording:
     versions: dict[str, str] = field(default_factory=dict)
     source: str = "mpi"
     rank_files: dict[int, Path] = field(default_factory=dict)
+    hang: str = ""
 
     @property
     def size(self) -> int:

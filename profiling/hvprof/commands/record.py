@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from hvd_ext.cli import not_negative
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import StallError, UsageError
 from hvd_ext.process import dying_with_parent
 from hvprof.commands.shared import add_output, after_dashes
 from hvprof.commands.watchdog import watched
@@ -39,12 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "to DIR/hang.txt, once (default: 0, never)",
     )
     parser.add_argument(
+        "--abort-on-hang",
+        action="store_true",
+        help="end the job then, with exit code 75",
+    )
+    parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     command = after_dashes(options.command)
+    if options.abort_on_hang and not options.on_hang:
+        raise UsageError("--abort-on-hang needs the seconds after which: --on-hang S")
     return record(
         options.output,
         command,
@@ -52,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         trace_events=options.trace,
         audit=options.audit,
         on_hang_s=options.on_hang,
+        abort_on_hang=options.abort_on_hang,
     )
 
 
@@ -63,6 +71,7 @@ def record(
     trace_events: int = 0,
     audit: bool = False,
     on_hang_s: float = 0.0,
+    abort_on_hang: bool = False,
 ) -> int:
     """Run a command and record its MPI traffic into a directory.
 
@@ -73,9 +82,11 @@ def record(
         trace_events: how many calls a rank's trace holds, 64 bytes each; 0 for no trace.
         audit: hvd_ext's optimizers write fingerprints, too.
         on_hang_s: how long a rank may be blocked before the cause is reported; 0: no report.
+        abort_on_hang: the job is ended then.
 
     Returns:
-        The command's exit code, 128 and the signal's number if a signal ended it.
+        The command's exit code, 128 and the signal's number if a signal ended it, and 75 if it was
+        ended because it hung.
 
     Raises:
         UsageError: the command or the directory cannot be used.
@@ -86,8 +97,10 @@ def record(
     begin(directory, command, force=force)
     start_s = time.monotonic()
     added = variables(directory, trace_events, audit=audit)
-    with watched(directory, on_hang_s):
+    with watched(directory, on_hang_s, abort=abort_on_hang) as aborted:
         code = _run(_reaching_all_ranks(command, added), {**os.environ, **added})
+    if aborted.is_set():
+        code = StallError.exit_code
     end(directory, code, time.monotonic() - start_s)
     report_ranks(directory, command[0], code)
     return code

@@ -32,6 +32,9 @@ def ranks(found: Iterable[int]) -> str:
     return f"{'ranks' if len(listed) > 1 else 'rank'} {numbers(listed)}"
 
 
+_MANY = {"has": "have", "is": "are", "waits": "wait", "sleeps": "sleep", "computes": "compute"}
+
+
 def numbers(ascending: Sequence[int]) -> str:
     """Ascending numbers, with at most 8 parts: "3", "0 to 2", "0, 1 and 5 to 9"."""
     parts: list[str] = []
@@ -109,8 +112,15 @@ def does(one: Standing, blocked: Thread | None) -> str:
 
 
 def ended(standings: Iterable[Standing]) -> str:
-    """How the ranks of a job ended: "ranks 0 and 1 has ended MPI; rank 2 is gone (signal 9)"."""
+    """How the ranks of a job ended: "ranks 0 and 1 have ended MPI; rank 2 is gone (signal 9)"."""
     ways: dict[str, list[int]] = {}
     for one in standings:
         ways.setdefault(does(one, None), []).append(one.rank)
-    return "; ".join(f"{ranks(which)} {how}" for how, which in ways.items())
+    said = (f"{ranks(which)} {_of_many(how) if which[1:] else how}" for how, which in ways.items())
+    return "; ".join(said)
+
+
+def _of_many(does: str) -> str:
+    """The words for several ranks, from those for one."""
+    verb, _, rest = does.partition(" ")
+    return f"{_MANY.get(verb, verb)} {rest}"

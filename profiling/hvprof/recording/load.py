@@ -31,6 +31,7 @@ _META_KINDS = (
 )
 # Some 3000 years: what a calendar can show.
 _MOST_S = 1e11
+_MOST_CHARACTERS = 2000  # of causes
 _RECORD = "hvprof record -o DIR -- COMMAND"
 
 
@@ -87,7 +88,18 @@ def load(directory: str | Path) -> Recording:
         },
         source=printable(meta.get("source") or "mpi"),
         rank_files={rank.rank: path for rank, path in found},
+        hang=_hang(directory / HANG_NAME),
     )
+
+
+def _hang(path: Path) -> str:
+    """The causes in what hvprof record wrote where ranks were blocked; "" without it."""
+    try:
+        with path.open(errors="replace") as file:
+            causes, _, _ = file.read(_MOST_CHARACTERS).partition("\n\n")
+    except OSError:
+        return ""
+    return printable(" ".join(causes.split()))
 
 
 def job_folders(directory: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from itertools import islice
 
+from hvd_ext.errors import StallError
 from hvd_ext.units import format_bytes
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.free_communication import FreeSpeedup
@@ -102,7 +103,7 @@ def registration(recording: Recording) -> str:
 
 
 def warnings(recording: Recording) -> list[str]:
-    """Gaps in a recording."""
+    """Why the job hung, and gaps in its recording."""
     found = []
     present = {rank.rank for rank in recording.ranks}
     # No more than are named: a damaged file may speak of a billion ranks.
@@ -112,6 +113,9 @@ def warnings(recording: Recording) -> list[str]:
     unfinished = [rank.rank for rank in recording.ranks if rank.state == "unfinished"]
     dropped = sum(rank.dropped_calls for rank in recording.ranks)
     unnamed = sum(rank.unnamed_calls for rank in recording.ranks)
+    if recording.hang:
+        ended = recording.exit_code == StallError.exit_code
+        found.append(f"{'ended because it' if ended else 'it'} hung: {recording.hang}")
     # A timeline is written by one rank for all.
     if missing and recording.source != "timeline":
         found.append(f"warning: no recording of {_ranks(missing)}")

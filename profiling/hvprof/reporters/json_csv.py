@@ -33,6 +33,7 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
         "exit_code": recording.exit_code,
         "versions": recording.versions,
         "source": recording.source,
+        "hang": recording.hang,
         "size": recording.size,
         "exposed": dataclasses.asdict(shown) if shown else None,
         "steps": step_as_json(recording.all_steps),

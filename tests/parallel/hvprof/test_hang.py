@@ -103,6 +103,17 @@ def test_a_watched_job_reports_the_cause_once(tmp_path: Path) -> None:
     assert said.count("hvprof: the job stands still: for ") == 1
 
 
+def test_a_job_that_hangs_is_ended_where_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with job(folder, 2, "stopped", "--on-hang", "2", "--abort-on-hang") as started:
+        said = started.communicate(timeout=_PATIENCE_S)[1].decode()
+    assert started.returncode == 75
+    assert "hvprof: the job stands still: for " in said
+    done = run([sys.executable, "-m", "hvprof", "report", folder])
+    assert "ended because it hung: for " in done.stdout
+    assert "is stopped" in done.stdout
+
+
 def test_no_torn_slot_is_read_while_a_job_writes(tmp_path: Path) -> None:
     numbers = set()
     with job(tmp_path / "run", 2, "writes"):

@@ -270,7 +270,7 @@ def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(UsageError, match="no rank has started MPI"):
         read_standings(tmp_path)
     assert cli.main(["hang", str(directory)]) == 0
-    assert capsys.readouterr().out.startswith("the job has ended: ranks 0 and 1 has ended MPI")
+    assert capsys.readouterr().out.startswith("the job has ended: ranks 0 and 1 have ended MPI")
 
 
 def test_a_job_of_4096_ranks_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,7 +215,7 @@ def test_a_job_that_has_ended_is_one_line(
     assert cli.main(["watch", str(directory), "--json"]) == 0
     read = capsys.readouterr()
     assert read.out == ""
-    assert read.err == f"{directory}: the job has ended: ranks 0 and 1 has ended MPI\n"
+    assert read.err == f"{directory}: the job has ended: ranks 0 and 1 have ended MPI\n"
 
 
 def test_4096_ranks_fit_80_columns(
