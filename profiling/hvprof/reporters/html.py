@@ -21,7 +21,16 @@ from hvprof.reporters.header import (
 )
 from hvprof.reporters.json_csv import as_json
 from hvprof.reporters.page import render_page
-from hvprof.reporters.sections import audit, everything, layers, limits, ranks, sizes, step
+from hvprof.reporters.sections import (
+    audit,
+    everything,
+    layers,
+    limits,
+    partners,
+    ranks,
+    sizes,
+    step,
+)
 from hvprof.reporters.sections.base import Page, Section
 from hvprof.reporters.text import bandwidth_text
 from hvprof.reporters.verdict import verdict
@@ -32,6 +41,7 @@ SECTIONS = (
     limits.section,
     sizes.section,
     ranks.section,
+    partners.section,
     layers.section,
     audit.section,
     everything.section,

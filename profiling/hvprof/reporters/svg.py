@@ -270,6 +270,29 @@ def heat(
     return canvas.done(label)
 
 
+def matrix(
+    label: str, names: Sequence[str], values: Sequence[Sequence[float]], form: Format
+) -> str:
+    """A square of shades; values[row][column] goes from the row to the column."""
+    left, top, pitch = _wide(names) + 4, 38.0, (WIDTH - _wide(names) - 4) / len(names)
+    canvas = _Canvas(WIDTH, top + pitch * len(names) + 4)
+    most = max(value for row in values for value in row) or 1
+    across, down = math.ceil(_wide(names) / pitch), math.ceil(16 / pitch)
+    canvas.text((left + WIDTH) / 2, 12, "to", "muted", "middle")
+    canvas.text(0, top - 6, "from", "muted")
+    for index, name in enumerate(names):
+        if index % across == 0:
+            canvas.text(left + pitch * (index + 0.5), top - 6, name, "muted", "middle")
+        if index % down == 0:
+            canvas.text(left - 6, top + pitch * (index + 0.5) + 5, name, "muted", "end")
+        for column, value in enumerate(values[index]):
+            tip = f"{name} to {names[column]}: {form(value)}"
+            shade = 0.15 + 0.85 * math.sqrt(value / most) if value else 0.04
+            x, y, side = left + pitch * column, top + pitch * index, pitch - min(2, pitch / 8)
+            canvas.rect(x, y, side, side, 1, tip, shade)
+    return canvas.done(label)
+
+
 def intervals(
     label: str,
     rows: Sequence[tuple[str, float, float | None, float | None, int]],
