@@ -213,7 +213,7 @@ def _goes_round(job: Rank) -> None:
 def _probes(job: Rank) -> None:
     """A rank that asks again and again is not blocked in a call."""
     request = job.world.Ibarrier()
-    end_s = time.monotonic() + 2.5 * job.last
+    end_s = time.monotonic() + 1.2 * job.last
     while not request.Test() or time.monotonic() < end_s:
         time.sleep(0.01)
     with contextlib.suppress(job.mpi.Exception):
