@@ -160,11 +160,15 @@ def _job(
     try:
         yield job
     finally:
-        left = descendants(job.pid) if job.poll() is None else []
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        job.wait(_PATIENCE_S)
+        # MPI's launcher removes what the ranks leave, unless it is killed itself.
+        job.terminate()
+        try:
+            job.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            for pid in (*descendants(job.pid), job.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            job.wait()
 
 
 def _reported(
