@@ -138,7 +138,7 @@ class _Comparison:
 
     def _peer(self, name: str) -> Iterable[tuple[Any, ...]]:
         contender = CONTENDERS[name]
-        python = LIBRARIES[contender.library].python
+        library = LIBRARIES[contender.library]
         if contender.library not in self._programs:
             program = contenders.compiled(contender.library, self._folder)
             self._programs[contender.library] = program
@@ -146,8 +146,10 @@ class _Comparison:
         output.unlink(missing_ok=True)
         command = [self._programs[contender.library], output, *self._arguments]
         done = run_to_end(
-            [*self._launcher(python), *map(str, command)],
-            ranks.environment({**self._spin, **contender.variables}, str(python)),
+            [*self._launcher(library.python), *map(str, command)],
+            ranks.environment(
+                {**self._spin, **library.running, **contender.variables}, str(library.python)
+            ),
             _TIMEOUT_S,
         )
         if done.returncode != 0 or not output.exists():

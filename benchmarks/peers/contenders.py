@@ -27,12 +27,14 @@ class Library:
         source: the program that times it.
         made_by: what makes the environment.
         building: variables for its compiler.
+        running: variables by which its ranks find their libraries on this machine.
     """
 
     python: Path
     source: str = "mpi.c"
     made_by: str = "make mpis"
     building: Mapping[str, str] = field(default_factory=dict)
+    running: Mapping[str, str] = field(default_factory=dict)
 
 
 def _beside(name: str) -> Path:
@@ -40,12 +42,14 @@ def _beside(name: str) -> Path:
 
 
 _INTEL = {"I_MPI_ROOT": str(_beside("intelmpi").parents[1])}
+# oneCCL opens Intel MPI's library by its name.
+_INTEL_FOUND = {"LD_LIBRARY_PATH": str(_beside("intelmpi").parents[1] / "lib")}
 LIBRARIES = {
     "openmpi4": Library(Path(sys.executable).absolute(), made_by="make env"),
     "openmpi5": Library(_beside("openmpi5")),
     "mpich5": Library(_beside("mpich5")),
     "intelmpi": Library(_beside("intelmpi"), building=_INTEL),
-    "oneccl": Library(_beside("intelmpi"), "oneccl.cpp", building=_INTEL),
+    "oneccl": Library(_beside("intelmpi"), "oneccl.cpp", building=_INTEL, running=_INTEL_FOUND),
 }
 
 
@@ -76,10 +80,8 @@ def _intel(algorithm: int) -> dict[str, str]:
 
 
 def _ccl(algorithm: str) -> dict[str, str]:
-    # It opens Intel MPI's library by its name, and starts no workers where a rank has one core.
-    place = str(_beside("intelmpi").parents[1] / "lib")
-    variables = {"CCL_ATL_TRANSPORT": "mpi", "LD_LIBRARY_PATH": place}
-    return {**variables, "I_MPI_PIN": "1", "CCL_ALLREDUCE": algorithm}
+    # It starts no workers where a rank has one core.
+    return {"CCL_ATL_TRANSPORT": "mpi", "I_MPI_PIN": "1", "CCL_ALLREDUCE": algorithm}
 
 
 _RELEASE_GATHER = {

@@ -29,51 +29,42 @@ log = logging.getLogger("hvd_ext")
 _NOWHERE = -1
 
 
-class Placed:
+class Placed(Staged):
     """The collectives of one group's ranks, which are all of one node."""
 
     def __init__(self, topology: Topology, timeout_s: float) -> None:
-        """Make the window of what has no place; collective over the group.
-
-        Args:
-            topology: one node.
-            timeout_s: how long ranks are waited for.
-
-        Raises:
-            WindowError: on every rank, if some cannot share memory.
-        """
+        """As Staged; there are no places before the first collective."""
+        super().__init__(topology, timeout_s)
         self._topology = topology
-        self._staged = Staged(topology, timeout_s)
-        self.rank, self.size = self._staged.rank, self._staged.size
-        self._window: NodeWindow | None = None
-        self._memories: list[Array] = []
-        self._ticket = 0  # of the window
+        self._places: NodeWindow | None = None
+        self._place_memories: list[Array] = []
+        self._place_ticket = 0
         self._place_bytes = self._wanted_bytes = 0
         self._can_grow = True
         self._turn = 0
         self._lent: list[Any] = [None, None]
-        # The collective in which peers last read a place.
+        # The ticket of the collective in which peers last read a place.
         self._read_in = [0, 0]
 
     def take(self, count_bytes: int) -> Array | None:
         """Memory for the tensor of the next collective.
 
         Args:
-            count_bytes: of it; more than there ever were make room for themselves later.
+            count_bytes: of it. Where the places are shorter, the collective makes them longer.
 
         Returns:
-            uint8, whose memory is lent until the array and the views of it are gone. None: there
-            is no place.
+            uint8, whose memory is lent until the array and the views of it are gone; None where
+            the next place is in use or too short.
         """
         self._turn = place = 1 - self._turn
         self._wanted_bytes = max(self._wanted_bytes, count_bytes)
         lent = self._lent[place]
         # A place is free once its readers have come to a later collective.
-        free = (lent is None or lent() is None) and self._staged.calls > self._read_in[place]
+        free = (lent is None or lent() is None) and self._ticket > self._read_in[place]
         if not free or not 0 < count_bytes <= self._place_bytes:
             return None
         begin = place * self._place_bytes
-        memory = self._memories[self.rank][begin : begin + count_bytes]
+        memory = self._place_memories[self.rank][begin : begin + count_bytes]
         self._lent[place] = weakref.ref(memory)
         return memory
 
@@ -83,46 +74,58 @@ class Placed:
         in_place = _address(own) == _address(out) + self.rank * count
         place = self._agree(out if in_place else None)
         if place is None:
-            self._staged.all_gather(out, own)
+            super().all_gather(out, own)
         else:
             begin = place * self._place_bytes
             for step in range(1, self.size):
                 row = (self.rank + step) % self.size
                 part = slice(row * count, (row + 1) * count)
-                out[part] = self._memories[row][begin:][part]
+                out[part] = self._place_memories[row][begin:][part]
         self._grow()
 
-    def reduce_scatter(self, out: Array, own: Array, dtype: str, scale: float) -> None:
-        """As `Staged.reduce_scatter`, of sums; `own` may be overwritten."""
+    def reduce_scatter(
+        self, out: Array, own: Array, dtype: str, scale: float, operation: str = "sum"
+    ) -> None:
+        """As `Staged.reduce_scatter`; `own` may be overwritten."""
         place = self._agree(own)
         if place is None:
-            self._staged.reduce_scatter(out, own, dtype, scale)
+            super().reduce_scatter(out, own, dtype, scale, operation)
         else:
-            assert self._window is not None
+            assert self._places is not None
             row_bytes = len(out) * DTYPES[dtype].item_bytes
             at = place * self._place_bytes + self.rank * row_bytes
-            exchange = self._window.plan(at, len(out), dtype, scale, local=False)
+            exchange = self._places.plan(
+                at, len(out), dtype, scale, local=False, operation=operation
+            )
             # The whole row is this rank's.
             exchange.plan.begin, exchange.plan.count = 0, len(out)
-            self._ticket += 1
-            self._staged.monitored(functools.partial(self._window.reduce, exchange, self._ticket))
-            out[:] = self._memories[self.rank][at : at + row_bytes].view(out.dtype)
+            self._place_ticket += 1
+            self._monitored(functools.partial(self._places.reduce, exchange, self._place_ticket))
+            out[:] = self._place_memories[self.rank][at : at + row_bytes].view(out.dtype)
         self._grow()
 
     def _agree(self, array: Array | None) -> int | None:
         """The place in which every rank has its array; None: some have it elsewhere."""
         own = _NOWHERE if array is None else self._place_of(array)
-        everyones = self._staged.gather_numbers(own, self._wanted_bytes)
+        everyones = self._gather_numbers(own, self._wanted_bytes)
         self._wanted_bytes = int(everyones[:, 1].max())
         if own == _NOWHERE or not (everyones[:, 0] == own).all():
             return None
-        self._read_in[own] = self._staged.calls
+        self._read_in[own] = self._ticket
         return own
 
+    def _gather_numbers(self, *numbers: int) -> Any:
+        """The numbers of every rank, (ranks, numbers) of int64; all ranks have come by then."""
+        ticket, place = self._next()
+        own = slice(place, place + 8 * len(numbers))
+        self._memories[self.rank][own].view(np.int64)[:] = numbers
+        self._monitored(functools.partial(self._window.meet, ticket))
+        return np.stack([memory[own].view(np.int64) for memory in self._memories])
+
     def _place_of(self, array: Array) -> int:
-        if self._window is None:
+        if self._places is None:
             return _NOWHERE
-        distance = _address(array) - _address(self._memories[self.rank])
+        distance = _address(array) - _address(self._place_memories[self.rank])
         place, rest = divmod(distance, self._place_bytes)
         return place if place in (0, 1) and not rest else _NOWHERE
 
@@ -140,8 +143,10 @@ class Placed:
             if self.rank == 0:
                 log.warning("hvd_ext: FSDP's tensors are copied: %s", error)
             return
-        self._window, self._place_bytes, self._ticket = made, wanted, 0
-        self._memories = [np.frombuffer(made.peer(rank), np.uint8) for rank in range(self.size)]
+        self._places, self._place_bytes, self._place_ticket = made, wanted, 0
+        self._place_memories = [
+            np.frombuffer(made.peer(rank), np.uint8) for rank in range(self.size)
+        ]
         self._lent, self._read_in = [None, None], [0, 0]
 
 

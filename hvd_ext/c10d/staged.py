@@ -28,11 +28,7 @@ PIECE_BYTES = MIB
 
 
 class Staged:
-    """The collectives of one group's ranks, which are all of one node.
-
-    Attributes:
-        calls: how often ranks have met in the window.
-    """
+    """The collectives of one group's ranks, which are all of one node."""
 
     def __init__(self, topology: Topology, timeout_s: float) -> None:
         """Make the window; collective over the group.
@@ -46,14 +42,13 @@ class Staged:
         """
         self.rank, self.size = topology.world.rank, topology.world.size
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * PIECE_BYTES))
-        # Waits in pieces, and names the ranks that do not come.
-        self.monitored: Callable[[Callable[[float], Any]], Any] = StallMonitor(
+        self._monitored: Callable[[Callable[[float], Any]], Any] = StallMonitor(
             *(topology.hosts, topology.node_world_ranks(), timeout_s, "a collective")
         )
         self._memories = [
             np.frombuffer(self._window.peer(rank), np.uint8) for rank in range(self.size)
         ]
-        self.calls = 0
+        self._ticket = 0
 
     def all_gather(self, out: Array, own: Array) -> None:
         """Have every rank hold what all of them have, in rank order.
@@ -72,7 +67,7 @@ class Staged:
             part = own[begin : begin + PIECE_BYTES]
             ticket, place = self._next()
             self._memories[self.rank][place : place + len(part)] = part
-            self.monitored(functools.partial(self._window.meet, ticket))
+            self._monitored(functools.partial(self._window.meet, ticket))
             for rank in {*range(self.size)} - {self.rank}:
                 row, memory = rows[rank], self._memories[rank]
                 row[begin : begin + len(part)] = memory[place : place + len(part)]
@@ -106,23 +101,11 @@ class Staged:
             exchange = self._window.plan(at, count, dtype, scale, local=False, operation=operation)
             # The whole row is this rank's.
             exchange.plan.begin, exchange.plan.count = 0, count
-            self.monitored(functools.partial(self._window.reduce, exchange, ticket))
+            self._monitored(functools.partial(self._window.reduce, exchange, ticket))
             summed = self._memories[self.rank][at : at + count * item]
             out[begin : begin + count] = summed.view(out.dtype)
 
-    def gather_numbers(self, *numbers: int) -> Any:
-        """The numbers of every rank: (ranks, numbers) of int64; once they are there, all have come.
-
-        Raises:
-            StallError: ranks did not arrive in time, or ended.
-        """
-        ticket, place = self._next()
-        own = slice(place, place + 8 * len(numbers))
-        self._memories[self.rank][own].view(np.int64)[:] = numbers
-        self.monitored(functools.partial(self._window.meet, ticket))
-        return np.stack([memory[own].view(np.int64) for memory in self._memories])
-
     def _next(self) -> tuple[int, int]:
         """The next ticket, and where its piece lies."""
-        self.calls += 1
-        return self.calls, (self.calls & 1) * PIECE_BYTES
+        self._ticket += 1
+        return self._ticket, (self._ticket & 1) * PIECE_BYTES

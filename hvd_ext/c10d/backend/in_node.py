@@ -47,7 +47,7 @@ class InNode(Staged):
     def expect(self, name: str, limit_s: float) -> None:
         self._name, self._late = name, []
         monitor = StallMonitor(self._hosts, self._ranks, limit_s, name, SETTING)
-        self.monitored = functools.partial(self._wait, monitor)
+        self._monitored = functools.partial(self._wait, monitor)
 
     def _wait(self, monitor: StallMonitor, wait: Callable[[float], T]) -> T:
         def slice_(limit_s: float) -> T:
@@ -74,8 +74,8 @@ class InNode(Staged):
             exchange = self._window.plan(
                 place, len(part), dtype, scale, local=True, operation=operation
             )
-            self.monitored(functools.partial(self._window.reduce, exchange, ticket))
-            self.monitored(functools.partial(self._window.finish, ticket))
+            self._monitored(functools.partial(self._window.reduce, exchange, ticket))
+            self._monitored(functools.partial(self._window.finish, ticket))
             part[:] = piece
         return "shared_memory"
 
@@ -86,7 +86,7 @@ class InNode(Staged):
             piece = self._memories[root][place : place + len(part)]
             if self.rank == root:
                 piece[:] = part
-            self.monitored(functools.partial(self._window.meet, ticket))
+            self._monitored(functools.partial(self._window.meet, ticket))
             if self.rank != root:
                 part[:] = piece
 
@@ -103,7 +103,7 @@ class InNode(Staged):
                 part = source[begin : begin + cell]
                 at = place + rank * cell
                 self._memories[self.rank][at : at + len(part)] = part
-            self.monitored(functools.partial(self._window.meet, ticket))
+            self._monitored(functools.partial(self._window.meet, ticket))
             at = place + self.rank * cell
             for target, memory in zip(targets, self._memories, strict=True):
                 part = target[begin : begin + cell]
@@ -126,7 +126,7 @@ class InNode(Staged):
 
     def barrier(self) -> None:
         ticket, _ = self._next()
-        self.monitored(functools.partial(self._window.meet, ticket))
+        self._monitored(functools.partial(self._window.meet, ticket))
 
     def abort(self) -> None:
         self._aborted = True
@@ -136,4 +136,4 @@ class InNode(Staged):
         if finished:
             self._memories.clear()
             del self._window
-            del self.monitored  # it holds this
+            del self._monitored  # it holds this

@@ -6,12 +6,11 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from hvd_ext.cli import above_zero, exit_on_sigterm, not_negative, output_file
+from hvd_ext.cli import exit_on_sigterm, output_file
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.files import write_text
-from hvprof.commands.watch import readings
+from hvprof.commands.following import add_following, readings
 from hvprof.live.snapshot import Snapshot
 from hvprof.printable import printable
 from hvprof.recording.names import name_of
@@ -28,7 +27,7 @@ EXAMPLE = "export runs/a --prometheus /var/lib/node_exporter/hvprof.prom"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of the recording")
+    add_following(parser, every_s=5.0, longer_than_s=30.0)
     parser.add_argument(
         "--prometheus",
         type=output_file,
@@ -39,21 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--otlp",
         metavar="URL",
         help="OpenTelemetry collector to send to, such as http://localhost:4318/v1/metrics",
-    )
-    parser.add_argument(
-        "--every",
-        type=above_zero,
-        default=5.0,
-        metavar="S",
-        help="seconds between readings (default: 5)",
-    )
-    parser.add_argument("--once", action="store_true", help="end after one reading")
-    parser.add_argument(
-        "--longer-than",
-        type=not_negative,
-        default=30.0,
-        metavar="S",
-        help="seconds after which a rank counts as blocked in a call (default: 30)",
     )
 
 

@@ -1,23 +1,21 @@
-"""hvprof hang: why a job stands still, read from the files that its ranks map."""
+"""hvprof hang: why a job hangs, read from the files that its ranks map."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from hvd_ext.cli import not_negative
 from hvd_ext.errors import StallError
-from hvprof.commands.shared import print_json
+from hvprof.commands.shared import add_running, print_json
 from hvprof.live import words
 from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.reading import read_standings
 from hvprof.live.standing import Standing, Thread
 from hvprof.live.waits import ENDED
 
-HELP = "explain why a running job stands still"
+HELP = "explain why a running job hangs"
 ABOUT = (
     "Name the ranks that the others wait for, and what they do, while the job that hvprof records"
     " runs. Reads its files; the job does not notice."
@@ -28,14 +26,7 @@ _LISTED = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of the recording")
-    parser.add_argument(
-        "--longer-than",
-        type=not_negative,
-        default=5.0,
-        metavar="S",
-        help="seconds after which a rank counts as blocked in a call (default: 5)",
-    )
+    add_running(parser, longer_than_s=5.0)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 

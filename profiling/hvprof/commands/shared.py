@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hvd_ext.cli import at_least, output_file
+from hvd_ext.cli import at_least, not_negative, output_file
 from hvd_ext.files import write_text
 
 SIDES = (
@@ -48,6 +48,18 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
         help="folder for the recording, on storage that all nodes share",
     )
     parser.add_argument("--force", action="store_true", help="replace the recording in DIR")
+
+
+def add_running(parser: argparse.ArgumentParser, *, longer_than_s: float) -> None:
+    """Add the folder of a running job, and when one of its ranks counts as blocked."""
+    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of the recording")
+    parser.add_argument(
+        "--longer-than",
+        type=not_negative,
+        default=longer_than_s,
+        metavar="S",
+        help=f"seconds after which a rank counts as blocked in a call (default: {longer_than_s:g})",
+    )
 
 
 def after_dashes(words: list[str]) -> list[str]:

@@ -6,18 +6,17 @@ import argparse
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from rich.live import Live
 from rich.text import Text
 
-from hvd_ext.cli import above_zero, exit_on_sigterm, not_negative
+from hvd_ext.cli import exit_on_sigterm
+from hvprof.commands.following import add_following, readings
 from hvprof.commands.shared import console
 from hvprof.live.diagnosis import diagnose
 from hvprof.live.rates import rates
-from hvprof.live.snapshot import Snapshot, read_snapshot
+from hvprof.live.snapshot import Snapshot
 from hvprof.printable import printable
 from hvprof.reporters.watch import Watched, as_json, render
 
@@ -31,22 +30,7 @@ EXAMPLE = "watch runs/a"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of the recording")
-    parser.add_argument(
-        "--every",
-        type=above_zero,
-        default=2.0,
-        metavar="S",
-        help="seconds between readings (default: 2)",
-    )
-    parser.add_argument("--once", action="store_true", help="end after two readings")
-    parser.add_argument(
-        "--longer-than",
-        type=not_negative,
-        default=5.0,
-        metavar="S",
-        help="seconds after which a rank counts as blocked in a call (default: 5)",
-    )
+    add_following(parser, every_s=2.0, longer_than_s=5.0)
     parser.add_argument(
         "--json", action="store_true", help="print each reading as a line of JSON, with all ranks"
     )
@@ -87,24 +71,6 @@ def _watch(options: argparse.Namespace, show: Callable[[Watched], None]) -> str:
                 break
         before = snapshot
     return ""
-
-
-def readings(directory: Path, every_s: float) -> Iterator[Snapshot]:
-    """Readings of a job, one each `every_s` seconds, from when its first rank has started MPI.
-
-    Raises:
-        UsageError: as `read_snapshot`.
-    """
-    waits = False
-    while True:
-        begin_s = time.monotonic()
-        snapshot = read_snapshot(directory)
-        if snapshot is not None:
-            yield snapshot
-        elif not waits:
-            waits = True
-            print(f"hvprof: no rank has started MPI in {directory} yet", file=sys.stderr)
-        time.sleep(max(0.0, begin_s + every_s - time.monotonic()))
 
 
 class _Slowest:

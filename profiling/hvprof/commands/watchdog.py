@@ -1,4 +1,4 @@
-"""Reports a job that stands still, once, while hvprof record waits for its end."""
+"""Reports a job that hangs, once, while hvprof record waits for its end."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def _watch(directory: Path, on_hang_s: float, ended: threading.Event) -> bool:
 
 
 def _reports(folder: Path, on_hang_s: float) -> bool:
-    """Report a job if it stands still; returns whether it does."""
+    """Report a job if it hangs; returns whether it does."""
     with contextlib.suppress(HvdExtError):  # one of whose ranks has started nothing to read
         standings = read_standings(folder)
         causes = diagnose(standings, on_hang_s)
         if any(cause.waiting for cause in causes):
             text = "\n".join(lines(standings, causes, on_hang_s))
-            print(f"hvprof: the job stands still: {text}", file=sys.stderr, flush=True)
+            print(f"hvprof: the job hangs: {text}", file=sys.stderr, flush=True)
             write_text(folder / HANG_NAME, text + "\n")
             return True
     return False

@@ -1,4 +1,4 @@
-"""Why a job stands still: from where its ranks stand to sentences that name the causes."""
+"""Why a job hangs: from where its ranks stand to sentences that name the causes."""
 
 from __future__ import annotations
 

@@ -155,8 +155,8 @@ METRICS = (
     Metric(
         "hvprof_step_seconds",
         "counter",
-        "Time of the steps that have ended, by part, summed over ranks; overlapped is "
-        "communication behind computing, and no part of a step's time.",
+        "Time of the steps that have ended, by part, summed over ranks. Besides the parts, "
+        "overlapped is communication during computing.",
         ("part", "host"),
         _step_seconds,
     ),

@@ -274,7 +274,7 @@ def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: P
 
 @pytest.mark.parametrize("built", LIBRARIES, indirect=True)
 def test_each_job_has_a_recording_of_its_own_on_every_mpi(built: Built, tmp_path: Path) -> None:
-    """Two at once, then a third: what tells them apart is the launcher's, another for each MPI."""
+    """Two jobs at once, then a third; each launcher names its jobs in its own way."""
     folder = tmp_path / "run"
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda _: built.record(folder, 2, "known_traffic"), range(2)))

@@ -1,4 +1,4 @@
-"""hvprof hang on jobs that stand still, and on one that writes while it is read."""
+"""hvprof hang on jobs that hang, and on one that writes while it is read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGER_THAN_S = 1.5
 
 @contextlib.contextmanager
 def job(directory: Path, ranks: int, how: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A recorded job that stands still; it is ended with the block."""
+    """A recorded job that hangs; it is ended with the block."""
     program = [sys.executable, str(PROGRAMS / "stands_still.py"), how]
     if how == "killed":
         # The launcher sees a shell, and ends nothing.
@@ -100,7 +100,7 @@ def test_a_watched_job_reports_the_cause_once(tmp_path: Path) -> None:
         time.sleep(2)
         os.kill(started.pid, signal.SIGTERM)
         said = started.communicate(timeout=60)[1].decode()
-    assert said.count("hvprof: the job stands still: for ") == 1
+    assert said.count("hvprof: the job hangs: for ") == 1
 
 
 def test_a_job_that_hangs_is_ended_where_asked(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_job_that_hangs_is_ended_where_asked(tmp_path: Path) -> None:
     with job(folder, 2, "stopped", "--on-hang", "2", "--abort-on-hang") as started:
         said = started.communicate(timeout=_PATIENCE_S)[1].decode()
     assert started.returncode == 75
-    assert "hvprof: the job stands still: for " in said
+    assert "hvprof: the job hangs: for " in said
     done = run([sys.executable, "-m", "hvprof", "report", folder])
     assert "ended because it hung: for " in done.stdout
     assert "is stopped" in done.stdout

@@ -1,4 +1,4 @@
-"""A command that starts several MPI jobs: each has a recording of its own."""
+"""A command that starts several MPI jobs makes a recording of each."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_the_last_writing_says_that_the_job_has_ended(
 
 def test_series_of_a_large_job_stay_few(tmp_path: Path) -> None:
     found = export(running(tmp_path / "run", 512, 40), "--once")
-    # 4 of each rank, and what its 128 hosts have.
+    # 4 for each rank, and at most 40 for each of the 128 hosts.
     assert sum(map(len, found.values())) < 4 * 512 + 128 * 40
 
 

@@ -1,4 +1,4 @@
-"""Why a job stands still, from ranks that are made here, and from damaged files. No ranks."""
+"""Why a job hangs, from ranks that are made here, and from damaged files. No ranks."""
 
 from __future__ import annotations
 
