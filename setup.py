@@ -209,6 +209,8 @@ setup(
         ],
         # PyTorch 2.14 and newer find init_process_group("hvd_ext") by this.
         "torch.distributed.backends": ["hvd_ext = hvd_ext.c10d:register"],
+        # PyTorch calls it when it is imported.
+        "torch.backends": ["hvd_ext = hvd_ext.recorded:at_import_of_torch"],
     },
     cmdclass={"build": Build, "build_libraries": BuildLibraries},
     distclass=BinaryDistribution,

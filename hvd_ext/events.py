@@ -1,10 +1,8 @@
 """Events of hvd_ext: exchanges, regions of the program's time, cache look-ups.
 
 Exchanges are passed to listeners, plain callables in this process. A recorder that was
-preloaded into the process (a library exporting the C functions `hvprof_exchange`,
-`hvprof_region_begin`, `hvprof_region_end`, `hvprof_step`, `hvprof_tuning_begin`,
-`hvprof_tuning_end` and `hvprof_cache`, and the variable `hvprof_handed_over_ns`) receives
-everything, so a recording needs no change to the program and no import.
+preloaded into the process (a library exporting what `recorder` looks for) receives everything, so
+a recording needs no change to the program and no import.
 """
 
 from __future__ import annotations
@@ -19,7 +17,9 @@ from typing import Any, Literal
 
 from hvd_ext.errors import UsageError
 
-Operation = Literal["allreduce", "halo"]
+Operation = Literal[
+    "allreduce", "reduce_scatter", "allgather", "bcast", "alltoall", "barrier", "halo"
+]
 Kind = Literal["compute", "communication", "io", "other"]
 # The order is that of the recorder's enum region_kind.
 KINDS: tuple[Kind, ...] = ("compute", "communication", "io", "other")
@@ -30,7 +30,7 @@ class CommEvent:
     """One exchange, seen from this rank.
 
     Attributes:
-        operation: "allreduce", or "halo" for the boundaries of a spatially split layer.
+        operation: named as MPI's are, or "halo" for the boundaries of a spatially split layer.
         algorithm: what carried it: "hierarchical", "ring", "native", ...
         message_bytes: payload of this rank.
         size: number of ranks that took part.
@@ -54,19 +54,26 @@ class CommEvent:
 def recorder() -> Any:
     """The recorder that was preloaded into this process, or None."""
     text, number, count = ctypes.c_char_p, ctypes.c_double, ctypes.c_uint64
+    integer, ranks = ctypes.c_int, ctypes.POINTER(ctypes.c_int)
     try:
         library: Any = ctypes.CDLL(None)
         for name, argtypes in (
-            ("exchange", [text, text, count, ctypes.c_int, *[number] * 4]),
-            ("region_begin", [text, ctypes.c_int]),
+            ("begin", [integer, integer, text]),
+            ("end", [number]),
+            ("group", [count, integer, integer, text, ranks]),
+            ("collective", [text, text, integer, count, number, number]),
+            ("exchange", [text, text, count, integer, *[number] * 4]),
+            ("region_begin", [text, integer]),
             ("region_end", []),
             ("step", []),
-            ("cache", [text, ctypes.c_int]),
+            ("step_ended", []),
+            ("cache", [text, integer]),
             ("tuning_begin", []),
             ("tuning_end", []),
         ):
             function = getattr(library, f"hvprof_{name}")
             function.argtypes, function.restype = argtypes, None
+        library.hvprof_group.restype = integer
         library.held_up_ns = count.in_dll(library, "hvprof_handed_over_ns")
     except (AttributeError, OSError, ValueError):
         return None

@@ -7,6 +7,7 @@ these, its test in tests/single/c10d/test_torch_internals.py fails, and this fil
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,73 @@ def store_of(group: dist.ProcessGroup) -> Any:
 def reduction_name(options: Any) -> str:
     """The reduction that a collective's options name, such as "SUM"; None is that one."""
     return "SUM" if options is None else str(options.reduceOp.op.name)
+
+
+# Its kernels stay for as long as it lives.
+_KERNELS: list[torch.library.Library] = []
+
+
+def run_before(name: str, wrapper: Callable[[Callable[[], Any], dict[str, Any]], Any]) -> None:
+    """Pass every call of an operator of c10d through `wrapper`, C++'s too.
+
+    Tensors of `torch.inference_mode` pass it by, and so does a ProcessGroup in Python.
+
+    Args:
+        name: of the operator, such as "allreduce_".
+        wrapper: takes the call as a function, and the operator's arguments by name, and returns
+            what the function does.
+    """
+    operator = getattr(torch.ops.c10d, name).default
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def kernel(*arguments: Any, **options: Any) -> Any:
+        def run() -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return operator(*arguments, **options)
+
+        return wrapper(run, {**dict(zip(names, arguments, strict=False)), **options})
+
+    library = torch.library.Library("c10d", "IMPL")
+    for key in ("AutogradCPU", "AutogradCUDA"):
+        library.impl(name, kernel, key)
+    _KERNELS.append(library)
+
+
+def group_of(argument: Any) -> dist.ProcessGroup:
+    """The process group that an operator of c10d got as an argument."""
+    group: dist.ProcessGroup = dist.ProcessGroup.unbox(argument)
+    return group
+
+
+def work_in(result: Any) -> dist.Work | None:
+    """The work in what an operator of c10d returned, if there is one."""
+    last = result[-1] if isinstance(result, (list, tuple)) and result else result
+    work: dist.Work | None = None
+    if isinstance(last, torch.ScriptObject):
+        work = dist.Work.unbox(last)
+    return work
+
+
+def has_failed(future: Any) -> bool:
+    """Whether the future of a work has an error in place of its value."""
+    try:
+        future.value()
+    except Exception:  # whatever the backend raised
+        return True
+    return False
+
+
+def is_in_backward() -> bool:
+    """Whether this thread is in a backward pass."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def at_end_of_backward(do: Callable[[], None]) -> None:
+    """Call `do` once the present backward pass has computed all, after what was asked for before.
+
+    From within such a function: after all of them.
+    """
+    torch.autograd.Variable._execution_engine.queue_callback(do)
 
 
 class GroupBase(_Base):

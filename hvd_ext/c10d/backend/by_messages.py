@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class ByMessages:
     """A Carrier by MPI, on communicators for this group alone."""
 
+    name = "native"
+
     def __init__(self, topology: Topology, timeout_s: float) -> None:
         """Make the communicators; collective over the group.
 

@@ -19,7 +19,12 @@ class Carrier(Protocol):
     """The collectives of one group, in memory. Arrays are 1-D, and of uint8 unless said otherwise.
 
     Every rank calls them in the same order, and one at a time.
+
+    Attributes:
+        name: of the algorithm, where a call does not return one.
     """
+
+    name: str
 
     def expect(self, name: str, limit_s: float) -> None:
         """Note what the next call is, and how long it may take."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from hvd_ext.c10d.backend.tensors import check
 from hvd_ext.c10d.backend.work import Turns, Work
 from hvd_ext.c10d.torch_internals import GroupBase
 from hvd_ext.errors import HvdExtError, StallError, UsageError
+from hvd_ext.events import region
 from hvd_ext.job.stalls import StallReport
 
 if TYPE_CHECKING:
@@ -72,7 +74,9 @@ class GroupCore(GroupBase):
             self._carrier.expect(name, limit_s)
             do()
 
-        self._turns.run(work, expected, waits=not getattr(options, "asyncOp", True))
+        waits = not getattr(options, "asyncOp", True)
+        with region("exposed", kind="communication") if waits else nullcontext():
+            self._turns.run(work, expected, waits=waits)
         if self._together is not None:
             self._together.append(work)
         return work

@@ -26,6 +26,8 @@ _SLICE_S = 0.1
 class InNode(Staged):
     """A Carrier in the node's memory."""
 
+    name = "shared_memory"
+
     def __init__(self, topology: Topology, ranks: Sequence[int], timeout_s: float) -> None:
         """Make the window; collective over the group.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from hvd_ext.c10d.backend.reductions import Reduction, name_of, reduction_of
 from hvd_ext.c10d.backend.tensors import read, written
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.events import CommEvent, emit, listening
 
 
 class Reducing(Copying):
@@ -92,19 +90,9 @@ class Reducing(Copying):
             tensor.detach().copy_(functools.reduce(reduction.combine, rows))
             return
         dtype = name_of(tensor.dtype)
-        start_s = time.monotonic()
         with written(tensor) as array:
             stored = array.view(DTYPES[dtype].stored_as)
-            algorithm = self._carrier.all_reduce(
-                stored, dtype, reduction.kernel, self._scale(reduction)
-            )
-        if listening():
-            lasted_s = time.monotonic() - start_s
-            emit(
-                CommEvent(
-                    "allreduce", algorithm, tensor.nbytes, self._count, start_s, 0.0, lasted_s
-                )
-            )
+            self._carrier.all_reduce(stored, dtype, reduction.kernel, self._scale(reduction))
 
     def _reduce_scatter(
         self, out: Tensor, whole: Tensor, begin: int, reduction: Reduction, alike: bool

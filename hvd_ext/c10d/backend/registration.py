@@ -14,6 +14,7 @@ from hvd_ext.c10d.backend.group import Group
 from hvd_ext.c10d.backend.in_node import InNode
 from hvd_ext.c10d.backend.messages import Messages
 from hvd_ext.c10d.backend.messages_by_gloo import GlooMessages
+from hvd_ext.c10d.backend.reported import Reported
 from hvd_ext.c10d.lifecycle import note
 from hvd_ext.c10d.ranks import topology_among
 from hvd_ext.c10d.without_mpi import by_mpi
@@ -61,7 +62,8 @@ def create(options: Any, backend_options: object = None) -> Group:
     carrier = _carrier(topology, ranks, timeout_s)
     point_to_point = Messages if by_mpi(topology) else GlooMessages
     messages = point_to_point(topology, ranks, timeout_s)
-    group = Group(rank, ranks, topology, carrier, messages, timeout_s)
+    reported = Reported(carrier, len(ranks))
+    group = Group(rank, ranks, topology, reported, messages, timeout_s)
     note(group)
     return group
 

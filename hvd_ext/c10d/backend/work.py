@@ -11,6 +11,7 @@ import torch
 
 from hvd_ext.c10d.torch_internals import WorkBase
 from hvd_ext.errors import HvdExtError, StallError, UsageError
+from hvd_ext.events import region
 from hvd_ext.job.progress_thread import ProgressThread
 
 Run = Callable[[], object]
@@ -58,7 +59,9 @@ class Work(WorkBase):
             StallError: it is not over in time; names the ranks that are missing, if known.
         """
         limit_s = timeout.total_seconds() if timeout else 0.0
-        if not self._wait(limit_s if limit_s > 0 else None):
+        with region("exposed", kind="communication"):
+            is_over = self._wait(limit_s if limit_s > 0 else None)
+        if not is_over:
             raise self.late(self.name, limit_s)
         if self._error is not None:
             raise self._error

@@ -13,7 +13,7 @@ TRAFFIC = ("data", "control", "transport", "tuning")
 REGION, PARTNER = len(TRAFFIC), len(TRAFFIC) + 1
 # Stands for the partners past the first 256.
 OTHER_PARTNERS = (1 << 18) - 1
-SOURCES = ("mpi", "hvd_ext", "program")
+SOURCES = ("mpi", "hvd_ext", "program", "torch")
 
 _USED = 1 << 63  # no key is 0
 # First bit and number of bits of each field.

@@ -20,7 +20,7 @@ enum { OPEN_NAMES = NAMES - 64 };
 enum { PARTNERS = 256, OTHER_PARTNERS = (1 << 18) - 1 }; /* cells of partners; those past them */
 enum { CELLS = 4096, CELLS_AT_ONCE = 32, INDEX_BITS = 13, BLOCKS = 32, BUCKETS = 256 };
 enum traffic { DATA, CONTROL, TRANSPORT, TUNING, REGION, PARTNER };
-enum source { SOURCE_MPI, SOURCE_HVD_EXT, SOURCE_PROGRAM };
+enum source { SOURCE_MPI, SOURCE_HVD_EXT, SOURCE_PROGRAM, SOURCE_TORCH };
 enum name { OTHER, NATIVE }; /* names that are always there */
 enum state { RUNNING, FINALIZED, EXITED };
 

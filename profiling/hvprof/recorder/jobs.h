@@ -1,4 +1,4 @@
-/* Which MPI job of the recording's folder this is. A command may start several, one after the
+/* Which job of the recording's folder this is. A command may start several, one after the
  * other or at once, and MPI_Comm_spawn starts more. The first job has the folder itself, and job N
  * the folder "N" in it (recording/jobs.py).
  *
@@ -69,15 +69,34 @@ static bool name_by(char *name, const char *first, const char *second)
     return one && *one && other;
 }
 
-/* Names this job, or says that it has no name. */
+/* The name of a job of one rank. */
+static void name_alone(char *name)
+{
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(name, JOB_NAME_BYTES, "alone %s %d %llu", host, (int)getpid(),
+             (unsigned long long)clock_ns(CLOCK_REALTIME));
+}
+
+/* Names a job of torch.distributed by where its ranks meet, and torchrun's by how often it has
+ * started them. */
+static void name_torch_job(char *name, int size)
+{
+    const char *restarts = getenv("TORCHELASTIC_RESTART_COUNT");
+    if (size == 1)
+        name_alone(name);
+    else if (!name_by(name, "MASTER_ADDR", "MASTER_PORT"))
+        strcpy(name, UNNAMED);
+    if (size > 1 && restarts)
+        snprintf(name + strlen(name), JOB_NAME_BYTES - strlen(name), " %s", restarts);
+}
+
+/* Names a job of MPI, or says that it has no name. */
 static void name_job(char *name, int size)
 {
     MPI_Comm parent = mpi.no_comm;
-    char host[64] = "";
     if (size == 1) {
-        gethostname(host, sizeof host - 1);
-        snprintf(name, JOB_NAME_BYTES, "alone %s %d %llu", host, (int)getpid(),
-                 (unsigned long long)clock_ns(CLOCK_REALTIME));
+        name_alone(name);
         return;
     }
 #ifdef OPEN_MPI
@@ -112,10 +131,9 @@ static int claim_number(const char *directory, const char *name)
 }
 
 /* The folder of this job, which lasts; NULL after a line of rank 0 that says why there is none. */
-static const char *find_job(const char *directory, int rank, int size)
+static const char *find_job(const char *directory, const char *name, int rank, int size)
 {
-    char name[JOB_NAME_BYTES], *folder = NULL;
-    name_job(name, size);
+    char *folder = NULL;
     int number = *name ? claim_number(directory, name) : 0;
     if (!number && rank == 0)
         fprintf(stderr, "hvprof: a job of %d ranks is not recorded: %s\n", size,

@@ -13,8 +13,6 @@
 #include "run_usage.h"
 #include "wrapping.h"
 
-static _Atomic(struct recorder *) recorder;
-
 /* --- The operations -------------------------------------------------------------------- */
 
 ARRAYS(int, int)
@@ -26,6 +24,8 @@ ARRAYS(int, int)
 COLLECTIVE(Barrier, barrier, (MPI_Comm comm), (comm), comm, mpi.no_type, 0)
 
 #include "waits.h"
+
+#include "reported.h"
 
 #if MPI_VERSION >= 4
 ARRAYS(MPI_Count, count)
@@ -39,95 +39,6 @@ ARRAYS(MPI_Count, count)
 #define WIDTH count
 #include "operations.h"
 #endif
-
-/* --- Calls of the program itself ------------------------------------------------------- */
-
-/* Called for each exchange of hvd_ext (hvd_ext/events.py); `start_s` and `ready_s` are on
- * CLOCK_MONOTONIC, 0 where they are unknown. */
-EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64_t message_bytes,
-                            int size, double start_s, double wait_s, double transfer_s,
-                            double ready_s)
-{
-    struct recorder *into = recorder;
-    if (!into)
-        return;
-    uint64_t begin_ns = start_s > 0 ? (uint64_t)(start_s * 1e9) : 0;
-    uint64_t wait_ns = wait_s > 0 ? (uint64_t)(wait_s * 1e9) : 0;
-    uint64_t time_ns = wait_ns + (transfer_s > 0 ? (uint64_t)(transfer_s * 1e9) : 0);
-    bool has_ready = ready_s > 0 && ready_s <= start_s && start_s - ready_s < 1000;
-    uint32_t queued_us = has_ready ? 1 + (uint32_t)((start_s - ready_s) * 1e6) : 0;
-    pthread_mutex_lock(&knowing);
-    int communicator = shared_entry(into, size);
-    pthread_mutex_unlock(&knowing);
-    struct kind kind = {.operation = name_id(into, operation, NAMES),
-                        .algorithm = name_id(into, algorithm, NAMES), .communicator = communicator,
-                        .traffic = data_or_tuning(), .source = SOURCE_HVD_EXT};
-    uint64_t key = cell_key(kind, message_bytes);
-    uint32_t sequence = ++known[communicator].sequence;
-    list_this_thread();
-    count(into, key, message_bytes, time_ns, wait_ns);
-    if (kind.traffic == DATA && atomic_load_explicit(&ledger.on, memory_order_relaxed)) {
-        lock(&ledger.lock);
-        note(BACKGROUND, begin_ns, begin_ns + time_ns);
-        unlock(&ledger.lock);
-    }
-    trace(into, (struct event){.begin_ns = begin_ns, .end_ns = begin_ns + time_ns,
-                               .wait_ns = wait_ns, .key = key, .bytes = message_bytes,
-                               .sequence = sequence, .thread = thread_id(), .peer = NO_PEER,
-                               .queued_us = queued_us});
-}
-
-/* Called for each look-up in a cache of hvd_ext; one cache of a process is counted. What the MPI
- * library itself exposes in the end replaces it. */
-EXPORT void hvprof_cache(const char *name, int hit)
-{
-    struct recorder *into = recorder;
-    if (!into)
-        return;
-    struct recording *file = into->file;
-    pthread_mutex_lock(&into->changing);
-    if (!file->cache_source[0])
-        snprintf(file->cache_source, sizeof file->cache_source, "%s", name);
-    if (!strncmp(file->cache_source, name, sizeof file->cache_source - 1))
-        ++*(hit ? &file->cache_hits : &file->cache_misses);
-    pthread_mutex_unlock(&into->changing);
-}
-
-/* Exchanges between them are measurements, not the program's. */
-EXPORT void hvprof_tuning_begin(void)
-{
-    tuning++;
-}
-
-EXPORT void hvprof_tuning_end(void)
-{
-    tuning--;
-}
-
-/* Regions and steps of the program (annotate.py). `kind` is an enum region_kind. */
-EXPORT void hvprof_region_begin(const char *name, int kind)
-{
-    struct recorder *into = recorder;
-    uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-    enter_region(into, name, kind, now_ns);
-    show_region(into, name, kind, now_ns);
-}
-
-EXPORT void hvprof_region_end(void)
-{
-    struct recorder *into = recorder;
-    uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-    leave_region(into, now_ns);
-    bool within = regions.depth > 0 && regions.depth <= DEPTH;
-    show_region(into, within ? regions.at[regions.depth - 1].name : "", innermost_kind(), now_ns);
-}
-
-EXPORT void hvprof_step(void)
-{
-    struct recorder *into = recorder;
-    if (into)
-        mark_step(into, clock_ns(CLOCK_MONOTONIC));
-}
 
 /* --- Communicators and types come and go ----------------------------------------------- */
 
@@ -210,19 +121,41 @@ static bool asked_to_yield(void)
     return shared && *shared && strcmp(shared, "0");
 }
 
+static void begin(struct recorder *made)
+{
+    pthread_atfork(NULL, NULL, stop_in_child);
+    begin_run();
+    recorder = made;
+}
+
+static const char *recordings_folder(void)
+{
+    const char *directory = getenv("HVPROF_DIR");
+    return directory && *directory ? directory : NULL;
+}
+
+static uint64_t traced_events(void)
+{
+    const char *traced = getenv("HVPROF_TRACE");
+    return traced ? strtoull(traced, NULL, 10) : 0;
+}
+
 static void start(void)
 {
-    const char *directory = getenv("HVPROF_DIR"), *traced = getenv("HVPROF_TRACE");
-    uint64_t events = traced ? strtoull(traced, NULL, 10) : 0;
-    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", clock[64] = "";
+    const char *directory = recordings_folder();
+    uint64_t events = traced_events();
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", clock[64] = "", name[JOB_NAME_BYTES];
     struct offset offset = {0};
     int rank, size, length;
-    if (!directory || !*directory)
+    if (!directory)
         return;
     find_mpi();
+    if (recorder)
+        return; /* torch.distributed began before */
     mpi.comm_rank(mpi.world, &rank);
     mpi.comm_size(mpi.world, &size);
-    const char *folder = find_job(directory, rank, size);
+    name_job(name, size);
+    const char *folder = find_job(directory, name, rank, size);
     if (!folder)
         return;
     name_clock(clock, sizeof clock);
@@ -244,9 +177,36 @@ static void start(void)
     made->file->yields = asked_to_yield();
     prepare_slots();
     made->file->cost_ns = own_cost_ns(made);
-    pthread_atfork(NULL, NULL, stop_in_child);
-    begin_run();
-    recorder = made;
+    begin(made);
+}
+
+/* A job of torch.distributed, whose ranks have not started MPI by now. `library` describes it. */
+EXPORT void hvprof_begin(int rank, int size, const char *library)
+{
+    const char *directory = recordings_folder();
+    char name[JOB_NAME_BYTES];
+    if (!directory || recorder)
+        return;
+    name_torch_job(name, size);
+    const char *folder = find_job(directory, name, rank, size);
+    struct recorder *made = folder ? create_recorder(folder, rank, size, traced_events()) : NULL;
+    if (!made)
+        return;
+    snprintf(made->file->library, sizeof made->file->library, "%s", library);
+    name_clock(made->file->clock, sizeof made->file->clock);
+    prepare_slots();
+    begin(made);
+}
+
+/* Such a job has ended; to record a call of it took `cost_ns`. MPI_Finalize ends a job of MPI. */
+EXPORT void hvprof_end(double cost_ns)
+{
+    struct recorder *into = recorder;
+    if (!into || mpi.world)
+        return;
+    into->file->cost_ns = cost_ns;
+    end_run(into->file);
+    close_recording(into, FINALIZED);
 }
 
 EXPORT int MPI_Init(int *argc, char ***argv)

@@ -109,11 +109,11 @@ def report_ranks(directory: Path, program: str, exit_code: int) -> None:
     elif folders:
         said = f"{_ranks(directory)} recorded in {directory}: hvprof report {directory}"
     else:
-        said = f"{program} made no MPI call, so nothing was recorded"
+        said = f"{program} called neither MPI nor torch.distributed, so nothing was recorded"
         said += (
             f"; it ended with code {exit_code}"
             if exit_code
-            else (": hvprof does not record Gloo; run Horovod over MPI")
+            else ": run Horovod over MPI; for torch.distributed install hvd_ext next to PyTorch"
         )
     print(f"hvprof: {said}", file=sys.stderr)
 

@@ -42,7 +42,7 @@ def group(request, comm, monkeypatch):
             monkeypatch.setattr(type(pretended), "one_node", False)
     made = dist.new_group()
     kind = InNode if request.param == "node" else ByMessages
-    carrier = made._get_backend(torch.device("cpu"))._carrier
+    carrier = made._get_backend(torch.device("cpu"))._carrier.carrier
     parallel_assert(comm, isinstance(carrier, kind), carrier)
     yield made
     dist.destroy_process_group(made)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,12 @@ import torch.distributed as dist
 from hvd_ext.c10d.torch_internals import (
     GroupBase,
     WorkBase,
+    at_end_of_backward,
+    is_in_backward,
     reduction_name,
     share_storage,
     store_of,
+    work_in,
 )
 
 
@@ -96,3 +101,58 @@ def test_a_group_has_one_store(tmp_path: Path) -> None:
         store.delete_key("a")
     finally:
         dist.destroy_process_group()
+
+
+# A kernel that stands before an operator's stays until the process ends.
+BEFORE = """
+import torch, torch.distributed as dist
+from hvd_ext.c10d.torch_internals import group_of, has_failed, run_before, work_in
+seen = []
+def wrapper(run, arguments):
+    result = run()
+    group, work = group_of(arguments["process_group"]), work_in(result)
+    seen.append((list(arguments), group.size(), arguments["tensors"][0].data_ptr(), work))
+    return result
+run_before("allreduce_", wrapper)
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+for tensor in (torch.ones(3), torch.ones(3, requires_grad=True).detach()):
+    dist.all_reduce(tensor)
+    names, size, address, work = seen.pop()
+    assert names[:3] == ["tensors", "process_group", "reduce_op"], names
+    assert size == 1 and address == tensor.data_ptr()
+    assert work.is_completed() and not has_failed(work.get_future())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+seen.clear()
+model(torch.ones(1, 3)).sum().backward()  # from C++
+assert len(seen) == 1
+failed = torch.futures.Future()
+failed.set_exception(ValueError("as asked for"))
+assert has_failed(failed)
+dist.destroy_process_group()
+"""
+
+
+def test_calls_of_an_operator_pass_through_a_wrapper() -> None:
+    done = subprocess.run([sys.executable, "-c", BEFORE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_an_operator_returns_may_have_no_work() -> None:
+    assert [work_in(result) for result in (None, (), torch.ones(1), [torch.ones(1)])] == [None] * 4
+
+
+def test_the_end_of_backward_comes_after_what_was_asked_for_before() -> None:
+    order = []
+
+    def hook(gradient: torch.Tensor) -> None:
+        assert is_in_backward()
+        at_end_of_backward(lambda: (order.append(1), at_end_of_backward(lambda: order.append(3))))
+        at_end_of_backward(lambda: order.append(2))
+
+    parameter = torch.ones(1, requires_grad=True)
+    parameter.register_hook(hook)
+    assert not is_in_backward()
+    parameter.sum().backward()
+    assert order == [1, 2, 3]
+    assert not is_in_backward()

@@ -80,7 +80,14 @@ class Case:
         bandwidths = [row.busbw_gb_s or 0 for row in self.allreduce if row.time_s >= least_s]
         self.best_gb_s = max(bandwidths, default=0.0)
         self.open_mpi = "Open MPI" in recording.ranks[0].mpi_library
-        self.uses_hvd_ext = any(row.algorithm != "native" for row in self.allreduce)
+        cells = [cell for rank in recording.ranks for cell in rank.cells]
+        self.uses_torch = any(cell.source == "torch" for cell in cells)
+        self.uses_hvd_ext = any(
+            cell.source == "hvd_ext"
+            and cell.operation == "allreduce"
+            and cell.algorithm != "native"
+            for cell in cells
+        )
 
     def advice(
         self, title: str, evidence: str, setting: str, most_s: float | None, command: str

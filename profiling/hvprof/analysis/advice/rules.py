@@ -108,16 +108,26 @@ def _unhidden(case: Case) -> Iterator[Advice]:
     if steps is None or overlap is None or overlap >= 50:
         return
     blocked = case.share_of_steps(steps.exposed_s)
+    if case.uses_torch:
+        setting = (
+            "hvd_ext.c10d.attach(model), whose buckets lie in the node's memory; or smaller "
+            "buckets, which start earlier: DDP's bucket_cap_mb"
+        )
+        command = case.again("attached")
+    elif case.uses_hvd_ext:
+        setting = "HVD_EXT_BUCKET_BYTES: smaller buckets start earlier"
+        command = case.again("bucket1", "HVD_EXT_BUCKET_BYTES=1MiB")
+    else:
+        setting = (
+            "hvd_ext's DistributedOptimizer: a bucket is reduced once its last gradient is there"
+        )
+        command = case.again("hvd_ext", change=over_hvd_ext)
     yield from case.advice(
         "Hide communication behind backward",
         f"{overlap:.0f} % of the communication is hidden; {blocked} is not.",
-        "HVD_EXT_BUCKET_BYTES: smaller buckets start earlier"
-        if case.uses_hvd_ext
-        else "hvd_ext's DistributedOptimizer: a bucket is reduced once its last gradient is there",
+        setting,
         steps.exposed_s,
-        case.again("bucket1", "HVD_EXT_BUCKET_BYTES=1MiB")
-        if case.uses_hvd_ext
-        else case.again("hvd_ext", change=over_hvd_ext),
+        command,
     )
 
 
@@ -177,15 +187,17 @@ def _slow_rows(case: Case) -> Iterator[Advice]:
     lost_s = worst.time_s - case.at_best_s(worst)
     library = case.recording.ranks[0].mpi_library
     setting, variable = setting_of(library)
+    measure = f"{launcher(case.recording)} python -m hvd_ext.allreduce.measure -o table.json"
+    if case.uses_torch:
+        setting, variable = 'the backend hvd_ext: init_process_group("hvd_ext")', ""
+        measure = case.again("hvd_ext")
     yield from case.advice(
         f"Choose another algorithm for {worst.message_size}",
         f"{worst.algorithm} reaches {worst.busbw_gb_s:.2g} GB/s there (busbw), the best row "
         f"{case.best_gb_s:.2g}; the difference is {case.share(lost_s)}. Waiting counts in both.",
         setting,
         lost_s,
-        case.again("algorithm", variable)
-        if variable
-        else f"{launcher(case.recording)} python -m hvd_ext.allreduce.measure -o table.json",
+        case.again("algorithm", variable) if variable else measure,
     )
 
 

@@ -1,0 +1,227 @@
+"""Collectives of torch.distributed, of every backend that is not in Python, for a recorder.
+
+A kernel stands before that of each operator of c10d, and DDP's C++ passes it, too. It notes when
+the operator was called, and the operator's work says when it was done. What a program waits for
+is recorded as the region "exposed": in `Work.wait`, and at the end of a backward pass, where DDP
+waits without any call of Python's. Steps end with an optimizer's, unless the program marks them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from hvd_ext.c10d import torch_internals
+from hvd_ext.events import recorder, region
+
+# Its groups report themselves what they do.
+_REPORTS_ITSELF = "hvd_ext"
+
+
+class _Group(NamedTuple):
+    """A process group on one kind of device: the recorder's number of it, and its backend."""
+
+    number: int
+    backend: bytes
+
+
+class _Operator(NamedTuple):
+    """How a recording counts an operator of c10d.
+
+    Attributes:
+        operation: as MPI's is named.
+        payload: the argument whose bytes count: what all ranks hold or share out in the end is
+            counted whole, and of gather and scatter this rank's piece.
+    """
+
+    operation: str
+    payload: str
+
+
+_OPERATORS = {
+    "allreduce_": _Operator("allreduce", "tensors"),
+    "allreduce_coalesced_": _Operator("allreduce", "tensors"),
+    "broadcast_": _Operator("bcast", "tensors"),
+    "reduce_": _Operator("reduce", "tensors"),
+    "allgather_": _Operator("allgather", "output_tensors"),
+    "_allgather_base_": _Operator("allgather", "output_tensor"),
+    "allgather_coalesced_": _Operator("allgather", "output_lists"),
+    "allgather_into_tensor_coalesced_": _Operator("allgather", "outputs"),
+    "reduce_scatter_": _Operator("reduce_scatter", "input_tensors"),
+    "_reduce_scatter_base_": _Operator("reduce_scatter", "input_tensor"),
+    "reduce_scatter_tensor_coalesced_": _Operator("reduce_scatter", "inputs"),
+    "alltoall_": _Operator("alltoall", "input_tensors"),
+    "alltoall_base_": _Operator("alltoall", "input"),
+    "gather_": _Operator("gather", "input_tensors"),
+    "scatter_": _Operator("scatter", "output_tensors"),
+    "send": _Operator("send", "tensors"),
+    "recv_": _Operator("recv", "tensors"),
+    "recv_any_source_": _Operator("recv", "tensors"),
+    "barrier": _Operator("barrier", "tensor"),
+    "monitored_barrier_": _Operator("barrier", "tensor"),
+}
+
+
+def watch() -> None:
+    """Have the recorder that was preloaded into this process see torch.distributed.
+
+    Call it once. It does nothing without a recorder, or where torch has no torch.distributed.
+    """
+    library = recorder()
+    if library is None or not dist.is_available():
+        return
+    watcher = _Watcher(library)
+    for name, operator in _OPERATORS.items():
+        torch_internals.run_before(name, functools.partial(watcher.call, operator))
+    _time_waits()
+    register_optimizer_step_post_hook(watcher.stepped)
+    atexit.register(watcher.end)
+
+
+class _Watcher:
+    """Hands what torch.distributed does to a recorder."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._begun = self._is_waited_for = False
+        # By a group's name and a kind of device.
+        self._groups: dict[tuple[str, str], _Group | None] = {}
+        self._stepping: int | None = None
+        # What this took itself.
+        self._own_s, self._calls = 0.0, 0
+
+    def call(self, operator: _Operator, run: Callable[[], Any], arguments: dict[str, Any]) -> Any:
+        """Run an operator, and record when it began and when its work was done."""
+        tensors = list(_tensors(arguments[operator.payload]))
+        device = tensors[0].device.type if tensors else "cpu"
+        group = self._group(torch_internals.group_of(arguments["process_group"]), device)
+        if group is None:
+            return run()
+        entered_s = time.perf_counter()
+        self._time_end_of_backward()
+        count_bytes = sum(map(_bytes, tensors)) if operator.operation != "barrier" else 0
+        begun_s = time.perf_counter()
+        start_s = time.monotonic()
+        result = run()
+        ran_s = time.perf_counter() - begun_s
+        done = functools.partial(self._done, operator.operation, group, count_bytes, start_s)
+        if (future := _future_of(torch_internals.work_in(result))) is None:
+            done(None)
+        else:
+            future.add_done_callback(done)
+        self._calls += 1
+        self._own_s += time.perf_counter() - entered_s - ran_s
+        return result
+
+    def _done(
+        self, operation: str, group: _Group, count_bytes: int, start_s: float, future: Any
+    ) -> None:
+        end_s = time.monotonic()
+        if future is not None and torch_internals.has_failed(future):
+            return
+        self._library.hvprof_collective(
+            operation.encode(), group.backend, group.number, count_bytes, start_s, end_s - start_s
+        )
+        self._own_s += time.monotonic() - end_s
+
+    def _group(self, group: dist.ProcessGroup, device: str) -> _Group | None:
+        key = group.group_name, device
+        if key not in self._groups:
+            self._groups[key] = self._enter(group, device)
+        return self._groups[key]
+
+    def _enter(self, group: dist.ProcessGroup, device: str) -> _Group | None:
+        # Such as "cpu:gloo,cuda:nccl".
+        backends = dict(one.split(":") for one in dist.get_backend_config(group).split(","))
+        backend = backends.get(device, dist.get_backend(group))
+        if backend == _REPORTS_ITSELF:
+            return None
+        if not self._begun:
+            self._begun = True
+            library = f"PyTorch {torch.__version__}, {backend}, without MPI"
+            self._library.hvprof_begin(dist.get_rank(), dist.get_world_size(), library.encode())
+        ranks = dist.get_process_group_ranks(group)
+        # The same on all ranks of the group, and odd, as 0 stands for no group.
+        digest = hashlib.blake2b(f"{group.group_name} {ranks}".encode(), digest_size=8).digest()
+        number = self._library.hvprof_group(
+            int.from_bytes(digest, "little") | 1,
+            group.size(),
+            group.rank(),
+            group.group_desc.encode(),
+            (ctypes.c_int * len(ranks))(*ranks),
+        )
+        return _Group(number, backend.encode())
+
+    def end(self) -> None:
+        """End the recording of a job that was begun here."""
+        self._library.hvprof_end(1e9 * self._own_s / max(1, self._calls))
+
+    def _time_end_of_backward(self) -> None:
+        """Record what DDP waits for once its backward pass has computed all gradients.
+
+        Callbacks of a pass run in the order in which they were queued, and DDP queues its own
+        after it has called for its last bucket; so the first of these runs before that, and what
+        it queues runs after.
+        """
+        if self._is_waited_for or not torch_internals.is_in_backward():
+            return
+        self._is_waited_for = True
+        waits = region("exposed", kind="communication")
+
+        def computed() -> None:
+            waits.__enter__()
+            torch_internals.at_end_of_backward(waited)
+
+        def waited() -> None:
+            waits.__exit__(None, None, None)
+            self._is_waited_for = False
+
+        torch_internals.at_end_of_backward(computed)
+
+    def stepped(self, optimizer: object, *_: object) -> None:
+        """End a step with the optimizer that was the first to step."""
+        if not dist.is_initialized():
+            return  # what is waited for in Horovod is not known here
+        if self._stepping is None:
+            # From its next step on: until then a program that marks steps itself has done so.
+            self._stepping = id(optimizer)
+        elif self._stepping == id(optimizer):
+            self._library.hvprof_step_ended()
+
+
+def _time_waits() -> None:
+    wait = dist.Work.wait
+
+    def timed(work: dist.Work, *arguments: Any, **options: Any) -> bool:
+        with region("exposed", kind="communication"):
+            return wait(work, *arguments, **options)
+
+    dist.Work.wait = functools.wraps(wait)(timed)  # type: ignore[assignment, method-assign]
+
+
+def _future_of(work: dist.Work | None) -> Any:
+    try:
+        return None if work is None else work.get_future()
+    except RuntimeError:  # a message of Gloo's has none
+        return None
+
+
+def _tensors(argument: Any) -> Iterator[torch.Tensor]:
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif argument is not None:
+        for one in argument:
+            yield from _tensors(one)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

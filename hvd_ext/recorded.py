@@ -1,0 +1,24 @@
+"""What PyTorch calls at the end of its import: in a recorded process, its collectives are watched.
+
+The entry point is one of `torch.backends`, as a recording needs no change to the program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Set for what `hvprof record` starts.
+FOLDER = "HVPROF_DIR"
+
+
+def at_import_of_torch() -> None:
+    """Have a recorder see torch.distributed; do nothing in a process that is not recorded."""
+    if not os.environ.get(FOLDER):
+        return
+    try:
+        from hvd_ext.c10d.watch import watch
+
+        watch()
+    except Exception as error:  # the program has not asked for this: it runs on without
+        print(f"hvprof: torch.distributed is not recorded: {error}", file=sys.stderr)

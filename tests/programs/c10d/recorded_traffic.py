@@ -1,0 +1,93 @@
+"""`recorded_traffic.py PART [BACKEND]`: calls of torch.distributed of known bytes.
+
+PART: "calls": each collective, and messages, on all ranks and on a group of rank 0; "ddp": a model
+of several buckets, 5 steps; "fsdp": FSDP2; "failing": a call that fails, and one that does not;
+"marked": a program that marks its steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import hvprof
+
+FLOATS, STEPS, WIDTH = 1000, 5, 256
+
+
+def calls() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    one = torch.ones(FLOATS)
+    whole = torch.ones(size * FLOATS)
+    rows = [torch.empty(FLOATS) for _ in range(size)]
+    dist.all_reduce(one)
+    dist.all_reduce(one, async_op=True).wait()
+    dist.broadcast(one, 0)
+    dist.reduce(one, 0)
+    dist.all_gather(rows, one)
+    dist.all_gather_into_tensor(whole, one)
+    dist.reduce_scatter_tensor(one, whole)
+    dist.all_to_all_single(torch.empty_like(whole), whole)
+    dist.gather(one, rows if rank == 0 else None, 0)
+    dist.scatter(one, rows if rank == 0 else None, 0)
+    dist.barrier()
+    if rank == 0:
+        dist.send(one, 1)
+    elif rank == 1:
+        dist.recv(one, 0)
+    alone = dist.new_group([0])
+    if rank == 0:
+        dist.all_reduce(one, group=alone)
+
+
+def train(model: torch.nn.Module, *, marks: bool = False) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.ones(4, WIDTH)).sum().backward()
+        optimizer.step()
+        if marks:
+            hvprof.step()
+
+
+def layers() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)))
+
+
+def ddp(*, marks: bool = False) -> None:
+    mib = WIDTH * WIDTH * 4 / 2**20
+    train(DistributedDataParallel(layers(), bucket_cap_mb=mib), marks=marks)
+
+
+def fsdp() -> None:
+    model = layers()
+    for layer in model:
+        fully_shard(layer)
+    train(fully_shard(model))
+
+
+def failing() -> None:
+    with contextlib.suppress(RuntimeError, ValueError):
+        dist.all_reduce(torch.ones(FLOATS), op=dist.ReduceOp.BAND)
+        raise AssertionError("Gloo has this reduction now: choose another one")
+    dist.all_reduce(torch.ones(FLOATS))
+
+
+def main() -> None:
+    if "hvd_ext" in sys.argv:
+        importlib.import_module("hvd_ext.c10d")
+    dist.init_process_group(*sys.argv[2:] or ["gloo"])
+    part = sys.argv[1]
+    ddp(marks=True) if part == "marked" else globals()[part]()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
