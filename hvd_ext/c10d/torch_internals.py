@@ -73,7 +73,8 @@ def run_before(name: str, wrapper: Callable[[Callable[[], Any], dict[str, Any]],
     def kernel(*arguments: Any, **options: Any) -> Any:
         def run() -> Any:
             with torch._C._AutoDispatchBelowAutograd():
-                return operator(*arguments, **options)
+                # Without the search for fake objects of a call of `operator`: 12 us.
+                return operator._op(*arguments, **options)
 
         return wrapper(run, {**dict(zip(names, arguments, strict=False)), **options})
 

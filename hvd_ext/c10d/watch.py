@@ -12,6 +12,7 @@ import atexit
 import ctypes
 import functools
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -82,7 +83,7 @@ def watch() -> None:
     watcher = _Watcher(library)
     for name, operator in _OPERATORS.items():
         torch_internals.run_before(name, functools.partial(watcher.call, operator))
-    _time_waits()
+    watcher.time_waits()
     register_optimizer_step_post_hook(watcher.stepped)
     atexit.register(watcher.end)
 
@@ -96,6 +97,8 @@ class _Watcher:
         # By a group's name and a kind of device.
         self._groups: dict[tuple[str, str], _Group | None] = {}
         self._stepping: int | None = None
+        # A thread's call that it waits for next.
+        self._here = threading.local()
         # What this took itself.
         self._own_s, self._calls = 0.0, 0
 
@@ -106,24 +109,26 @@ class _Watcher:
         group = self._group(torch_internals.group_of(arguments["process_group"]), device)
         if group is None:
             return run()
-        entered_s = time.perf_counter()
+        entered_s = time.monotonic()
         self._time_end_of_backward()
         count_bytes = sum(map(_bytes, tensors)) if operator.operation != "barrier" else 0
-        begun_s = time.perf_counter()
         start_s = time.monotonic()
         result = run()
-        ran_s = time.perf_counter() - begun_s
+        ran_s = time.monotonic() - start_s
         done = functools.partial(self._done, operator.operation, group, count_bytes, start_s)
-        if (future := _future_of(torch_internals.work_in(result))) is None:
-            done(None)
+        if arguments.get("async_op") is False:
+            # The caller waits at once. A callback would be on the way of what it waits for.
+            self._here.awaited = done
+        elif (future := _future_of(torch_internals.work_in(result))) is None:
+            done()
         else:
             future.add_done_callback(done)
         self._calls += 1
-        self._own_s += time.perf_counter() - entered_s - ran_s
+        self._own_s += time.monotonic() - entered_s - ran_s
         return result
 
     def _done(
-        self, operation: str, group: _Group, count_bytes: int, start_s: float, future: Any
+        self, operation: str, group: _Group, count_bytes: int, start_s: float, future: Any = None
     ) -> None:
         end_s = time.monotonic()
         if future is not None and torch_internals.has_failed(future):
@@ -187,6 +192,20 @@ class _Watcher:
 
         torch_internals.at_end_of_backward(computed)
 
+    def time_waits(self) -> None:
+        """Record what `Work.wait` takes, and that it ends the call that asked for it."""
+        wait = dist.Work.wait
+
+        def timed(work: dist.Work, *arguments: Any, **options: Any) -> bool:
+            done = self._here.__dict__.pop("awaited", None)
+            with region("exposed", kind="communication"):
+                was_done = wait(work, *arguments, **options)
+            if done is not None:
+                done()
+            return was_done
+
+        dist.Work.wait = functools.wraps(wait)(timed)  # type: ignore[assignment, method-assign]
+
     def stepped(self, optimizer: object, *_: object) -> None:
         """End a step with the optimizer that was the first to step."""
         if not dist.is_initialized():
@@ -196,16 +215,6 @@ class _Watcher:
             self._stepping = id(optimizer)
         elif self._stepping == id(optimizer):
             self._library.hvprof_step_ended()
-
-
-def _time_waits() -> None:
-    wait = dist.Work.wait
-
-    def timed(work: dist.Work, *arguments: Any, **options: Any) -> bool:
-        with region("exposed", kind="communication"):
-            return wait(work, *arguments, **options)
-
-    dist.Work.wait = functools.wraps(wait)(timed)  # type: ignore[assignment, method-assign]
 
 
 def _future_of(work: dist.Work | None) -> Any:
