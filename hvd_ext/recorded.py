@@ -1,6 +1,6 @@
-"""What PyTorch calls at the end of its import: in a recorded process, its collectives are watched.
+"""PyTorch calls this at the end of its import, and a recorded process watches its collectives.
 
-The entry point is one of `torch.backends`, as a recording needs no change to the program.
+It is an entry point of `torch.backends`, as a recording needs no change to the program.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Collectives of torch.distributed, of every backend that is not in Python, for a recorder.
 
 A kernel stands before that of each operator of c10d, and DDP's C++ passes it, too. It notes when
-the operator was called, and the operator's work says when it was done. What a program waits for
-is recorded as the region "exposed": in `Work.wait`, and at the end of a backward pass, where DDP
-waits without any call of Python's. Steps end with an optimizer's, unless the program marks them.
+the operator was called, and the operator's work says when it was done. The time that a program
+waits is recorded as the region "exposed": in `Work.wait`, and at the end of a backward pass, where
+DDP waits without a call of Python's. Steps end with an optimizer's, if the program marks none.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Watcher:
         self._stepping: int | None = None
         # A thread's call that it waits for next.
         self._here = threading.local()
-        # What this took itself.
+        # The time that this took itself.
         self._own_s, self._calls = 0.0, 0
 
     def call(self, operator: _Operator, run: Callable[[], Any], arguments: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Reported:
     """A Carrier over another one.
 
-    What all ranks hold or share out in the end is counted whole.
+    A vector that all ranks hold or share out in the end is counted whole.
 
     Attributes:
         carrier: the other one.
