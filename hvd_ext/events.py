@@ -55,13 +55,17 @@ def recorder() -> Any:
     """The recorder that was preloaded into this process, or None."""
     text, number, count = ctypes.c_char_p, ctypes.c_double, ctypes.c_uint64
     integer, ranks = ctypes.c_int, ctypes.POINTER(ctypes.c_int)
+    place = ctypes.c_uint32
     try:
         library: Any = ctypes.CDLL(None)
         for name, argtypes in (
             ("begin", [integer, integer, text]),
             ("end", [number]),
             ("group", [count, integer, integer, text, ranks]),
-            ("collective", [text, text, integer, count, number, number]),
+            ("collective_begins", [text, integer]),
+            ("wait_begins", [text, integer, place, count, integer]),
+            ("wait_ends", []),
+            ("collective", [text, text, integer, place, count, number, number]),
             ("exchange", [text, text, count, integer, *[number] * 4]),
             ("region_begin", [text, integer]),
             ("region_end", []),
@@ -73,7 +77,7 @@ def recorder() -> Any:
         ):
             function = getattr(library, f"hvprof_{name}")
             function.argtypes, function.restype = argtypes, None
-        library.hvprof_group.restype = integer
+        library.hvprof_group.restype, library.hvprof_collective_begins.restype = integer, place
         library.held_up_ns = count.in_dll(library, "hvprof_handed_over_ns")
     except (AttributeError, OSError, ValueError):
         return None

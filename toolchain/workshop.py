@@ -26,6 +26,11 @@ CAUSES = (
         "the package index cannot be reached: check the network and `pip config list`",
     ),
     (r"cc1plus|cc1: out of memory|Killed signal", "the compiler ran out of memory"),
+    (
+        r"lib(rdmacm|ibverbs|ibumad|numa|pciaccess)\.so\S*, needed by",
+        "this MPI needs libraries that are not installed: apt install libibverbs1 librdmacm1 "
+        "libibumad3 libnuma1 libpciaccess0 libxml2, or your distribution's",
+    ),
 )
 
 

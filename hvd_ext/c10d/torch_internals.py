@@ -108,9 +108,10 @@ def has_failed(future: Any) -> bool:
     return False
 
 
-def is_in_backward() -> bool:
-    """Whether this thread is in a backward pass."""
-    return bool(torch._C._current_graph_task_id() != -1)
+def backward_pass() -> int:
+    """The number of the backward pass that this thread is in, -1 outside of one."""
+    number: int = torch._C._current_graph_task_id()
+    return number
 
 
 def at_end_of_backward(do: Callable[[], None]) -> None:

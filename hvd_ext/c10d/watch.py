@@ -26,13 +26,44 @@ from hvd_ext.events import recorder, region
 
 # Its groups report themselves what they do.
 _REPORTS_ITSELF = "hvd_ext"
+# As the recorder's current.h has them.
+_NO_PEER, _ANY_PEER = -1, -2
 
 
 class _Group(NamedTuple):
-    """A process group on one kind of device: the recorder's number of it, and its backend."""
+    """A process group on one kind of device.
+
+    Attributes:
+        number: the recorder's.
+        backend: its name.
+        ranks: global, of the group's.
+    """
 
     number: int
     backend: bytes
+    ranks: list[int]
+
+
+class _Call(NamedTuple):
+    """A call of an operator.
+
+    Attributes:
+        operation: as MPI's is named.
+        group: on which it is.
+        number: of a collective in the group, from 1; 0 for a message.
+        count_bytes: its payload.
+        peer: of a message, the global rank.
+    """
+
+    operation: bytes
+    group: _Group
+    number: int
+    count_bytes: int
+    peer: int
+
+    @property
+    def is_message(self) -> bool:
+        return self.number == 0
 
 
 class _Operator(NamedTuple):
@@ -93,7 +124,9 @@ class _Watcher:
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self._begun = self._is_waited_for = False
+        self._begun = False
+        # The backward pass whose end is timed.
+        self._waited_for = -1
         # By a group's name and a kind of device.
         self._groups: dict[tuple[str, str], _Group | None] = {}
         self._stepping: int | None = None
@@ -111,11 +144,17 @@ class _Watcher:
             return run()
         entered_s = time.monotonic()
         self._time_end_of_backward()
-        count_bytes = sum(map(_bytes, tensors)) if operator.operation != "barrier" else 0
+        call = self._begin(operator.operation, group, tensors, arguments)
+        self._here.latest = call
+        waits = "async_op" not in arguments and not call.is_message
         start_s = time.monotonic()
+        if waits:  # in the operator itself
+            self._wait(call)
         result = run()
+        if waits:
+            self._library.hvprof_wait_ends()
         ran_s = time.monotonic() - start_s
-        done = functools.partial(self._done, operator.operation, group, count_bytes, start_s)
+        done = functools.partial(self._done, call, start_s)
         if arguments.get("async_op") is False:
             # The caller waits at once. A callback would be on the way of what it waits for.
             self._here.awaited = done
@@ -127,14 +166,35 @@ class _Watcher:
         self._own_s += time.monotonic() - entered_s - ran_s
         return result
 
-    def _done(
-        self, operation: str, group: _Group, count_bytes: int, start_s: float, future: Any = None
-    ) -> None:
+    def _begin(
+        self,
+        operation: str,
+        group: _Group,
+        tensors: list[torch.Tensor],
+        arguments: dict[str, Any],
+    ) -> _Call:
+        count_bytes = sum(map(_bytes, tensors)) if operation != "barrier" else 0
+        name, number, peer = operation.encode(), 0, _NO_PEER
+        if operation in ("send", "recv"):
+            partner = arguments.get("dst", arguments.get("src"))
+            peer = _ANY_PEER if partner is None else group.ranks[partner]
+        else:
+            number = self._library.hvprof_collective_begins(name, group.number)
+        return _Call(name, group, number, count_bytes, peer)
+
+    def _wait(self, call: _Call) -> None:
+        self._library.hvprof_wait_begins(
+            call.operation, call.group.number, call.number, call.count_bytes, call.peer
+        )
+
+    def _done(self, call: _Call, start_s: float, future: Any = None) -> None:
         end_s = time.monotonic()
         if future is not None and torch_internals.has_failed(future):
             return
+        group = call.group
         self._library.hvprof_collective(
-            operation.encode(), group.backend, group.number, count_bytes, start_s, end_s - start_s
+            *(call.operation, group.backend, group.number, call.number, call.count_bytes),
+            *(start_s, end_s - start_s),
         )
         self._own_s += time.monotonic() - end_s
 
@@ -164,7 +224,7 @@ class _Watcher:
             group.group_desc.encode(),
             (ctypes.c_int * len(ranks))(*ranks),
         )
-        return _Group(number, backend.encode())
+        return _Group(number, backend.encode(), ranks)
 
     def end(self) -> None:
         """End the recording of a job that was begun here."""
@@ -177,18 +237,21 @@ class _Watcher:
         after it has called for its last bucket; so the first of these runs before that, and what
         it queues runs after.
         """
-        if self._is_waited_for or not torch_internals.is_in_backward():
+        number = torch_internals.backward_pass()
+        if number in (-1, self._waited_for):
             return
-        self._is_waited_for = True
+        self._waited_for = number
         waits = region("exposed", kind="communication")
 
         def computed() -> None:
             waits.__enter__()
+            if latest := getattr(self._here, "latest", None):
+                self._wait(latest)
             torch_internals.at_end_of_backward(waited)
 
         def waited() -> None:
+            self._library.hvprof_wait_ends()
             waits.__exit__(None, None, None)
-            self._is_waited_for = False
 
         torch_internals.at_end_of_backward(computed)
 
@@ -198,8 +261,15 @@ class _Watcher:
 
         def timed(work: dist.Work, *arguments: Any, **options: Any) -> bool:
             done = self._here.__dict__.pop("awaited", None)
+            # Which call the work is of is not known; others wait in the latest, if in any.
+            latest = getattr(self._here, "latest", None)
             with region("exposed", kind="communication"):
-                was_done = wait(work, *arguments, **options)
+                if latest:
+                    self._wait(latest)
+                try:
+                    was_done = wait(work, *arguments, **options)
+                finally:
+                    self._library.hvprof_wait_ends()
             if done is not None:
                 done()
             return was_done

@@ -252,6 +252,11 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
             "error: subprocess\n  x.c:3:1: error: expected ;\nerror: failed-wheel",
             "x.c:3:1: error: e",
         ),
+        (
+            "ld: warning: librdmacm.so.1, needed by /x/libmpi.so, not found (try using -rpath)\n"
+            "collect2: error: ld returned 1 exit status\n",
+            "this MPI needs libraries that are not installed: apt install libibverbs1",
+        ),
         ("", "pip failed"),
     ],
 )

@@ -8,12 +8,11 @@
 #include "steps.h"
 
 /* A call that others report: hvd_ext's and torch.distributed's. */
-static void count_reported(struct recorder *into, struct kind kind, uint64_t message_bytes,
-                           uint64_t begin_ns, uint64_t time_ns, uint64_t wait_ns,
-                           uint32_t queued_us)
+static void count_reported(struct recorder *into, struct kind kind, uint32_t sequence,
+                           uint64_t message_bytes, uint64_t begin_ns, uint64_t time_ns,
+                           uint64_t wait_ns, uint32_t queued_us)
 {
     uint64_t key = cell_key(kind, message_bytes);
-    uint32_t sequence = ++known[kind.communicator].sequence;
     list_this_thread();
     count(into, key, message_bytes, time_ns, wait_ns);
     if (kind.traffic == DATA && atomic_load_explicit(&ledger.on, memory_order_relaxed)) {
@@ -50,7 +49,8 @@ EXPORT void hvprof_exchange(const char *operation, const char *algorithm, uint64
                         .algorithm = name_id(into, algorithm, NAMES), .communicator = communicator,
                         .traffic = data_or_tuning(), .source = SOURCE_HVD_EXT};
     uint64_t wait_ns = ns_of(wait_s);
-    count_reported(into, kind, message_bytes, ns_of(start_s), wait_ns + ns_of(transfer_s), wait_ns,
+    uint32_t sequence = ++known[communicator].sequence;
+    count_reported(into, kind, sequence, message_bytes, ns_of(start_s), wait_ns + ns_of(transfer_s), wait_ns,
                    queued_us);
 }
 
@@ -81,19 +81,65 @@ EXPORT int hvprof_group(uint64_t id, int size, int rank, const char *name, const
     return number;
 }
 
-/* Called for each operation of torch.distributed once it is done (hvd_ext/c10d/watch.py). */
-EXPORT void hvprof_collective(const char *operation, const char *backend, int group,
-                              uint64_t message_bytes, double start_s, double lasted_s)
+static bool is_group(int number)
+{
+    return number > 0 && number < COMMUNICATORS;
+}
+
+/* This thread calls a collective of torch.distributed (hvd_ext/c10d/watch.py); returns its number
+ * in the group. */
+EXPORT uint32_t hvprof_collective_begins(const char *operation, int group)
 {
     struct recorder *into = recorder;
-    if (!into || group < 0 || group >= COMMUNICATORS)
+    if (!into || !is_group(group))
+        return 0;
+    uint32_t number = ++known[group].sequence;
+    if (into->current) {
+        into->current->latest[group][number % LATEST] = (uint16_t)name_id(into, operation, NAMES);
+        into->current->entered[group] = number;
+    }
+    return number;
+}
+
+/* It waits for an operation: for a collective by its number, or with number 0 for a message of the
+ * rank `peer` of the job. */
+EXPORT void hvprof_wait_begins(const char *operation, int group, uint32_t number,
+                               uint64_t message_bytes, int peer)
+{
+    struct recorder *into = recorder;
+    struct slot *slot = into && is_group(group) ? own_slot(into) : NULL;
+    if (!slot)
+        return;
+    here.number = 0;
+    here.call = (struct slot){.flags = IN_CALL | (number ? COLLECTIVE_CALL : 0),
+                              .since_ns = clock_ns(CLOCK_MONOTONIC), .bytes = message_bytes,
+                              .number = number,
+                              .operation = (uint16_t)name_id(into, operation, NAMES),
+                              .communicator = (uint16_t)group, .peer = peer};
+    write_call(slot, &here.call);
+}
+
+EXPORT void hvprof_wait_ends(void)
+{
+    struct recorder *into = recorder;
+    if (into)
+        leave_call(into, clock_ns(CLOCK_MONOTONIC), true);
+}
+
+/* An operation of torch.distributed is done; of a message the number is 0. */
+EXPORT void hvprof_collective(const char *operation, const char *backend, int group,
+                              uint32_t number, uint64_t message_bytes, double start_s,
+                              double lasted_s)
+{
+    struct recorder *into = recorder;
+    if (!into || !is_group(group))
         return;
     struct kind kind = {.operation = name_id(into, operation, NAMES),
                         .algorithm = name_id(into, backend, NAMES), .communicator = group,
                         .traffic = data_or_tuning(), .source = SOURCE_TORCH};
     uint64_t begin_ns = ns_of(start_s), time_ns = ns_of(lasted_s);
     note_first_and_last(begin_ns, begin_ns + time_ns);
-    count_reported(into, kind, message_bytes, begin_ns, time_ns, 0, 0);
+    count_reported(into, kind, number, message_bytes, begin_ns, time_ns, 0, 0);
 }
 
 /* Called for each look-up in a cache of hvd_ext; one cache of a process is counted. What the MPI

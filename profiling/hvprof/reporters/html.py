@@ -49,7 +49,8 @@ SECTIONS = (
 _MOST_RANKS = 1024
 
 
-def report_page(page: Page) -> str:
+def report_page(page: Page, *, now: str = "") -> str:
+    """The page; of a running job it begins with `now`, lines of text about this moment."""
     analysis = page.analysis
     recording, directory = analysis.recording, analysis.recording.directory
     data = as_json(analysis, full=False)
@@ -66,6 +67,7 @@ def report_page(page: Page) -> str:
         facts=facts(recording),
         tiles=_tiles(analysis),
         warnings=warnings(recording),
+        now=now,
         verdict=verdict(analysis),
         advices=[dataclasses.asdict(advice) for advice in analysis.advice],
         sections=[one for make in SECTIONS if (one := _filled(make(page)))],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -113,6 +114,22 @@ def test_what_fails_is_not_counted(tmp_path: Path) -> None:
 def test_steps_that_a_program_marks_are_those_that_count(tmp_path: Path) -> None:
     recording = recorded(tmp_path, "marked")
     assert [rank.step_count for rank in recording.ranks] == [STEPS] * 2
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ("late", r"rank 0 has been in Allreduce 2 of default_pg \(3\.906 KiB\); rank 1 \("),
+        ("late_in_backward", r"rank 0 has been in Allreduce \d+ of default_pg .*; rank 1 \("),
+        ("deadlock", r"have waited for each other: .* is in Recv from rank 1"),
+    ],
+)
+def test_ranks_that_hang_are_named(tmp_path: Path, part: str, says: str) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    options = ["-o", tmp_path / "run", "--on-hang", "2", "--abort-on-hang"]
+    done = run([*RECORD, *options, "--", *launcher, PROGRAM, part])
+    assert done.returncode == 75, done.stderr
+    assert re.search(says, (tmp_path / "run" / "hang.txt").read_text().replace("\n", " "))
 
 
 def test_a_report_names_what_to_change(tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -100,3 +104,47 @@ def test_no_torn_counter_is_read_while_a_job_counts(tmp_path: Path) -> None:
                 parts_s = step.compute_s + step.exposed_s + step.io_s + step.other_s
                 assert parts_s == pytest.approx(step.time_s, rel=1e-6)
     assert read >= 100
+
+
+def test_a_page_shows_a_job_and_stays_when_it_has_ended(tmp_path: Path) -> None:
+    run_folder = tmp_path / "run"
+    serve = [*WATCH, str(run_folder), "--serve", "0", "--every", "0.5"]
+    with job(run_folder, 2, "slow", 6):
+        until(run_folder, "rank-00001.now")
+        with subprocess.Popen(serve, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            assert line.startswith("hvprof: http://127.0.0.1:"), line
+            url = line.split()[1]
+            page = page_with(url, "slowest rank: 1")
+            assert "<h2>Verdict</h2>" in page
+            assert "last reading" in page
+            with pytest.raises(HTTPError, match="404"):
+                urlopen(f"{url}../meta.json", timeout=10)
+            page_with(url, "ended with code 0")
+            server.send_signal(signal.SIGINT)
+            assert server.wait(20) == 0
+
+
+def page_with(url: str, text: str) -> str:
+    """The page once it contains a text."""
+    end_s = time.monotonic() + _PATIENCE_S
+    page = ""
+    while text not in page and time.monotonic() < end_s:
+        with contextlib.suppress(HTTPError), urlopen(url, timeout=10) as answer:
+            assert int(answer.headers["Refresh"]) >= 1
+            page = answer.read().decode()
+        time.sleep(0.1)
+    assert text in page
+    return page
+
+
+def test_a_port_in_use_is_named_in_one_line(tmp_path: Path) -> None:
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    (run_folder / "meta.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run([*WATCH, run_folder, "--serve", port])
+    assert done.returncode == 2
+    assert f"cannot serve on 127.0.0.1:{port}: Address already in use; use another" in done.stderr

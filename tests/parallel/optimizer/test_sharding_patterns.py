@@ -21,6 +21,11 @@ from tests.support.optimizer.sharding_patterns import (
 assert all(
     (clipping, gradients, models, optimizers, parameters, states, weights)
 )  # each adds its patterns
+# Every third on two ranks, where all others follow in the long tests.
+ON_TWO = [
+    pytest.param(name, marks=[pytest.mark.long] * (number % 3 != 0))
+    for number, name in enumerate(PATTERNS)
+]
 # Shards of three ranks are the unevenest, and sums of three the least exact.
 ON_THREE_TOO = [
     pytest.param(name, marks=[pytest.mark.long] * (number % 8 != 0))
@@ -35,7 +40,7 @@ def several_parts_of_a_parameter(monkeypatch):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", ON_TWO)
 def test_a_script_gets_the_bits_of_the_plain_optimizer_or_one_line(comm, hvd, name):
     found = differences(name)
     parallel_assert(comm, not found, found)

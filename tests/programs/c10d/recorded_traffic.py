@@ -2,7 +2,7 @@
 
 PART: "calls": each collective, and messages, on all ranks and on a group of rank 0; "ddp": a model
 of several buckets, 5 steps; "fsdp": FSDP2; "failing": a call that fails, and one that does not;
-"marked": a program that marks its steps.
+"late", "late_in_backward", "deadlock": ranks that hang; "marked": a program that marks its steps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -71,6 +72,25 @@ def fsdp() -> None:
     for layer in model:
         fully_shard(layer)
     train(fully_shard(model))
+
+
+def late() -> None:
+    dist.all_reduce(torch.ones(FLOATS))
+    if dist.get_rank() == 1:
+        time.sleep(600)
+    dist.all_reduce(torch.ones(FLOATS))
+
+
+def late_in_backward() -> None:
+    model = DistributedDataParallel(layers(), bucket_cap_mb=WIDTH * WIDTH * 4 / 2**20)
+    for step in range(3):  # DDP rebuilds its buckets in the second
+        if step == 2 and dist.get_rank() == 1:
+            time.sleep(600)
+        model(torch.ones(4, WIDTH)).sum().backward()
+
+
+def deadlock() -> None:
+    dist.recv(torch.ones(FLOATS), 1 - dist.get_rank())
 
 
 def failing() -> None:

@@ -17,7 +17,7 @@ from hvd_ext.c10d.torch_internals import (
     GroupBase,
     WorkBase,
     at_end_of_backward,
-    is_in_backward,
+    backward_pass,
     reduction_name,
     share_storage,
     store_of,
@@ -146,13 +146,13 @@ def test_the_end_of_backward_comes_after_what_was_asked_for_before() -> None:
     order = []
 
     def hook(gradient: torch.Tensor) -> None:
-        assert is_in_backward()
+        assert backward_pass() >= 0
         at_end_of_backward(lambda: (order.append(1), at_end_of_backward(lambda: order.append(3))))
         at_end_of_backward(lambda: order.append(2))
 
     parameter = torch.ones(1, requires_grad=True)
     parameter.register_hook(hook)
-    assert not is_in_backward()
+    assert backward_pass() == -1
     parameter.sum().backward()
     assert order == [1, 2, 3]
-    assert not is_in_backward()
+    assert backward_pass() == -1

@@ -52,6 +52,9 @@ PAIRS = """(() => {
     }
     return pairs;
 })()"""
+# Colours of the kinds that each figure's legend names.
+KINDS = """[...document.querySelectorAll("figure")].map(figure =>
+    [...figure.querySelectorAll("rect[rx]")].map(mark => getComputedStyle(mark).fill))"""
 MARKS = """[...document.querySelectorAll("svg rect:not([fill-opacity]), svg circle")].map(mark => [
     mark.textContent, getComputedStyle(mark).fill,
     getComputedStyle(mark.closest("figure")).backgroundColor, null])"""
@@ -151,6 +154,8 @@ def check(page: Page, path: Path, figures: int) -> None:
         assert faint(page, PAIRS, 4.5) == []
         assert faint(page, MARKS, 3) == []
         assert page.value(HOLES) == []
+        for kinds in page.value(KINDS):
+            assert len(set(kinds)) == len(kinds), f"a figure shows two kinds in one colour: {kinds}"
         paper = page.value("getComputedStyle(document.body).backgroundColor")
         lightness = int(paper.split("(")[1].split(",")[0])
         assert (lightness < 60) if dark else (lightness > 200)
