@@ -173,6 +173,8 @@ setup(
             "opentelemetry-sdk>=1.25",
             "prometheus-client>=0.20",
         ],
+        # hvprof hang: the line of Python that a rank runs.
+        "stacks": ["py-spy>=0.3.14"],
         # --tensorboard of the trainers.
         "tensorboard": ["tensorboard"],
         # Pictures of benchmarks.

@@ -50,7 +50,7 @@ PROJECT_SOURCES = (
     *sorted((ROOT / "profiling" / "hvprof" / "recorder").glob("*.[ch]")),
     *sorted((ROOT / "hvd_ext").glob("*/*.[ch]")),
 )
-EXTRAS = "torch,images,plot,audit,metrics,docs,dev"
+EXTRAS = "torch,images,plot,audit,metrics,stacks,docs,dev"
 # A rank that no launcher starts would look for Open MPI's daemon where the library was built.
 ALONE = "import os; os.environ.setdefault('OMPI_MCA_ess_singleton_isolated', '1')\n"
 # HOROVOD=no: an environment without it.

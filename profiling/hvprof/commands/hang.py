@@ -12,6 +12,7 @@ from hvprof.commands.shared import add_running, print_json
 from hvprof.live import words
 from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.reading import read_standings
+from hvprof.live.stacks import with_lines
 from hvprof.live.standing import Standing, Thread
 from hvprof.live.waits import ENDED
 
@@ -32,13 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the causes, and what each rank does; the exit code is 75 where ranks are blocked."""
-    standings = read_standings(options.directory)
-    causes = diagnose(standings, options.longer_than)
+    standings, causes = explained(read_standings(options.directory), options.longer_than)
     if options.json:
         print_json(as_json(standings, causes))
     else:
         print("\n".join(lines(standings, causes, options.longer_than)))
     return StallError.exit_code if causes else 0
+
+
+def explained(
+    standings: Sequence[Standing], longer_than_s: float
+) -> tuple[Sequence[Standing], Sequence[Cause]]:
+    """Standings and causes, with the lines of Python that the ranks to look at run."""
+    causes = diagnose(standings, longer_than_s)
+    seen = with_lines(standings, {rank for cause in causes for rank in cause.ranks})
+    return seen, diagnose(seen, longer_than_s)
 
 
 def lines(
@@ -73,6 +82,7 @@ def as_json(standings: Sequence[Standing], causes: Sequence[Cause]) -> dict[str,
                 "process": one.process.name.lower(),
                 "signal": one.signal,
                 "steps": one.steps,
+                "line": one.line,
                 "does": words.does(one, _shown(one)),
                 "threads": [_thread(thread) for thread in one.threads],
             }

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from hvd_ext.errors import HvdExtError
 from hvd_ext.files import write_text
-from hvprof.commands.hang import lines
-from hvprof.live.diagnosis import diagnose
+from hvprof.commands.hang import explained, lines
 from hvprof.live.reading import read_standings
 from hvprof.recording.load import HANG_NAME, job_folders
 
@@ -66,8 +65,7 @@ def _watch(directory: Path, on_hang_s: float, ended: threading.Event) -> bool:
 def _reports(folder: Path, on_hang_s: float) -> bool:
     """Report a job if it hangs; returns whether it does."""
     with contextlib.suppress(HvdExtError):  # one of whose ranks has started nothing to read
-        standings = read_standings(folder)
-        causes = diagnose(standings, on_hang_s)
+        standings, causes = explained(read_standings(folder), on_hang_s)
         if any(cause.waiting for cause in causes):
             text = "\n".join(lines(standings, causes, on_hang_s))
             print(f"hvprof: the job hangs: {text}", file=sys.stderr, flush=True)

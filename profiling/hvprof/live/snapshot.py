@@ -42,7 +42,7 @@ class RankState:
         ended_s = sum(
             one.time_s
             for one in self.counters.counts
-            if one.source == "mpi" and one.traffic != "control"
+            if one.source in ("mpi", "torch") and one.traffic != "control"
         )
         return ended_s + self.unended_s
 

@@ -110,6 +110,7 @@ class Standing:
         threads: those that have called MPI.
         entered: by a communicator's id, how many collectives it entered there.
         latest: by a communicator's id, the operations of the latest of these, by number.
+        line: that its Python runs, such as "train.py:118 in augment"; "" where it is not known.
     """
 
     rank: int
@@ -122,3 +123,4 @@ class Standing:
     threads: tuple[Thread, ...] = ()
     entered: Mapping[str, int] = field(default_factory=dict)
     latest: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    line: str = ""

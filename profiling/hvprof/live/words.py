@@ -91,20 +91,21 @@ def does(one: Standing, blocked: Thread | None) -> str:
     if one.process in _PROCESS:
         return _PROCESS[one.process].format(pid=one.pid)
     disk = ", and waits for the disk" if one.process is Process.ON_DISK else ""
+    line = f" ({one.line})" if one.line else ""
     if blocked and blocked.call:
         return f"is in {call(blocked.call)}{disk}"
     thread = next((t for t in one.threads if t.main), None) or min(
         one.threads, key=lambda t: t.since_s, default=None
     )
     if thread is None:
-        return f"has not called MPI yet{disk}"
+        return f"has not called MPI yet{line}{disk}"
     if thread.region:
         kind = "" if thread.region_kind == "other" else f" ({thread.region_kind})"
         where = f"the region {thread.region!r}{kind}"
-        return f"has been in {where} for {seconds(thread.region_s)}{disk}"
+        return f"has been in {where} for {seconds(thread.region_s)}{line}{disk}"
     if thread.call:
         return f"is in {call(thread.call)}, for {seconds(thread.since_s)}{disk}"
-    how = _OUTSIDE.get(one.process, "is outside of MPI")
+    how = _OUTSIDE.get(one.process, "is outside of MPI") + line
     if not thread.last:
         return f"{how}{disk}"
     last = call(replace(thread.last, message_bytes=0))

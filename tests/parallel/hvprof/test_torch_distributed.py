@@ -119,7 +119,11 @@ def test_steps_that_a_program_marks_are_those_that_count(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        ("late", r"rank 0 has been in Allreduce 2 of default_pg \(3\.906 KiB\); rank 1 \("),
+        (
+            "late",
+            r"rank 0 has been in Allreduce 2 of default_pg \(3\.906 KiB\); "
+            r"rank 1 \(.*recorded_traffic\.py:\d+ in late\)",
+        ),
         ("late_in_backward", r"rank 0 has been in Allreduce \d+ of default_pg .*; rank 1 \("),
         ("deadlock", r"have waited for each other: .* is in Recv from rank 1"),
     ],

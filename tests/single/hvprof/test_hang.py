@@ -24,6 +24,7 @@ from hvprof.format.layout import (
 )
 from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.reading import parse_ranks, read_standings
+from hvprof.live.stacks import line_in
 from hvprof.live.standing import Call, Group, Process, Standing, Thread
 from tests.support.hvprof.made_recordings import write_job
 
@@ -187,6 +188,22 @@ def test_a_region_of_communication_is_waited_in_together() -> None:
     cause = only([rank(0, region="exposed"), rank(1), rank(2, region="exposed")])
     assert (cause.kind, cause.ranks, cause.waiting) == ("late", (1,), (0, 2))
     assert "the region 'exposed' (communication)" in cause.sentence
+
+
+def test_the_line_is_the_innermost_that_is_no_librarys() -> None:
+    def frame(filename: str, name: str) -> dict[str, object]:
+        return {"filename": filename, "line": 7, "name": name}
+
+    library = frame("/x/lib/python3.11/site-packages/torch/nn/module.py", "forward")
+    frames = [frame("/usr/lib/python3.11/random.py", "choice"), library]
+    own = frame("/home/me/train.py", "augment")
+    main = {
+        "thread_name": "MainThread",
+        "frames": [*frames, own, frame("/home/me/train.py", "main")],
+    }
+    other = {"thread_name": "Thread-1", "frames": frames}
+    assert line_in([other, main]) == "train.py:7 in augment"
+    assert line_in([other]) == "random.py:7 in choice"
 
 
 def test_a_job_that_moves_has_no_cause() -> None:

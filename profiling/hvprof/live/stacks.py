@@ -1,0 +1,69 @@
+"""The line that a Python process of this machine runs: py-spy reads it, and does not stop it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hvprof.live.standing import Process, Standing
+from hvprof.printable import printable
+
+# Of processes whose state is known they are on this machine.
+_READABLE = frozenset({Process.RUNS, Process.SLEEPS, Process.ON_DISK})
+_MOST_RANKS = 8
+_PATIENCE_S = 10.0
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<")
+
+
+def with_lines(standings: Sequence[Standing], ranks: Collection[int]) -> tuple[Standing, ...]:
+    """The standings, with the line that each of the ranks runs, where it can be read.
+
+    Args:
+        standings: of all ranks.
+        ranks: those that matter; the first 8 of them are asked.
+    """
+    program = _program()
+    asked = {
+        one.rank
+        for one in standings
+        if program and one.rank in ranks and one.process in _READABLE and one.pid
+    }
+    few = sorted(asked)[:_MOST_RANKS]
+    return tuple(
+        replace(one, line=_line_of(program, one.pid)) if one.rank in few else one
+        for one in standings
+    )
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy") or ""
+
+
+def _line_of(program: str, pid: int) -> str:
+    command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
+        return line_in(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+        # No Python, or one that may not be read.
+        return ""
+
+
+def line_in(threads: Sequence[dict[str, Any]]) -> str:
+    """The innermost line of the main thread that is no library's: "train.py:118 in augment".
+
+    Args:
+        threads: as `py-spy dump --json` prints them.
+    """
+    main = next((one for one in threads if one["thread_name"] == "MainThread"), threads[0])
+    frames = main["frames"]
+    own = [one for one in frames if not any(part in one["filename"] for part in _LIBRARIES)]
+    frame = (own or frames)[0]
+    return printable(f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}")
