@@ -1,0 +1,88 @@
+"""The reason why a rank is slower than the others now, by the parts of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from hvd_ext.units import format_seconds
+from hvprof.live.rates import RankRate, Rates
+from hvprof.model import Step
+
+# Of the time by which the rank is slower: a part that is less of it is no reason.
+_LEAST_SHARE = 0.3
+_MANY_FAULTS = 1000.0
+# On a core for less of its own time, a rank does not compute.
+_BUSY_SHARE = 0.5
+
+
+def _queued(step: Step) -> float:
+    return step.queued_s or 0.0
+
+
+def _input(step: Step) -> float:
+    return step.io_s
+
+
+def _own(step: Step) -> float:
+    return max(step.compute_s + step.other_s - _queued(step), 0.0)
+
+
+class _Part(NamedTuple):
+    """A part of a step in words, and what to look at where it is long."""
+
+    of: Callable[[Step], float]
+    does: str
+    look: str
+
+
+_PARTS = (
+    _Part(_queued, "waits for a core", "other processes or threads share its cores"),
+    _Part(_input, "waits for input", "look at its files and its share of the data"),
+    _Part(_own, "computes", "it has more work, or a slower core"),
+)
+
+
+def reason(rates: Rates) -> str:
+    """Why the slowest rank is, with the figures; "" where its steps do not say it.
+
+    Args:
+        rates: of a job whose ranks end steps.
+    """
+    first = next((one for one in rates.ranks if one.rank == rates.slowest), None)
+    others = [one.step for one in rates.ranks if one is not first and one.step]
+    if first is None or first.step is None or not others:
+        return ""
+    own = first.step
+
+    def more_s(of: Callable[[Step], float]) -> float:
+        return of(own) - fmean(of(one) for one in others)
+
+    longest = max(_PARTS, key=lambda part: more_s(part.of))
+    slower_s = more_s(_outside_s)
+    if slower_s <= 0 or more_s(longest.of) < _LEAST_SHARE * slower_s:
+        return ""
+    does, look = longest.does, longest.look
+    if longest.of is _own and 0 < own.cpu_s < _BUSY_SHARE * _own(own):
+        does, look = "sleeps or waits outside of communication", "py-spy dump shows where"
+    faults, of_others = own.page_faults, fmean(one.page_faults for one in others)
+    if longest.of is _own and faults > max(_MANY_FAULTS, 10 * of_others):
+        look = f"{faults:,.0f} page faults a step, the others {of_others:,.0f}: reuse its memory"
+    theirs_s = fmean(longest.of(one) for one in others)
+    than = f", the others {format_seconds(theirs_s)}" if theirs_s else ", the others do not"
+    text = f"it {does} {format_seconds(longest.of(own))} a step{than}: {look}"
+    return f"{_where(first, rates.ranks)}{text}"
+
+
+def _outside_s(step: Step) -> float:
+    return step.time_s - step.exposed_s
+
+
+def _where(first: RankRate, ranks: Sequence[RankRate]) -> str:
+    """Whether it is the whole host: its ranks are slower than all others."""
+    here = [one.outside for one in ranks if one.host == first.host]
+    there = [one.outside for one in ranks if one.host != first.host]
+    if len(here) > 1 and there and min(here) > max(there):
+        return f"all ranks of {first.host} are slow; "
+    return ""

@@ -1,0 +1,74 @@
+"""The reason for which one rank is slower than the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvprof.live.rates import RankRate, Rates
+from hvprof.live.slowness import reason
+from hvprof.model import Step
+
+
+def step(**parts: float) -> Step:
+    whole = {"compute_s": 0.1, "exposed_s": 0.0, "io_s": 0.0, "other_s": 0.0, "queued_s": 0.0}
+    whole |= parts
+    time_s = whole["compute_s"] + whole["exposed_s"] + whole["io_s"] + whole["other_s"]
+    return Step(index=10, start_s=0.0, time_s=time_s, overlapped_s=0.0, **whole)
+
+
+def job(steps: list[Step], hosts: str = "aaaa") -> Rates:
+    """Ranks that end their steps together: the slowest, which is rank 1, waits for nobody."""
+    ranks = tuple(
+        RankRate(
+            rank=rank,
+            host=hosts[rank],
+            interval_s=2.0,
+            steps=10,
+            steps_s=5.0,
+            trend=None,
+            step=one,
+            mpi_s=0.0,
+            outside_s=2.0,
+            call_s=0.0,
+            since_step_s=0.1,
+            outside=1 - one.exposed_s / one.time_s,
+        )
+        for rank, one in enumerate(steps)
+    )
+    return Rates(ranks=ranks, operations=(), step=None, slowest=1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"compute_s": 0.2}, "it computes 200 ms a step, the others 100 ms: it has more work, or"),
+        (
+            {"compute_s": 0.2, "queued_s": 0.1},
+            "it waits for a core 100 ms a step, the others do not: other processes or threads",
+        ),
+        (
+            {"compute_s": 0.2, "cpu_s": 0.02},
+            "it sleeps or waits outside of communication 200 ms a step, the others 100 ms: py-spy",
+        ),
+        ({"io_s": 0.1}, "it waits for input 100 ms a step, the others do not: look at its files"),
+        (
+            {"compute_s": 0.2, "page_faults": 25000},
+            "it computes 200 ms a step, the others 100 ms: 25,000 page faults a step, the others 0",
+        ),
+    ],
+)
+def test_the_part_that_is_longer_is_the_reason(parts: dict[str, float], says: str) -> None:
+    waits = step(exposed_s=0.1)
+    assert reason(job([waits, step(**parts), waits, waits])).startswith(says)
+
+
+def test_a_slow_host_is_named() -> None:
+    slow, waits = step(compute_s=0.2), step(exposed_s=0.1)
+    found = reason(job([waits, slow, slow, waits], "abba"))
+    assert found.startswith("all ranks of b are slow; it computes 200 ms")
+
+
+def test_what_steps_do_not_say_is_not_said() -> None:
+    waits = step(exposed_s=0.1)
+    assert reason(job([waits, waits, waits, waits])) == ""
+    assert reason(Rates(ranks=(), operations=(), step=None, slowest=None)) == ""
