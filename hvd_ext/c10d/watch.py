@@ -119,12 +119,25 @@ def watch() -> None:
     atexit.register(watcher.end)
 
 
+def begin_without_mpi(rank: int, size: int, backend: str) -> None:
+    """Begin the recording of this rank, unless MPI or an earlier call has begun it.
+
+    Args:
+        rank: in the job.
+        size: of the job.
+        backend: of the group that is used first.
+    """
+    library = recorder()
+    if library is not None:
+        about = f"PyTorch {torch.__version__}, {backend}, without MPI"
+        library.hvprof_begin(rank, size, about.encode())
+
+
 class _Watcher:
     """Hands what torch.distributed does to a recorder."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self._begun = False
         # The backward pass whose end is timed.
         self._waited_for = -1
         # By a group's name and a kind of device.
@@ -210,10 +223,7 @@ class _Watcher:
         backend = backends.get(device, dist.get_backend(group))
         if backend == _REPORTS_ITSELF:
             return None
-        if not self._begun:
-            self._begun = True
-            library = f"PyTorch {torch.__version__}, {backend}, without MPI"
-            self._library.hvprof_begin(dist.get_rank(), dist.get_world_size(), library.encode())
+        begin_without_mpi(dist.get_rank(), dist.get_world_size(), backend)
         ranks = dist.get_process_group_ranks(group)
         # The same on all ranks of the group, and odd, as 0 stands for no group.
         digest = hashlib.blake2b(f"{group.group_name} {ranks}".encode(), digest_size=8).digest()

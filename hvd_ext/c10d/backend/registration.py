@@ -17,6 +17,7 @@ from hvd_ext.c10d.backend.messages_by_gloo import GlooMessages
 from hvd_ext.c10d.backend.reported import Reported
 from hvd_ext.c10d.lifecycle import note
 from hvd_ext.c10d.ranks import topology_among
+from hvd_ext.c10d.watch import begin_without_mpi
 from hvd_ext.c10d.without_mpi import by_mpi
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
@@ -59,6 +60,8 @@ def create(options: Any, backend_options: object = None) -> Group:
     topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s, options.store)
     # MPI's own collectives, which follow, would wait for ever.
     monitored_allgather(topology.world, None, met_within_s, occasion, topology.hosts)
+    # Its collectives do not pass torch's dispatcher with every version.
+    begin_without_mpi(ranks[rank], size, NAME)
     carrier = _carrier(topology, ranks, timeout_s)
     point_to_point = Messages if by_mpi(topology) else GlooMessages
     messages = point_to_point(topology, ranks, timeout_s)

@@ -74,9 +74,10 @@ def recorder_cost(recording: Recording) -> str:
         return "recorder: none; Horovod wrote the timeline, its overhead is unknown"
     cost_s = max(rank.recorder_cost_s for rank in ranks)
     calls = max(sum(cell.calls for cell in rank.cells) for rank in ranks)
-    measured = "measured at start"
-    if any(cell.source == "torch" for rank in ranks for cell in rank.cells):
-        measured = "as measured" if cost_s else "not known as the job did not end by itself"
+    if not cost_s:
+        return f"recorder: {calls} calls; what recording takes was not measured"
+    of_torch = any(cell.source == "torch" for rank in ranks for cell in rank.cells)
+    measured = "as measured" if of_torch else "measured at start"
     return (
         f"recorder: {cost_s * 1e6:.2f} us a call, {measured}; "
         f"{calls} calls, {cost_s * calls * 1e3:.3g} ms a rank"

@@ -90,9 +90,14 @@ def test_sharded_parameters_are_recorded(tmp_path: Path) -> None:
         assert found["allgather", 2][1] >= 3 * STEPS * LAYER_BYTES
 
 
-def test_the_backend_hvd_ext_reports_its_collectives(tmp_path: Path) -> None:
+BY_MPI = ["hvd-launch", "run", "-np", 2, "--", sys.executable]
+BY_TORCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+@pytest.mark.parametrize("launcher", [BY_MPI, BY_TORCH], ids=["mpi", "torchrun"])
+def test_the_backend_hvd_ext_reports_its_collectives(launcher: list, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = ["hvd-launch", "run", "-np", 2, "--", sys.executable, PROGRAM, "calls", "hvd_ext"]
+    command = [*launcher, PROGRAM, "calls", "hvd_ext"]
     done = run([*RECORD, "-o", folder, "--", *command])
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in hvprof.load(folder).ranks:
