@@ -163,9 +163,11 @@ class _Watcher:
         start_s = time.monotonic()
         if waits:  # in the operator itself
             self._wait(call)
-        result = run()
-        if waits:
-            self._library.hvprof_wait_ends()
+        try:
+            result = run()
+        finally:
+            if waits:
+                self._library.hvprof_wait_ends()
         ran_s = time.monotonic() - start_s
         done = functools.partial(self._done, call, start_s)
         if arguments.get("async_op") is False:

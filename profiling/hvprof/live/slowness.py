@@ -10,10 +10,10 @@ from hvd_ext.units import format_seconds
 from hvprof.live.rates import RankRate, Rates
 from hvprof.model import Step
 
-# Of the time by which the rank is slower: a part that is less of it is no reason.
+# A part of a step is a reason from this share of the time by which the rank is slower.
 _LEAST_SHARE = 0.3
 _MANY_FAULTS = 1000.0
-# On a core for less of its own time, a rank does not compute.
+# A rank computes if it is on a core for this share of its own time or more.
 _BUSY_SHARE = 0.5
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hvprof.live.standing import Process, Standing
 from hvprof.printable import printable
 
-# Of processes whose state is known they are on this machine.
+# Only a process on this machine has one of these states.
 _READABLE = frozenset({Process.RUNS, Process.SLEEPS, Process.ON_DISK})
 _MOST_RANKS = 8
 _PATIENCE_S = 10.0
@@ -57,7 +57,7 @@ def _line_of(program: str, pid: int) -> str:
 
 
 def line_in(threads: Sequence[dict[str, Any]]) -> str:
-    """The innermost line of the main thread that is no library's: "train.py:118 in augment".
+    """The innermost line of the main thread outside of libraries: "train.py:118 in augment".
 
     Args:
         threads: as `py-spy dump --json` prints them.

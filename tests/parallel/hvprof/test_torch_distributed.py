@@ -17,12 +17,13 @@ from tests.support.hvprof.recorded import RECORD, run
 PROGRAM = "tests/programs/c10d/recorded_traffic.py"
 BYTES = 4 * FLOATS
 LAYER_BYTES = 4 * WIDTH * WIDTH
+BY_MPI = ["hvd-launch", "run", "-np", "2", "--", sys.executable]
+BY_TORCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
 def recorded(tmp_path: Path, part: str, ranks: int = 2, *options: str) -> hvprof.Recording:
     folder = tmp_path / part
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, f"--nproc-per-node={ranks}", PROGRAM, part]
+    command = [*BY_TORCH, f"--nproc-per-node={ranks}", PROGRAM, part]
     done = run([*RECORD, *options, "-o", folder, "--", *command])
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{ranks} ranks recorded in {folder}" in done.stderr
@@ -90,11 +91,9 @@ def test_sharded_parameters_are_recorded(tmp_path: Path) -> None:
         assert found["allgather", 2][1] >= 3 * STEPS * LAYER_BYTES
 
 
-BY_MPI = ["hvd-launch", "run", "-np", 2, "--", sys.executable]
-BY_TORCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-
-
-@pytest.mark.parametrize("launcher", [BY_MPI, BY_TORCH], ids=["mpi", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher", [BY_MPI, [*BY_TORCH, "--nproc-per-node=2"]], ids=["mpi", "torchrun"]
+)
 def test_the_backend_hvd_ext_reports_its_collectives(launcher: list, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [*launcher, PROGRAM, "calls", "hvd_ext"]
@@ -134,9 +133,8 @@ def test_steps_that_a_program_marks_are_those_that_count(tmp_path: Path) -> None
     ],
 )
 def test_ranks_that_hang_are_named(tmp_path: Path, part: str, says: str) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     options = ["-o", tmp_path / "run", "--on-hang", "2", "--abort-on-hang"]
-    done = run([*RECORD, *options, "--", *launcher, PROGRAM, part])
+    done = run([*RECORD, *options, "--", *BY_TORCH, "--nproc-per-node=2", PROGRAM, part])
     assert done.returncode == 75, done.stderr
     assert re.search(says, (tmp_path / "run" / "hang.txt").read_text().replace("\n", " "))
 

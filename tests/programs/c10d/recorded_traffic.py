@@ -1,7 +1,7 @@
 """`recorded_traffic.py PART [BACKEND]`: calls of torch.distributed of known bytes.
 
 PART: "calls": each collective, and messages, on all ranks and on a group of rank 0; "ddp": a model
-of several buckets, 5 steps; "fsdp": FSDP2; "failing": a call that fails, and one that does not;
+of several buckets, 5 steps; "fsdp": FSDP2; "failing": a call that fails, then one that succeeds;
 "late", "late_in_backward", "deadlock": ranks that hang; "marked": a program that marks its steps.
 """
 
