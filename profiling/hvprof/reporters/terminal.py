@@ -74,9 +74,9 @@ def _header(analysis: Analysis) -> list[str]:
     lines.append(f"registration cache: {registration(recording)}")
     if wire := analysis.between_hosts:
         lines.append(f"between hosts: {wire_text(wire)}")
-    step, shown = recording.all_steps, analysis.exposed
-    if step and step.index:
-        lines.append(_step(step, analysis.step_parts))
+    step, parts, shown = recording.all_steps, analysis.step_parts, analysis.exposed
+    if step and parts:
+        lines.append(_step(step, parts))
         lines += kernel_counts(step)
         if free := analysis.free_speedup:
             lines.append(f"limits: {free_text(free)}")
@@ -90,7 +90,7 @@ def _header(analysis: Analysis) -> list[str]:
     return lines + warnings(recording)
 
 
-def _step(step: Step, parts: StepParts | None) -> str:
+def _step(step: Step, parts: StepParts) -> str:
     known = {name: getattr(parts, key) for name, key in STEP_PARTS.items()}
     named = ", ".join(
         f"{name} {value * 1e3:.2f}" for name, value in known.items() if value is not None

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -332,6 +332,7 @@ def test_a_pipe_is_no_recording(tmp_path: Path) -> None:
 
 
 @settings(deadline=None)
+@example(places=[(96, b"\x01"), (168, b"\x01")])  # steps, of which none has a time
 @given(
     places=st.lists(
         st.tuples(
