@@ -16,6 +16,7 @@ from types import FrameType
 from hvd_ext.cli import not_negative
 from hvd_ext.errors import StallError, UsageError
 from hvd_ext.process import dying_with_parent
+from hvprof.commands.beneath import shown_beneath
 from hvprof.commands.shared import add_output, after_dashes
 from hvprof.commands.watchdog import watched
 from hvprof.recording.session import begin, end, report_ranks, variables
@@ -44,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end the job then, with exit code 75",
     )
     parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="show what hvprof watch shows beneath the job's output, where that is a terminal",
+    )
+    parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run"
     )
 
@@ -60,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
         audit=options.audit,
         on_hang_s=options.on_hang,
         abort_on_hang=options.abort_on_hang,
+        watch=options.watch,
     )
 
 
@@ -72,6 +79,7 @@ def record(
     audit: bool = False,
     on_hang_s: float = 0.0,
     abort_on_hang: bool = False,
+    watch: bool = False,
 ) -> int:
     """Run a command and record its MPI traffic into a directory.
 
@@ -83,6 +91,7 @@ def record(
         audit: hvd_ext's optimizers write fingerprints, too.
         on_hang_s: how long a rank may be blocked before the cause is reported; 0: no report.
         abort_on_hang: the job is ended then.
+        watch: show the running job beneath its output.
 
     Returns:
         The command's exit code, 128 and the signal's number if a signal ended it, and 75 if it was
@@ -97,8 +106,12 @@ def record(
     begin(directory, command, force=force)
     start_s = time.monotonic()
     added = variables(directory, trace_events, audit=audit)
-    with watched(directory, on_hang_s, abort=abort_on_hang) as aborted:
-        code = _run(_reaching_all_ranks(command, added), {**os.environ, **added})
+    command = _reaching_all_ranks(command, added)
+    with (
+        watched(directory, on_hang_s, abort=abort_on_hang) as aborted,
+        shown_beneath(directory, asked=watch) as output,
+    ):
+        code = _run(command, {**os.environ, **added}, output)
     if aborted.is_set():
         code = StallError.exit_code
     end(directory, code, time.monotonic() - start_s)
@@ -118,7 +131,7 @@ def _reaching_all_ranks(command: Sequence[str], variables: Iterable[str]) -> lis
     return [command[0], *carry, *command[1:]]
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
+def _run(command: list[str], environment: dict[str, str], output: int | None) -> int:
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
@@ -139,6 +152,8 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
         process = subprocess.Popen(
             command,
             env=environment,
+            stdout=output,
+            stderr=output,
             # Ctrl-C is hvprof's, which sends it on, and stays to close the recording.
             start_new_session=True,
             preexec_fn=dying_with_parent(),

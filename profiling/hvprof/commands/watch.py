@@ -14,12 +14,9 @@ from rich.text import Text
 
 from hvd_ext.cli import at_least, exit_on_sigterm
 from hvd_ext.errors import UsageError
-from hvprof.commands.following import add_following, readings
+from hvprof.commands.following import add_following, follow
 from hvprof.commands.serving import LivePage, served
 from hvprof.commands.shared import console
-from hvprof.live.diagnosis import diagnose
-from hvprof.live.rates import rates
-from hvprof.live.snapshot import Snapshot
 from hvprof.printable import printable
 from hvprof.reporters.watch import Watched, as_json, render
 
@@ -61,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         return _serve(options)
     ended = ""
     with contextlib.suppress(KeyboardInterrupt), _output(as_data=options.json) as show:
-        ended = _watch(options, show)
+        ended = _follow(options, show)
     if ended:
         # For people: it belongs to no reading.
         print(ended, file=sys.stderr if options.json else sys.stdout)
@@ -79,49 +76,15 @@ def _serve(options: argparse.Namespace) -> int:
         print(
             f"hvprof: {url} shows {printable(str(options.directory))}; Ctrl-C ends it", flush=True
         )
-        page.change(_watch(options, page.show))
+        page.change(_follow(options, page.show))
         # People want to see the report of the job when it has ended.
         threading.Event().wait()
     return 0
 
 
-def _watch(options: argparse.Namespace, show: Callable[[Watched], None]) -> str:
-    """Show readings until the job has ended; returns how it did."""
-    name = printable(str(options.directory))
-    slowest = _Slowest()
-    before: Snapshot | None = None
-    for snapshot in readings(options.directory, options.every):
-        if snapshot.ended:
-            return f"{name}: {snapshot.ended}"
-        if before is not None:
-            found = rates(before, snapshot)
-            show(
-                Watched(
-                    name=name,
-                    unix_s=snapshot.unix_s,
-                    size=len(snapshot.standings),
-                    rates=found,
-                    slowest_s=slowest.since_s(found.slowest, before.unix_s, snapshot.unix_s),
-                    causes=diagnose(snapshot.standings, options.longer_than),
-                )
-            )
-            if options.once:
-                break
-        before = snapshot
-    return ""
-
-
-class _Slowest:
-    """Since when the same rank has been the slowest."""
-
-    def __init__(self) -> None:
-        self._rank: int | None = None
-        self._since_s = 0.0
-
-    def since_s(self, rank: int | None, before_s: float, now_s: float) -> float:
-        if rank != self._rank:
-            self._rank, self._since_s = rank, before_s
-        return now_s - self._since_s if rank is not None else 0.0
+def _follow(options: argparse.Namespace, show: Callable[[Watched], None]) -> str:
+    folder, every_s = options.directory, options.every
+    return follow(folder, every_s, options.longer_than, show, once=options.once)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -44,7 +45,7 @@ def until(directory: Path, file: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", ["slow", "unmarked"])
+@pytest.mark.parametrize("how", ["slow", pytest.param("unmarked", marks=pytest.mark.long)])
 def test_a_reading_shows_steps_times_and_the_slowest_rank(how: str, tmp_path: Path) -> None:
     run_folder = tmp_path / "run"
     with job(run_folder, 3, how, 6):
@@ -148,3 +149,41 @@ def test_a_port_in_use_is_named_in_one_line(tmp_path: Path) -> None:
         done = run([*WATCH, run_folder, "--serve", port])
     assert done.returncode == 2
     assert f"cannot serve on 127.0.0.1:{port}: Address already in use; use another" in done.stderr
+
+
+def in_a_terminal(command: list[object]) -> tuple[int, str]:
+    """Run a command whose output is a terminal; returns its code and what the terminal got."""
+    ours, commands = os.openpty()
+    with subprocess.Popen(
+        [*map(str, command)], env=ENVIRONMENT, stdout=commands, stderr=commands
+    ) as started:
+        os.close(commands)
+        got = b""
+        with contextlib.suppress(OSError):  # once the last process has closed it
+            while read := os.read(ours, 65536):
+                got += read
+    os.close(ours)
+    return started.returncode, got.decode(errors="replace")
+
+
+def test_a_job_is_shown_beneath_its_own_output(tmp_path: Path) -> None:
+    code = "import sys, time; print('terminal', sys.stdout.isatty()); print('half', end='\\r'); "
+    code += "from mpi4py import MPI; world = MPI.COMM_WORLD\n"
+    code += "for _ in range(60): world.allreduce(1); time.sleep(0.1)\n"
+    code += "print('é' * 3, 'done'); sys.exit(3)"
+    command = [*RECORD, "--watch", "-o", tmp_path / "run", "--", sys.executable, "-c", code]
+    ended, seen = in_a_terminal(command)
+    assert ended == 3
+    assert "terminal True" in seen
+    assert "ééé done" in seen
+    assert "since the last reading" in seen
+    # The last reading stays, beneath the job's last line.
+    assert seen.rindex("ééé done") < seen.rindex("since the last reading")
+    assert "Traceback" not in seen
+
+
+def test_without_a_terminal_a_line_says_how_to_watch(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = run([*RECORD, "--watch", "-o", folder, "--", sys.executable, "-c", "print('done')"])
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert f"not a terminal: run hvprof watch {folder}" in done.stderr
