@@ -49,8 +49,10 @@ def format_bytes(count: int) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Write a duration with the unit that keeps it short: 0.00213 -> "2.13 ms"."""
-    factor, unit = time_unit(seconds)
-    return f"{seconds / factor:.3g} {unit}"
+    # Of what is shown: 999.9 us is "1 ms".
+    factor, unit = time_unit(float(f"{seconds:.3g}"))
+    value = seconds / factor
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
 
 
 def time_unit(seconds: float) -> tuple[float, str]:

@@ -42,7 +42,11 @@ def test_format_bytes_reads_back(count):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(2, "2 s"), (0.00213, "2.13 ms"), (5e-6, "5 us"), (3e-9, "3 ns")]
+    ("seconds", "text"),
+    [
+        *[(2, "2 s"), (0.00213, "2.13 ms"), (5e-6, "5 us"), (3e-9, "3 ns")],
+        *[(0.000_999_9, "1 ms"), (0.9996, "1 s"), (999.6, "1000 s"), (1234, "1234 s")],
+    ],
 )
 def test_format_seconds(seconds, text):
     assert format_seconds(seconds) == text
