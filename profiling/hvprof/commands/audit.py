@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from hvprof.analysis.audit import compared
-from hvprof.commands.shared import print_json
+from hvprof.commands.shared import console, print_json, print_lines
 from hvprof.recording.audits import read_audits
 from hvprof.reporters.audit import as_json, lines
 
@@ -35,5 +35,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(as_json(outcomes))
     else:
-        print("\n".join(lines(names, outcomes)))
+        print_lines(lines(names, outcomes), console())
     return int(any(outcome.difference for outcome in outcomes.values()))

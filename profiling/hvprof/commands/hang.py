@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hvd_ext.errors import StallError
-from hvprof.commands.shared import add_running, print_json
+from hvprof.commands.shared import add_running, console, print_json, print_lines
 from hvprof.live import words
 from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.reading import read_standings
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(as_json(standings, causes))
     else:
-        print("\n".join(lines(standings, causes, options.longer_than)))
+        print_lines(lines(standings, causes, options.longer_than), console())
     return StallError.exit_code if causes else 0
 
 

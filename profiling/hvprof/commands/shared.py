@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,18 @@ LEAST_COLUMNS = 80
 def console() -> Console:
     """Standard output in its own width, of 80 columns at least."""
     return Console(width=max(Console().width, LEAST_COLUMNS))
+
+
+def print_lines(lines: Iterable[str], shown: Console) -> None:
+    """Print sentences: wrapped between words on a terminal, one a line elsewhere."""
+    for line in lines:
+        text = line
+        if shown.is_terminal:
+            indent = " " * (len(line) - len(line.lstrip()) + 2)
+            text = textwrap.fill(
+                line, shown.width, subsequent_indent=indent, break_long_words=False
+            )
+        shown.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: dict[str, Any]) -> None:
