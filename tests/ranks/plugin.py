@@ -15,6 +15,7 @@ the ranks too: it must not start MPI.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # A rank that has imported torch holds some 0.4 GiB.
 _MOST_WAITING = 12
+# Their ranks, which take seconds to start, serve no test elsewhere.
+_RANKS_OF_THEIR_OWN = ("tests/parallel/standalone/",)
 
 
 @pytest.fixture
@@ -80,6 +83,22 @@ def hvd() -> Iterator[ModuleType]:
         yield hvd
         MPI.COMM_WORLD.Barrier()  # who ends first ends Horovod for all
         hvd.shutdown()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Tests side by side: one process has all tests of as many ranks, or all others of a file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            if found := re.search(r"\b(\d+)ranks\b", test):
+                own = next(filter(file.startswith, _RANKS_OF_THEIR_OWN), "")
+                return f"{own}{found[1]} ranks"
+            return file
+
+    return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
