@@ -45,8 +45,8 @@ demo: env  ## train with Horovod, with hvd_ext and without communication, and pr
 test: env  ## run every test that this machine supports, except the long ones
 	@failed=0; \
 	$(MAKE) --no-print-directory mpis || failed=1; \
-	$(PYTEST) -q -n 2 --dist loadfile -m "not long" $(SINGLE) || $(ALONE) $(SINGLE) || failed=1; \
-	$(PYTEST) -n 2 --dist loadfile -m "not long" --durations=25 $(RANKED) || $(ALONE) $(RANKED) \
+	$(PYTEST) -q -n 3 --dist loadfile -m "not long" $(SINGLE) || $(ALONE) $(SINGLE) || failed=1; \
+	$(PYTEST) -n 3 --dist loadfile -m "not long" --durations=25 $(RANKED) || $(ALONE) $(RANKED) \
 		|| failed=1; \
 	exit $$failed
 

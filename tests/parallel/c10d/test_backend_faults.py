@@ -12,7 +12,7 @@ import pytest
     ("how", "says"),
     [
         ("absent", "rank 2 ({host}) did not reach all_reduce() within 3 s"),
-        ("kill", "signal 9"),
+        pytest.param("kill", "signal 9", marks=pytest.mark.long),
         pytest.param(
             *("group", "rank 2 ({host}) did not reach new_group() within 3 s"),
             marks=pytest.mark.long,
@@ -29,6 +29,7 @@ def test_the_job_ends_and_the_rank_is_named(launch, how, says):
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.long
 def test_a_program_may_end_with_work_under_way(launch):
     done = launch(3, ["tests/programs/c10d/backend_fault.py", "exit"], timeout=90)
     assert done.returncode == 0, done.stdout

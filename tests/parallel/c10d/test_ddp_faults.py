@@ -30,7 +30,7 @@ def shared_memory() -> set[str]:
             *("leave", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
             marks=pytest.mark.long,
         ),
-        ("kill", "signal 9"),
+        pytest.param("kill", "signal 9", marks=pytest.mark.long),
         pytest.param("raise", "ValueError: loss is NaN", marks=pytest.mark.long),
     ],
 )
@@ -50,6 +50,7 @@ def test_the_job_ends_and_the_rank_is_named(launch, how, says):
     assert shared_memory() <= before
 
 
+@pytest.mark.long
 def test_ranks_that_are_not_one_job_of_mpi_agree_over_the_store():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -70,6 +71,7 @@ def test_ranks_that_are_not_one_job_of_mpi_agree_over_the_store():
         assert "reduced where they lie" in done.stdout, done.stdout
 
 
+@pytest.mark.long
 def test_a_full_shm_has_buckets_copied():
     inside = [
         "unshare",

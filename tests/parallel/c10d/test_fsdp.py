@@ -66,6 +66,7 @@ def test_losses_and_weights_have_gloos_bits(comm, options):
     parallel_assert(comm, None not in fsdp._placed.values(), "not in shared memory")
 
 
+@pytest.mark.long
 @pytest.mark.ranks(3)
 def test_on_three_ranks_weights_are_near_gloos(comm):
     want, got = train(comm, False), train(comm, True)

@@ -43,6 +43,7 @@ def test_a_store_holds_what_ranks_put_there(comm):
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_an_absent_rank_is_named(launch):
     done = launch(
         3,

@@ -22,19 +22,21 @@ def torchrun(*arguments: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("part", ["hook", "backend"])
+@pytest.mark.parametrize("part", [pytest.param("hook", marks=pytest.mark.long), "backend"])
 def test_all_doors_work_without_mpi(part):
     code, output = torchrun(part)
     assert code == 0, output
     assert output.count("done") == 2, output
 
 
+@pytest.mark.long
 def test_a_rank_that_is_late_is_named():
     code, output = torchrun("late", HVD_EXT_STALL_TIMEOUT_S="2")
     assert code != 0
     assert "error: rank 1 did not reach hvd_ext.c10d.attach() within 2 s" in output, output
 
 
+@pytest.mark.long
 def test_mpis_rendezvous_is_refused():
     code, output = torchrun("rendezvous")
     assert code != 0

@@ -16,9 +16,13 @@ from hvd_ext.errors import MismatchError, UsageError
 from tests.ranks.asserts import assert_same_bits, parallel_assert
 from tests.support.optimizer.learning import Net, batch, flat
 
-# Laid out at once, and not by measurement: what is rounded away is kept from the first step on.
-AT_ONCE = {"HVD_EXT_BUCKET_BYTES": "2 KiB"}
 FORMATS = ("bf16", "fp16", "int8", "powersgd:rank=2")
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Buckets are laid out before the first step: what is rounded away is kept from there on."""
+    monkeypatch.setenv("HVD_EXT_BUCKET_BYTES", "2 KiB")
 
 
 def build(compression, seed=3, kind=torch.optim.SGD, **options):
@@ -82,7 +86,8 @@ def test_ranks_have_the_same_bits_and_learn_as_without(
     assert (kept is not None and float(kept[1]) > 0) == ("16" not in compression)
 
 
-@pytest.mark.ranks(2, pytest.param(4, marks=pytest.mark.long), env=AT_ONCE)
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.ranks(2, pytest.param(4, marks=pytest.mark.long))
 @pytest.mark.parametrize(
     ("compression", "kind", "options"),
     [
@@ -110,7 +115,8 @@ def test_a_drained_run_resumes_to_the_bit(comm, hvd, nodes, compression, kind, o
     parallel_assert(comm, (flat(model) == flat(resumed)).all())
 
 
-@pytest.mark.ranks(4, env=AT_ONCE)
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize("compression", ["int8", "powersgd:rank=2"])
 def test_what_is_drained_serves_another_number_of_nodes(comm, hvd, nodes, compression):
     nodes(1)
@@ -148,7 +154,8 @@ def across_parameters(bucket, shard, format):
     return [(0, bucket.count, format)]
 
 
-@pytest.mark.ranks(2, env=AT_ONCE)
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.ranks(2)
 def test_no_block_crosses_two_parameters(comm, hvd, nodes, monkeypatch):
     nodes(1)
     check_parameters_have_blocks_of_their_own(comm)
@@ -226,6 +233,7 @@ def resident_bytes():
     return 1024 * int(found[1])
 
 
+@pytest.mark.long
 @pytest.mark.ranks(4)
 def test_the_memory_it_takes_is_what_is_kept(comm, hvd, nodes):
     ranks_per_node, rows, columns, rank = 2, 2048, 4096, 4
@@ -272,7 +280,8 @@ def test_laying_the_buckets_anew_loses_nothing(comm, hvd, nodes):
             assert torch.equal(holds_it.drained["residuals"][index], tensor)
 
 
-@pytest.mark.ranks(2, env=AT_ONCE)
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.ranks(2)
 def test_a_state_without_what_is_unsent_says_so(comm, hvd, nodes, caplog):
     nodes(1)
     model, optimizer = build("int8")
@@ -281,7 +290,8 @@ def test_a_state_without_what_is_unsent_says_so(comm, hvd, nodes, caplog):
     assert "call optimizer.drain() on all ranks before" in caplog.text
 
 
-@pytest.mark.ranks(2, env=AT_ONCE)
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.ranks(2)
 def test_what_is_not_finite_is_seen_by_every_rank(comm, hvd, nodes):
     nodes(1)
     model, optimizer = build("int8")
@@ -295,8 +305,9 @@ def test_what_is_not_finite_is_seen_by_every_rank(comm, hvd, nodes):
     assert comm.allgather(found) == [True] * comm.size
 
 
-@pytest.mark.ranks(2, env={"HVD_EXT_COMPRESSION": "bf16"})
-def test_the_variable_counts_where_the_script_names_none(comm, hvd, nodes):
+@pytest.mark.ranks(2)
+def test_the_variable_counts_where_the_script_names_none(comm, hvd, nodes, monkeypatch):
+    monkeypatch.setenv("HVD_EXT_COMPRESSION", "bf16")
     nodes(1)
     assert "compression: bf16" in build(hvd.Compression.none)[1].explain()
     assert "compression: int8" in build(hvd.Compression.int8)[1].explain()

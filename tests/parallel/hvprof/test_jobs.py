@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 import hvprof
 from tests.support.hvprof.recorded import PROGRAMS, PYTHON, RECORD, mpirun, run, totals
 
@@ -39,6 +41,7 @@ def test_jobs_that_follow_each_other_are_recorded_apart(tmp_path: Path) -> None:
     assert not any(path.is_symlink() for path in folder.rglob("*"))
 
 
+@pytest.mark.long
 def test_a_folder_of_jobs_is_named_in_errors_and_replaced_as_a_whole(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     script = f"{job(1, 'own_reductions.py')}; {job(1, 'own_reductions.py')}"

@@ -139,7 +139,9 @@ def test_gradient_hooks_are_summed_up_for_each_step(tmp_path: Path) -> None:
     assert first.exposed_s == 0
 
 
-@pytest.mark.parametrize("library", ["horovod.torch", "hvd_ext.torch"])
+@pytest.mark.parametrize(
+    "library", [pytest.param("horovod.torch", marks=pytest.mark.long), "hvd_ext.torch"]
+)
 def test_what_hooks_take_is_recorded(tmp_path: Path, library: str) -> None:
     program = (
         f"import torch, hvprof, {library} as hvd\n"
@@ -195,6 +197,7 @@ def test_hooks_count_once_however_often_they_are_watched(tmp_path: Path) -> None
     assert exposed.time_s >= 0.1
 
 
+@pytest.mark.long
 def test_waiting_for_a_halo_is_exposed(tmp_path: Path) -> None:
     program = (
         "import time, torch, hvprof\n"

@@ -48,7 +48,7 @@ def counted(
     return dict(found)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_calls_and_bytes_are_exact(tmp_path: Path, ranks: int) -> None:
     recording = recorded(tmp_path, "calls", ranks)
     whole = ranks * BYTES
@@ -83,6 +83,7 @@ def test_buckets_of_ddp_and_what_it_waits_for_are_recorded(tmp_path: Path) -> No
     assert hvprof.waiting(recording) is not None
 
 
+@pytest.mark.long
 def test_sharded_parameters_are_recorded(tmp_path: Path) -> None:
     recording = recorded(tmp_path, "fsdp")
     for rank in recording.ranks:
@@ -92,7 +93,9 @@ def test_sharded_parameters_are_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "launcher", [BY_MPI, [*BY_TORCH, "--nproc-per-node=2"]], ids=["mpi", "torchrun"]
+    "launcher",
+    [BY_MPI, pytest.param([*BY_TORCH, "--nproc-per-node=2"], marks=pytest.mark.long)],
+    ids=["mpi", "torchrun"],
 )
 def test_the_backend_hvd_ext_reports_its_collectives(launcher: list, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -110,11 +113,13 @@ def test_the_backend_hvd_ext_reports_its_collectives(launcher: list, tmp_path: P
         assert found["barrier", 2][0] >= 1
 
 
+@pytest.mark.long
 def test_what_fails_is_not_counted(tmp_path: Path) -> None:
     recording = recorded(tmp_path, "failing")
     assert [counted(rank)["allreduce", 2] for rank in recording.ranks] == [(1, BYTES)] * 2
 
 
+@pytest.mark.long
 def test_steps_that_a_program_marks_are_those_that_count(tmp_path: Path) -> None:
     recording = recorded(tmp_path, "marked")
     assert [rank.step_count for rank in recording.ranks] == [STEPS] * 2
@@ -123,13 +128,18 @@ def test_steps_that_a_program_marks_are_those_that_count(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        (
+        pytest.param(
             "late",
             r"rank 0 has been in Allreduce 2 of default_pg \(3\.906 KiB\); "
             r"rank 1 \(.*recorded_traffic\.py:\d+ in late\)",
+            marks=pytest.mark.long,
         ),
         ("late_in_backward", r"rank 0 has been in Allreduce \d+ of default_pg .*; rank 1 \("),
-        ("deadlock", r"have waited for each other: .* is in Recv from rank 1"),
+        pytest.param(
+            "deadlock",
+            r"have waited for each other: .* is in Recv from rank 1",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_ranks_that_hang_are_named(tmp_path: Path, part: str, says: str) -> None:

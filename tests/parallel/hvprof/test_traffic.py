@@ -150,6 +150,7 @@ def test_the_registration_cache_of_mvapich2_is_read(tmp_path: Path) -> None:
     assert (cache.hits, cache.misses) == (750, 250)
 
 
+@pytest.mark.long
 def test_horovod_runs_to_the_same_result(tmp_path: Path) -> None:
     command = ["horovodrun", "-np", "2", sys.executable, PROGRAMS / "horovod_allreduce.py"]
     timeline = tmp_path / "timeline.json"

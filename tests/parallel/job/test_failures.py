@@ -25,7 +25,7 @@ def wrap(model):
 
 @pytest.mark.parametrize(
     "how",
-    ["step", "die", *(pytest.param(h, marks=pytest.mark.long) for h in ("construct", "leave"))],
+    ["step", *(pytest.param(h, marks=pytest.mark.long) for h in ("die", "construct", "leave"))],
 )
 def test_a_missing_rank_ends_the_job_by_name_and_nothing_stays(launch, how, tmp_path):
     before, start = shared_memory(), time.monotonic()
@@ -102,7 +102,11 @@ def test_a_bad_setting_is_one_line(hvd, monkeypatch, variable, value, says):
 @pytest.mark.parametrize(
     ("features", "bucket_bytes", "code", "says"),
     [
-        ("4,4", "banana", 2, "HVD_EXT_BUCKET_BYTES='banana': give a size above 0, such as .*"),
+        pytest.param(
+            *("4,4", "banana", 2),
+            "HVD_EXT_BUCKET_BYTES='banana': give a size above 0, such as .*",
+            marks=pytest.mark.long,
+        ),
         (
             "4,8",
             "4 MiB",

@@ -48,6 +48,7 @@ def doctor(python: Path, mpirun: Path, *arguments: str, **extra: str) -> tuple[i
     return done.returncode, findings
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", IN_TEST_OR_LONG)
 def test_a_library_with_its_own_python(name: str) -> None:
     folder = bin_of(name)

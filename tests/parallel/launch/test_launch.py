@@ -160,6 +160,7 @@ def test_one_machine_needs_no_ssh(library: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_horovodrun_starts_it_inside_each_rank() -> None:
     horovodrun = HERE / "horovodrun"
     if not horovodrun.exists():

@@ -248,6 +248,7 @@ def test_exec_finds_its_place_under_srun(cluster: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["4,5", "5,4"], done.stderr
 
 
+@pytest.mark.long
 def test_a_batch_script(cluster: Path, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     job = shlex.join(hvd_launch("run", "--", sys.executable, "-c", SUM))

@@ -14,7 +14,7 @@ import torch
     [
         (2, ["exit"]),
         pytest.param(2, ["interactive", "exit"], marks=pytest.mark.long),
-        (2, ["interactive", "shutdown"]),
+        pytest.param(2, ["interactive", "shutdown"], marks=pytest.mark.long),
         pytest.param(2, ["shutdown", "1"], marks=pytest.mark.long),
         pytest.param(2, ["shutdown"], marks=pytest.mark.long),
         pytest.param(3, ["shutdown"], marks=pytest.mark.long),
@@ -28,6 +28,7 @@ def test_a_rank_that_ends_first_waits_for_those_that_use_mpi(launch, np_, argume
     assert done.stdout.count("ok ") == np_
 
 
+@pytest.mark.long
 def test_a_forked_child_waits_for_no_rank_when_it_ends(launch):
     done = launch(2, ["tests/programs/optimizer/forks_child.py"])
     assert done.returncode == 0, done.stdout
@@ -35,7 +36,7 @@ def test_a_forked_child_waits_for_no_rank_when_it_ends(launch):
 
 
 @pytest.mark.parametrize(
-    "used", [pytest.param("nothing", marks=pytest.mark.long), "optimizer", "mpi4py"]
+    "used", [*(pytest.param(u, marks=pytest.mark.long) for u in ("nothing", "mpi4py")), "optimizer"]
 )
 def test_init_after_shutdown_works_or_is_refused_with_what_to_do(launch, used):
     done = launch(2, ["tests/programs/optimizer/starts_again.py", used])
@@ -43,6 +44,7 @@ def test_init_after_shutdown_works_or_is_refused_with_what_to_do(launch, used):
     assert done.stdout.count("ok ") == 2
 
 
+@pytest.mark.long
 def test_an_exchange_that_never_ends_ends_the_job_at_shutdown(launch):
     done = launch(2, ["tests/programs/optimizer/left_in_flight.py"])
     assert done.returncode != 0

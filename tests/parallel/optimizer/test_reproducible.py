@@ -39,7 +39,9 @@ def check(comm, dtype=torch.float32, **arguments) -> str:
 
 
 @pytest.mark.ranks(1, 2, 4, EIGHT, timeout_s=300)
-@pytest.mark.parametrize("nodes_of", [1, 2, 4], ids="{}nodes".format)
+@pytest.mark.parametrize(
+    "nodes_of", [pytest.param(1, marks=pytest.mark.long), 2, 4], ids="{}nodes".format
+)
 def test_bits_are_those_of_one_process(comm, hvd, nodes, monkeypatch, nodes_of):
     if comm.size < nodes_of:
         return

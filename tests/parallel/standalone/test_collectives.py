@@ -10,8 +10,8 @@ import torch
 
 from tests.support.launch.launching import WITHOUT_HOROVOD
 
-IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (1, 4)]
-pytestmark = pytest.mark.ranks(2, 3, *IN_LONG, env=WITHOUT_HOROVOD)
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4)]
+pytestmark = pytest.mark.ranks(3, *IN_LONG, env=WITHOUT_HOROVOD)
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int8, torch.uint8)

@@ -8,7 +8,7 @@ from tests.parallel.optimizer.test_contract import *  # noqa: F403
 from tests.support.launch.launching import WITHOUT_HOROVOD
 
 pytestmark = [
-    pytest.mark.ranks(2, pytest.param(3, marks=pytest.mark.long), env=WITHOUT_HOROVOD),
+    pytest.mark.ranks(pytest.param(2, marks=pytest.mark.long), 3, env=WITHOUT_HOROVOD),
     pytest.mark.usefixtures("hvd"),
     pytest.mark.filterwarnings("error", "ignore:.*lr_scheduler"),
 ]

@@ -10,7 +10,7 @@ import torch
 from hvd_ext.errors import NotInstalledError
 from tests.support.launch.launching import WITHOUT_HOROVOD
 
-pytestmark = pytest.mark.ranks(2, 3, env=WITHOUT_HOROVOD)
+pytestmark = pytest.mark.ranks(pytest.param(2, marks=pytest.mark.long), 3, env=WITHOUT_HOROVOD)
 
 
 def test_ranks_may_ask_in_different_orders(hvd):

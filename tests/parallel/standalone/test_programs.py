@@ -17,8 +17,8 @@ LATE = r"rank {} \(\S+\) did not reach hvd\.allreduce 'alone' within 2 s"
 @pytest.mark.parametrize(
     ("rank", "how", "says"),
     [
-        (1, "raises", "ValueError: boom"),
-        (1, "exits", ENDED.format(1)),
+        pytest.param(1, "raises", "ValueError: boom", marks=pytest.mark.long),
+        pytest.param(1, "exits", ENDED.format(1), marks=pytest.mark.long),
         (1, "sleeps", LATE.format(1)),
         pytest.param(0, "shuts down", ENDED.format(0), marks=pytest.mark.long),
         pytest.param(0, "sleeps", LATE.format(0), marks=pytest.mark.long),
@@ -34,6 +34,7 @@ def test_a_rank_that_does_not_come_is_named_and_the_job_ends(launch, rank, how, 
     assert "came through" not in done.stdout
 
 
+@pytest.mark.long
 def test_a_program_may_end_without_shutdown(launch):
     done = launch(3, [f"{PROGRAMS}/ends_well.py"], env=WITHOUT_HOROVOD)
     assert done.returncode == 0, done.stdout
@@ -58,12 +59,13 @@ RESNET = ("-m", "resnet.train", "--synthetic", "--model", "resnet18", "--batch-s
 TIMED = ("--image-size", 64, "--num-warmup-batches", 1, "--num-batches-per-iter", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program",
     [
         (*EDSR, "--steps", 2, "--batch-size", 2, "--output", "out"),
-        pytest.param((*RESNET, *TIMED, "--num-iters", 2), marks=pytest.mark.long),
-        pytest.param(("examples/digits.py",), marks=pytest.mark.long),
+        (*RESNET, *TIMED, "--num-iters", 2),
+        ("examples/digits.py",),
     ],
     ids=lambda program: " ".join(map(str, program[:2])),
 )
@@ -73,6 +75,7 @@ def test_trainers_and_examples_train(launch, tmp_path: Path, program):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 def test_a_missing_flag_of_a_trainer_is_named_once(launch):
     done = launch(2, EDSR, env=WITHOUT_HOROVOD)
     assert done.returncode == 2, done.stdout

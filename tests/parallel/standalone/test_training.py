@@ -9,7 +9,7 @@ import torch
 
 from tests.support.launch.launching import WITHOUT_HOROVOD
 
-pytestmark = pytest.mark.ranks(2, 3, env=WITHOUT_HOROVOD)
+pytestmark = pytest.mark.ranks(pytest.param(2, marks=pytest.mark.long), 3, env=WITHOUT_HOROVOD)
 
 
 def model_of(seed: int = 0) -> torch.nn.Sequential:

@@ -73,6 +73,7 @@ def test_ranks_that_a_grid_does_not_take_are_refused(runs: Runs, folder: Path) -
     assert not (folder / "none.png").exists()
 
 
+@pytest.mark.long
 def test_ranks_that_share_patches_learn_what_one_rank_learns(runs: Runs, folder: Path) -> None:
     assert runs["trained"].returncode == 0, runs["trained"].stderr
     train(1, *TRAIN, "--validate", folder / "truth.png", "--output", folder / "1x1")

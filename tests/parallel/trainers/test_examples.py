@@ -72,6 +72,7 @@ def test_a_shared_sample_is_learnt_as_a_whole_one() -> None:
     assert all(split == pytest.approx(whole, rel=1e-4) for split, whole in losses)
 
 
+@pytest.mark.long
 def test_a_planned_allreduce_sums_as_mpi_does() -> None:
     told = run(EXAMPLES / "planned_allreduce.py")
     assert re.findall(r"(\d+) bytes: planned [\d.]+ us, mpi4py [\d.]+ us", told) == [

@@ -243,6 +243,7 @@ def test_files_packs_and_stores_give_the_same_losses_at_any_scale(
     assert found[1] == found[2] == found[0]
 
 
+@pytest.mark.long
 def test_what_a_machine_has_not_is_said_in_one_line(launch: Launch, tmp_path: Path) -> None:
     program = tmp_path / "limited.py"
     program.write_text(

@@ -208,6 +208,7 @@ def test_resnet_resumes_within_an_epoch_and_counts_each_image_once(
     assert float(row["val_loss"]) == pytest.approx(loss.item(), rel=1e-4)
 
 
+@pytest.mark.long
 def test_resnet_names_an_image_that_is_none(tmp_path: Path, classes: Path) -> None:
     bad = tmp_path / "train"
     for label in range(2):

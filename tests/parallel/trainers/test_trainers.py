@@ -136,6 +136,7 @@ def test_ddp_refuses_a_format_that_it_does_not_have(runs: Runs) -> None:
     assert runs["int8"].returncode == 2
 
 
+@pytest.mark.long
 def test_horovods_exchange_without_horovod_is_refused_in_one_line(tmp_path: Path) -> None:
     flags = ("--synthetic", "--exchange", "horovod")
     output = ("--output", tmp_path / "none")
@@ -211,6 +212,7 @@ def test_a_run_is_not_resumed_with_other_flags(runs: Runs, folder: Path) -> None
     assert same(*kept)
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     flags = ("edsr.train", "--synthetic", *SMALL, "--batch-size", 2, "--output", tmp_path)
     # A rate at which the weights overflow within some steps.

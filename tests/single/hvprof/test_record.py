@@ -150,18 +150,24 @@ def test_another_program_can_start_the_job(tmp_path: Path) -> None:
 SECRET = "hunter2"
 
 
+SECRETIVE = [
+    ["mpirun", "-x", f"WANDB={SECRET}", "-x", "PATH", "python", "train.py"],
+    ["mpiexec", "-genv", "WANDB", SECRET, "-env", "lower", SECRET, "python", "train.py"],
+    ["job", f"--env=wandb={SECRET}", "--env", f"wandb={SECRET}", "python", "train.py"],
+    ["srun", f"--export=ALL,wandb={SECRET}", "python", "train.py"],
+    ["env", f"http_proxy=http://me:{SECRET}@host", "python", "train.py"],
+    ["mpirun_rsh", "-np", "2", f"wandb={SECRET}", f"B={SECRET}", "./program"],
+    ["python", "train.py", "--api-key", SECRET, f"--hf_token={SECRET}", f"password={SECRET}"],
+    ["sh", "-c", f"export KEY='a {SECRET}'; x={SECRET} mpirun python t.py --token {SECRET}"],
+    ["sh", "-c", f"mpirun -x wandb={SECRET} -genv A {SECRET} python train.py"],
+]
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        ["mpirun", "-x", f"WANDB={SECRET}", "-x", "PATH", "python", "train.py"],
-        ["mpiexec", "-genv", "WANDB", SECRET, "-env", "lower", SECRET, "python", "train.py"],
-        ["job", f"--env=wandb={SECRET}", "--env", f"wandb={SECRET}", "python", "train.py"],
-        ["srun", f"--export=ALL,wandb={SECRET}", "python", "train.py"],
-        ["env", f"http_proxy=http://me:{SECRET}@host", "python", "train.py"],
-        ["mpirun_rsh", "-np", "2", f"wandb={SECRET}", f"B={SECRET}", "./program"],
-        ["python", "train.py", "--api-key", SECRET, f"--hf_token={SECRET}", f"password={SECRET}"],
-        ["sh", "-c", f"export KEY='a {SECRET}'; x={SECRET} mpirun python t.py --token {SECRET}"],
-        ["sh", "-c", f"mpirun -x wandb={SECRET} -genv A {SECRET} python train.py"],
+        pytest.param(command, marks=[pytest.mark.long] * (number % 2 == 1))
+        for number, command in enumerate(SECRETIVE)
     ],
 )
 def test_secrets_stay_out_of_what_is_shared(command: list[str], tmp_path: Path) -> None:
