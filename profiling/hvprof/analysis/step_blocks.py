@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from hvprof.analysis.summary import BLOCKS
 from hvprof.model import Recording
 
-# A leading step belongs to the warm-up if it takes so many times the median.
-_WARM_UP = 1.5
+# A step is slow if it takes so many times the median.
+_SLOW = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,14 @@ def step_blocks(recording: Recording) -> StepBlocks | None:
 
 
 def _warm_up(times_s: NDArray[np.float64]) -> int:
-    """Leading steps that take longer than others: at least the first, at most half of them."""
+    """Steps up to the last slow one of the first quarter, or more if all from the first are slow.
+
+    At least the first, at most half of them. Usual steps may come before slow ones: caches and
+    buckets are laid out again once a few steps were measured.
+    """
     most = len(times_s) // 2
-    slow = times_s[:most] > _WARM_UP * np.median(times_s)
+    slow = times_s[:most] > _SLOW * np.median(times_s)
     usual = np.flatnonzero(~slow)
-    return min(most, max(1, int(usual[0]) if len(usual) else most))
+    leading = int(usual[0]) if len(usual) else most
+    early = np.flatnonzero(slow[: -(-len(times_s) // 4)])
+    return min(most, max(1, leading, int(early[-1]) + 1 if len(early) else 0))

@@ -15,6 +15,7 @@ from hvprof.analysis.bootstrap import FASTER, NO_EVIDENCE, SLOWER, Sample, weigh
 from hvprof.analysis.comparison import Comparison, compare
 from hvprof.analysis.inputs import RecordedRun
 from hvprof.analysis.regression import check
+from hvprof.analysis.step_blocks import _warm_up as leading_slow
 from hvprof.analysis.step_blocks import step_blocks
 from hvprof.analysis.summary import BLOCKS, Row
 from hvprof.model import RankRecording, Recording, Step
@@ -263,6 +264,20 @@ def test_the_warm_up_is_no_part_of_the_steps() -> None:
     assert blocks.count == 12
     assert sum(blocks.time_s) / blocks.count == pytest.approx(0.4)
     assert step_blocks(Recording(Path("x"), (EMPTY,))) is None
+
+
+@pytest.mark.parametrize(
+    ("times_s", "warm_up"),
+    [
+        ([1.0] * 12, 1),
+        ([1.4, 1.0, 1.6, 3.4, *[1.0] * 9], 4),  # hvd_ext's, which lays out its buckets
+        ([5.0, 5.0, *[1.0] * 10], 2),
+        ([5.0] * 9 + [1.0] * 11, 9),  # at most half
+        ([*[1.0] * 9, 3.0, 1.0, 1.0], 1),
+    ],
+)
+def test_slow_steps_of_the_first_quarter_are_warm_up(times_s: list[float], warm_up: int) -> None:
+    assert leading_slow(np.array(times_s)) == warm_up
 
 
 def test_a_program_without_steps_is_compared_by_its_run() -> None:
