@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,12 @@ class Step:
     process_s: float = 0.0
     preemptions: float = 0
     page_faults: float = 0
+
+    def mean(self) -> Step:
+        """The mean step of a sum of steps."""
+        sums = {name: getattr(self, name) for name in _SUMMED}
+        known: dict[str, Any] = {k: v / self.index for k, v in sums.items() if v is not None}
+        return replace(self, start_s=0.0, **known)
 
     @property
     def overlap_percent(self) -> float | None:

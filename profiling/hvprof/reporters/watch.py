@@ -13,10 +13,10 @@ from typing import Any
 from rich.console import Console
 
 from hvd_ext.units import GB, format_seconds
+from hvprof.analysis.slowness import reason
 from hvprof.live import words
 from hvprof.live.diagnosis import Cause
 from hvprof.live.rates import OperationRate, RankRate, Rates
-from hvprof.live.slowness import reason
 from hvprof.model import Step
 from hvprof.reporters.columns import Column, print_columns
 from hvprof.reporters.text import bandwidth_text
@@ -97,7 +97,7 @@ def as_json(watched: Watched) -> dict[str, Any]:
         "step": asdict(rates.step) if rates.step else None,
         "slowest": rates.slowest,
         "slowest_s": watched.slowest_s,
-        "slowest_why": reason(rates),
+        "slowest_why": str(reason(rates.slowest, rates.ranks) or ""),
         "ranks": [asdict(one) for one in rates.ranks],
         "operations": [asdict(one) for one in rates.operations],
         "causes": [asdict(cause) for cause in watched.causes],
@@ -135,7 +135,7 @@ def _slowest_line(rates: Rates, slowest_s: float) -> str:
     if first is None:
         return "slowest rank: none, the ranks are even" if len(rates.ranks) > 1 else "one rank"
     others = fmean(one.outside for one in rates.ranks if one is not first)
-    why = reason(rates)
+    why = reason(rates.slowest, rates.ranks)
     return (
         f"slowest rank: {first.rank} ({first.host}), for {words.seconds(slowest_s)}; in"
         f" communication {_percent(1 - first.outside)} of the time, the others"

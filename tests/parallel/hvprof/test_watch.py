@@ -17,6 +17,8 @@ from urllib.request import urlopen
 
 import pytest
 
+import hvprof
+from hvprof.analysis.analysis import Analysis
 from hvprof.format.counters import read_counters
 from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, mpirun, run
 
@@ -67,6 +69,11 @@ def test_a_reading_shows_steps_times_and_the_slowest_rank(how: str, tmp_path: Pa
         parts = sum(step[f"{name}_s"] for name in ("compute", "exposed", "io", "other"))
         assert step["time_s"] == pytest.approx(parts, rel=1e-3)
         assert step["compute_s"] > 0.01
+        # The report of the run gives the same reason, from the same parts of the steps.
+        advice = Analysis(hvprof.load(run_folder)).advice
+        found = next(one for one in advice if one.title.startswith("Find what delays rank 1"))
+        for said in (read["slowest_why"], found.evidence):
+            assert "it sleeps or waits outside of communication" in said
 
 
 @pytest.mark.parametrize(("how", "said"), [("slow", "with code 0"), ("dies", "rank 1 is gone")])

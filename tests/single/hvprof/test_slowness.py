@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvprof.live.rates import RankRate, Rates
-from hvprof.live.slowness import reason
+from hvprof.analysis.slowness import Pace, reason
 from hvprof.model import Step
 
 
@@ -16,26 +15,12 @@ def step(**parts: float) -> Step:
     return Step(index=10, start_s=0.0, time_s=time_s, overlapped_s=0.0, **whole)
 
 
-def job(steps: list[Step], hosts: str = "aaaa") -> Rates:
-    """Ranks that end their steps together: the slowest, which is rank 1, waits for nobody."""
-    ranks = tuple(
-        RankRate(
-            rank=rank,
-            host=hosts[rank],
-            interval_s=2.0,
-            steps=10,
-            steps_s=5.0,
-            trend=None,
-            step=one,
-            mpi_s=0.0,
-            outside_s=2.0,
-            call_s=0.0,
-            since_step_s=0.1,
-            outside=1 - one.exposed_s / one.time_s,
-        )
+def job(steps: list[Step], hosts: str = "aaaa") -> list[Pace]:
+    """Ranks that end their steps together: who waits for nobody is the slowest."""
+    return [
+        Pace(rank, hosts[rank], one, 1 - one.exposed_s / one.time_s)
         for rank, one in enumerate(steps)
-    )
-    return Rates(ranks=ranks, operations=(), step=None, slowest=1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,16 +44,16 @@ def job(steps: list[Step], hosts: str = "aaaa") -> Rates:
 )
 def test_the_part_that_is_longer_is_the_reason(parts: dict[str, float], says: str) -> None:
     waits = step(exposed_s=0.1)
-    assert reason(job([waits, step(**parts), waits, waits])).startswith(says)
+    assert str(reason(1, job([waits, step(**parts), waits, waits]))).startswith(says)
 
 
 def test_a_slow_host_is_named() -> None:
     slow, waits = step(compute_s=0.2), step(exposed_s=0.1)
-    found = reason(job([waits, slow, slow, waits], "abba"))
-    assert found.startswith("all ranks of b are slow; it computes 200 ms")
+    found = reason(1, job([waits, slow, slow, waits], "abba"))
+    assert str(found).startswith("all ranks of b are slow; it computes 200 ms")
 
 
 def test_what_steps_do_not_say_is_not_said() -> None:
     waits = step(exposed_s=0.1)
-    assert reason(job([waits, waits, waits, waits])) == ""
-    assert reason(Rates(ranks=(), operations=(), step=None, slowest=None)) == ""
+    assert reason(1, job([waits, waits, waits, waits])) is None
+    assert reason(None, []) is None

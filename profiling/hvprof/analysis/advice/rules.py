@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from hvd_ext.units import format_bytes
+from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.advice.case import Advice, Case
 from hvprof.analysis.advice.commands import launcher, over_hvd_ext, setting_of
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.cause import Cause
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
+from hvprof.analysis.slowness import paces, reason
 from hvprof.analysis.summary import Row
 from hvprof.analysis.wait_split import Split
 from hvprof.model import Recording
@@ -108,6 +109,10 @@ def _unhidden(case: Case) -> Iterator[Advice]:
     if steps is None or overlap is None or overlap >= 50:
         return
     blocked = case.share_of_steps(steps.exposed_s)
+    late = _late_rank(case)
+    # The update needs its gradients, however early an exchange starts.
+    waiting_s = min(late[1], steps.exposed_s) if late else 0.0
+    waits = f"; {format_seconds(waiting_s)} of it waits for rank {late[0]}" if late else ""
     if case.uses_torch:
         setting = (
             "hvd_ext.c10d.attach(model), whose buckets lie in the node's memory; or smaller "
@@ -124,9 +129,9 @@ def _unhidden(case: Case) -> Iterator[Advice]:
         command = case.again("hvd_ext", change=over_hvd_ext)
     yield from case.advice(
         "Hide communication behind backward",
-        f"{overlap:.0f} % of the communication is hidden; {blocked} is not.",
+        f"{overlap:.0f} % of the communication is hidden; {blocked} is not{waits}.",
         setting,
-        steps.exposed_s,
+        steps.exposed_s - waiting_s,
         command,
     )
 
@@ -145,29 +150,38 @@ def _whole_gradients(case: Case) -> Iterator[Advice]:
     )
 
 
-def _straggler(case: Case) -> Iterator[Advice]:
+def _late_rank(case: Case) -> tuple[int, float] | None:
+    """The rank that most waiting is for, and how long the others waited for it."""
     split = case.split
     if split is None or not split.waited_for or split.wait_s < 0.2 * split.time_s:
-        return
+        return None
     rank, waited_s = split.waited_for[0]
     # Who waited itself, in a message say, is late for that reason.
     if case.cause and rank not in case.cause.ranks and not case.recording.all_steps:
-        return
+        return None
     total_s = sum(time_s for _, time_s in split.waited_for)
     # Ranks that take turns in being late are not stragglers.
     even = 2 / len(case.recording.ranks) if len(case.recording.ranks) > 2 else 0.7
-    if not total_s or waited_s / total_s < min(even, 0.7):
+    return (rank, waited_s) if total_s and waited_s / total_s >= min(even, 0.7) else None
+
+
+def _straggler(case: Case) -> Iterator[Advice]:
+    split, late = case.split, _late_rank(case)
+    if split is None or late is None:
         return
+    rank, waited_s = late
+    total_s = sum(time_s for _, time_s in split.waited_for)
     host = next(one.host for one in case.recording.ranks if one.rank == rank)
     about = "an estimated " if split.source == "estimate" else ""
     traced = split.source == "trace"
     directory = str(case.recording.directory)
     again = ["hvprof", "record", "-o", f"{directory}-trace", "--trace", _TRACE, "--"]
+    why = reason(rank, paces(case.recording))
     yield from case.advice(
         f"Find what delays rank {rank} on {host}",
         f"The other ranks wait for it {about}{case.share(waited_s)}, as a mean over the ranks: "
-        f"{100 * waited_s / total_s:.0f} % of all waiting.",
-        "its host, its cores (binding), its share of the data",
+        f"{100 * waited_s / total_s:.0f} % of all waiting{f'; {why.does}' if why else ''}.",
+        why.look if why else "its host, its cores (binding), its share of the data",
         waited_s,
         shlex.join(["hvprof", "report", directory, "--trace", "trace.json"])
         if traced

@@ -1,20 +1,59 @@
-"""The reason why a rank is slower than the others now, by the parts of its steps."""
+"""The reason why a rank is slower than the others, by the parts of its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hvd_ext.units import format_seconds
-from hvprof.live.rates import RankRate, Rates
-from hvprof.model import Step
+from hvprof.model import Recording, Step
 
 # A part of a step is a reason from this share of the time by which the rank is slower.
 _LEAST_SHARE = 0.3
 _MANY_FAULTS = 1000.0
 # A rank computes if it is on a core for this share of its own time or more.
 _BUSY_SHARE = 0.5
+
+
+class Paced(Protocol):
+    """A rank's steps, of a whole run or between two readings."""
+
+    @property
+    def rank(self) -> int:
+        """Its number."""
+
+    @property
+    def host(self) -> str:
+        """Its host's name."""
+
+    @property
+    def step(self) -> Step | None:
+        """The mean of its steps; None where it has ended none."""
+
+    @property
+    def outside(self) -> float:
+        """The share of its time in which it does not wait for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`Paced`, of a recording."""
+
+    rank: int
+    host: str
+    step: Step
+    outside: float
+
+
+def paces(recording: Recording) -> list[Pace]:
+    """The pace of each rank that marks steps."""
+    return [
+        Pace(one.rank, one.host, step.mean(), 1 - step.exposed_s / step.time_s)
+        for one in recording.ranks
+        if (step := one.all_steps) and step.index and step.time_s
+    ]
 
 
 def _queued(step: Step) -> float:
@@ -44,16 +83,27 @@ _PARTS = (
 )
 
 
-def reason(rates: Rates) -> str:
-    """Why the slowest rank is, with the figures; "" where its steps do not say it.
+class Reason(NamedTuple):
+    """The reason why a rank is slow, with the figures, and what to look at."""
+
+    does: str
+    look: str
+
+    def __str__(self) -> str:
+        return f"{self.does}: {self.look}"
+
+
+def reason(rank: int | None, ranks: Sequence[Paced]) -> Reason | None:
+    """Why a rank is slower; None where its steps do not say it.
 
     Args:
-        rates: of a job whose ranks end steps.
+        rank: its number.
+        ranks: of the job, this one too.
     """
-    first = next((one for one in rates.ranks if one.rank == rates.slowest), None)
-    others = [one.step for one in rates.ranks if one is not first and one.step]
+    first = next((one for one in ranks if one.rank == rank), None)
+    others = [one.step for one in ranks if one is not first and one.step]
     if first is None or first.step is None or not others:
-        return ""
+        return None
     own = first.step
 
     def more_s(of: Callable[[Step], float]) -> float:
@@ -62,7 +112,7 @@ def reason(rates: Rates) -> str:
     longest = max(_PARTS, key=lambda part: more_s(part.of))
     slower_s = more_s(_outside_s)
     if slower_s <= 0 or more_s(longest.of) < _LEAST_SHARE * slower_s:
-        return ""
+        return None
     does, look = longest.does, longest.look
     if longest.of is _own and 0 < own.cpu_s < _BUSY_SHARE * _own(own):
         does, look = "sleeps or waits outside of communication", "py-spy dump shows where"
@@ -71,15 +121,15 @@ def reason(rates: Rates) -> str:
         look = f"{faults:,.0f} page faults a step, the others {of_others:,.0f}: reuse its memory"
     theirs_s = fmean(longest.of(one) for one in others)
     than = f", the others {format_seconds(theirs_s)}" if theirs_s else ", the others do not"
-    text = f"it {does} {format_seconds(longest.of(own))} a step{than}: {look}"
-    return f"{_where(first, rates.ranks)}{text}"
+    figures = f"it {does} {format_seconds(longest.of(own))} a step{than}"
+    return Reason(f"{_where(first, ranks)}{figures}", look)
 
 
 def _outside_s(step: Step) -> float:
     return step.time_s - step.exposed_s
 
 
-def _where(first: RankRate, ranks: Sequence[RankRate]) -> str:
+def _where(first: Paced, ranks: Sequence[Paced]) -> str:
     """Whether it is the whole host: its ranks are slower than all others."""
     here = [one.outside for one in ranks if one.host == first.host]
     there = [one.outside for one in ranks if one.host != first.host]
