@@ -17,8 +17,8 @@ from hvd_ext.errors import UsageError
 from tests.ranks.asserts import assert_same_bits
 from tests.support.arena.pretended_nodes import pretend
 
-IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (2, 4)]
-pytestmark = pytest.mark.ranks(1, 3, *IN_LONG)
+IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4)]
+pytestmark = pytest.mark.ranks(3, *IN_LONG)
 COUNT = 70_001
 
 

@@ -31,7 +31,7 @@ def _devices_work():
     streams.forget_errors()
 
 
-@pytest.mark.ranks(2, 3, FOUR)
+@pytest.mark.ranks(pytest.param(2, marks=pytest.mark.long), 3, FOUR)
 @pytest.mark.parametrize(
     ("dtype", "bucket_bytes"),
     [

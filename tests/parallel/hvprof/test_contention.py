@@ -14,6 +14,8 @@ import hvprof
 from hvprof.analysis.contention import step_parts
 from tests.support.hvprof.recorded import PROGRAMS, RECORD, mpirun, own_mpi, run
 
+# They need a core that no other test uses.
+pytestmark = pytest.mark.long
 _ATTEMPTS = 10
 _QUIET_S = 0.01  # off the core, of a step that computes for 0.1 s
 

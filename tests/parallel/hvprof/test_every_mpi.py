@@ -272,7 +272,7 @@ def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: P
     assert two.usage.cpu_s < two.end_unix_s - two.start_unix_s - 0.9 * before_send_s
 
 
-@pytest.mark.parametrize("built", LIBRARIES, indirect=True)
+@pytest.mark.parametrize("built", IN_TEST_OR_LONG, indirect=True)
 def test_each_job_has_a_recording_of_its_own_on_every_mpi(built: Built, tmp_path: Path) -> None:
     """Two jobs at once, then a third; each launcher names its jobs in its own way."""
     folder = tmp_path / "run"

@@ -15,10 +15,11 @@ from hvprof.cli import main
 from hvprof.format.trace import load_trace
 from tests.support.hvprof.recorded import RECORD, run
 
+pytestmark = pytest.mark.long
 _TRAINING = ["--synthetic", "--steps", "8", "--blocks", "2", "--features", "8", "--patch", "16"]
 
 
-@pytest.fixture(scope="module", params=["hvd_ext", pytest.param("horovod", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["hvd_ext", "horovod"])
 def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:

@@ -35,9 +35,8 @@ def test_a_forked_child_waits_for_no_rank_when_it_ends(launch):
     assert done.stdout.count("ok ") == 2
 
 
-@pytest.mark.parametrize(
-    "used", [*(pytest.param(u, marks=pytest.mark.long) for u in ("nothing", "mpi4py")), "optimizer"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("used", ["nothing", "mpi4py", "optimizer"])
 def test_init_after_shutdown_works_or_is_refused_with_what_to_do(launch, used):
     done = launch(2, ["tests/programs/optimizer/starts_again.py", used])
     assert done.returncode == 0, done.stdout

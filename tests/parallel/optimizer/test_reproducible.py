@@ -55,7 +55,13 @@ def test_bits_are_those_of_one_process(comm, hvd, nodes, monkeypatch, nodes_of):
 
 
 @pytest.mark.ranks(4, EIGHT, timeout_s=300)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (number % 3 != 0))
+        for number, name in enumerate(ALGORITHMS)
+    ],
+)
 def test_whatever_the_table_names(comm, hvd, nodes, monkeypatch, algorithm):
     from hvd_ext.allreduce.table import Row, Table
 

@@ -21,9 +21,9 @@ from tests.support.optimizer.sharding_patterns import (
 assert all(
     (clipping, gradients, models, optimizers, parameters, states, weights)
 )  # each adds its patterns
-# Every sixth on two ranks, where all others follow in the long tests.
+# Every eighth on two ranks, where all others follow in the long tests.
 ON_TWO = [
-    pytest.param(name, marks=[pytest.mark.long] * (number % 6 != 0))
+    pytest.param(name, marks=[pytest.mark.long] * (number % 8 != 0))
     for number, name in enumerate(PATTERNS)
 ]
 # Shards of three ranks are the unevenest, and sums of three the least exact.
