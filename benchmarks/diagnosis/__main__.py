@@ -33,7 +33,9 @@ from testbed import ranks
 
 _LIMIT_S = 2.0
 _PATIENCE_S = 60.0
-_WHERE = ("allreduce", "barrier", "wait")
+_WHERE = ("allreduce", "barrier", "wait", "torch")
+# Gloo fails at once in the peers of a process that is gone: the job ends, and nothing hangs.
+_GLOO_FAILS = ("is killed", "raises", "leaves")
 _LAST, _ALL = -1, -2
 # By fault: kinds that are right, and the rank to look at.
 _RIGHT: dict[str, tuple[set[str], int]] = {
@@ -86,15 +88,26 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--at-once", type=at_least(1), default=2, metavar="J", help="jobs at once (2)"
     )
-    parser.add_argument("--where", choices=_WHERE, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--where",
+        choices=_WHERE,
+        action="append",
+        metavar="HOW",
+        help="only where ranks wait so: in MPI's Allreduce, Barrier or Wait, or in all_reduce of "
+        "torch.distributed (all)",
+    )
     parser.add_argument("--mark", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
-        (fault,) = options.fault
-        work(fault, options.where, options.mark)
+        (fault,), (where,) = options.fault, options.where
+        work(fault, where, options.mark)
         return 0
     names = [name for name in (*FAULTS, *HEALTHY) if name in (options.fault or (*FAULTS, *HEALTHY))]
-    asked = list(itertools.product(names, options.np, _WHERE))
+    asked = [
+        (name, size, where)
+        for name, size, where in itertools.product(names, options.np, options.where or _WHERE)
+        if where != "torch" or name not in _GLOO_FAILS
+    ]
     cases: list[Case] = []
     with progress("jobs", len(asked)) as advance, ThreadPoolExecutor(options.at_once) as pool:
         for case in pool.map(lambda one: _run(*one), asked):

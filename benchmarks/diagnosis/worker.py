@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -11,36 +10,119 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 _STEPS = 5
 _FOREVER_S = 600.0
 
 
-class Rank:
-    """A rank of the job on which the faults and the healthy patterns act.
+class Rank(Protocol):
+    """A rank of the job on which the faults and the healthy patterns act."""
 
-    Attributes:
-        meet: the collective in which ranks wait for each other.
-    """
+    rank: int
+    size: int
+
+    def meet(self) -> None:
+        """Wait for all ranks, in the collective of the job."""
+
+    def agree(self, value: bool) -> bool:
+        """The value of rank 0."""
+
+    def call_another_operation(self) -> None:
+        """Call a collective that the others do not call."""
+
+    def meet_in_another_group(self, calls: bool) -> None:
+        """Make a communicator of all ranks, and wait in it if this rank `calls`."""
+
+    def send(self, to: int) -> None:
+        """Send some bytes, and wait until they are taken."""
+
+    def receive(self, source: int) -> None:
+        """Wait for some bytes."""
+
+    def begin_barrier(self) -> Callable[[], bool]:
+        """Begin to wait for all ranks; the result says whether they have come."""
+
+
+class OfMPI:
+    """A rank that calls MPI: in "allreduce", "barrier" or, without blocking, "wait"."""
 
     def __init__(self, where: str) -> None:
         import numpy as np
         from mpi4py import MPI
 
-        self.mpi: Any = MPI
-        self.world: Any = MPI.COMM_WORLD
-        self.rank, self.size = self.world.rank, self.world.size
-        self.values: Any = np.ones(1000)
-        self.meet: Callable[[], Any] = {
-            "allreduce": lambda: self.world.Allreduce(MPI.IN_PLACE, self.values),
-            "barrier": self.world.Barrier,
-            "wait": lambda: self.world.Iallreduce(MPI.IN_PLACE, self.values).Wait(),
+        self._mpi: Any = MPI
+        self._world: Any = MPI.COMM_WORLD
+        self.rank, self.size = self._world.rank, self._world.size
+        self._values: Any = np.ones(1000)
+        self._meet: Callable[[], Any] = {
+            "allreduce": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
+            "barrier": self._world.Barrier,
+            "wait": lambda: self._world.Iallreduce(MPI.IN_PLACE, self._values).Wait(),
         }[where]
 
-    @property
-    def last(self) -> bool:
-        return self.rank == self.size - 1
+    def meet(self) -> None:
+        self._meet()
+
+    def agree(self, value: bool) -> bool:
+        return bool(self._world.bcast(value))
+
+    def call_another_operation(self) -> None:
+        self._world.Bcast(self._values, root=0)
+
+    def meet_in_another_group(self, calls: bool) -> None:
+        other = self._world.Dup()
+        if calls:
+            other.Allreduce(self._mpi.IN_PLACE, self._values)
+
+    def send(self, to: int) -> None:
+        self._world.Send(self._values, to)
+
+    def receive(self, source: int) -> None:
+        self._world.Recv(self._values, source)
+
+    def begin_barrier(self) -> Callable[[], bool]:
+        test: Callable[[], bool] = self._world.Ibarrier().Test
+        return test
+
+
+class OfTorch:
+    """A rank that calls torch.distributed on Gloo, without MPI."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed
+
+        self._torch: Any = torch.distributed
+        self._torch.init_process_group("gloo")
+        self.rank, self.size = self._torch.get_rank(), self._torch.get_world_size()
+        self._values: Any = torch.ones(1000)
+
+    def meet(self) -> None:
+        self._torch.all_reduce(self._values)
+
+    def agree(self, value: bool) -> bool:
+        values = self._values.new_tensor([value])
+        self._torch.broadcast(values, 0)
+        return bool(values[0])
+
+    def call_another_operation(self) -> None:
+        self._torch.broadcast(self._values, 0)
+
+    def meet_in_another_group(self, calls: bool) -> None:
+        other = self._torch.new_group(list(range(self.size)))
+        if calls:
+            self._torch.all_reduce(self._values, group=other)
+
+    def send(self, to: int) -> None:
+        self._torch.send(self._values, to)
+
+    def receive(self, source: int) -> None:
+        self._torch.recv(self._values, source)
+
+    def begin_barrier(self) -> Callable[[], bool]:
+        test: Callable[[], bool] = self._torch.barrier(async_op=True).is_completed
+        return test
 
 
 def work(name: str, where: str, mark: Path) -> None:
@@ -48,13 +130,13 @@ def work(name: str, where: str, mark: Path) -> None:
 
     Args:
         name: a key of FAULTS or HEALTHY.
-        where: the collective in which ranks wait: "allreduce", "barrier" or "wait".
+        where: the collective in which ranks wait: "torch", or one of OfMPI's.
         mark: an empty file, made when the fault begins.
     """
-    job = Rank(where)
+    job: Rank = OfTorch() if where == "torch" else OfMPI(where)
     if name in HEALTHY:
         end_s = time.monotonic() + 6.0
-        while job.world.bcast(time.monotonic() < end_s):
+        while job.agree(time.monotonic() < end_s):
             HEALTHY[name](job)
         return
     for _ in range(_STEPS):
@@ -64,8 +146,12 @@ def work(name: str, where: str, mark: Path) -> None:
     job.meet()
 
 
+def _is_last(job: Rank) -> bool:
+    return job.rank == job.size - 1
+
+
 def _sleeps(job: Rank) -> None:
-    if job.last:
+    if _is_last(job):
         time.sleep(_FOREVER_S)
 
 
@@ -103,24 +189,22 @@ def _reads_a_slow_file(job: Rank) -> None:
 
 def _calls_another_operation(job: Rank) -> None:
     if job.rank == 1:
-        job.world.Bcast(job.values, root=0)
+        job.call_another_operation()
         time.sleep(_FOREVER_S)
 
 
 def _calls_on_another_communicator(job: Rank) -> None:
-    other = job.world.Dup()
-    if job.rank == 1:
-        other.Allreduce(job.mpi.IN_PLACE, job.values)
+    job.meet_in_another_group(job.rank == 1)
 
 
 def _receives_in_a_circle(job: Rank) -> None:
-    job.world.Recv(job.values, source=(job.rank + 1) % job.size)
+    job.receive((job.rank + 1) % job.size)
 
 
 def _waits_for_a_chain(job: Rank) -> None:
-    if job.last:
+    if _is_last(job):
         time.sleep(_FOREVER_S)
-    job.world.Recv(job.values, source=job.rank + 1)
+    job.receive(job.rank + 1)
 
 
 def _leaves(job: Rank) -> None:
@@ -194,30 +278,31 @@ def _serves(job: Rank) -> None:
     for _ in range(10):
         if job.rank == 0:
             for source in range(1, job.size):
-                job.world.Recv(job.values, source)
-                job.world.Send(job.values, source)
+                job.receive(source)
+                job.send(source)
         else:
             time.sleep(0.05 * job.rank)
-            job.world.Send(job.values, 0)
-            job.world.Recv(job.values, 0)
+            job.send(0)
+            job.receive(0)
     job.meet()
 
 
 def _goes_round(job: Rank) -> None:
     after, before = (job.rank + 1) % job.size, (job.rank - 1) % job.size
     for _ in range(50):
-        job.world.Sendrecv(job.values, after, recvbuf=job.values.copy(), source=before)
+        # Every second rank sends first, so that none waits for itself.
+        for call, peer in [(job.send, after), (job.receive, before)][:: 1 - 2 * (job.rank % 2)]:
+            call(peer)
     job.meet()
 
 
 def _probes(job: Rank) -> None:
     """A rank that asks again and again is not blocked in a call."""
-    request = job.world.Ibarrier()
-    end_s = time.monotonic() + 1.2 * job.last
-    while not request.Test() or time.monotonic() < end_s:
+    have_come = job.begin_barrier()
+    end_s = time.monotonic() + 1.2 * _is_last(job)
+    while not have_come() or time.monotonic() < end_s:
         time.sleep(0.01)
-    with contextlib.suppress(job.mpi.Exception):
-        job.meet()
+    job.meet()
 
 
 HEALTHY: dict[str, Callable[[Rank], None]] = {
