@@ -187,12 +187,12 @@ EXPORT void hvprof_region_end(void)
     show_region(into, within ? regions.at[regions.depth - 1].name : "", innermost_kind(), now_ns);
 }
 
-static bool program_marks_steps;
+static _Atomic bool program_marks_steps;
 
 EXPORT void hvprof_step(void)
 {
     struct recorder *into = recorder;
-    program_marks_steps = true;
+    atomic_store_explicit(&program_marks_steps, true, memory_order_relaxed);
     if (into)
         mark_step(into, clock_ns(CLOCK_MONOTONIC));
 }
@@ -201,7 +201,7 @@ EXPORT void hvprof_step(void)
 EXPORT void hvprof_step_ended(void)
 {
     struct recorder *into = recorder;
-    if (into && !program_marks_steps)
+    if (into && !atomic_load_explicit(&program_marks_steps, memory_order_relaxed))
         mark_step(into, clock_ns(CLOCK_MONOTONIC));
 }
 
