@@ -49,7 +49,7 @@ def format_bytes(count: int) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Write a duration with the unit that keeps it short: 0.00213 -> "2.13 ms"."""
-    # Of what is shown: 999.9 us is "1 ms".
+    # The rounded value has the unit: 999.9 us is written as 1 ms.
     factor, unit = time_unit(float(f"{seconds:.3g}"))
     value = seconds / factor
     return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"

@@ -1,8 +1,12 @@
 """`recorded_traffic.py PART [BACKEND]`: calls of torch.distributed of known bytes.
 
-PART: "calls": each collective, and messages, on all ranks and on a group of rank 0; "ddp": a model
-of several buckets, 5 steps; "fsdp": FSDP2; "failing": a call that fails, then one that succeeds;
-"late", "late_in_backward", "deadlock": ranks that hang; "marked": a program that marks its steps.
+PART is one of
+    calls: each collective, and messages, on all ranks and on a group of rank 0
+    ddp: 5 steps of DDP with several buckets
+    fsdp: 5 steps of FSDP2
+    marked: the steps of DDP, marked by the program
+    failing: one call fails, and the next one succeeds
+    late, late_in_backward, deadlock: ranks hang
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def draw_layers(shown: Console) -> None:
 
 def draw_whatif(shown: Console) -> None:
     asked = WhatIf(bandwidth=10)
-    terminal_whatif.render(answer(Job().run(tells=False), asked), asked, shown)
+    steps = Job().run(tells=False)
+    terminal_whatif.render(answer(steps, asked), asked, shown)
 
 
 def draw_hang(shown: Console) -> None:
