@@ -122,4 +122,4 @@ docs: env  ## build the documentation site: build/docs/index.html
 
 clean:  ## remove the environments and what was built in the checkout
 	rm -rf .venv .venv.lock .venvs build *.egg-info
-	rm -f profiling/hvprof/recorder/libhvprof.so hvd_ext/*/lib*.so
+	rm -f profiling/hvprof/recorder/libhvprof.so hvd_ext/*/lib*.so hvd_ext/allreduce/algorithms/libnative.so

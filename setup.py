@@ -17,7 +17,10 @@ from setuptools.command.build import build
 # Loaded with ctypes or LD_PRELOAD: plain shared libraries, no Python extensions.
 WINDOW = ("hvd_ext/shm/window.c", "hvd_ext/shm/libwindow.so")
 BUILT_IN = ("hvd_ext/shm/built_in.c", "hvd_ext/shm/libbuilt_in.so")
-NATIVE = ("hvd_ext/allreduce/native.c", "hvd_ext/allreduce/libnative.so")
+NATIVE = (
+    "hvd_ext/allreduce/algorithms/native.c",
+    "hvd_ext/allreduce/algorithms/libnative.so",
+)
 CODEC = ("hvd_ext/compression/codec.c", "hvd_ext/compression/libcodec.so")
 RECORDER = ("profiling/hvprof/recorder/pmpi.c", "hvprof/recorder/libhvprof.so")
 LIBRARIES = (WINDOW, BUILT_IN, NATIVE, CODEC, RECORDER)
@@ -90,7 +93,7 @@ class BuildLibraries(Command):
 
     def get_source_files(self) -> list[str]:
         folders = [Path(source).parent for source, _ in LIBRARIES]
-        headers = (header for folder in folders for header in folder.glob("*.h"))
+        headers = (header for folder in folders for header in folder.rglob("*.h"))
         return [*(source for source, _ in LIBRARIES), *sorted(map(str, headers))]
 
     def get_outputs(self) -> list[str]:
@@ -143,7 +146,7 @@ setup(
     ],
     package_data={
         "hvd_ext.arena.cuda": ["*.cu"],
-        "hvprof.reporters": ["templates/*.j2"],
+        "hvprof.reporters.page": ["templates/*.j2"],
         "hvd_launch.doctor": ["horovod_cmake/*.cmake", "horovod_cmake/*/*.cmake"],
         "hvd_launch.simulate": ["*.c"],
     },

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import gloo, harness
+from benchmarks import harness
+from benchmarks.harness import gloo
 from hvd_ext.cli import at_least, output_file, size_bytes
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes, format_seconds

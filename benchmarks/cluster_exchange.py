@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import gradients, harness, shapes
+from benchmarks import harness
+from benchmarks.harness import gradients, shapes
 from testbed import ranks, timing
 from testbed.emulated_hosts import emulated_hosts
 

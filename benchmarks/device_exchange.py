@@ -22,7 +22,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import gradients, harness, shapes
+from benchmarks import harness
+from benchmarks.harness import gradients, shapes
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
 

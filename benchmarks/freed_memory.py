@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import harness
 from hvd_ext.cli import at_least
-from hvd_ext.freed_memory import VARIABLES
+from hvd_ext.system.freed_memory import VARIABLES
 from testbed import ranks, timing
 
 _MODULE = "benchmarks.freed_memory"

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import gloo, gradients, harness, shapes
+from benchmarks import harness
+from benchmarks.harness import gloo, gradients, shapes
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
 

@@ -12,7 +12,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import gradients, harness
+from benchmarks import harness
+from benchmarks.harness import gradients
 from hvd_ext.cli import at_least
 from testbed import ranks, timing
 

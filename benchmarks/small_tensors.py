@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import gradients, harness
+from benchmarks import harness
+from benchmarks.harness import gradients
 from hvd_ext.cli import at_least
 from hvd_ext.units import format_bytes
 from testbed import ranks, timing

@@ -18,11 +18,12 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import gradients, harness, shapes
+from benchmarks import harness
+from benchmarks.harness import gradients, shapes
+from hvd_ext.arithmetic.statistics import gain
 from hvd_ext.cli import at_least
-from hvd_ext.files import make_folder
-from hvd_ext.process import started
-from hvd_ext.statistics import gain
+from hvd_ext.system.files import make_folder
+from hvd_ext.system.process import started
 from testbed import ranks
 from testbed.emulated_hosts import Hosts, emulated_hosts
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from training.fields import Array
+from training.samples.fields import Array
 
 # Of baryons, and the temperature of the background in units of 2.7 K (Planck, 2018; COBE).
 _OMEGA_B = 0.049

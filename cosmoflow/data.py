@@ -13,7 +13,7 @@ import numpy as np
 
 from cosmoflow.model import CHANNELS, PARAMETERS
 from hvd_ext.spatial import Source
-from training.fields import Array, Block, Procedure, Waves, random_waves
+from training.samples.fields import Array, Block, Procedure, Waves, random_waves
 
 _WAVES = 96
 

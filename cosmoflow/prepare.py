@@ -18,9 +18,9 @@ import numpy as np
 from cosmoflow.model import CHANNELS, PARAMETERS, WIDTHS
 from hvd_ext.cli import progress, run
 from hvd_ext.errors import UsageError
-from hvd_ext.files import atomic_path, make_folder
+from hvd_ext.system.files import atomic_path, make_folder
 from training.arguments import Parser
-from training.fields import Array
+from training.samples.fields import Array
 
 PROGRAM = "cosmoflow.prepare"
 EXAMPLE = "python -m cosmoflow.prepare universes --width 128 --output cubes"

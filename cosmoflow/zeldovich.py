@@ -15,7 +15,7 @@ import numpy as np
 
 from cosmoflow.cosmology import Cosmology
 from cosmoflow.model import CHANNELS, PARAMETERS
-from training.fields import Array, Block, Procedure
+from training.samples.fields import Array, Block, Procedure
 
 REDSHIFTS = (0.0, 0.5, 1.5, 3.0)
 # What -1 and 1 stand for: omega_m, sigma_8, n_s, h.

@@ -36,7 +36,7 @@ from edsr.tiles import upscale_pixels
 from edsr.weights import load_model
 from hvd_ext.cli import progress, run
 from hvd_ext.errors import UsageError
-from hvd_ext.files import make_folder
+from hvd_ext.system.files import make_folder
 from training import ranks
 from training.arguments import Parser, add_device_arguments
 

@@ -11,8 +11,8 @@ from PIL import Image
 from edsr import bicubic
 from edsr.bicubic import Pixels
 from hvd_ext.errors import UsageError
-from hvd_ext.files import atomic_path
-from training.images import read_image
+from hvd_ext.system.files import atomic_path
+from training.samples.images import read_image
 
 MATLAB = "matlab"
 # Whose bicubic makes the small images: imresize, as in the literature, or Pillow's resize,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hvd_ext.cli import run
 from hvd_ext.errors import UsageError
-from hvd_ext.files import atomic_path, make_folder
+from hvd_ext.system.files import atomic_path, make_folder
 from training.arguments import Parser
 
 PROGRAM = "edsr.photographs"

@@ -51,9 +51,9 @@ from training.arguments import (
 )
 from training.by_steps import StepLoop
 from training.grids import sample_groups
-from training.packs import is_pack, open_pack
 from training.rates import halved
 from training.run import Run
+from training.samples.packs import is_pack, open_pack
 
 PROGRAM = "edsr.train"
 EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --output runs/x2"

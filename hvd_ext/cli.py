@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Protocol
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.files import check_writable
+from hvd_ext.system.files import check_writable
 from hvd_ext.units import parse_bytes
 from hvd_ext.variables import misspelt
 from hvd_ext.version import VERSION

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from mesh.model import CHANNELS
-from training.fields import Array, Block, Procedure, Waves, random_waves
+from training.samples.fields import Array, Block, Procedure, Waves, random_waves
 
 # Below this share of its old area a cell counts as tangled.
 THRESHOLD = 0.5

@@ -15,7 +15,7 @@ import numpy as np
 
 from mesh.data import THRESHOLD, Meshes
 from mesh.model import CHANNELS
-from training.fields import Array, Block
+from training.samples.fields import Array, Block
 
 # Velocities (y, x) and divergence at places (2, points), in cells per unit of time.
 Flow = Callable[[Array], tuple[Array, Array]]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from hvd_ext.cli import run
 from hvd_ext.errors import UsageError
-from hvd_ext.files import atomic_path, make_folder
+from hvd_ext.system.files import atomic_path, make_folder
 from training.arguments import Parser
 
 PROGRAM = "resnet.digits"

@@ -20,8 +20,8 @@ from torch import Tensor
 from hvd_ext.data import PackedFile, fingerprint, map_ahead
 from hvd_ext.errors import UsageError
 from training import ranks
-from training.images import read_image
-from training.packs import is_pack, open_pack
+from training.samples.images import read_image
+from training.samples.packs import is_pack, open_pack
 
 Opened = tuple[Image.Image, int]
 Sample = tuple[NDArray[np.uint8], int]

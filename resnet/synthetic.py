@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hvprof
 from hvd_ext.cli import progress
-from hvd_ext.files import write_json
+from hvd_ext.system.files import write_json
 from resnet.model import MODELS
 from resnet.optimizer import distributed, lr_scale
 from training import ranks

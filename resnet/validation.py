@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
-from hvd_ext.files import write_json
+from hvd_ext.system.files import write_json
 from resnet.folder import Images, centred, load_batches, normalised, read_images
 from resnet.model import MODELS
 from resnet.weights import load_weights, read_weights

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.errors import HvdExtError
-from hvd_ext.process import TIMED_OUT, run_to_end
+from hvd_ext.system.process import TIMED_OUT, run_to_end
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (ROOT, ROOT / "profiling", ROOT / "launch")

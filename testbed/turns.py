@@ -31,8 +31,8 @@ from typing import Any
 
 from hvd_ext import cli
 from hvd_ext.errors import HvdExtError
-from hvd_ext.files import write_json, write_text
-from hvd_ext.process import descendants, started
+from hvd_ext.system.files import write_json, write_text
+from hvd_ext.system.process import descendants, started
 from testbed.ranks import JobError, last_lines
 
 _FOLDER = "HVD_EXT_TESTBED_TURNS"

@@ -47,8 +47,8 @@ ENVIRONMENT_SOURCES = (
 PROJECT_SOURCES = (
     ROOT / "setup.py",
     ROOT / "pyproject.toml",
-    *sorted((ROOT / "profiling" / "hvprof" / "recorder").glob("*.[ch]")),
-    *sorted((ROOT / "hvd_ext").glob("*/*.[ch]")),
+    *sorted((ROOT / "profiling" / "hvprof" / "recorder").rglob("*.[ch]")),
+    *sorted((ROOT / "hvd_ext").rglob("*.[ch]")),
 )
 EXTRAS = "torch,images,plot,audit,metrics,stacks,docs,dev"
 # A rank that no launcher starts would look for Open MPI's daemon where the library was built.

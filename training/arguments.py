@@ -18,9 +18,9 @@ from hvd_ext.schedules import FORMS, parse
 EXCHANGES = {
     "hvd_ext": "hvd_ext.torch",
     "horovod": "horovod.torch",
-    "ddp": "training.ddp",
-    "ddp+hvd_ext": "training.ddp_attached",
-    "none": "training.alone",
+    "ddp": "training.exchanges.ddp",
+    "ddp+hvd_ext": "training.exchanges.ddp_attached",
+    "none": "training.exchanges.alone",
 }
 DEVICES = ("auto", "cpu", "cuda")
 _UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}

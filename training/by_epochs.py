@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hvd_ext.files import check_writable, make_folder
+from hvd_ext.system.files import check_writable, make_folder
 from training.log import CsvLog, tensorboard
 from training.loop import Loop, Trainer
 

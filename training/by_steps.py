@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from hvd_ext.files import make_folder, write_json
+from hvd_ext.system.files import make_folder, write_json
 from training import ranks
 from training.checkpoint import keep_last
 from training.log import CsvLog, tensorboard

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hvd_ext.errors import UsageError
-from hvd_ext.files import atomic_path
+from hvd_ext.system.files import atomic_path
 
 # Flags that say where, on what and for how long, not what is learnt: a resumed run may
 # have others. So may the number of ranks, and the batch of each with it: see `require_same_flags`.

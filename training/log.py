@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.files import atomic_path, make_folder
+from hvd_ext.system.files import atomic_path, make_folder
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

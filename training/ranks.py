@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from hvd_ext.arithmetic.summation_tree import slots_of_each_rank
 from hvd_ext.errors import HvdExtError, MismatchError, UsageError
-from hvd_ext.process import allow_singleton_mpi
-from hvd_ext.summation_tree import slots_of_each_rank
+from hvd_ext.system.process import allow_singleton_mpi
 from training.arguments import EXCHANGES, Parser
 
 Read = TypeVar("Read")

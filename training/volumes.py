@@ -34,13 +34,13 @@ from training.arguments import (
     add_store_argument,
     grid_of,
 )
-from training.blocks import Block, Blocks
 from training.grids import sample_groups
-from training.held_out import Indices, hold_out
 from training.measures import Measure
-from training.packs import is_pack, open_pack
 from training.rates import SCALINGS, scaled, warmed_up
 from training.run import Run
+from training.samples.blocks import Block, Blocks
+from training.samples.held_out import Indices, hold_out
+from training.samples.packs import is_pack, open_pack
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -26,8 +26,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gradients, harness, shapes
+from benchmarks import harness
 from benchmarks.compression import peers
+from benchmarks.harness import gradients, shapes
 from hvd_ext.cli import above_zero
 from hvd_ext.units import parse_bytes
 from testbed import ranks, timing

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import gloo, gradients, shapes
+from benchmarks.harness import gloo, gradients, shapes
 
 _BUCKET_BYTES = 25 * 2**20  # as DDP cuts them
 

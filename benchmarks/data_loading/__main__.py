@@ -27,11 +27,11 @@ from PIL import Image
 
 from benchmarks import harness
 from benchmarks.data_loading import kept_samples
+from hvd_ext.arithmetic.statistics import gain
 from hvd_ext.cli import at_least, progress
 from hvd_ext.data import DataLoader, Dataset, Order, PackedFile
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import Arrays, ImageFolder
-from hvd_ext.statistics import gain
 from hvd_ext.units import MIB
 from testbed import timing
 from testbed.ranks import hvd_launch, launch

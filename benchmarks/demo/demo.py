@@ -18,7 +18,7 @@ from benchmarks.demo import picture
 from benchmarks.demo.quality import DIGITS, judge_edsr, read_digits
 from benchmarks.demo.stages import PHOTOGRAPHS, Stages
 from benchmarks.demo.table import ARMS, PEERS, Row
-from hvprof.analysis.inputs import load_side
+from hvprof.analysis.comparison.inputs import load_side
 from hvprof.reporters.comparison import render
 from testbed import ranks
 

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.harness import BenchmarkError
 from hvd_ext.cli import Advance, progress
 from hvd_ext.errors import UsageError
-from hvd_ext.files import make_folder
-from hvd_ext.process import started
+from hvd_ext.system.files import make_folder
+from hvd_ext.system.process import started
 from testbed import load, ranks
 
 # By it a folder is known to be a demo's.

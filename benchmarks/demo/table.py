@@ -12,7 +12,7 @@ from rich import box
 from rich.panel import Panel
 from rich.table import Table
 
-from hvd_ext import freed_memory
+from hvd_ext.system import freed_memory
 from testbed import ranks, timing
 
 # What hvd.init() does for hvd_ext, and the ranks without exchange for themselves.

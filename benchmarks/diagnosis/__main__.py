@@ -26,7 +26,7 @@ from benchmarks import harness
 from benchmarks.diagnosis.worker import FAULTS, HEALTHY, work
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError
-from hvd_ext.process import descendants
+from hvd_ext.system.process import descendants
 from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.reading import read_standings
 from testbed import ranks

@@ -11,7 +11,7 @@ from benchmarks import harness
 from benchmarks.figures import chart
 from benchmarks.figures.pages import blocks, fill
 from benchmarks.figures.tables import BLOCKS, Results
-from hvd_ext.files import write_text
+from hvd_ext.system.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "benchmarks"

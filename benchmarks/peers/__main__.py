@@ -27,7 +27,7 @@ from benchmarks.peers.contenders import CONTENDERS, LIBRARIES
 from benchmarks.peers.worker import BUFFERS, FORMATS
 from hvd_ext.cli import above_zero, at_least, progress, size_bytes
 from hvd_ext.errors import UsageError
-from hvd_ext.process import run_to_end
+from hvd_ext.system.process import run_to_end
 from hvd_ext.units import format_bytes, format_seconds
 from testbed import ranks, timing
 

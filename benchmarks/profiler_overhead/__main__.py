@@ -34,10 +34,10 @@ from rich.table import Table
 
 from benchmarks import harness
 from benchmarks.harness import BenchmarkError, write_result
-from benchmarks.shapes import resnet50
+from benchmarks.harness.shapes import resnet50
 from hvd_ext.cli import at_least
 from hvd_ext.events import HandingOver, times_hooks
-from hvd_ext.process import started
+from hvd_ext.system.process import started
 from hvprof.recording.load import load
 from hvprof.recording.session import LIBRARY
 from testbed.ranks import environment

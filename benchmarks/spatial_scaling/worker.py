@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gloo, harness
+from benchmarks import harness
+from benchmarks.harness import gloo
 from benchmarks.spatial_scaling.cases import Case, training_step
 from testbed import timing
 

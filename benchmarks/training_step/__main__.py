@@ -51,7 +51,7 @@ from benchmarks.training_step import figures, report
 from benchmarks.training_step.cases import CASES
 from hvd_ext.cli import above_zero, at_least, output_file, progress
 from hvd_ext.errors import UsageError
-from hvd_ext.freed_memory import VARIABLES as KEPT
+from hvd_ext.system.freed_memory import VARIABLES as KEPT
 from testbed import ranks, turns
 from testbed.emulated_hosts import Hosts, emulated_hosts
 

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gloo
-from benchmarks.harness import BenchmarkError
+from benchmarks.harness import BenchmarkError, gloo
 from benchmarks.training_step.cases import CASES, Training
 from testbed import turns, usage
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hvd_ext.allreduce import native
-from hvd_ext.allreduce.algorithms import NATIVE
+from hvd_ext.allreduce.algorithms import NATIVE, native
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.dtypes import DTYPES
 

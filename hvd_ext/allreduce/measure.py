@@ -27,9 +27,9 @@ from hvd_ext.allreduce.timing import Call, check, interleave, repeats_for
 from hvd_ext.cli import add_version, at_least, output_file, progress, run, size_bytes
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.events import tuning
-from hvd_ext.files import write_text
 from hvd_ext.job.topology import Topology, discover
-from hvd_ext.process import allow_singleton_mpi
+from hvd_ext.system.files import write_text
+from hvd_ext.system.process import allow_singleton_mpi
 
 if TYPE_CHECKING:
     from mpi4py import MPI

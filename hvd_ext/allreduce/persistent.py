@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.allreduce import native
-from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY
+from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY, native
 from hvd_ext.allreduce.buffers import window_over
 from hvd_ext.allreduce.exchange import Exchange, MessageExchange, PlannedCall, StagedFromDevice
 from hvd_ext.allreduce.operations import Array, Operation, find_operation

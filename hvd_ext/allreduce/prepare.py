@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE, implementation
-from hvd_ext.allreduce.half import reduce_half
+from hvd_ext.allreduce.algorithms.half import reduce_half
 from hvd_ext.allreduce.operations import Array, Operation
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hvd_ext.allreduce.algorithms import NATIVE
 from hvd_ext.allreduce.table import Choices, Row
-from hvd_ext.statistics import gain, lasting
+from hvd_ext.arithmetic.statistics import gain, lasting
 
 # In s, by message_bytes, then by algorithm; samples of one round were taken together.
 Samples = Mapping[int, Mapping[str, Sequence[float]]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.allreduce.direct_tree import tree_algorithm
+from hvd_ext.allreduce.algorithms.direct_tree import tree_algorithm
 from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.layout import parts
 from hvd_ext.arena.tickets import Tickets

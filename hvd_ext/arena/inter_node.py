@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.allreduce import direct
-from hvd_ext.allreduce.direct_tree import prepare_tree_sum, tree_algorithm
+from hvd_ext.allreduce.algorithms import direct
+from hvd_ext.allreduce.algorithms.direct_tree import prepare_tree_sum, tree_algorithm
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.arena.layout import parts

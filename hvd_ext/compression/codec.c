@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "../shm/floats.h"
+#include "../shm/kernels/floats.h"
 #include "low_rank.h"
 
 /* AHEAD: elements that are on their way from memory while a block is encoded. */

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.allreduce import direct
+from hvd_ext.allreduce.algorithms import direct
+from hvd_ext.allreduce.algorithms.segments import scratch
 from hvd_ext.allreduce.operations import Array
-from hvd_ext.allreduce.segments import scratch
 from hvd_ext.compression.codec import Message, whole
 from hvd_ext.compression.formats import BF16, FP16, Format
 from hvd_ext.units import KIB

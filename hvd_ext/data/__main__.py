@@ -15,7 +15,7 @@ from hvd_ext.data.packed.pack import pack, unpack, verify
 from hvd_ext.data.packed.packed import PackedFile
 from hvd_ext.data.packed.sources import open_samples
 from hvd_ext.data.plan import reading_plan
-from hvd_ext.node_memory import free_bytes
+from hvd_ext.system.node_memory import free_bytes
 from hvd_ext.units import format_bytes
 
 PROGRAM = "hvd_ext.data"

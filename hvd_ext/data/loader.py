@@ -17,7 +17,7 @@ from hvd_ext.data.ahead import in_order, then, threads
 from hvd_ext.data.order import Order, share
 from hvd_ext.data.store.store import MemoryStore, Records
 from hvd_ext.errors import UsageError
-from hvd_ext.process import allow_singleton_mpi
+from hvd_ext.system.process import allow_singleton_mpi
 
 if TYPE_CHECKING:
     from mpi4py import MPI

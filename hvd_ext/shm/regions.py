@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from hvd_ext.errors import HvdExtError
-from hvd_ext.node_memory import FreeMemory, free_memory
 from hvd_ext.shm import forks
 from hvd_ext.shm.libc import MAP_FIXED, address, libc, libc_call
+from hvd_ext.system.node_memory import FreeMemory, free_memory
 from hvd_ext.units import format_bytes
 
 if TYPE_CHECKING:

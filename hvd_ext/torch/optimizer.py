@@ -13,9 +13,9 @@ from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.sharded import ShardedArena
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
-from hvd_ext.process import allow_singleton_mpi
 from hvd_ext.schedules import EVERY_STEP, Schedule, parse
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.system.process import allow_singleton_mpi
 from hvd_ext.torch import fallback, horovods
 from hvd_ext.torch.audit.auditor import Auditor
 from hvd_ext.torch.compression import nearest_of_horovods, wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hvd_ext import freed_memory
+from hvd_ext.system import freed_memory
 from hvd_launch.settings import Setting
 
 _REASONS = {

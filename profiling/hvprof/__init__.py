@@ -11,9 +11,9 @@ Example::
 from __future__ import annotations
 
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.comparison import Comparison, compare
+from hvprof.analysis.comparison.comparison import Comparison, compare
 from hvprof.analysis.summary import SIZE_ROWS, Exposed, Row, exposed, quantile_s, rows
-from hvprof.analysis.wait_time import waiting
+from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.annotate import region, step, watch_exchange
 from hvprof.format.trace import load_trace
 from hvprof.model import Cell, RankRecording, Recording

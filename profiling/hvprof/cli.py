@@ -20,9 +20,9 @@ SUBCOMMANDS = {
     "audit": "audit",
     "layers": "layers",
     "limits": "limits",
-    "hang": "hang",
-    "watch": "watch",
-    "export": "export",
+    "hang": "running.hang",
+    "watch": "running.watch",
+    "export": "running.export",
     "project": "project",
     "whatif": "whatif",
 }

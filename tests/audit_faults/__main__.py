@@ -20,7 +20,7 @@ from rich.table import Table
 
 from hvd_ext.audit import read_folder
 from hvd_ext.cli import output_file
-from hvd_ext.process import run_to_end
+from hvd_ext.system.process import run_to_end
 from hvprof.analysis.audit import Difference, compared
 from testbed import ranks
 from tests.audit_faults.cases import CASES, Case, runs

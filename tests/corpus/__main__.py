@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hvd_ext.process import run_to_end
+from hvd_ext.system.process import run_to_end
 from hvprof.analysis.analysis import Analysis
 from hvprof.recording.load import load
 from hvprof.reporters.verdict import verdict

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvd_ext.process import dying_with_parent, end_tree
+from hvd_ext.system.process import dying_with_parent, end_tree
 from tests.support.launch.launching import LAUNCHERS, rank_environment
 
 START_LIMIT_S, END_LIMIT_S = 120.0, 30.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.errors import HvdExtError
-from hvd_ext.files import atomic_path, write_json, write_text
+from hvd_ext.system.files import atomic_path, write_json, write_text
 
 
 def write_often(path: Path, number: int) -> None:

@@ -20,10 +20,9 @@ SOURCES = {
 }
 
 FACTS = {
-    *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.metrics", "hvd_ext.events", "hvd_ext.settings"),
-    *("hvd_ext.dtypes", "hvd_ext.files", "hvd_ext.process", "hvd_ext.cli", "hvd_ext.schedules"),
-    *("hvd_ext.freed_memory", "hvd_ext.node_memory", "hvd_ext.statistics", "hvd_ext.variables"),
-    *("hvd_ext.version", "hvd_ext.allreduce_work", "hvd_ext.summation_tree", "hvd_ext.audit"),
+    *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.events", "hvd_ext.settings", "hvd_ext.dtypes"),
+    *("hvd_ext.cli", "hvd_ext.schedules", "hvd_ext.variables", "hvd_ext.version", "hvd_ext.audit"),
+    *("hvd_ext.system", "hvd_ext.arithmetic"),
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
@@ -66,8 +65,8 @@ TRAINED = {
 # `test_files_form_no_circle` keeps the order.
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(FACTS, FACTS),
-    # Not standard library alone: whoever asks has measured, and has numpy.
-    "hvd_ext.statistics": {*FACTS, "numpy", "scipy"},
+    # Not standard library alone: whoever compares times has measured them, and has numpy.
+    "hvd_ext.arithmetic": {*FACTS, "numpy", "scipy"},
     # Draws its progress bar, when it has one to draw.
     "hvd_ext.cli": {*FACTS, "argcomplete", "rich"},
     "hvd_ext.__init__": FACTS,
@@ -240,6 +239,15 @@ PROGRAMS = [
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_can_be_read_at_a_sitting(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+
+
+FOLDERS = sorted({path.parent for path in PROGRAMS})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_a_folder_is_listed_at_a_glance(folder: Path) -> None:
+    files = sorted(path.name for path in PROGRAMS if path.parent == folder)
+    assert len(files) <= 15, f"give {folder.name} inner folders: {files}"
 
 
 IMPORT_ALL = """

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext import CommEvent, UsageError, listen
+from hvd_ext.arithmetic.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.events import emit
-from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.units import format_bytes, format_seconds, parse_bytes
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvd_ext.arithmetic.summation_tree import merges, slots_of_each_rank, tree_sum
 from hvd_ext.errors import UsageError
-from hvd_ext.summation_tree import merges, slots_of_each_rank, tree_sum
 
 POWERS = st.integers(0, 3).map(lambda power: 1 << power)
 

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = {
-    "hvd_ext/allreduce/libnative.so",
+    "hvd_ext/allreduce/algorithms/libnative.so",
     "hvd_ext/compression/libcodec.so",
     "hvd_ext/shm/libbuilt_in.so",
     "hvd_ext/shm/libwindow.so",

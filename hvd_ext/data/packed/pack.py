@@ -29,7 +29,7 @@ from hvd_ext.data.packed.layout import (
 from hvd_ext.data.packed.packed import PackedFile
 from hvd_ext.data.packed.sources import Samples
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.files import atomic_path, make_folder
+from hvd_ext.system.files import atomic_path, make_folder
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvd_ext.data.plan import SHARE_OF_FREE
-from hvd_ext.node_memory import free_bytes
+from hvd_ext.system.node_memory import free_bytes
 
 
 def rank_budget(local_size: int) -> int:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hvd_ext.data.packed.layout import aligned
 from hvd_ext.errors import HvdExtError
-from hvd_ext.process import allow_singleton_mpi
 from hvd_ext.shm.regions import WindowError, map_files, new_file
+from hvd_ext.system.process import allow_singleton_mpi
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -17,10 +17,11 @@ from weakref import WeakSet, WeakValueDictionary
 
 import torch
 
-from hvd_ext import freed_memory, settings
+from hvd_ext import settings
 from hvd_ext.errors import UsageError
 from hvd_ext.job.closing import wait_until_closed
 from hvd_ext.job.topology import Topology, discover
+from hvd_ext.system import freed_memory
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import background
 from hvd_ext.torch.job.begun_steps import BegunSteps

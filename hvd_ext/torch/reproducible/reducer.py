@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hvd_ext.arena.host import HostArena
+from hvd_ext.arithmetic.summation_tree import merges
 from hvd_ext.errors import UsageError
-from hvd_ext.summation_tree import merges
 from hvd_ext.torch.job.begun_steps import REPRODUCIBLE_JOIN
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.reduction.slot import GradientSlot

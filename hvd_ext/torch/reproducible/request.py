@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hvd_ext.arithmetic.summation_tree import slots_of_each_rank
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.schedules import EVERY_STEP, Schedule
-from hvd_ext.summation_tree import slots_of_each_rank
 from hvd_ext.torch import horovods
 from hvd_ext.torch.own import refuse_own
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from hvd_ext import settings
+from hvd_ext.arithmetic.summation_tree import slots_of_each_rank, tree_sum
 from hvd_ext.errors import MismatchError
 from hvd_ext.events import region
 from hvd_ext.job.monitored_allgather import monitored_allgather
-from hvd_ext.process import allow_singleton_mpi
-from hvd_ext.summation_tree import slots_of_each_rank, tree_sum
+from hvd_ext.system.process import allow_singleton_mpi
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.reproducible.statistics import SlotStatistics

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hvd_ext.allreduce.algorithms.segments import MOST_BYTES, transfer
 from hvd_ext.allreduce.operations import Array
-from hvd_ext.allreduce.segments import MOST_BYTES, transfer
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hvd_ext.allreduce import direct
+from hvd_ext.allreduce.algorithms import direct
 from hvd_ext.allreduce.operations import OPERATIONS
 from hvd_ext.arena.inter_node import Channels
 from hvd_ext.errors import MismatchError

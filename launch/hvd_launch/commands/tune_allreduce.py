@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hvd_ext.cli import at_least, progress, size_bytes
 from hvd_ext.errors import UsageError
-from hvd_ext.files import write_text
+from hvd_ext.system.files import write_text
 from hvd_launch.tune.allreduce import simulate_command
 from hvd_launch.tune.allreduce.native_rules import FILES
 from hvd_launch.tune.allreduce.result import settings_text

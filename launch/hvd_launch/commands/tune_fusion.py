@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.cli import above_zero, at_least, progress
 from hvd_ext.errors import UsageError
-from hvd_ext.files import write_text
+from hvd_ext.system.files import write_text
 from hvd_launch.settings import render
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import check_results, check_unset, target_of

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.freed_memory import keep_freed_memory
+from hvd_ext.system.freed_memory import keep_freed_memory
 from hvd_launch.doctor.horovod_build import build_command
 from hvd_launch.doctor.yielding import computed_per_s
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvd_ext import freed_memory
 from hvd_ext.errors import HvdExtError
+from hvd_ext.system import freed_memory
 from hvd_launch import machine
 from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import Backend

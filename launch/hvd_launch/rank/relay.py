@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from hvd_ext.errors import HvdExtError
-from hvd_ext.process import die_with_parent, dying_with_parent
+from hvd_ext.system.process import die_with_parent, dying_with_parent
 
 # Before a report's text; no program's line starts so by chance.
 MARK = b"\x1ehvd-launch "

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import BinaryIO
 
 from hvd_ext.errors import HvdExtError
-from hvd_ext.process import descendants, dying_with_parent
+from hvd_ext.system.process import descendants, dying_with_parent
 from hvd_launch.backends.libraries import Launch
 from hvd_launch.run.output import OUTPUT, FailedRank, JobOutput, arrived
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE
 from hvd_ext.allreduce.table import Choices, Row
-from hvd_ext.allreduce_work import work
+from hvd_ext.arithmetic.allreduce_work import work
 from hvd_ext.errors import UsageError
 from hvd_ext.units import format_bytes
 from hvd_launch.simulate import trace

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.process import TIMED_OUT, run_to_end
+from hvd_ext.system.process import TIMED_OUT, run_to_end
 from hvd_launch.simulate import trace
 from hvd_launch.simulate.platform import SCALE, Platform
 

@@ -19,7 +19,7 @@ import numpy as np
 from hvd_ext.allreduce.algorithms import implementation
 from hvd_ext.allreduce.operations import Array, Operation
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.files import make_folder
+from hvd_ext.system.files import make_folder
 from hvd_ext.units import GIB, format_bytes
 
 # All of a trace's files together.

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeVar
 
-from hvd_ext.process import descendants
+from hvd_ext.system.process import descendants
 from hvd_launch.simulate import trace
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from hvprof.analysis.advice.case import Advice
 from hvprof.analysis.advice.rules import advise
 from hvprof.analysis.between_hosts import BetweenHosts, between_hosts
 from hvprof.analysis.cause import Cause, find_cause
+from hvprof.analysis.comparison.step_blocks import StepBlocks, step_blocks
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
 from hvprof.analysis.limits.limits import (
@@ -18,10 +19,9 @@ from hvprof.analysis.limits.limits import (
     limits_of_recording,
 )
 from hvprof.analysis.shares import Shares, shares
-from hvprof.analysis.step_blocks import StepBlocks, step_blocks
 from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
-from hvprof.analysis.wait_split import Split, split
-from hvprof.analysis.wait_time import waiting
+from hvprof.analysis.waiting.wait_split import Split, split
+from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.format.key import TRAFFIC
 from hvprof.model import Recording
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvprof.analysis.rank_time import (
+from hvprof.analysis.waiting.rank_time import (
     OperationCost,
     RankTime,
     calling_threads,

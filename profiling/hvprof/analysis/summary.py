@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvd_ext.metrics import algbw_gb_s, busbw_gb_s
+from hvd_ext.arithmetic.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.units import KIB, MIB, format_bytes
 from hvprof.format.bins import bucket_edges_s
 from hvprof.model import Cell, Recording, Region

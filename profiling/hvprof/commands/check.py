@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hvd_ext.cli import ignore_broken_pipe
-from hvprof.analysis.regression import check, parse_percent
+from hvprof.analysis.comparison.regression import check, parse_percent
 from hvprof.commands.compare import compared
 from hvprof.commands.shared import SIDES, add_sides, console, print_json
 from hvprof.reporters.comparison import render

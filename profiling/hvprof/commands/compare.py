@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from hvprof.analysis.comparison import Comparison, compare
-from hvprof.analysis.inputs import load_side
+from hvprof.analysis.comparison.comparison import Comparison, compare
+from hvprof.analysis.comparison.inputs import load_side
 from hvprof.commands.shared import SIDES, add_html, add_sides, console, print_json, write_page
 from hvprof.printable import printable
 from hvprof.recording.names import names_of

@@ -8,7 +8,7 @@ from hvd_ext.cli import at_least
 from hvd_ext.errors import UsageError
 from hvprof.commands.shared import after_dashes, console, print_json
 from hvprof.layers.timing import parse_shape, time_layers
-from hvprof.reporters.terminal_layers import render
+from hvprof.reporters.terminal.layers import render
 
 HELP = "time a model layer by layer"
 ABOUT = (

@@ -17,8 +17,8 @@ from hvprof.analysis.limits.limits import (
 from hvprof.commands.shared import console, print_json
 from hvprof.layers.table import load_layers
 from hvprof.recording.load import load
-from hvprof.reporters.limits_json import as_json
-from hvprof.reporters.terminal_limits import render
+from hvprof.reporters.formats.limits_json import as_json
+from hvprof.reporters.terminal.limits import render
 
 HELP = "find the number of ranks where scaling stops"
 ABOUT = (

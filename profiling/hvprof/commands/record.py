@@ -15,10 +15,10 @@ from types import FrameType
 
 from hvd_ext.cli import not_negative
 from hvd_ext.errors import StallError, UsageError
-from hvd_ext.process import dying_with_parent
-from hvprof.commands.beneath import shown_beneath
+from hvd_ext.system.process import dying_with_parent
+from hvprof.commands.running.beneath import shown_beneath
+from hvprof.commands.running.watchdog import watched
 from hvprof.commands.shared import add_output, after_dashes
-from hvprof.commands.watchdog import watched
 from hvprof.recording.session import begin, end, report_ranks, variables
 
 HELP = "run a command and record it"

@@ -16,11 +16,11 @@ from hvprof.commands.shared import add_html, console, print_json, write_page
 from hvprof.layers.table import load_layers
 from hvprof.recording.audits import has_audit, read_audits
 from hvprof.recording.load import load
-from hvprof.reporters import terminal
-from hvprof.reporters.html import report_page
-from hvprof.reporters.json_csv import as_json, write_csv
-from hvprof.reporters.perfetto import write_chrome
-from hvprof.reporters.sections.base import Page
+from hvprof.reporters.formats.json_csv import as_json, write_csv
+from hvprof.reporters.formats.perfetto import write_chrome
+from hvprof.reporters.page.html import report_page
+from hvprof.reporters.page.sections.base import Page
+from hvprof.reporters.terminal import terminal
 from hvprof.reporters.verdict import verdict
 
 HELP = "show a recording"

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hvd_ext.cli import at_least, not_negative, output_file
-from hvd_ext.files import write_text
+from hvd_ext.system.files import write_text
 
 SIDES = (
     "a recording, a folder of recordings (several runs of one configuration), or a file written by "

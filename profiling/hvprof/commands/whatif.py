@@ -14,7 +14,7 @@ from hvprof.analysis.replay.change import WhatIf
 from hvprof.analysis.replay.whatif import Replayed, what_if
 from hvprof.commands.shared import console, print_json
 from hvprof.recording.load import load
-from hvprof.reporters.terminal_whatif import render
+from hvprof.reporters.terminal.whatif import render
 
 HELP = "predict a step with another exchange"
 ABOUT = (

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.freed_memory import keep_freed_memory
+from hvd_ext.system.freed_memory import keep_freed_memory
 from hvprof.layers.table import Layer, LayerTable
 
 if TYPE_CHECKING:

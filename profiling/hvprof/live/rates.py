@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from statistics import fmean, median
 from typing import Any
 
-from hvd_ext.metrics import algbw_gb_s
+from hvd_ext.arithmetic.metrics import algbw_gb_s
 from hvprof.format.counters import Count
 from hvprof.live.snapshot import RankState, Snapshot
 from hvprof.model import Step

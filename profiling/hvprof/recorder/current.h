@@ -12,10 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "communicators.h"
-#include "datatypes.h"
+#include "mpi/communicators.h"
+#include "mpi/datatypes.h"
 #include "operation.h"
-#include "trace.h"
+#include "counting/trace.h"
 
 /* Non-blocking calls of a thread that it may yet wait for. */
 enum { PENDING = 64, MOST_REQUESTS = 64 };

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "communicators.h"
+#include "mpi/communicators.h"
 #include "recorder.h"
 
 #define DECISION "decision" /* as in recording/session.py */

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "mpi_symbols.h"
+#include "mpi/mpi_symbols.h"
 #include "recorder.h"
 #include "run_usage.h"
 

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "cells.h"
-#include "mpi_symbols.h"
+#include "counting/cells.h"
+#include "mpi/mpi_symbols.h"
 
 #define CALLER __builtin_return_address(0)
 

@@ -4,14 +4,14 @@
  * Build: mpicc -shared -fPIC -O2 -pthread -Wl,--as-needed pmpi.c -o libhvprof.so
  */
 #define _GNU_SOURCE
-#include "clocks.h"
-#include "counting_messages.h"
+#include "mpi/clocks.h"
+#include "counting/counting_messages.h"
 #include "decision.h"
 #include "files.h"
 #include "jobs.h"
-#include "registration_cache.h"
+#include "mpi/registration_cache.h"
 #include "run_usage.h"
-#include "wrapping.h"
+#include "wrappers/wrapping.h"
 
 /* --- The operations -------------------------------------------------------------------- */
 
@@ -20,10 +20,10 @@ ARRAYS(int, int)
 #define COUNT int
 #define DISPLACEMENT int
 #define WIDTH int
-#include "operations.h"
+#include "wrappers/operations.h"
 COLLECTIVE(Barrier, barrier, (MPI_Comm comm), (comm), comm, mpi.no_type, 0)
 
-#include "waits.h"
+#include "wrappers/waits.h"
 
 #include "reported.h"
 
@@ -37,7 +37,7 @@ ARRAYS(MPI_Count, count)
 #define COUNT MPI_Count
 #define DISPLACEMENT MPI_Aint
 #define WIDTH count
-#include "operations.h"
+#include "wrappers/operations.h"
 #endif
 
 /* --- Communicators and types come and go ----------------------------------------------- */

@@ -3,9 +3,9 @@
 #ifndef HVPROF_REPORTED_H
 #define HVPROF_REPORTED_H
 
-#include "communicators.h"
-#include "counting_messages.h"
-#include "steps.h"
+#include "mpi/communicators.h"
+#include "counting/counting_messages.h"
+#include "counting/steps.h"
 
 /* A call that others report: hvd_ext's and torch.distributed's. */
 static void count_reported(struct recorder *into, struct kind kind, uint32_t sequence,

@@ -14,7 +14,7 @@ from typing import Any
 
 from hvd_ext.audit import SUFFIX
 from hvd_ext.errors import UsageError
-from hvd_ext.files import write_json
+from hvd_ext.system.files import write_json
 from hvprof.format.reader import read_rank
 from hvprof.model import RankRecording
 from hvprof.recording.load import (

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.files import write_json
+from hvd_ext.system.files import write_json
 from hvprof.recording import jobs
 from hvprof.recording.load import AUDIT_NAME, META_NAME, RANK_FILES, job_folders, read_meta
 from hvprof.recording.secrets import hide_secrets

@@ -8,15 +8,15 @@ from rich.console import Console
 from rich.text import Text
 
 from hvd_ext.units import MB, format_seconds
-from hvprof.analysis.bootstrap import BETWEEN_RUNS, FASTER, SLOWER
-from hvprof.analysis.compared import ComparedRow, Side
-from hvprof.analysis.comparison import ALLREDUCE, Comparison, interval_text, times_text
+from hvprof.analysis.comparison.bootstrap import BETWEEN_RUNS, FASTER, SLOWER
+from hvprof.analysis.comparison.compared import ComparedRow, Side
+from hvprof.analysis.comparison.comparison import ALLREDUCE, Comparison, interval_text, times_text
 from hvprof.analysis.contention import StepParts
-from hvprof.reporters import svg
-from hvprof.reporters.columns import Column, print_columns
-from hvprof.reporters.page import render_page
-from hvprof.reporters.sections.base import BAD, CONTROL, DATA, GOOD, Figure
-from hvprof.reporters.svg import Series
+from hvprof.reporters.page import svg
+from hvprof.reporters.page.page import render_page
+from hvprof.reporters.page.sections.base import BAD, CONTROL, DATA, GOOD, Figure
+from hvprof.reporters.page.svg import Series
+from hvprof.reporters.terminal.columns import Column, print_columns
 
 # Longer names of sides stand above the table.
 _LABEL = 14

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from hvprof.analysis.projection.projection import LEAST_SIZES, Projection
-from hvprof.reporters import svg
-from hvprof.reporters.columns import Column, print_columns
-from hvprof.reporters.page import render_page
-from hvprof.reporters.sections.base import CONTROL, DATA, GOOD, Figure, Table
-from hvprof.reporters.svg import Axis, Curve
+from hvprof.reporters.page import svg
+from hvprof.reporters.page.page import render_page
+from hvprof.reporters.page.sections.base import CONTROL, DATA, GOOD, Figure, Table
+from hvprof.reporters.page.svg import Axis, Curve
+from hvprof.reporters.terminal.columns import Column, print_columns
 
 _COLUMNS = ("ranks", "measured", "projected", "interval", "efficiency", "naive", "note")
 # A serial share that moves by more than this is no constant.

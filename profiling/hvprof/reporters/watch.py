@@ -13,12 +13,12 @@ from typing import Any
 from rich.console import Console
 
 from hvd_ext.units import GB, format_seconds
-from hvprof.analysis.slowness import reason
+from hvprof.analysis.waiting.slowness import reason
 from hvprof.live import words
 from hvprof.live.diagnosis import Cause
 from hvprof.live.rates import OperationRate, RankRate, Rates
 from hvprof.model import Step
-from hvprof.reporters.columns import Column, print_columns
+from hvprof.reporters.terminal.columns import Column, print_columns
 from hvprof.reporters.text import bandwidth_text
 
 COLUMNS = 80

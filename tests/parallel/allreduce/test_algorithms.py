@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS
-from hvd_ext.allreduce.half import narrow, widen
+from hvd_ext.allreduce.algorithms.half import narrow, widen
 from hvd_ext.allreduce.operations import OPERATIONS
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.dtypes import DTYPES

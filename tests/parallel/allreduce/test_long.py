@@ -11,7 +11,7 @@ from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.operations import OPERATIONS
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.allreduce.prepare import prepare
-from hvd_ext.allreduce_work import SEGMENT_BYTES
+from hvd_ext.arithmetic.allreduce_work import SEGMENT_BYTES
 
 SEGMENT = SEGMENT_BYTES // 4  # elements of float32
 needs_memory = pytest.mark.skipif(

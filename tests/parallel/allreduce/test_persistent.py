@@ -7,7 +7,7 @@ import resource
 import numpy as np
 import pytest
 
-from hvd_ext.allreduce import native
+from hvd_ext.allreduce.algorithms import native
 from hvd_ext.allreduce.exchange import MessageExchange
 from hvd_ext.allreduce.operations import OPERATIONS, Operation
 from hvd_ext.allreduce.persistent import PersistentAllreduce

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hvd_ext.allreduce import direct
-from hvd_ext.allreduce.direct_tree import IN_TREE_ORDER
+from hvd_ext.allreduce.algorithms import direct
+from hvd_ext.allreduce.algorithms.direct_tree import IN_TREE_ORDER
 from hvd_ext.allreduce.table import Row, Table
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
 from hvd_ext.arena.sharded import ShardedArena
+from hvd_ext.arithmetic.summation_tree import tree_sum
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.summation_tree import tree_sum
 from tests.ranks.asserts import parallel_assert
 from tests.support.arena.pretended_nodes import COUNTS, pretend
 

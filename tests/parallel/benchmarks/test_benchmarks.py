@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_ext.process import descendants
+from hvd_ext.system.process import descendants
 from testbed.ranks import ROOT, environment
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hvd_ext.allreduce import direct
+from hvd_ext.allreduce.algorithms import direct
 from hvd_ext.compression import codec, exchange
 from hvd_ext.compression.codec import whole
 from hvd_ext.compression.exchange import prepare_coded, prepare_half

@@ -16,7 +16,7 @@ from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.spatial import ProcessGrid
 from tests.ranks.asserts import parallel_assert
 from tests.support.data.packed_by_rank_0 import packed_by_rank_0
-from training.blocks import Blocks
+from training.samples.blocks import Blocks
 
 if TYPE_CHECKING:
     from mpi4py import MPI

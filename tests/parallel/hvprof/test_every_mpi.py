@@ -14,8 +14,8 @@ import pytest
 
 import hvprof
 from hvprof.analysis.cause import find_cause
-from hvprof.analysis.rank_time import operation_costs
-from hvprof.analysis.wait_time import waiting
+from hvprof.analysis.waiting.rank_time import operation_costs
+from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.recording.jobs import separate
 from hvprof.recording.load import job_folders
 from tests.support.hvprof.recorded import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvprof.analysis.partners import partners
+from hvprof.analysis.waiting.partners import partners
 from tests.support.hvprof.recorded import record_code
 
 # Rank r sends r + 1 messages of 80 bytes to each rank after it.

@@ -10,9 +10,9 @@ import pytest
 
 import hvprof
 from hvd_ext.errors import UsageError
-from hvprof.analysis.wait_time import waiting
+from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.cli import main
-from hvprof.reporters.perfetto import write_chrome
+from hvprof.reporters.formats.perfetto import write_chrome
 from tests.support.hvprof.recorded import (
     record,
     record_code,

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hvprof
-from hvprof.analysis.wait_time import waiting
+from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.format.trace import load_trace
 from hvprof.importers.horovod_timeline import import_timeline
 from hvprof.model import RegistrationCache

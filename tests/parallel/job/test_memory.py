@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_ext.freed_memory import VARIABLES, chosen_names
+from hvd_ext.system.freed_memory import VARIABLES, chosen_names
 from tests.support.launch.on_every_mpi import environment, run
 from tests.support.launch.page_faults import COUNT
 

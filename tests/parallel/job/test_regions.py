@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvd_ext.node_memory import FreeMemory
 from hvd_ext.shm import regions as module
 from hvd_ext.shm.libc import address
 from hvd_ext.shm.regions import WindowError, map_regions
 from hvd_ext.shm.window import NodeWindow
+from hvd_ext.system.node_memory import FreeMemory
 from tests.ranks.asserts import parallel_assert
 
 MIB = 2**20

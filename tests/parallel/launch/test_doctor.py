@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_ext.freed_memory import chosen_names
+from hvd_ext.system.freed_memory import chosen_names
 from hvd_launch import machine
 from hvd_launch.backends.libraries import LIBRARIES as KNOWN
 from hvd_launch.doctor.rules_node import CACHE_LINE

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS
-from hvd_ext.allreduce.direct_tree import tree_algorithm
+from hvd_ext.allreduce.algorithms.direct_tree import tree_algorithm
 from hvd_ext.errors import UsageError
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.reduction import arena_factory

@@ -267,7 +267,7 @@ def test_parameters_and_buffers_are_broadcast(hvd):
 
 
 def test_long_messages_go_in_pieces(hvd, monkeypatch):
-    from hvd_ext.allreduce import segments
+    from hvd_ext.allreduce.algorithms import segments
     from hvd_ext.torch.standalone import transfers
 
     for module in (segments, transfers):

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from hvd_ext.process import descendants
+from hvd_ext.system.process import descendants
 from testbed import ranks, turns
 
 with turns.job("stopped", sys.argv[1:], ranks.environment(), size=1) as job:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hvd_ext.shm
-from hvd_ext.allreduce.half import narrow, widen
+from hvd_ext.allreduce.algorithms.half import narrow, widen
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.shm.library import FORMS, load_library, use_kernels

@@ -8,13 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_ext.allreduce import double_tree, tree
-from hvd_ext.allreduce.algorithms import ALGORITHMS
-from hvd_ext.allreduce.folding import largest_power_of_two
-from hvd_ext.allreduce.half import narrow, widen
+from hvd_ext.allreduce.algorithms import ALGORITHMS, double_tree, tree
+from hvd_ext.allreduce.algorithms.folding import largest_power_of_two
+from hvd_ext.allreduce.algorithms.half import narrow, widen
+from hvd_ext.allreduce.algorithms.segments import scratch
 from hvd_ext.allreduce.operations import OPERATIONS
 from hvd_ext.allreduce.prepare import prepare
-from hvd_ext.allreduce.segments import scratch
 from hvd_ext.errors import UsageError
 
 SIZES = st.integers(1, 300)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE
-from hvd_ext.allreduce_work import FORMULAS, Work, work
+from hvd_ext.arithmetic.allreduce_work import FORMULAS, Work, work
 from hvd_ext.errors import UsageError
 
 

@@ -8,15 +8,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks import shapes
 from benchmarks.compressed_training.__main__ import compare
+from benchmarks.harness import shapes
 from testbed.ranks import ROOT
 from tests.support.training.trainer_runs import run_in_turn
 
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAMS = sorted(
-    [path.stem for path in BENCHMARKS.glob("*.py") if '"__main__"' in path.read_text()]
-    + [path.parent.name for path in BENCHMARKS.glob("*/__main__.py")]
+    ".".join(path.relative_to(BENCHMARKS).with_suffix("").parts).removesuffix(".__main__")
+    for path in BENCHMARKS.rglob("*.py")
+    if "harness.parser(" in path.read_text()
 )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulated_scaling import slopes
-from benchmarks.simulated_steps import Step, horovod_step_s, own_step_s
-from benchmarks.simulated_validation import compare, sizes
+from benchmarks.simulated_cluster.scaling import slopes
+from benchmarks.simulated_cluster.steps import Step, horovod_step_s, own_step_s
+from benchmarks.simulated_cluster.validation import compare, sizes
 
 
 def test_sizes_are_whole_floats_from_4_kib_to_64_mib() -> None:

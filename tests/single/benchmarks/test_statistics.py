@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hvd_ext.statistics import Interval, gain, lasting
+from hvd_ext.arithmetic.statistics import Interval, gain, lasting
 
 
 def test_a_gain_is_told_from_luck():

@@ -13,7 +13,7 @@ from hvd_ext.data.__main__ import main
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.data.plan import reading_plan
-from hvd_ext.node_memory import free_bytes, free_memory
+from hvd_ext.system.node_memory import free_bytes, free_memory
 
 GB = 10**9
 

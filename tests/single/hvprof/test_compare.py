@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from hvd_ext.errors import UsageError
-from hvprof.analysis.bootstrap import FASTER, NO_EVIDENCE, SLOWER, Sample, weigh
-from hvprof.analysis.comparison import Comparison, compare
-from hvprof.analysis.inputs import RecordedRun
-from hvprof.analysis.regression import check
-from hvprof.analysis.step_blocks import _warm_up as leading_slow
-from hvprof.analysis.step_blocks import step_blocks
+from hvprof.analysis.comparison.bootstrap import FASTER, NO_EVIDENCE, SLOWER, Sample, weigh
+from hvprof.analysis.comparison.comparison import Comparison, compare
+from hvprof.analysis.comparison.inputs import RecordedRun
+from hvprof.analysis.comparison.regression import check
+from hvprof.analysis.comparison.step_blocks import _warm_up as leading_slow
+from hvprof.analysis.comparison.step_blocks import step_blocks
 from hvprof.analysis.summary import BLOCKS, Row
 from hvprof.model import RankRecording, Recording, Step
 from hvprof.reporters.comparison import notes, render

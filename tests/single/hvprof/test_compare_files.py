@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from hvd_ext.errors import UsageError
-from hvprof.analysis.bootstrap import FASTER
-from hvprof.analysis.comparison import compare
-from hvprof.analysis.inputs import load_side
-from hvprof.analysis.regression import parse_percent
+from hvprof.analysis.comparison.bootstrap import FASTER
+from hvprof.analysis.comparison.comparison import compare
+from hvprof.analysis.comparison.inputs import load_side
+from hvprof.analysis.comparison.regression import parse_percent
 from hvprof.cli import main
 from hvprof.reporters.comparison import cells, notes, render
 from tests.single.hvprof.test_compare import run_with

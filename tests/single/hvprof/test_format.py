@@ -118,7 +118,7 @@ def test_a_key_is_decoded_as_it_was_encoded(keys: list[Key]) -> None:
 def test_each_header_includes_what_it_needs(tmp_path: Path) -> None:
     if not (BIN / "mpicc").exists():
         pytest.skip("no mpicc beside this Python")
-    for header in sorted(RECORDER.glob("*.h")):
+    for header in sorted(RECORDER.rglob("*.h")):
         # Lists of macro calls; operations.h is included twice on purpose.
         if header.name not in ("operations.h", "waits.h"):
             command = [BIN / "mpicc", "-D_GNU_SOURCE", "-fsyntax-only", "-x", "c", header]

@@ -11,8 +11,8 @@ from rich.console import Console
 import hvprof
 from hvprof.analysis.analysis import Analysis
 from hvprof.model import RankRecording, Recording, Region, RegistrationCache
-from hvprof.reporters import terminal
 from hvprof.reporters.header import registration
+from hvprof.reporters.terminal import terminal
 from tests.support.hvprof.made_recordings import write_job
 
 HANDLES = "hvd_ext, CUDA IPC handles"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import hvprof
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.partners import Partners, partners
+from hvprof.analysis.waiting.partners import Partners, partners
 from hvprof.format.writer import write_rank
 from hvprof.model import Partner
-from hvprof.reporters.html import report_page
-from hvprof.reporters.sections.base import Page
+from hvprof.reporters.page.html import report_page
+from hvprof.reporters.page.sections.base import Page
 from tests.support.hvprof.made_recordings import write_job
 
 

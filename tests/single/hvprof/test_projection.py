@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hvd_ext.errors import UsageError
-from hvprof.analysis.amdahl import karp_flatt
+from hvprof.analysis.projection.amdahl import karp_flatt
 from hvprof.analysis.projection.fit import Scale, fit
 from hvprof.analysis.projection.points import Point
 from hvprof.analysis.projection.projection import Projection, project

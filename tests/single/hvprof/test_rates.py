@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_ext.allreduce_work import FORMULAS, work
+from hvd_ext.arithmetic.allreduce_work import FORMULAS, work
 from hvd_ext.errors import UsageError
 from hvprof.analysis.replay.rates import Rates, fit
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import hvprof
 from hvd_ext.errors import UsageError
 from hvprof.analysis.summary import quantile_s
-from hvprof.analysis.wait_time import waiting
+from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.format.bins import BINS, BUCKETS, bin_edges, bin_index, bucket_edges_s, bucket_index
 from hvprof.format.key import Key, encode
 from hvprof.format.layout import CELL, EVENT, FIXED, VERSION
@@ -32,7 +32,7 @@ from hvprof.model import (
     RegistrationCache,
     Step,
 )
-from hvprof.reporters.perfetto import write_chrome
+from hvprof.reporters.formats.perfetto import write_chrome
 
 WORLD = Communicator("00000000000000a1", 2, "MPI_COMM_WORLD", "0-1", 0)
 TIMES = ((137, 6), (160, 2))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hvprof
-from hvprof.analysis.wait_time import Waiting, waiting
+from hvprof.analysis.waiting.wait_time import Waiting, waiting
 from hvprof.format.bins import bin_edges
 from hvprof.format.key import Key, encode
 from hvprof.format.layout import EVENT, VERSION

@@ -25,9 +25,9 @@ from hvprof.format.bins import bin_edges
 from hvprof.format.layout import CELL, FIXED
 from hvprof.format.writer import encode_rank, write_rank
 from hvprof.model import Cell, Partner, RankRecording, RunUsage
-from hvprof.reporters import terminal
 from hvprof.reporters.comparison import render
-from hvprof.reporters.json_csv import as_json
+from hvprof.reporters.formats.json_csv import as_json
+from hvprof.reporters.terminal import terminal
 
 MIB = 2**20
 

@@ -18,11 +18,11 @@ import pytest
 import hvprof
 from hvd_ext.errors import UsageError
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.wait_split import split
+from hvprof.analysis.waiting.wait_split import split
 from hvprof.cli import main
 from hvprof.format.writer import write_rank
-from hvprof.reporters.json_csv import as_json
-from hvprof.reporters.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
+from hvprof.reporters.formats.json_csv import as_json
+from hvprof.reporters.page.svg import Axis, Curve, Series, bars, columns, curves, heat, intervals
 from hvprof.reporters.text import scaled_seconds
 from tests.support.hvprof.made_recordings import write_job
 from tests.support.launch.launching import ROOT, rank_environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvprof.analysis.slowness import Pace, reason
+from hvprof.analysis.waiting.slowness import Pace, reason
 from hvprof.model import Step
 
 

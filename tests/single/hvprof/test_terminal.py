@@ -14,12 +14,14 @@ from hvprof.analysis.audit import compared
 from hvprof.analysis.replay.change import WhatIf
 from hvprof.analysis.replay.whatif import answer
 from hvprof.cli import main
-from hvprof.commands import check, compare, hang, limits, project, report
+from hvprof.commands import check, compare, limits, project, report
+from hvprof.commands.running import hang
 from hvprof.commands.shared import print_lines
 from hvprof.layers.table import Layer, LayerTable
 from hvprof.live.diagnosis import diagnose
 from hvprof.reporters import audit as audit_words
-from hvprof.reporters import terminal_layers, terminal_whatif
+from hvprof.reporters.terminal import layers as terminal_layers
+from hvprof.reporters.terminal import whatif as terminal_whatif
 from tests.single.hvprof.test_audit import audit, changed
 from tests.single.hvprof.test_hang import allreduce, rank
 from tests.single.hvprof.test_whatif import Job

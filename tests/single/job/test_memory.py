@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.errors import UsageError
-from hvd_ext.freed_memory import VARIABLES, chosen_names, keep_freed_memory, left_alone
+from hvd_ext.system.freed_memory import VARIABLES, chosen_names, keep_freed_memory, left_alone
 from tests.support.launch.page_faults import ASK, COUNT, ROOT
 
 # As glibc comes, each of them goes back to the kernel: the last exceeds what a threshold may be.

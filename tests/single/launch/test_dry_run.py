@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_ext.freed_memory import VARIABLES
+from hvd_ext.system.freed_memory import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[3]
 # Stands for Open MPI's: says its version, or writes down how it was started.

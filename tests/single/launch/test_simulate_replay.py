@@ -17,7 +17,7 @@ import pytest
 from hvd_ext.allreduce.algorithms import NATIVE
 from hvd_ext.allreduce.table import Row, Table, dump, load
 from hvd_ext.errors import HvdExtError
-from hvd_ext.process import descendants, started
+from hvd_ext.system.process import descendants, started
 from hvd_ext.units import KIB, MIB
 from hvd_launch.simulate import calibration, library, platform, replay, trace
 from hvd_launch.simulate.calibration import Sample

@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="spatial layers need torch")
 from hvd_ext.errors import StallError
 from hvd_ext.spatial.exchange import emulator
 from hvd_ext.spatial.exchange.communicator import Communicator
-from hvd_ext.spatial.layers import windowed
+from hvd_ext.spatial.layers.windows import windowed
 from tests.support.spatial import random_layers
 from tests.support.spatial.split_layers import check
 

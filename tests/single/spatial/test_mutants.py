@@ -24,7 +24,7 @@ from hvd_ext.spatial.exchange.communicator import Message
 from hvd_ext.spatial.exchange.halo import HaloExchange
 from hvd_ext.spatial.geometry import window_plan
 from hvd_ext.spatial.geometry.partition import Box, cuts, lengths
-from hvd_ext.spatial.layers import batch_norm
+from hvd_ext.spatial.layers.reducing import batch_norm
 
 
 def load(name: str) -> ModuleType:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial import ProcessGrid, SpatialTensor, gather, scatter
-from hvd_ext.spatial.layers.one_dnn import conv3d
+from hvd_ext.spatial.layers.windows.one_dnn import conv3d
 from tests.support.spatial.on_grids import mean, normal, on_grid
 
 # Stride, padding and dilation.
@@ -109,7 +109,7 @@ def test_a_split_layer_uses_it(grid: tuple[int, int, int], monkeypatch: pytest.M
         used.append(is_ours(y))
         return y
 
-    monkeypatch.setattr("hvd_ext.spatial.layers.conv._KERNELS", {3: watched})
+    monkeypatch.setattr("hvd_ext.spatial.layers.windows.conv._KERNELS", {3: watched})
     x = normal(1, 16, 24, 25, 26).float()
     weight, gradient = normal(4, 16, 3, 3, 3, seed=1).float(), normal(1, 4, 24, 25, 26).float()
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_ext.errors import UsageError
-from training.held_out import hold_out
 from training.measures import ABSOLUTE_ERROR, CELLS, Measure
 from training.rates import halved, scaled, warmed_up
+from training.samples.held_out import hold_out
 
 
 def figures(measure: Measure, *samples: tuple[torch.Tensor, torch.Tensor]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pytest
 import cosmoflow.train
 import mesh.train
 from hvd_ext.errors import UsageError
-from training import alone
+from training.exchanges import alone
 
 
 @pytest.mark.parametrize("grid", ["2", "2x0", "2x-1", "x", "2x1x1", "axb", ""])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_ext import process
+from hvd_ext.system import process
 from testbed import ranks
 
 ROOT = ranks.ROOT

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 ASK = """
-from hvd_ext.freed_memory import keep_freed_memory
+from hvd_ext.system.freed_memory import keep_freed_memory
 print(keep_freed_memory())
 """
 # Page faults of a round that fills blocks of so many MiB each, all at once, and frees them.

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hvd_ext.statistics import Interval, from_logs, gain, lasting
+from hvd_ext.arithmetic.statistics import Interval, from_logs, gain, lasting
 from hvd_launch.backends.tuning import DEFAULT, Candidates
 
 # us by candidate, then by message_bytes, then by round.

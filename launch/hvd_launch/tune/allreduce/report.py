@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hvd_ext.statistics import Interval
+from hvd_ext.arithmetic.statistics import Interval
 from hvd_ext.units import format_bytes
 from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce.result import Result, Verdict

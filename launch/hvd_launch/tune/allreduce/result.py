@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.statistics import Interval
+from hvd_ext.arithmetic.statistics import Interval
 from hvd_launch.backends.tuning import Candidates
 from hvd_launch.settings import Setting, render
 from hvd_launch.tune.allreduce.choice import Proposal, Times

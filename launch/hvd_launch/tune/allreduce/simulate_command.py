@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError, UsageError
-from hvd_ext.files import write_text
+from hvd_ext.system.files import write_text
 from hvd_launch.job import Host
 from hvd_launch.machine import module
 from hvd_launch.tune.common.target import Target, check_results, target_of

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hvd_ext.allreduce.algorithms import NATIVE
 from hvd_ext.allreduce.table import Row
-from hvd_ext.files import atomic_path
+from hvd_ext.system.files import atomic_path
 from hvd_ext.units import format_bytes, format_seconds
 from hvd_launch.tune.allreduce.simulated import Plan
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.allreduce.table import load
+from hvd_ext.arithmetic.statistics import from_logs
 from hvd_ext.cli import Advance
 from hvd_ext.errors import HvdExtError
-from hvd_ext.files import write_text
-from hvd_ext.statistics import from_logs
+from hvd_ext.system.files import write_text
 from hvd_ext.units import format_bytes
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates, NativeRules
 from hvd_launch.machine import module

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hvd_ext.process import dying_with_parent, end_tree
+from hvd_ext.system.process import dying_with_parent, end_tree
 from hvd_launch.job_settings import job_settings
 from hvd_launch.machine import rank_command
 from hvd_launch.settings import Setting

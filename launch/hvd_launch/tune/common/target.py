@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
-from hvd_ext.files import check_writable, make_folder
+from hvd_ext.system.files import check_writable, make_folder
 from hvd_launch.backends import slurm
 from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import Backend

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from hvd_ext.statistics import Interval, gain
+from hvd_ext.arithmetic.statistics import Interval, gain
 from hvd_launch.settings import Setting
 
 _SOURCE = "Horovod 0.28.1, horovod/common/operations.cc and docs/autotune.rst"

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hvd_ext.files import atomic_path
+from hvd_ext.system.files import atomic_path
 from hvd_launch.tune.fusion.model import AUTOTUNE, CYCLES_MS, DEFAULT, THRESHOLDS_MIB, fit, predict
 from hvd_launch.tune.fusion.runs import Found
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hvd_ext.arithmetic.statistics import Interval
 from hvd_ext.cli import Advance
 from hvd_ext.errors import HvdExtError
-from hvd_ext.statistics import Interval
 from hvd_launch.tune.common import jobs
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import Target

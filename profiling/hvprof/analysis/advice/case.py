@@ -19,7 +19,7 @@ from hvprof.analysis.cause import Cause
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
 from hvprof.analysis.summary import Row
-from hvprof.analysis.wait_split import Split
+from hvprof.analysis.waiting.wait_split import Split
 from hvprof.model import Recording
 
 # Less than this share of the run is not worth an hour of anyone's time.

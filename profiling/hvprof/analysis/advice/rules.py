@@ -12,9 +12,9 @@ from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.cause import Cause
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
-from hvprof.analysis.slowness import paces, reason
 from hvprof.analysis.summary import Row
-from hvprof.analysis.wait_split import Split
+from hvprof.analysis.waiting.slowness import paces, reason
+from hvprof.analysis.waiting.wait_split import Split
 from hvprof.model import Recording
 
 _SMALL = ("<1 KB", "1-128 KB")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvprof.analysis.bootstrap import BETWEEN_RUNS
+from hvprof.analysis.comparison.bootstrap import BETWEEN_RUNS
 from hvprof.analysis.projection.points import Point
 from hvprof.analysis.projection.shapes import Shape
 

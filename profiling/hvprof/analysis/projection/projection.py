@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
-from hvprof.analysis.amdahl import karp_flatt
+from hvprof.analysis.projection.amdahl import karp_flatt
 from hvprof.analysis.projection.choice import CONFIDENCE, Scored, choose, forecast, score
 from hvprof.analysis.projection.fit import Fit, Scale, fit
 from hvprof.analysis.projection.jump import Jump, find_jump

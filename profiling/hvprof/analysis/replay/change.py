@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_ext.allreduce_work import work
+from hvd_ext.arithmetic.allreduce_work import work
 from hvprof.analysis.replay.network import Line, algorithm_of, bursts
 from hvprof.analysis.replay.replay import Moved, Recorded
 from hvprof.analysis.replay.timeline import Exchange
@@ -24,7 +24,7 @@ class WhatIf:
     Attributes:
         bandwidth: factor on the bandwidth.
         latency: factor on the latency of an exchange; latency_s: the latency itself.
-        algorithm: one of hvd_ext.allreduce_work.FORMULAS.
+        algorithm: one of hvd_ext.arithmetic.allreduce_work.FORMULAS.
         bucket_bytes: size of gradient buckets.
         exchange: False removes the exchange.
     """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hvd_ext.allreduce_work import FORMULAS, Work, work
+from hvd_ext.arithmetic.allreduce_work import FORMULAS, Work, work
 from hvd_ext.errors import UsageError
 from hvprof.analysis.replay.rates import Rates, fit
 from hvprof.analysis.replay.replay import Moved, take_apart

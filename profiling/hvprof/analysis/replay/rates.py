@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_ext.allreduce_work import Work
+from hvd_ext.arithmetic.allreduce_work import Work
 from hvd_ext.errors import UsageError
 
 

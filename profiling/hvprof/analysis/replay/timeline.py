@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
-from hvprof.analysis.collectives import COLLECTIVES
+from hvprof.analysis.waiting.collectives import COLLECTIVES
 from hvprof.format.key import REGION, SOURCES, TRAFFIC, decode_all
 from hvprof.format.trace import RankTrace, Trace
 

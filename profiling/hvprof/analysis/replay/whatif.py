@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvd_ext.allreduce_work import FORMULAS
+from hvd_ext.arithmetic.allreduce_work import FORMULAS
 from hvd_ext.errors import UsageError
 from hvprof.analysis.contention import step_parts
 from hvprof.analysis.replay.change import Changed, WhatIf

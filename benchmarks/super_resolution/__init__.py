@@ -1,0 +1,1 @@
+"""Questions about the upscaling of images; each file answers one."""

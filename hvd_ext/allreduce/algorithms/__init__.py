@@ -1,0 +1,40 @@
+"""The one list of allreduce algorithms: table, tests and benchmarks share it.
+
+An algorithm is a file of this folder that holds `allreduce(comm, buffer, operation)`. It is
+imported on use, as a table is also read where there is neither MPI nor numpy. Its cost formula,
+which the profiler and the simulator read too, stands in hvd_ext/arithmetic/allreduce_work.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.allreduce.operations import Array, Operation
+
+    Algorithm = Callable[["MPI.Comm", Array, Operation], None]
+
+NATIVE = "native"
+ALGORITHMS = (
+    NATIVE,
+    "ring",
+    "recursive_doubling",
+    "rabenseifner",
+    "tree",
+    "double_tree",
+    "direct",
+)
+# Of one node, for a persistent allreduce: by memory that the ranks share, not by messages.
+SHARED_MEMORY = "shared_memory"
+
+
+@functools.cache
+def implementation(name: str) -> Algorithm:
+    """The function that reduces by the algorithm `name`, one of ALGORITHMS."""
+    reduce: Algorithm = importlib.import_module(f"{__name__}.{name}").allreduce
+    return reduce

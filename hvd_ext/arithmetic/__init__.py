@@ -1,0 +1,1 @@
+"""Costs, rates, the order of a sum, and whether one of two programs is faster."""

@@ -1,0 +1,1 @@
+"""Operations that reduce cells: sums and extremes, normalisation, losses."""

@@ -1,0 +1,1 @@
+"""Operations that move cells or change shapes, and compute nothing."""

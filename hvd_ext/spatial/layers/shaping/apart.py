@@ -1,0 +1,195 @@
+"""Views that cut split dims, or part them: pixel shuffles, patches and windows of user code.
+
+`x.view(n, c, h, r, w, r)` of split (n, c, h r, w r) is split over h and w again: each rank
+fetches the cells of the blocks that it owns. Such a tensor's split dims stand apart; what can
+be done with it is to put them side by side (permute), or to merge them with what follows
+(view). Anything else gathers it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_ext.spatial.geometry.partition import Box
+from hvd_ext.spatial.geometry.windows import Explicit, Sliding
+from hvd_ext.spatial.layers.gather import gather_as
+from hvd_ext.spatial.layers.windows.windowed import windowed
+from hvd_ext.spatial.tensor import SpatialTensor, implements
+
+
+def last(x: SpatialTensor) -> tuple[SpatialTensor, list[int]]:
+    """`x` with its split dims last, and for each dim of `x` where it has come to stand."""
+    if x.order is not None:
+        return SpatialTensor(x.local, x.grid, x.extents), list(x.order)
+    first, end = len(x.lead), len(x.lead) + len(x.extents)
+    moved = [*range(first), *range(end, x.ndim), *range(first, end)]
+    return x.like(x.local.permute(moved), behind=0), [moved.index(dim) for dim in range(x.ndim)]
+
+
+def reordered(x: SpatialTensor, order: Sequence[int]) -> SpatialTensor:
+    """`x`, whose split dims are last and stay in their order, with its dims in another order."""
+    first = x.ndim - len(x.extents)
+    places = [order.index(dim) for dim in range(first, x.ndim)]
+    if places == list(range(places[0], places[-1] + 1)):
+        return x.like(x.local.permute(*order), behind=x.ndim - 1 - places[-1])
+    made = SpatialTensor(x.local, x.grid, x.extents, order=tuple(order))
+    made.copies = x.copies
+    return made
+
+
+def cut(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
+    """A view of `x` that cuts its split dims into blocks; None where `asked` does not.
+
+    Args:
+        x: with its split dims side by side.
+        asked: (*before, extent / block, block, ..., *after), of any of the split dims.
+    """
+    found = _blocks(x, tuple(asked))
+    if found is None:
+        return None
+    before, blocks, after = found
+    own = x.local.shape[len(x.lead) : x.local.ndim - x.behind]
+    source, order = last(x.like(x.local.reshape(*before, *own, *after), behind=len(after)))
+    steps = [block or 1 for block in blocks]
+    extents = [extent // step for extent, step in zip(x.extents, steps, strict=True)]
+    lead, dims = len(before) + len(after), len(steps)
+    whole = [lead + dim for dim, block in enumerate(blocks) if block is None]
+
+    def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
+        sizes = [(size // step, step) for size, step in zip(block.shape[lead:], steps, strict=True)]
+        spread = block.reshape(*block.shape[:lead], *(one for pair in sizes for one in pair))
+        within = [lead + 2 * dim + 1 for dim in range(dims)]
+        across = [lead + 2 * dim for dim in range(dims)]
+        return spread.permute(*range(lead), *within, *across).squeeze(whole)
+
+    kept = [block for block in blocks if block is not None]
+    made = windowed(
+        source,
+        [Sliding(step, step) for step in steps],
+        extents,
+        operation,
+        empty=lambda local: local.new_empty((*local.shape[:lead], *kept, *(0,) * dims)),
+    )
+    view = order[: len(before)]
+    number = lead
+    for dim, block in enumerate(blocks):
+        view.append(lead + len(kept) + dim)
+        if block is not None:
+            view.append(number)
+            number += 1
+    return _copied(x, made, view + order[len(before) + dims :])
+
+
+def merged(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
+    """A view of `x` that merges each split dim with dims right behind it; None for any other.
+
+    Args:
+        x: with its split dims apart.
+        asked: each of its sizes that of one dim of `x`, or of several side by side.
+    """
+    groups = _groups(tuple(x.shape), tuple(asked))
+    source, order = last(x)
+    lead, dims = source.ndim - len(x.extents), len(x.extents)
+    if groups is None or any(order[dim] >= lead for group in groups for dim in group[1:]):
+        return None
+    others = [group for group in groups if order[group[0]] < lead]
+    grown = [group for group in groups if order[group[0]] >= lead]
+    factors = [math.prod(x.shape[dim] for dim in group[1:]) for group in grown]
+    extents = [extent * factor for extent, factor in zip(x.extents, factors, strict=True)]
+    arranged = [order[dim] for group in (*others, *grown) for dim in group]
+    sizes = [math.prod(x.shape[dim] for dim in group) for group in others]
+
+    def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
+        lengths = [n * factor for n, factor in zip(block.shape[lead:], factors, strict=True)]
+        shuffled = block.permute(*arranged).reshape(*sizes, *lengths)
+        for dim, ((begin, end), (first, _)) in enumerate(zip(outputs, inputs, strict=True)):
+            start = begin - first * factors[dim]
+            shuffled = shuffled.narrow(len(sizes) + dim, start, end - begin)
+        return shuffled
+
+    windows = [
+        Explicit(
+            tuple(cell // factor for cell in range(extent)),
+            tuple(cell // factor + 1 for cell in range(extent)),
+        )
+        for extent, factor in zip(extents, factors, strict=True)
+    ]
+    made = windowed(
+        source,
+        windows,
+        extents,
+        operation,
+        empty=lambda local: local.new_empty((*sizes, *(0,) * dims)),
+    )
+    arrangement = [*others, *grown]
+    return _copied(x, made, [arrangement.index(group) for group in groups])
+
+
+def _copied(x: SpatialTensor, made: SpatialTensor, order: Sequence[int]) -> SpatialTensor:
+    # On some ranks it may be a view, on others not: a copy on all of them.
+    view = reordered(made.like(made.local.clone()), order)
+    x.copies.add(view, view.local)
+    return view
+
+
+def _blocks(x: SpatialTensor, asked: tuple[int, ...]) -> Any:
+    """The parts of `asked`: before the split dims, the block of each or None, and the rest."""
+    for first in range(len(asked)):
+        if math.prod(asked[:first]) != math.prod(x.lead):
+            continue
+        at, blocks = first, []
+        for extent in x.extents:
+            block: int | None = None
+            if asked[at : at + 1] != (extent,):
+                if math.prod(asked[at : at + 2]) != extent or len(asked) < at + 2:
+                    break
+                block = asked[at + 1]
+            blocks.append(block)
+            at += 1 if block is None else 2
+        else:
+            if math.prod(asked[at:]) == math.prod(x.trail):
+                return asked[:first], blocks, asked[at:]
+    return None
+
+
+def _groups(sizes: tuple[int, ...], asked: tuple[int, ...]) -> list[list[int]] | None:
+    """Which dims, side by side, each of the sizes that are asked for is made of."""
+    groups: list[list[int]] = []
+    at = 0
+    for size in asked:
+        group: list[int] = []
+        while at < len(sizes) and (not group or math.prod(sizes[dim] for dim in group) < size):
+            group.append(at)
+            at += 1
+        if not group or math.prod(sizes[dim] for dim in group) != size:
+            return None
+        groups.append(group)
+    return groups if at == len(sizes) else None
+
+
+@implements("together")
+def together(values: Any) -> Any:
+    """Arguments of a function, with tensors whose split dims are apart made whole."""
+    if isinstance(values, SpatialTensor) and values.order is not None:
+        return gather_as(values, values.shape, f"{values!r}, whose split dims stand apart")
+    if isinstance(values, list | tuple):
+        return type(values)([together(value) for value in values])
+    if isinstance(values, dict):
+        return {name: together(value) for name, value in values.items()}
+    return values
+
+
+@implements(Tensor.contiguous, behind=True, apart=True)
+def contiguous(
+    x: SpatialTensor, memory_format: torch.memory_format = torch.contiguous_format
+) -> SpatialTensor:
+    """The shard's cells side by side; of a tensor whose split dims are apart they are."""
+    if x.order is not None:
+        return x
+    local = x.local.contiguous(memory_format=memory_format)
+    return x if local is x.local else x.like(local)

@@ -1,0 +1,78 @@
+"""Dims in another order, and repeated: split dims stay together, wherever they come to stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hvd_ext.spatial.layers.shaping.apart import last, reordered
+from hvd_ext.spatial.layers.shaping.indexing import reshape
+from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
+from hvd_ext.spatial.unsupported import UnsupportedError, name_of
+
+
+def _frozen(values: Any) -> tuple[Any, ...]:
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+
+
+def _reordering(function: Any) -> Any:
+    def handler(x: SpatialTensor, *args: Any, **options: Any) -> SpatialTensor:
+        given = _frozen((*args, *options.values()))
+        # Dims of as many sizes as there are: the shape that torch makes of them is the order.
+        numbered = global_shape(function, (tuple(range(1, x.ndim + 1)),), given)
+        order = [number - 1 for number in numbered]
+        source, places = last(x)
+        moved = [places[dim] for dim in order]
+        split = [place for place in moved if place >= x.ndim - len(x.extents)]
+        if split != sorted(split):
+            raise UnsupportedError(
+                f"{name_of(function)}{given} of {x!r}: split dims stay in their order"
+            )
+        return reordered(source, moved)
+
+    return handler
+
+
+_ORDERS: tuple[Any, ...] = (
+    *(torch.permute, Tensor.permute, torch.transpose, Tensor.transpose),
+    *(torch.movedim, Tensor.movedim, torch.moveaxis, Tensor.moveaxis),
+    *(torch.swapaxes, Tensor.swapaxes, torch.swapdims, Tensor.swapdims),
+)
+for _function in _ORDERS:
+    implements(_function, behind=True, apart=True)(_reordering(_function))
+
+
+def _repeating(function: Any) -> Any:
+    def handler(x: SpatialTensor, *args: Any, **options: Any) -> SpatialTensor:
+        given = _frozen((*args, *options.values()))
+        asked = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+        shape = global_shape(function, (tuple(x.shape),), (asked,))
+        dims = len(x.extents)
+        if shape[-dims:] != x.extents:
+            raise UnsupportedError(
+                f"{name_of(function)}{asked} of {x!r}: split dims are neither expanded nor repeated"
+            )
+        own = tuple(x.local.shape[-dims:]) if function is Tensor.expand else (1,) * dims
+        return x.like(function(x.local, (*asked[:-dims], *own)))
+
+    return handler
+
+
+_REPEATS: tuple[Any, ...] = (Tensor.expand, Tensor.repeat, Tensor.tile, torch.tile)
+for _function in _REPEATS:
+    implements(_function)(_repeating(_function))
+
+
+@implements(Tensor.expand_as, any_operand=True)
+def expand_as(x: SpatialTensor | Tensor, other: SpatialTensor | Tensor) -> SpatialTensor | Tensor:
+    """As large as another one; what is whole stays whole."""
+    expanded: SpatialTensor | Tensor = x.expand(other.shape)
+    return expanded
+
+
+@implements(Tensor.view_as, Tensor.reshape_as, any_operand=True)
+def view_as(x: SpatialTensor | Tensor, other: SpatialTensor | Tensor) -> SpatialTensor | Tensor:
+    """With another tensor's shape."""
+    return reshape(x, *other.shape) if isinstance(x, SpatialTensor) else x.view(other.shape)

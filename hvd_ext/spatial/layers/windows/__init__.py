@@ -1,0 +1,1 @@
+"""Operations that read a window around each cell: convolution, pooling, resizing, padding."""

@@ -1,0 +1,1 @@
+"""Two sides compared, from their samples to a verdict."""

@@ -1,0 +1,183 @@
+"""A row of a comparison: two sides' times of one thing, their ratio, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvprof.analysis.comparison.bootstrap import Sample, weigh
+from hvprof.analysis.comparison.inputs import RecordedRun
+from hvprof.analysis.summary import BLOCKS, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The calls of a rank: mean over the ranks of a run, then over the runs.
+
+    In the row of the step, `calls` is the number of steps, and `time_s` that of one.
+    """
+
+    calls: float
+    message_bytes: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """One thing that both sides did.
+
+    Attributes:
+        name: "step", "exposed communication", "run", an operation, or a range of message sizes.
+        first, second: the sides.
+        improvement_percent: how much less time the second side takes for a step, a byte or a
+            call; None where the rows have no counterpart.
+        low_percent, high_percent: its interval, None if the spread is unknown.
+        verdict: "faster" or "slower" if the interval excludes 0, else "no evidence"; "cut
+            differently" where the sides cut the same gradients into other messages; "" where
+            a side has no such calls at all.
+    """
+
+    name: str
+    first: Side
+    second: Side
+    improvement_percent: float | None
+    low_percent: float | None
+    high_percent: float | None
+    verdict: str
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of the first side over that of the second."""
+        return _speedup(self.improvement_percent)
+
+    @property
+    def speedup_interval(self) -> tuple[float, float] | None:
+        """The speedup's interval."""
+        low, high = _speedup(self.low_percent), _speedup(self.high_percent)
+        return None if low is None or high is None else (low, high)
+
+
+def _speedup(percent: float | None) -> float | None:
+    # An interval may reach to within a rounding of all time saved.
+    return None if percent is None else 1 / max(1 - percent / 100, 1e-9)
+
+
+class Measured:
+    """One run, as far as a comparison needs it."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        """Sort the rows of its data traffic by operation."""
+        self.run = run
+        self.rows: dict[str, list[Row]] = {}
+        for row in run.rows:
+            self.rows.setdefault(row.operation, []).append(row)
+
+    def chosen(self, operation: str, label: str | None) -> list[Row]:
+        """The rows of an operation, of one message size or all."""
+        found = self.rows.get(operation, [])
+        return [row for row in found if label is None or row.message_size == label]
+
+    def side(self, operation: str, label: str | None = None) -> Side:
+        """The calls of an operation on a rank."""
+        found, ranks = self.chosen(operation, label), self.run.ranks
+        return Side(
+            sum(row.calls / ranks for row in found),
+            sum(row.message_bytes / ranks for row in found),
+            sum(row.time_s for row in found),
+        )
+
+    def sample(self, operation: str, label: str | None, *, by_bytes: bool) -> Sample | None:
+        """The time of an operation, in blocks where the run was recorded in blocks."""
+        side, found = self.side(operation, label), self.chosen(operation, label)
+        amount = side.message_bytes if by_bytes else side.calls
+        if amount <= 0 or side.time_s <= 0:
+            return None
+        if not any(row.blocks_s for row in found):
+            return Sample(np.array([side.time_s]), np.array([amount]))
+        time_s: NDArray[np.float64] = np.zeros(BLOCKS)
+        for row in found:
+            # A row without blocks is one whose time is spread evenly over the run.
+            time_s += np.array(row.blocks_s or (row.time_s / BLOCKS,) * BLOCKS)
+        return Sample(time_s, np.full(BLOCKS, amount / BLOCKS))
+
+
+Sides = tuple[Sequence[Measured], Sequence[Measured]]
+
+
+def of_operation(
+    sides: Sides, operation: str, confidence: float, label: str | None = None, name: str = ""
+) -> ComparedRow:
+    """An operation: its time for a byte, or for a call where nothing is sent."""
+    means = [mean_side([run.side(operation, label) for run in side]) for side in sides]
+    by_bytes = all(side.message_bytes > 0 for side in means)
+    samples = [
+        [
+            sample
+            for run in side
+            if (sample := run.sample(operation, label, by_bytes=by_bytes)) is not None
+        ]
+        for side in sides
+    ]
+    return compared(name or label or operation, means[0], means[1], samples, confidence)
+
+
+def of_steps(sides: Sides, confidence: float, *, exposed: bool) -> ComparedRow | None:
+    """A step, or the exposed communication in it; None unless all runs mark steps."""
+    found = [[run.run.steps for run in side] for side in sides]
+    means, samples = [], []
+    for side in found:
+        blocks = [one for one in side if one is not None]
+        if not side or len(blocks) < len(side):
+            return None
+        times = [one.exposed_s if exposed else one.time_s for one in blocks]
+        counts = [one.steps for one in blocks]
+        total_s, steps = sum(map(sum, times)), sum(map(sum, counts))
+        means.append(Side(steps / len(side), 0.0, total_s / steps))
+        samples.append(
+            [Sample(np.array(t), np.array(n, float)) for t, n in zip(times, counts, strict=True)]
+        )
+    name = "exposed communication" if exposed else "step"
+    return compared(name, means[0], means[1], samples, confidence)
+
+
+def of_run(sides: Sides, confidence: float) -> ComparedRow | None:
+    """The run, from its first rank's start of MPI to its end; None where one has not ended."""
+    times = [[run.run.run_s for run in side] for side in sides]
+    if not all(side and all(time_s > 0 for time_s in side) for side in times):
+        return None
+    means = [Side(1.0, 0.0, sum(side) / len(side)) for side in times]
+    samples = [[Sample(np.array([time_s]), np.ones(1)) for time_s in side] for side in times]
+    return compared("run", means[0], means[1], samples, confidence)
+
+
+def compared(
+    name: str,
+    first: Side,
+    second: Side,
+    samples: Sequence[Sequence[Sample]],
+    confidence: float,
+) -> ComparedRow:
+    """The row of two sides, with the evidence of their samples where both have time to compare."""
+    comparable = all(side and all(run.time_s.sum() > 0 for run in side) for side in samples)
+    evidence = weigh(samples[0], samples[1], confidence) if comparable else None
+    return ComparedRow(
+        name=name,
+        first=first,
+        second=second,
+        improvement_percent=evidence.improvement_percent if evidence else None,
+        low_percent=evidence.low_percent if evidence else None,
+        high_percent=evidence.high_percent if evidence else None,
+        verdict=evidence.verdict if evidence else "",
+    )
+
+
+def mean_side(found: Sequence[Side]) -> Side:
+    """The mean over the runs."""
+    return Side(
+        sum(side.calls for side in found) / len(found),
+        sum(side.message_bytes for side in found) / len(found),
+        sum(side.time_s for side in found) / len(found),
+    )

@@ -1,0 +1,1 @@
+"""Time that ranks wait: for which rank, for how long, and why that rank is late."""

@@ -1,0 +1,1 @@
+"""Subcommands about a job that runs, and what shows it to them."""

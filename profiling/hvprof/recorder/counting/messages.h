@@ -1,0 +1,140 @@
+/* Messages by partner: which ranks this one exchanges them with, and how long it is blocked on
+ * each.
+ *
+ * A blocking call names its partner, and a receive from any source learns it from its status.
+ * A wait has requests only: where each was started, its partner is noted under its handle. A
+ * wait for several is blocked on those that it receives from, or on those that it sends to where
+ * it receives nothing; which of them was last is not known, so each gets an equal part.
+ */
+#ifndef HVPROF_MESSAGES_H
+#define HVPROF_MESSAGES_H
+
+#include "cells.h"
+#include "../mpi/communicators.h"
+
+enum direction { NO_DIRECTION, TO, FROM };
+enum { STARTED = 4096, AWAITED = 64 };
+
+/* What a request is: none of a message where the direction is NO_DIRECTION. */
+struct message {
+    enum direction direction;
+    int communicator; /* its entry */
+    int peer;         /* of that communicator; negative: any, or none */
+    uint64_t bytes;
+};
+
+/* The request that was noted last under a handle's slot. Where two share a slot, or a thread
+ * reads while another writes, a wait has no partner at worst. */
+static struct {
+    _Atomic uint64_t handle, what, bytes; /* what: direction, and communicator and peer plus 1 */
+} started[STARTED];
+
+static unsigned slot_of(uint64_t handle)
+{
+    return (unsigned)(handle * 0x9e3779b97f4a7c15u >> 32) % STARTED;
+}
+
+static void note_started(MPI_Request request, struct message message)
+{
+    uint64_t handle = (uint64_t)request;
+    unsigned slot = slot_of(handle);
+    uint64_t peer = message.peer < 0 ? 0 : (uint64_t)message.peer + 1;
+    started[slot].handle = 0;
+    started[slot].bytes = message.bytes;
+    started[slot].what =
+        (uint64_t)message.direction | (uint64_t)message.communicator << 8 | peer << 16;
+    started[slot].handle = handle;
+}
+
+static struct message message_of(MPI_Request request)
+{
+    uint64_t handle = (uint64_t)request;
+    unsigned slot = slot_of(handle);
+    struct message none = {NO_DIRECTION, 0, NO_PEER, 0};
+    if (started[slot].handle != handle)
+        return none;
+    uint64_t what = started[slot].what, bytes = started[slot].bytes;
+    if (started[slot].handle != handle)
+        return none;
+    return (struct message){(enum direction)(what & 0xff), (int)(what >> 8 & 0xff),
+                            (int)(what >> 16) - 1, bytes};
+}
+
+/* Adds to the cell of a partner: a sum of messages, of bytes and of time blocked. */
+static void add_to_partner(struct recorder *into, enum direction direction, int partner,
+                           uint64_t messages, uint64_t bytes, uint64_t blocked_ns)
+{
+    static const char *const NAMES_OF[] = {"", "to", "from"};
+    static _Atomic int names[3];
+    static _Atomic uint32_t partners;
+    if (partner < 0 || direction == NO_DIRECTION)
+        return;
+    if (!names[direction])
+        names[direction] = name_id(into, NAMES_OF[direction], NAMES);
+    if (partner > OTHER_PARTNERS)
+        partner = OTHER_PARTNERS;
+    struct kind kind = {.operation = names[direction], .algorithm = NATIVE, .traffic = PARTNER,
+                        .source = SOURCE_MPI, .partner = partner};
+    uint64_t key = cell_key(kind, 0);
+    if (partners >= PARTNERS && !has_cell(into, key)) {
+        kind.partner = OTHER_PARTNERS;
+        key = cell_key(kind, 0);
+    }
+    struct cell *cell = find_cell(into, key);
+    if (!cell)
+        return;
+    lock(&cell->lock);
+    partners += !cell->calls && !cell->time_ns;
+    cell->calls += messages;
+    cell->bytes += bytes;
+    cell->time_ns += blocked_ns;
+    unlock(&cell->lock);
+}
+
+/* The requests that this thread waits for, as they were before the wait took them away. */
+static _Thread_local struct {
+    int count;
+    struct message of[AWAITED];
+} awaited;
+
+static int note_awaited(int count, const MPI_Request *requests)
+{
+    awaited.count = count < AWAITED ? count : AWAITED;
+    for (int i = 0; i < awaited.count; i++)
+        awaited.of[i] = message_of(requests[i]);
+    return count;
+}
+
+/* What a wait of this thread was blocked on; `index`: the request that it completed, or -1 for all. */
+static void blame_awaited(struct recorder *into, int index, int source, uint64_t blocked_ns)
+{
+    int first = index < 0 ? 0 : index, end = index < 0 ? awaited.count : index + 1, parts = 0;
+    enum direction direction = TO;
+    if (end > awaited.count)
+        return;
+    struct message *only = end == first + 1 ? &awaited.of[first] : NULL;
+    if (only && only->direction == FROM && only->peer < 0) { /* not counted when it began */
+        only->peer = source;
+        add_to_partner(into, FROM, world_rank(only->communicator, source), 1, only->bytes, 0);
+    }
+    for (int i = first; i < end; i++)
+        if (awaited.of[i].direction == FROM)
+            direction = FROM;
+    for (int i = first; i < end; i++)
+        parts += awaited.of[i].direction == direction && awaited.of[i].peer >= 0;
+    for (int i = first; i < end; i++)
+        if (awaited.of[i].direction == direction && awaited.of[i].peer >= 0)
+            add_to_partner(into, direction,
+                           world_rank(awaited.of[i].communicator, awaited.of[i].peer), 0, 0,
+                           blocked_ns / (uint64_t)parts);
+}
+
+/* A status to read, where the program ignores its. */
+static _Thread_local MPI_Status own_status;
+
+static MPI_Status *seen(MPI_Status *status)
+{
+    return status == MPI_STATUS_IGNORE ? &own_status : status;
+}
+
+#endif

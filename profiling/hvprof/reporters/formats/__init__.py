@@ -1,0 +1,1 @@
+"""Data for other programs: JSON, CSV, Perfetto, Prometheus, OpenTelemetry."""

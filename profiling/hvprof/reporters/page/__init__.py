@@ -1,0 +1,1 @@
+"""Reports as a page that needs neither scripts nor a network."""

@@ -1,0 +1,1 @@
+"""Reports as tables and text on a terminal."""

@@ -1,0 +1,1 @@
+"""The values of `--exchange` besides Horovod and hvd_ext."""
