@@ -32,7 +32,7 @@ def modules() -> dict[str, set[str]]:
         text = page.read_text().replace("\\\n", " ")
         for line in re.findall(r"^    (\S.*)|`([^`\n]+)`", text, re.MULTILINE):
             command = "".join(line).split("  #")[0]
-            match = re.search(r"python -m ((\w+)\.\w+)\b(.*)", command)
+            match = re.search(r"python -m ((\w+)(?:\.\w+)+)\b(.*)", command)
             if match and match[2] in OURS:
                 words = shlex.split(match[3], comments=True)
                 flags = {word.partition("=")[0] for word in words if word.startswith("--")}
