@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 # Standard deviations: beyond it the density of the largest of a billion is nothing.
 _EDGE, _POINTS = 10.0, 8001
+_X = np.linspace(-_EDGE, _EDGE, _POINTS)
+_ABOVE_ZERO = np.heaviside(_X, 0.5)
 
 
 def expected_maximum(ranks: float, ahead: float = 0.0) -> float:
@@ -19,14 +23,19 @@ def expected_maximum(ranks: float, ahead: float = 0.0) -> float:
         ranks: how many values.
         ahead: by how much one of them is larger than the others, as a rule; above that.
     """
+    if ranks <= 1:
+        return 0.0
+    below = np.exp(_log_share_below(0.0) + (ranks - 1) * _log_share_below(ahead))
+    return float(np.trapezoid(_ABOVE_ZERO - below, _X))
+
+
+@lru_cache(maxsize=16)
+def _log_share_below(ahead: float) -> NDArray[np.float64]:
+    """The logarithm of Phi(x + ahead), the same for any number of ranks."""
     # Slow to import, and training needs none of it.
     from scipy.special import log_ndtr
 
-    if ranks <= 1:
-        return 0.0
-    x = np.linspace(-_EDGE, _EDGE, _POINTS)
-    below = np.exp(log_ndtr(x) + (ranks - 1) * log_ndtr(x + ahead))
-    return float(np.trapezoid(np.heaviside(x, 0.5) - below, x))
+    return log_ndtr(_X + ahead)
 
 
 def expected_maximum_of(sample: NDArray[np.float64], ranks: float, ahead: float = 0.0) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.limits.limits import Question, limits_of_recording
 from hvprof.analysis.limits.waiting import jitter_of
+from hvprof.analysis.order_statistics import expected_maximum
 from hvprof.cli import main
 from hvprof.model import RankRecording, Recording, Step
 from tests.support.hvprof.limits_command import layer, limits, write_layers
@@ -158,6 +160,25 @@ def test_ranks_that_scatter_pass_a_slow_one_now_and_then(ranks: int, slow_s: flo
     last_s = busy_s.max(axis=1).mean() - slow_s / ranks
     # The scatter that 2000 steps of two ranks show is itself uncertain by 1.6 %, one sigma.
     assert found.waiting_s(8) == pytest.approx(last_s, rel=0.08)
+
+
+def test_a_number_of_ranks_is_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def counted(ranks: float, ahead: float = 0.0) -> float:
+        asked.append(ranks)
+        return expected_maximum(ranks, ahead)
+
+    monkeypatch.setattr("hvprof.analysis.limits.waiting.expected_maximum", counted)
+    limits = Analysis(hvprof.load(recorded(tmp_path))).limits
+    assert limits is not None
+    times = Counter(asked)
+    # Also by the test for a slow rank, and for the jitter before it is scaled.
+    assert times.pop(4) == 3
+    assert len(times) > 100
+    assert set(times.values()) == {1}
 
 
 def test_few_steps_make_no_rank_slow() -> None:

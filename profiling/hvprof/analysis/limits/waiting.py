@@ -8,7 +8,9 @@ them behind the others); only the rest grows, and of that only what passes the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +39,7 @@ class Jitter:
     ahead_s: float
     residuals_s: NDArray[np.float64]
 
-    @property
+    @cached_property
     def sigma_s(self) -> float:
         """Standard deviation of what differs by chance."""
         return float(self.residuals_s.std()) if len(self.residuals_s) else 0.0
@@ -53,6 +55,14 @@ class Jitter:
 
         By the normal distribution, or by the recorded steps where their tail is heavier.
         """
+        return self._computed_once(float(ranks))
+
+    @cached_property
+    def _computed_once(self) -> Callable[[float], float]:
+        # All algorithms of the exchange, and all limits, ask for the same numbers of ranks.
+        return cache(self._waiting_s)
+
+    def _waiting_s(self, ranks: float) -> float:
         if not len(self.residuals_s) or ranks <= 1:
             return self.slow_s if ranks > 1 else 0.0
         if not self.sigma_s:
