@@ -3,6 +3,8 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
+# Container images often set it, and then hundreds of processes compile the same files again.
+export PYTHONDONTWRITEBYTECODE :=
 # A test that fails beside another one is run again alone, and named; what fails twice fails.
 ALONE := $(PYTEST) --last-failed --last-failed-no-failures none
 BENCH := $(PY) -m benchmarks
