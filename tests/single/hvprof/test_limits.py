@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from hvd_ext.errors import UsageError
 from hvprof.analysis.limits.compute import Compute, Gradient, batch_time
@@ -249,12 +248,17 @@ MAXIMA |= {256: 2.827, 512: 3.044, 1024: 3.248}
 
 @pytest.mark.parametrize("ranks", MAXIMA)
 def test_the_last_of_many_ranks(ranks: int) -> None:
+    # Slow to import: not by each process that collects these tests.
+    from scipy import stats
+
     assert expected_maximum(ranks) == pytest.approx(MAXIMA[ranks], abs=6e-4)
     exact = stats.norm.expect(lambda x: ranks * x * stats.norm.cdf(x) ** (ranks - 1), lb=-9, ub=9)
     assert expected_maximum(ranks) == pytest.approx(exact, abs=1e-4)
 
 
 def test_the_last_of_recorded_times() -> None:
+    from scipy import stats
+
     sample = np.sort(stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000))
     assert expected_maximum_of(sample, 8) == pytest.approx(MAXIMA[8], abs=2e-3)
     assert expected_maximum_of(sample, 1e12) == pytest.approx(sample[-1])
