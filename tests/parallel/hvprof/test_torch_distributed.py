@@ -33,6 +33,12 @@ def recorded(tmp_path: Path, part: str, ranks: int = 2, *options: str) -> hvprof
     return recording
 
 
+@pytest.fixture(scope="module")
+def of_ddp(tmp_path_factory: pytest.TempPathFactory) -> hvprof.Recording:
+    """5 steps of DDP, with their trace."""
+    return recorded(tmp_path_factory.mktemp("recorded"), "ddp", 2, "--trace", "1000")
+
+
 def counted(
     rank: hvprof.RankRecording, source: str = "torch"
 ) -> dict[tuple[str, int], tuple[int, int]]:
@@ -70,9 +76,8 @@ def test_calls_and_bytes_are_exact(tmp_path: Path, ranks: int) -> None:
     assert names["default_pg"] == f"0-{ranks - 1}" if ranks > 2 else "0-1"
 
 
-def test_buckets_of_ddp_and_what_it_waits_for_are_recorded(tmp_path: Path) -> None:
-    recording = recorded(tmp_path, "ddp", 2, "--trace", "1000")
-    for rank in recording.ranks:
+def test_buckets_of_ddp_and_what_it_waits_for_are_recorded(of_ddp: hvprof.Recording) -> None:
+    for rank in of_ddp.ranks:
         calls, count_bytes = counted(rank)["allreduce", 2]
         assert count_bytes == STEPS * 3 * LAYER_BYTES
         assert calls > STEPS  # more than one bucket each
@@ -80,7 +85,7 @@ def test_buckets_of_ddp_and_what_it_waits_for_are_recorded(tmp_path: Path) -> No
         assert exposed.kind == "communication"
         assert exposed.calls >= STEPS
         assert rank.step_count == STEPS - 1  # an optimizer's first step goes by
-    assert hvprof.waiting(recording) is not None
+    assert hvprof.waiting(of_ddp) is not None
 
 
 @pytest.mark.long
@@ -149,9 +154,8 @@ def test_ranks_that_hang_are_named(tmp_path: Path, part: str, says: str) -> None
     assert re.search(says, (tmp_path / "run" / "hang.txt").read_text().replace("\n", " "))
 
 
-def test_a_report_names_what_to_change(tmp_path: Path) -> None:
-    recording = recorded(tmp_path, "ddp")
-    hvprof_report = [sys.executable, "-m", "hvprof", "report", str(recording.directory)]
+def test_a_report_names_what_to_change(of_ddp: hvprof.Recording) -> None:
+    hvprof_report = [sys.executable, "-m", "hvprof", "report", str(of_ddp.directory)]
     shown = run([*hvprof_report])
     assert shown.returncode == 0, shown.stderr
     assert "allreduce (gloo)" in shown.stdout

@@ -113,6 +113,15 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of 70 ranks."""
+    folder = tmp_path_factory.mktemp("many")
+    write_job(folder / "run", 70, steps=32)
+    main(["report", str(folder / "run"), "--html", str(folder / "run.html")])
+    return folder / "run.html"
+
+
 def luminance(color: tuple[float, ...]) -> float:
     """Of an sRGB colour, as WCAG 2 defines it."""
     parts = [value / 255 for value in color]
@@ -234,19 +243,18 @@ def test_a_tile_is_not_spent_on_what_is_not_known(page: Page, tmp_path: Path) ->
         assert page.value(HOLES) == []
 
 
-def test_a_heat_map_has_numbers(page: Page, tmp_path: Path) -> None:
+def test_a_heat_map_has_numbers(page: Page, many: Path, tmp_path: Path) -> None:
     write_job(tmp_path / "few", 8, late_rank=3)
-    write_job(tmp_path / "many", 70, steps=32)
+    few = tmp_path / "few.html"
+    main(["report", str(tmp_path / "few"), "--html", str(few)])
     page.show(400, dark=False)
     texts = "[...document.querySelectorAll('#figure-ranks svg text')].map(one => one.textContent)"
-    for name in ("few", "many"):
-        out = tmp_path / f"{name}.html"
-        main(["report", str(tmp_path / name), "--html", str(out)])
+    for out in (few, many):
         page.open(out)
         numbers = [text for text in page.value(texts) if re.fullmatch(r"\d+\.\d+", text)]
         ranges = [text for text in page.value(texts) if re.fullmatch(r"[\d.]+ to [\d.]+ m?s", text)]
         cells = page.value("document.querySelectorAll('#figure-ranks rect').length")
-        if name == "few":
+        if out == few:
             assert len(numbers) >= cells - 8
             assert not ranges
         else:
@@ -283,11 +291,8 @@ def test_benchmarks_get_a_table_by_powers_of_two(page: Page, tmp_path: Path) -> 
     assert found[2][-2:] == ["1.05 GB/s", "1.05 GB/s"]
 
 
-def test_a_report_of_many_ranks(page: Page, tmp_path: Path) -> None:
-    write_job(tmp_path / "run", 70, steps=32)
-    out = tmp_path / "run.html"
-    main(["report", str(tmp_path / "run"), "--html", str(out)])
-    check(page, out, figures=10)
+def test_a_report_of_many_ranks(page: Page, many: Path) -> None:
+    check(page, many, figures=10)
 
 
 def test_a_comparison(page: Page, tmp_path: Path) -> None:
