@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_ssim_is_wang_et_als() -> None:
 
 def evaluate(ranks: int, *flags: object) -> subprocess.CompletedProcess[str]:
     bin_folder = Path(sys.executable).parent
-    launcher = [str(bin_folder / "horovodrun"), "-np", str(ranks)] if ranks > 1 else []
+    launcher = [str(bin_folder / "horovodrun"), "-np", str(ranks)]
     return subprocess.run(
         [*launcher, sys.executable, "-m", "edsr.evaluate", *map(str, flags)],
         cwd=ROOT,
@@ -121,14 +122,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_ranks_share_the_images_and_given_ones_equal_those_that_are_made(folder: Path) -> None:
+UNFIT = {
+    ("one_low",): "--low names 1 folders for 2 of --data: give as many",
+    ("one_low", "one_low"): "holds no small image of 0803.png, such as 0803x2.png",
+    ("one", "two"): "is 52x52, its small image 52x52: that is not 1/2 of it",
+}
+Runs = Mapping[str, "subprocess.CompletedProcess[str]"]
+
+
+def flags_of(folder: Path) -> tuple[object, ...]:
     sets = (folder / "one", folder / "two")
-    flags = ("--checkpoint", folder / "a.pt", "--data", *sets, "--json")
+    return ("--checkpoint", folder / "a.pt", "--data", *sets, "--json")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """What one process makes of the images, and of small ones that do not fit."""
+    commands = {
+        message: ("edsr.evaluate", *flags_of(folder), "--low", *(folder / name for name in low))
+        for low, message in UNFIT.items()
+    }
+    commands["made"] = ("edsr.evaluate", *flags_of(folder))
+    return run_in_turn(0, tmp_path_factory.mktemp("alone"), commands)
+
+
+def test_ranks_share_the_images_and_given_ones_equal_those_that_are_made(
+    folder: Path, alone: Runs
+) -> None:
+    sets = (folder / "one", folder / "two")
     lows = ("--low", folder / "one_low", folder / "two_low")
-    alone = evaluate(1, *flags)
-    shared = evaluate(2, *flags, *lows, "--save-results", folder / "results")
-    assert (alone.returncode, shared.returncode) == (0, 0), alone.stderr + shared.stderr
-    made = json.loads(alone.stdout)
+    shared = evaluate(2, *flags_of(folder), *lows, "--save-results", folder / "results")
+    for done in (alone["made"], shared):
+        assert done.returncode == 0, done.stderr
+    made = json.loads(alone["made"].stdout)
     given = json.loads(re.sub(r"\[1,\d+\]<stdout>:", "", shared.stdout))
     assert given["images"] == made["images"]
     assert len(made["images"]) == 3
@@ -145,18 +171,9 @@ def test_ranks_share_the_images_and_given_ones_equal_those_that_are_made(folder:
         assert row["edsr_y_db"] == metrics.psnr_db(np.asarray(result), truth, 2, luma=True)
 
 
-UNFIT = {
-    ("one_low",): "--low names 1 folders for 2 of --data: give as many",
-    ("one_low", "one_low"): "holds no small image of 0803.png, such as 0803x2.png",
-    ("one", "two"): "is 52x52, its small image 52x52: that is not 1/2 of it",
-}
-
-
-def test_small_images_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
-    common = ("edsr.evaluate", "--checkpoint", folder / "a.pt", "--data", folder / "one")
-    common = (*common, folder / "two", "--low")
-    commands = {message: (*common, *(folder / n for n in low)) for low, message in UNFIT.items()}
-    for message, done in run_in_turn(0, tmp_path, commands).items():
+def test_small_images_that_do_not_fit_are_refused(alone: Runs) -> None:
+    for message in UNFIT.values():
+        done = alone[message]
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert message in line
