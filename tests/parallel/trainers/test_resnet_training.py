@@ -16,7 +16,7 @@ from PIL import Image
 
 from hvd_ext.data.__main__ import main as pack
 from resnet.folder import ClassFolder, centred, load_batches, normalised
-from resnet.model import resnet50
+from resnet.model import resnet18, resnet50
 from tests.conftest import Launch
 from tests.support.training.trainer_runs import (
     DDP,
@@ -96,7 +96,8 @@ def runs(folder: Path, classes: Path) -> Runs:
     (folder / "val" / "a" / "1.png").touch()
     weights = ("--checkpoint-format", folder / "no-{epoch}.pt", "--val-dir", folder / "val")
     trained = ("--train-dir", classes / "train", "--val-dir", classes / "val", "--image-size", 64)
-    trained = (*trained, "--epochs", 1, "--batch-size", 2, "--log-dir", folder)
+    trained = (*trained, "--model", "resnet18", "--epochs", 1, "--batch-size", 2)
+    trained = (*trained, "--log-dir", folder)
     trained = (*trained, "--checkpoint-format", folder / "{epoch}.pt", "--exchange", "none")
     commands: dict[str, tuple[object, ...]] = {
         "one pixel": ("resnet.train", "--synthetic", *FLAGS, "--batch-size", 1),
@@ -242,7 +243,7 @@ def test_resnet_without_an_exchange_validates_rank_0s_weights_on_rank_0s_images(
     runs: Runs, folder: Path, classes: Path
 ) -> None:
     assert runs["trained"].returncode == 0, runs["trained"].stderr
-    model = resnet50(2).eval()
+    model = resnet18(2).eval()
     model.load_state_dict(torch.load(folder / "1.pt")["model"])
     held_out = ClassFolder.read(classes / "val")
     images, labels = next(
