@@ -87,6 +87,8 @@ def run(pytester, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     pytester.makeconftest('pytest_plugins = ["tests.ranks.plugin"]')
     pytester.makepyfile(test_it=MODULE)
+    # Plugins of other packages take longer to import than the ranks to start.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return lambda *arguments: pytester.runpytest_subprocess("-ra", "-v", *arguments)
 
 
@@ -156,7 +158,9 @@ def test_one_test_is_run_and_the_first_failure_ends_the_run(run):
 
 @pytest.mark.long
 def test_by_several_processes(run):
-    done = run("-n", "2", "--dist", "loadfile", "-k", "passes or rank_1 and 3ranks")
+    done = run(
+        "-p", "xdist.plugin", "-n", "2", "--dist", "loadfile", "-k", "passes or rank_1 and 3ranks"
+    )
     done.assert_outcomes(passed=2, failed=1)
     done.stdout.fnmatch_lines(["FAILED*rank 1 of 3: AssertionError: wrong here*"])
 
