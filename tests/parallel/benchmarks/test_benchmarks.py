@@ -33,7 +33,7 @@ def workers(pid: int) -> list[int]:
         (signal.SIGTERM, "overlap --rounds 100000"),
         pytest.param(signal.SIGINT, "overlap --rounds 100000", marks=pytest.mark.long),
         # Started by hvd-launch, not by horovodrun.
-        (signal.SIGTERM, "allreduce_sweep --np 2"),
+        pytest.param(signal.SIGTERM, "allreduce_sweep --np 2", marks=pytest.mark.long),
     ],
 )
 def test_no_rank_outlives_its_benchmark(number: signal.Signals, command: str) -> None:

@@ -99,14 +99,12 @@ def test_a_bad_setting_is_one_line(hvd, monkeypatch, variable, value, says):
     assert "\n" not in str(refusal.value)
 
 
+# That all ranks refuse it: above; that a trainer reports such an error once: test_trainers.py.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("features", "bucket_bytes", "code", "says"),
     [
-        pytest.param(
-            *("4,4", "banana", 2),
-            "HVD_EXT_BUCKET_BYTES='banana': give a size above 0, such as .*",
-            marks=pytest.mark.long,
-        ),
+        ("4,4", "banana", 2, "HVD_EXT_BUCKET_BYTES='banana': give a size above 0, such as .*"),
         (
             "4,8",
             "4 MiB",

@@ -69,13 +69,15 @@ def test_a_library_with_its_own_python(name: str) -> None:
     assert 10 * int(few) < int(plain)
 
 
+# What is made of two libraries that differ: tests/single/launch/test_doctor.py.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("python", "mpirun"),
     [
         ("environment", "openmpi5"),
-        pytest.param("intelmpi", "mvapich2", marks=pytest.mark.long),
-        pytest.param("openmpi5", "mpich5", marks=pytest.mark.long),
-        pytest.param("mpich5", "openmpi5", marks=pytest.mark.long),
+        ("intelmpi", "mvapich2"),
+        ("openmpi5", "mpich5"),
+        ("mpich5", "openmpi5"),
     ],
 )
 def test_an_mpirun_of_another_library_is_seen(python: str, mpirun: str) -> None:

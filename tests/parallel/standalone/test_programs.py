@@ -41,6 +41,7 @@ def test_a_program_may_end_without_shutdown(launch):
     assert done.stdout.count("ok ") == 3
 
 
+@pytest.mark.long
 def test_an_unmodified_horovod_script_runs(launch, tmp_path):
     script = "tests/programs/optimizer/plain_horovod.py"
     done = launch(2, ["-m", "hvd_ext", script, tmp_path / "result"], env=WITHOUT_HOROVOD)

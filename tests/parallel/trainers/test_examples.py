@@ -80,6 +80,7 @@ def test_a_planned_allreduce_sums_as_mpi_does() -> None:
     ]
 
 
+@pytest.mark.long
 def test_ddp_learns_in_shared_memory() -> None:
     told = run(EXAMPLES / "ddp.py")
     assert "reduced where they lie" in told
