@@ -64,6 +64,8 @@ def recorder() -> Any:
             ("group", [count, integer, integer, text, ranks]),
             ("collective_begins", [text, integer]),
             ("wait_begins", [text, integer, place, count, integer]),
+            ("named_wait_begins", [text, text, integer, place, count, number, integer, ranks]),
+            ("submitted", [place]),
             ("wait_ends", []),
             ("collective", [text, text, integer, place, count, number, number]),
             ("exchange", [text, text, count, integer, *[number] * 4]),

@@ -25,12 +25,16 @@ class CurrentCalls:
         slots: SLOT, of those threads that have called MPI or entered a region.
         entered: how many collectives it entered on each communicator.
         latest: the operations of the latest of these: number N is at N % LATEST.
+        submitted: keys of the latest operations that it submitted by name.
+        beat: BEAT, its latest sign of life; None where it has given none.
     """
 
     processes: str
     slots: NDArray[np.void]
     entered: NDArray[np.uint32]
     latest: NDArray[np.uint16]
+    submitted: frozenset[int]
+    beat: np.void | None
 
 
 def read_current(path: Path) -> CurrentCalls | None:
@@ -44,6 +48,7 @@ def read_current(path: Path) -> CurrentCalls | None:
     """
     before = after = _read(path)
     kept: dict[int, np.void] = {}
+    beat: np.void | None = None
     for _ in range(_TRIES):
         after = _read(path)
         if before is None or after is None:
@@ -54,7 +59,10 @@ def read_current(path: Path) -> CurrentCalls | None:
         whole = (changes == after["slots"]["changes"]) & (changes % 2 == 0)
         for place in np.flatnonzero(whole).tolist():
             kept.setdefault(place, before["slots"][place])
-        if len(kept) == SLOTS:
+        changes_of_beat = before["beat"]["changes"]
+        if changes_of_beat == after["beat"]["changes"] and changes_of_beat % 2 == 0:
+            beat = before["beat"]
+        if len(kept) == SLOTS and beat is not None:
             break
         before = after
     assert after is not None
@@ -64,6 +72,8 @@ def read_current(path: Path) -> CurrentCalls | None:
         slots=np.array(rows, SLOT),
         entered=after["entered"],
         latest=after["latest"],
+        submitted=frozenset(after["submitted"][: after["submitted_end"]].tolist()),
+        beat=beat if beat is not None and beat["at_ns"] else None,
     )
 
 

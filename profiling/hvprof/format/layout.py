@@ -100,8 +100,8 @@ CELL = np.dtype(
 )
 # The file of current calls.
 CURRENT_MAGIC = b"hvpnow\r\n"
-CURRENT_VERSION, SLOTS, LATEST = 1, 64, 8
-IN_CALL, COORDINATION, COLLECTIVE_CALL = 1, 2, 4
+CURRENT_VERSION, SLOTS, LATEST, LATE, SUBMITTED = 2, 64, 8, 8, 2048
+IN_CALL, COORDINATION, COLLECTIVE_CALL, REPORTED, BY_NAME = 1, 2, 4, 8, 16
 NO_PEER, ANY_PEER = -1, -2
 SLOT = np.dtype(
     [
@@ -118,9 +118,37 @@ SLOT = np.dtype(
         ("peer", "<i4"),
         ("region_since_ns", "<u8"),
         ("region_kind", "<u4"),
-        ("unused", "<u4"),
+        ("late_count", "<u4"),
         ("region", f"S{NAME_BYTES}"),
-        ("reserved", "V16"),
+        ("late", "<i4", LATE),
+        ("about", "S112"),
+    ]
+)
+# Signs of life.
+CONNECTIONS, ADDRESSES, HOLDS_LOCK, NO_CARRIER = 16, 4, 1, 2
+CONNECTION = np.dtype(
+    [
+        ("local", "V4"),
+        ("remote", "V4"),
+        ("stuck_ms", "<u4"),
+        ("waited_ms", "<u4"),
+        ("again", "<u4"),
+        ("unused", "<u4"),
+        ("queued_bytes", "<u8"),
+        ("delivered_bytes", "<u8"),
+    ]
+)
+BEAT = np.dtype(
+    [
+        ("changes", "<u8"),
+        ("at_ns", "<u8"),
+        ("state", "<u4"),
+        ("flags", "<u4"),
+        ("interface", "S16"),
+        ("addresses", "V4", ADDRESSES),
+        ("count", "<u4"),
+        ("unused", "<u4"),
+        ("connections", CONNECTION, CONNECTIONS),
     ]
 )
 CURRENT = np.dtype(
@@ -133,6 +161,10 @@ CURRENT = np.dtype(
         ("entered", "<u4", COMMUNICATORS),
         ("latest", "<u2", (COMMUNICATORS, LATEST)),
         ("slots", SLOT, SLOTS),
+        ("submitted_end", "<u4"),
+        ("unused", "<u4"),
+        ("submitted", "<u4", SUBMITTED),
+        ("beat", BEAT),
     ]
 )
 # One call of a trace; the first place of the file is its head.

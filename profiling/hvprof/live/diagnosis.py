@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hvprof.live import words
+from hvprof.live.links import slow_link
 from hvprof.live.mismatch import Mismatch, mismatch
 from hvprof.live.standing import Process, Standing
 from hvprof.live.waits import ENDED, Meeting, Node, Place, Waits, ends, graph, waiting_for
 
 _LISTED = 4
-_BROKEN = frozenset({Process.GONE, Process.EXITED, Process.STOPPED})
+_BROKEN = frozenset({Process.GONE, Process.EXITED, Process.STOPPED, Process.SILENT})
 _KINDS = {
     Process.STOPPED: "stopped",
+    Process.SILENT: "stopped",
     Process.GONE: "gone",
     Process.EXITED: "gone",
     Process.FINALIZED: "finalized",
@@ -29,8 +31,9 @@ class Cause:
     Attributes:
         kind: "late", "stopped", "gone", "finalized", "not_started" or "disk" of ranks for which
             others wait; "mismatch" of collectives; "deadlock" of ranks that wait in a circle;
-            "any_source" where any rank's message is waited for; "transfer" where every rank has
-            reached a collective that does not end; "unknown".
+            "any_source" where any rank's message is waited for; "link" where data wait to be
+            sent between hosts; "transfer" where every rank has reached a collective that does not
+            end; "unknown".
         ranks: the ranks to look at.
         waiting: the ranks that wait for them, directly or not.
         blocked_s: for how long the first has waited.
@@ -69,7 +72,7 @@ def diagnose(standings: Sequence[Standing], longer_than_s: float) -> tuple[Cause
         if len(part) > 1 or part[0] in waits.targets.get(part[0], ()):
             found.append(_deadlock(part, waits, standings))
         elif isinstance(part[0], tuple):
-            found.append(_unfinished(part[0], waits, standings))
+            found.append(_by_link(_unfinished(part[0], waits, standings), standings))
         elif part[0] < len(standings):
             rank = part[0]
             sinks.setdefault((nearest.get(rank), _kind(rank, waits, standings)), []).append(rank)
@@ -225,6 +228,15 @@ def _deadlock(part: tuple[Node, ...], waits: Waits, standings: Sequence[Standing
         blocked_s,
         f"for {words.seconds(blocked_s)} ranks have waited for each other: {'; '.join(said)}",
     )
+
+
+def _by_link(cause: Cause, standings: Sequence[Standing]) -> Cause:
+    """The cause, or the link over which data do not arrive."""
+    link = slow_link(standings)
+    if link is None:
+        return cause
+    first = cause.sentence.partition("; ")[0]
+    return replace(cause, kind="link", ranks=link.ranks, sentence=f"{first}; {link.sentence}")
 
 
 def _unfinished(place: Place, waits: Waits, standings: Sequence[Standing]) -> Cause:

@@ -10,9 +10,25 @@ import numpy as np
 
 from hvd_ext.errors import UsageError
 from hvprof.format.current import CurrentCalls, read_current
-from hvprof.format.layout import ANY_PEER, COLLECTIVE_CALL, COORDINATION, IN_CALL, LATEST
+from hvprof.format.layout import (
+    ANY_PEER,
+    BY_NAME,
+    COLLECTIVE_CALL,
+    COORDINATION,
+    IN_CALL,
+    LATE,
+    LATEST,
+    REPORTED,
+)
 from hvprof.format.reader import Head, read_head, text_of
 from hvprof.live.process import clock_name, process_state, sees_processes
+from hvprof.live.signs import (
+    addresses_in,
+    believed,
+    connections_in,
+    interface_without_carrier,
+    state_by_signs,
+)
 from hvprof.live.standing import Call, Group, Process, Standing, Thread
 from hvprof.model import Communicator
 from hvprof.recording.load import RANK_FILES, latest_job
@@ -59,13 +75,19 @@ def in_order(found: Mapping[int, Standing]) -> tuple[Standing, ...]:
     """All ranks of a job in their order, with those that have not started."""
     size = max(one.size for one in found.values())
     absent = Process.NOT_STARTED
-    return tuple(found.get(rank) or Standing(rank, process=absent) for rank in range(size))
+    return believed(found.get(rank) or Standing(rank, process=absent) for rank in range(size))
 
 
 def read_standing(path: Path, head: Head) -> Standing:
     """Read where the rank of a file stands."""
     current = read_current(path.with_suffix(".now"))
     process, signal = _process(head, current)
+    beat = current.beat if current else None
+    by_signs = process is Process.ELSEWHERE and beat is not None
+    if by_signs and beat is not None:
+        age = age_s(beat["at_ns"].item(), head)
+        same_clock = bool(head.clock) and head.clock == clock_name()
+        process = state_by_signs(beat, path.with_suffix(".now"), age, same_clock=same_clock)
     threads: tuple[Thread, ...] = ()
     entered: dict[str, int] = {}
     latest: dict[str, dict[int, str]] = {}
@@ -86,11 +108,16 @@ def read_standing(path: Path, head: Head) -> Standing:
         host=head.host,
         pid=head.pid,
         process=process,
+        by_signs=by_signs,
         signal=signal,
         steps=head.steps,
         threads=threads,
         entered=entered,
         latest=latest,
+        submitted=current.submitted if current else frozenset(),
+        addresses=addresses_in(beat) if beat is not None else (),
+        connections=connections_in(beat) if beat is not None else (),
+        without_carrier=interface_without_carrier(beat) if beat is not None else "",
     )
 
 
@@ -144,7 +171,14 @@ def _call(slot: np.void, flags: int, head: Head, groups: list[Group | None]) -> 
         coordination=bool(flags & COORDINATION),
         started=names[min(slot["started"].item(), len(names) - 1)] if slot["started"] else "",
         requests=slot["requests"].item(),
+        about=text_of(slot["about"]) if flags & REPORTED else "",
+        late=_late(slot) if flags & REPORTED else (),
+        by_name=bool(flags & BY_NAME),
     )
+
+
+def _late(slot: np.void) -> tuple[int, ...]:
+    return tuple(slot["late"][: min(slot["late_count"].item(), LATE)].tolist())
 
 
 def _group(one: Communicator) -> Group | None:

@@ -19,6 +19,7 @@ class Process(enum.Enum):
     FINALIZED = "finalized"
     NOT_STARTED = "has not started MPI"
     ELSEWHERE = "on another host"
+    SILENT = "gives no sign of life"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,9 @@ class Call:
         message_bytes: 0 where that is unknown.
         collective: whether all ranks of the communicator make it.
         coordination: whether it is Horovod's coordination.
+        about: the name of what is waited for, where the program reports it; "" otherwise.
+        late: ranks that the program knows not to have come.
+        by_name: ranks match it by its name, not by its number: that is a key.
     """
 
     operation: str
@@ -63,6 +67,9 @@ class Call:
     coordination: bool = False
     started: str = ""
     requests: int = 0
+    about: str = ""
+    late: tuple[int, ...] = ()
+    by_name: bool = False
 
     @property
     def what(self) -> str:
@@ -96,6 +103,28 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
+class Connection:
+    """A TCP connection of a rank on which data waited, in a call that lasts.
+
+    Attributes:
+        local, remote: IPv4 addresses.
+        stuck_s: since the peer last acknowledged any of what waits.
+        waited_s: for how long data waited, since the call was found to last.
+        again: segments that were sent again since then.
+        queued_bytes: handed to the kernel, and not acknowledged.
+        delivered_bytes: acknowledged while data waited.
+    """
+
+    local: str
+    remote: str
+    stuck_s: float
+    waited_s: float
+    again: int
+    queued_bytes: int
+    delivered_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """Where a rank stands.
 
@@ -105,11 +134,16 @@ class Standing:
         host: its name, "" where the rank has not started.
         pid: of its process.
         process: what is known of that.
+        by_signs: its process is not seen, and known by its signs of life alone.
         signal: that ended it, or 0.
         steps: that it has ended.
         threads: those that have called MPI.
         entered: by a communicator's id, how many collectives it entered there.
         latest: by a communicator's id, the operations of the latest of these, by number.
+        submitted: keys of the latest operations that it submitted by name.
+        addresses: IPv4, at this end of its connections.
+        connections: those on which data waited.
+        without_carrier: a network interface of its host that has no carrier; "" for none.
         line: that its Python runs, such as "train.py:118 in augment"; "" where it is not known.
     """
 
@@ -118,9 +152,14 @@ class Standing:
     size: int = 0
     pid: int = 0
     process: Process = Process.RUNS
+    by_signs: bool = False
     signal: int = 0
     steps: int = 0
     threads: tuple[Thread, ...] = ()
     entered: Mapping[str, int] = field(default_factory=dict)
     latest: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    submitted: frozenset[int] = frozenset()
+    addresses: tuple[str, ...] = ()
+    connections: tuple[Connection, ...] = ()
+    without_carrier: str = ""
     line: str = ""

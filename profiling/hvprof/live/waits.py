@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hvprof.live.standing import Process, Standing, Thread
 
 ENDED = frozenset({Process.GONE, Process.EXITED, Process.FINALIZED, Process.NOT_STARTED})
+_ENDS = ENDED | {Process.STOPPED, Process.SILENT}
 Place = tuple[str, int]
 # A node: a rank, or a collective by its communicator's id and its number there.
 Node = int | Place
@@ -80,8 +81,9 @@ def graph(standings: Sequence[Standing], longer_than_s: float) -> Waits:
             targets[rank] = () if peer is None else (peer,)
     for place, meeting in meetings.items():
         others = [one for one in _members(meeting, standings) if one.rank not in meeting.inside]
-        meeting.absent = tuple(one.rank for one in others if not _entered(one, place))
-        meeting.left = tuple(one.rank for one in others if _entered(one, place))
+        absent = [one for one in others if not _entered(one, place, meeting)]
+        meeting.absent = tuple(one.rank for one in absent)
+        meeting.left = tuple(one.rank for one in others if one not in absent)
         targets[place] = (*meeting.absent, *_hindering(meeting, standings, blocked))
     return Waits(blocked, meetings, targets)
 
@@ -89,6 +91,8 @@ def graph(standings: Sequence[Standing], longer_than_s: float) -> Waits:
 def meeting_of(thread: Thread) -> Place | None:
     """The collective or the region in which a thread is, where that is known."""
     call = thread.call
+    if call and call.late:
+        return (call.about, 1)
     if call is None:
         return (f"region {thread.region}", 1) if thread.region_kind == "communication" else None
     named = call.collective and call.group and call.number and call.operation not in _PARTLY
@@ -99,6 +103,10 @@ def _members(meeting: Meeting, standings: Sequence[Standing]) -> list[Standing]:
     call = meeting.thread.call
     if call is None:
         return list(standings)
+    if call.late:
+        calls = (thread.call for thread in meeting.inside.values() if thread.call)
+        late = {rank for one in calls for rank in one.late}
+        return [standings[rank] for rank in sorted(late) if rank < len(standings)]
     ranks = (call.group and call.group.ranks) or ()
     return [standings[rank] for rank in ranks if rank < len(standings)]
 
@@ -107,7 +115,7 @@ def _hindering(
     meeting: Meeting, standings: Sequence[Standing], blocked: Mapping[int, Thread]
 ) -> tuple[int, ...]:
     """Ranks that entered, and without which it does not end."""
-    dead = {Process.STOPPED, Process.GONE, Process.EXITED}
+    dead = {Process.STOPPED, Process.SILENT, Process.GONE, Process.EXITED}
     found = [rank for rank in (*meeting.inside, *meeting.left) if standings[rank].process in dead]
     call = meeting.thread.call
     if call and call.started:
@@ -129,7 +137,10 @@ def _blocked(one: Standing, longer_than_s: float) -> Thread | None:
     return max(found, key=lambda thread: (thread.main, thread.since_s), default=None)
 
 
-def _entered(one: Standing, place: Place) -> bool:
+def _entered(one: Standing, place: Place, meeting: Meeting) -> bool:
+    call = meeting.thread.call
+    if call and call.by_name:
+        return place[1] in one.submitted
     if one.entered.get(place[0], 0) >= place[1]:
         return True
     # Calls that make communicators take no number, and stand at the next.
@@ -142,7 +153,9 @@ def ends(waits: Waits, standings: Sequence[Standing]) -> list[tuple[Node, ...]]:
     The strongly connected components from which nothing is reached (Tarjan, 1972), each sorted;
     a rank whose process is stopped or gone is an end whatever it was in.
     """
-    final = {one.rank for one in standings if one.process in ENDED | {Process.STOPPED}}
+    final = {
+        one.rank for one in standings if one.process in ENDED | {Process.STOPPED, Process.SILENT}
+    }
     targets = {node: () if node in final else to for node, to in waits.targets.items()}
     nodes = {*targets, *(node for to in targets.values() for node in to), *waits.meetings}
     parts = _components(nodes, targets)

@@ -15,6 +15,7 @@ _OUTSIDE = {
 }
 _PROCESS = {
     Process.STOPPED: "is stopped (SIGSTOP or a debugger): continue it with kill -CONT {pid}",
+    Process.SILENT: "gives no sign of life: its process (pid {pid}) is stopped, or its host hangs",
     Process.EXITED: "has exited without MPI_Finalize",
     Process.FINALIZED: "has ended MPI",
     Process.NOT_STARTED: "has not started MPI",
@@ -57,6 +58,9 @@ def operation(name: str) -> str:
 def call(one: Call) -> str:
     """A call: "Allreduce 1042 of world (102 MB)", "Recv from rank 7", "Wait for Irecv from 2"."""
     what = operation(one.what)
+    if one.about:
+        size = f" ({format_bytes(one.message_bytes)})" if one.message_bytes else ""
+        return f"{one.about}{size}"
     if one.collective and one.group:
         said = f"{what} {one.number or ''}".rstrip() + f" of {one.group.name}"
     elif one.peer is not None and "send" in one.what and one.what != "sendrecv":

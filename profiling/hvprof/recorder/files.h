@@ -87,13 +87,13 @@ static void open_current(struct recorder *into, const char *directory)
                 into->file->rank, path, strerror(errno));
         return;
     }
-    close(descriptor);
     map->version = CURRENT_VERSION;
     map->rank = into->file->rank;
     if (readlink("/proc/self/ns/pid", map->processes, sizeof map->processes - 1) < 0)
         map->processes[0] = '\0';
     memcpy(map->magic, "hvpnow\r\n", sizeof map->magic);
     into->current = map;
+    into->current_descriptor = descriptor;
     into->current_path = strdup(path);
 }
 

@@ -109,8 +109,8 @@ _Static_assert(sizeof(struct event) == 64, "layout");
 
 /* What a thread does now, in the file of a rank's current calls, which is mapped as well and
  * begins with the head. Whoever reads it takes a slot that two readings show unchanged. */
-enum { CURRENT_VERSION = 1, SLOTS = 64, LATEST = 8 };
-enum slot_flags { IN_CALL = 1, COORDINATION = 2, COLLECTIVE_CALL = 4 };
+enum { CURRENT_VERSION = 2, SLOTS = 64, LATEST = 8, LATE = 8, SUBMITTED = 2048 };
+enum slot_flags { IN_CALL = 1, COORDINATION = 2, COLLECTIVE_CALL = 4, REPORTED = 8, BY_NAME = 16 };
 
 struct slot {
     _Atomic uint64_t changes; /* odd while it is written */
@@ -118,17 +118,44 @@ struct slot {
     uint32_t flags;
     uint64_t since_ns; /* of the call, or of the end of the last one */
     uint64_t bytes; /* 0: unknown */
-    uint32_t number; /* of a collective on its communicator, from 1; 0: unknown */
+    uint32_t number; /* of a collective on its communicator, from 1; 0: unknown. BY_NAME: its key */
     uint16_t operation, communicator;
     uint16_t started; /* by a wait: the non-blocking operation that it is for */
     uint16_t requests;
     int32_t peer; /* in the world: the root, the rank it waits for; NO_PEER or ANY_PEER */
     uint64_t region_since_ns;
-    uint32_t region_kind, unused;
+    uint32_t region_kind;
+    uint32_t late_count;     /* of a REPORTED wait: ranks that are known to be late */
     char region[NAME_BYTES]; /* the innermost one, "" for none */
-    uint64_t reserved[2];
+    int32_t late[LATE];      /* the first of these, in the world */
+    char about[112];         /* of a REPORTED wait: what is waited for */
 };
-_Static_assert(sizeof(struct slot) == 128, "layout");
+_Static_assert(sizeof(struct slot) == 256, "layout");
+
+/* A TCP connection of the process on which data waited, in a call that lasts. */
+struct connection {
+    uint32_t local, remote; /* IPv4, in the network's order */
+    uint32_t stuck_ms;      /* since the peer last acknowledged any of what waits */
+    /* Since the first look in this call: how long data waited, and segments sent again. */
+    uint32_t waited_ms, again, unused;
+    uint64_t queued_bytes;    /* handed to the kernel, and not acknowledged */
+    uint64_t delivered_bytes; /* acknowledged, while data waited */
+};
+
+/* The latest sign of life, by a thread of the recorder's own. */
+enum { CONNECTIONS = 16, ADDRESSES = 4 };
+enum beat_flags { HOLDS_LOCK = 1, NO_CARRIER = 2 };
+struct beat {
+    _Atomic uint64_t changes; /* odd while it is written */
+    uint64_t at_ns;           /* 0: none yet */
+    uint32_t state;           /* of the first thread, as /proc has it: 'R', 'S', 'D', ... */
+    uint32_t flags;
+    char interface[16]; /* without a carrier */
+    uint32_t addresses[ADDRESSES]; /* of this end of its connections, idle ones too; 0: no more */
+    uint32_t count, unused;
+    struct connection connections[CONNECTIONS];
+};
+_Static_assert(sizeof(struct beat) == 704, "layout");
 
 struct current {
     char magic[8];
@@ -140,8 +167,14 @@ struct current {
     uint32_t entered[COMMUNICATORS];
     uint16_t latest[COMMUNICATORS][LATEST];
     struct slot slots[SLOTS];
+    /* The keys of operations that ranks match by name: number N of those that this rank
+     * submitted, from 0, is at N % SUBMITTED. */
+    _Atomic uint32_t submitted_end, unused;
+    uint32_t submitted[SUBMITTED];
+    struct beat beat;
 };
 _Static_assert(offsetof(struct current, slots) == 2688, "layout");
+_Static_assert(offsetof(struct current, submitted) == 19080, "layout");
 
 /* Exact powers of two have bins of their own: coarser rows can then include or exclude
  * their edges, and powers of two can be compared with other sizes.

@@ -4,6 +4,7 @@
  * Build: mpicc -shared -fPIC -O2 -pthread -Wl,--as-needed pmpi.c -o libhvprof.so
  */
 #define _GNU_SOURCE
+#include "beat.h"
 #include "mpi/clocks.h"
 #include "counting/counting_messages.h"
 #include "decision.h"
@@ -126,6 +127,7 @@ static void begin(struct recorder *made)
     pthread_atfork(NULL, NULL, stop_in_child);
     begin_run();
     recorder = made;
+    start_beating(made);
 }
 
 static const char *recordings_folder(void)

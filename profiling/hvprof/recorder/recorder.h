@@ -16,6 +16,7 @@ struct recorder {
     struct event *trace;
     struct current *current; /* or NULL */
     char *current_path;
+    int current_descriptor; /* locked as long as the process lives (beat.h) */
     int descriptor;
     uint32_t cells_there;
     pthread_mutex_t changing;
@@ -27,6 +28,9 @@ struct recorder {
 
 /* This process's, from when its job begins. */
 static _Atomic(struct recorder *) recorder;
+
+/* Whether a thread gives signs of life (beat.h). */
+static bool beats;
 
 static uint64_t clock_ns(clockid_t clock)
 {

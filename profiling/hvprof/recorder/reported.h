@@ -119,6 +119,42 @@ EXPORT void hvprof_wait_begins(const char *operation, int group, uint32_t number
     write_call(slot, &here.call);
 }
 
+/* It has waited since `since_s`, 0 for now, for something that is known by its name (hvd_ext/
+ * reported_waits.py). `key` is that of an operation that ranks match by name in `group`, 0 for
+ * none; `late` are ranks of the job that are known not to have come. */
+EXPORT void hvprof_named_wait_begins(const char *operation, const char *about, int group,
+                                     uint32_t key, uint64_t message_bytes, double since_s,
+                                     int late_count, const int *late)
+{
+    struct recorder *into = recorder;
+    struct slot *slot = into ? own_slot(into) : NULL;
+    if (!slot)
+        return;
+    here.number = 0;
+    here.call = (struct slot){.flags = IN_CALL | REPORTED | (key ? COLLECTIVE_CALL | BY_NAME : 0),
+                              .since_ns = since_s > 0 ? ns_of(since_s) : clock_ns(CLOCK_MONOTONIC),
+                              .bytes = message_bytes,
+                              .number = key,
+                              .operation = (uint16_t)name_id(into, operation, NAMES),
+                              .communicator = (uint16_t)(is_group(group) ? group : 0),
+                              .peer = NO_PEER};
+    begin_writing(slot);
+    strncpy(slot->about, about, sizeof slot->about - 1);
+    slot->late_count = (uint32_t)late_count;
+    for (int i = 0; i < late_count && i < LATE; i++)
+        slot->late[i] = late[i];
+    end_writing(slot);
+    write_call(slot, &here.call);
+}
+
+/* This rank has submitted an operation that ranks match by name. */
+EXPORT void hvprof_submitted(uint32_t key)
+{
+    struct current *current = recorder ? recorder->current : NULL;
+    if (current)
+        current->submitted[atomic_fetch_add(&current->submitted_end, 1) % SUBMITTED] = key;
+}
+
 EXPORT void hvprof_wait_ends(void)
 {
     struct recorder *into = recorder;

@@ -62,7 +62,7 @@ static struct run_usage run_usage_now(void)
         .process_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID),
         .process_queued_ns = process_queued_ns(),
         .file_bytes = value_in("/proc/self/io", "rchar:") + value_in("/proc/self/io", "wchar:"),
-        .threads = (uint32_t)value_in("/proc/self/status", "Threads:"),
+        .threads = (uint32_t)value_in("/proc/self/status", "Threads:") - beats,
         .calling_threads = communicating.end,
     };
 }

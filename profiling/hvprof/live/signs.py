@@ -1,0 +1,94 @@
+"""Signs of life that a rank writes to its file, for readers that do not see its process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from hvprof.format.layout import HOLDS_LOCK, NO_CARRIER
+from hvprof.format.reader import text_of
+from hvprof.live.standing import Connection, Process, Standing
+
+# There are four a second; clocks of other hosts differ.
+_SILENT_S, _SILENT_ON_ANOTHER_HOST_S = 1.5, 5.0
+_STATES = {"S": Process.SLEEPS, "D": Process.ON_DISK, "R": Process.RUNS}
+# The kernel's struct flock.
+_FLOCK = "hhqqi4x"
+
+
+def state_by_signs(beat: np.void, path: Path, age_s: float, *, same_clock: bool) -> Process:
+    """The state of a process by its latest sign of life.
+
+    Args:
+        beat: BEAT, the sign.
+        path: of the file that holds it.
+        age_s: its age.
+        same_clock: whether the age was read from one clock.
+    """
+    if age_s < (_SILENT_S if same_clock else _SILENT_ON_ANOTHER_HOST_S):
+        return _STATES.get(chr(beat["state"]), Process.RUNS)
+    gone = bool(beat["flags"] & HOLDS_LOCK) and not _is_locked(path)
+    return Process.GONE if gone else Process.SILENT
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether another process holds a lock on a file; True where that cannot be asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer: bytes = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def connections_in(beat: np.void) -> tuple[Connection, ...]:
+    """The connections that a sign of life lists."""
+    return tuple(
+        Connection(
+            local=socket.inet_ntoa(bytes(one["local"])),
+            remote=socket.inet_ntoa(bytes(one["remote"])),
+            stuck_s=one["stuck_ms"].item() / 1e3,
+            waited_s=one["waited_ms"].item() / 1e3,
+            again=one["again"].item(),
+            queued_bytes=one["queued_bytes"].item(),
+            delivered_bytes=one["delivered_bytes"].item(),
+        )
+        for one in beat["connections"][: beat["count"].item()]
+    )
+
+
+def addresses_in(beat: np.void) -> tuple[str, ...]:
+    """The addresses at this end of the connections."""
+    given = (bytes(one) for one in beat["addresses"])
+    return tuple(socket.inet_ntoa(one) for one in given if any(one))
+
+
+def interface_without_carrier(beat: np.void) -> str:
+    """A network interface that has no carrier, or ""."""
+    return text_of(beat["interface"]) if beat["flags"] & NO_CARRIER else ""
+
+
+def believed(standings: Iterable[Standing]) -> tuple[Standing, ...]:
+    """The standings, where silence counts as such.
+
+    Where all ranks that are not seen otherwise are silent, the file system has kept their signs
+    back.
+    """
+    found = tuple(standings)
+    by_signs = {one.process for one in found if one.by_signs}
+    if by_signs != {Process.SILENT}:
+        return found
+    return tuple(replace(one, process=Process.ELSEWHERE) if one.by_signs else one for one in found)

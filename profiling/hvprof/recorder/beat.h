@@ -1,0 +1,226 @@
+/* Signs of life: a thread notes four times a second what the first one does. For as long as a call
+ * lasts it also notes the TCP connections that have not delivered what they were given.
+ *
+ * hvprof on another host sees no process of this one. It sees here whether the process lives, which
+ * holds a lock on the file, and whether it runs, as the signs follow each other.
+ */
+#ifndef HVPROF_BEAT_H
+#define HVPROF_BEAT_H
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "recorder.h"
+
+enum { BEAT_MS = 250, LASTING_MS = 300, WATCHED = 64, MOST_SOCKETS = 4096 };
+
+/* What was seen of a connection before. */
+struct watched {
+    int socket;
+    uint32_t remote, again;
+    uint64_t bytes, delivered_bytes; /* acknowledged, and of that while data waited */
+    uint64_t moved_ns, seen_ns, waited_ns;
+    bool waits;
+};
+
+static bool is_ipv4_of_another(const struct sockaddr_in *address)
+{
+    return address->sin_family == AF_INET && ntohl(address->sin_addr.s_addr) >> 24 != 127;
+}
+
+static struct watched *watched_before(struct watched *table, int socket, uint32_t remote)
+{
+    struct watched *oldest = table;
+    for (int i = 0; i < WATCHED; i++) {
+        if (table[i].seen_ns && table[i].socket == socket && table[i].remote == remote)
+            return &table[i];
+        if (table[i].seen_ns < oldest->seen_ns)
+            oldest = &table[i];
+    }
+    *oldest = (struct watched){.socket = socket, .remote = remote};
+    return oldest;
+}
+
+static void note_address(struct beat *made, uint32_t address)
+{
+    int i = 0;
+    while (i < ADDRESSES && made->addresses[i] && made->addresses[i] != address)
+        i++;
+    if (i < ADDRESSES)
+        made->addresses[i] = address;
+}
+
+static bool has_address(const struct beat *made, const struct sockaddr *address)
+{
+    for (int i = 0; i < ADDRESSES; i++)
+        if (address && address->sa_family == AF_INET && made->addresses[i] &&
+            ((const struct sockaddr_in *)address)->sin_addr.s_addr == made->addresses[i])
+            return true;
+    return false;
+}
+
+/* Looks at a socket; false where it is not a connection on which data waited. */
+static bool look_at(int socket, struct watched *table, uint64_t now_ns, struct beat *made)
+{
+    struct connection *found = &made->connections[made->count];
+    struct sockaddr_in here = {0}, there = {0};
+    socklen_t size = sizeof there;
+    struct tcp_info info = {0};
+    int queued = 0;
+    if (getpeername(socket, (struct sockaddr *)&there, &size) || !is_ipv4_of_another(&there))
+        return false;
+    size = sizeof here;
+    getsockname(socket, (struct sockaddr *)&here, &size);
+    note_address(made, here.sin_addr.s_addr);
+    size = sizeof info;
+    if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) || ioctl(socket, SIOCOUTQ, &queued))
+        return false;
+    struct watched *before = watched_before(table, socket, there.sin_addr.s_addr);
+    if (!before->seen_ns) {
+        before->again = info.tcpi_total_retrans;
+    } else if (before->waits && queued > 0) {
+        before->waited_ns += now_ns - before->seen_ns;
+        before->delivered_bytes += info.tcpi_bytes_acked - before->bytes;
+    }
+    if (!before->seen_ns || info.tcpi_bytes_acked != before->bytes || queued <= 0)
+        before->moved_ns = now_ns;
+    before->bytes = info.tcpi_bytes_acked;
+    before->seen_ns = now_ns;
+    before->waits = queued > 0;
+    *found = (struct connection){
+        .local = here.sin_addr.s_addr,
+        .remote = there.sin_addr.s_addr,
+        .stuck_ms = (uint32_t)((now_ns - before->moved_ns) / 1000000),
+        .waited_ms = (uint32_t)(before->waited_ns / 1000000),
+        .again = info.tcpi_total_retrans - before->again,
+        .queued_bytes = queued > 0 ? (uint64_t)queued : 0,
+        .delivered_bytes = before->delivered_bytes,
+    };
+    return queued > 0 || found->waited_ms || found->again;
+}
+
+static void look_at_connections(struct watched *table, uint64_t now_ns, struct beat *made)
+{
+    DIR *descriptors = opendir("/proc/self/fd");
+    struct dirent *one;
+    int looked = 0;
+    while (descriptors && made->count < CONNECTIONS && looked++ < MOST_SOCKETS &&
+           (one = readdir(descriptors)))
+        if (one->d_name[0] != '.' &&
+            look_at(atoi(one->d_name), table, now_ns, made))
+            made->count++;
+    if (descriptors)
+        closedir(descriptors);
+}
+
+/* An interface of its connections that is up and has no carrier. */
+static void look_at_carrier(struct beat *made)
+{
+    struct ifaddrs *all = NULL;
+    if (getifaddrs(&all))
+        return;
+    for (struct ifaddrs *one = all; one; one = one->ifa_next)
+        if (has_address(made, one->ifa_addr) && one->ifa_flags & IFF_UP &&
+            !(one->ifa_flags & IFF_RUNNING)) {
+            made->flags |= NO_CARRIER;
+            strncpy(made->interface, one->ifa_name, sizeof made->interface - 1);
+        }
+    freeifaddrs(all);
+}
+
+/* When the call began that has lasted longest, or 0. Threads write their slots meanwhile: a look
+ * that misses a call sees it in the next beat. */
+__attribute__((no_sanitize("thread"))) static uint64_t lasting_since(const struct current *current,
+                                                                     uint64_t now_ns)
+{
+    uint64_t first_ns = now_ns - LASTING_MS * UINT64_C(1000000);
+    for (int i = 0; i < SLOTS; i++) {
+        const struct slot *slot = &current->slots[i];
+        if (slot->thread && slot->flags & IN_CALL && slot->since_ns < first_ns)
+            first_ns = slot->since_ns;
+    }
+    return first_ns == now_ns - LASTING_MS * UINT64_C(1000000) ? 0 : first_ns;
+}
+
+static uint32_t state_of_first_thread(void)
+{
+    char text[256] = "";
+    int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    const char *end = length > 0 ? strrchr(text, ')') : NULL;
+    if (file >= 0)
+        close(file);
+    return end && end[1] ? (uint32_t)end[2] : 0;
+}
+
+/* Released by the kernel as the process ends, whatever ends it. */
+static bool hold_lock(int descriptor)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return !fcntl(descriptor, F_SETLK, &whole);
+}
+
+static void write_beat(struct beat *into, const struct beat *made)
+{
+    uint64_t changes = atomic_load_explicit(&into->changes, memory_order_relaxed);
+    atomic_store_explicit(&into->changes, changes + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    memcpy((char *)into + sizeof into->changes, (const char *)made + sizeof made->changes,
+           sizeof *into - sizeof into->changes);
+    atomic_store_explicit(&into->changes, changes + 2, memory_order_release);
+}
+
+static void *keep_beating(void *argument)
+{
+    struct recorder *into = argument;
+    struct watched *table = calloc(WATCHED, sizeof *table);
+    uint64_t since_ns = 0;
+    bool locked = hold_lock(into->current_descriptor);
+    while (table && atomic_load(&into->file->state) == RUNNING) {
+        uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+        struct beat made = {.at_ns = now_ns, .flags = locked ? HOLDS_LOCK : 0,
+                            .state = state_of_first_thread()};
+        uint64_t before_ns = since_ns;
+        since_ns = lasting_since(into->current, now_ns);
+        if (since_ns != before_ns)
+            memset(table, 0, WATCHED * sizeof *table);
+        if (since_ns) {
+            look_at_connections(table, now_ns, &made);
+            look_at_carrier(&made);
+        }
+        write_beat(&into->current->beat, &made);
+        usleep(BEAT_MS * 1000);
+    }
+    free(table);
+    return NULL;
+}
+
+/* The program's signals are for its own threads. */
+static void start_beating(struct recorder *into)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    if (!into->current || pthread_attr_init(&attributes))
+        return;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, 256 << 10);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    beats = !pthread_create(&thread, &attributes, keep_beating, into);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+#endif
