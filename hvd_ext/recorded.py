@@ -13,12 +13,14 @@ FOLDER = "HVPROF_DIR"
 
 
 def at_import_of_torch() -> None:
-    """Have a recorder see torch.distributed; do nothing in a process that is not recorded."""
+    """Have a recorder see torch.distributed and Horovod; do nothing where none records."""
     if not os.environ.get(FOLDER):
         return
     try:
         from hvd_ext.c10d.watch import watch
+        from hvd_ext.horovod_waits import watch_horovod
 
+        watch_horovod()
         watch()
     except Exception as error:  # the program has not asked for this: it runs on without
         print(f"hvprof: torch.distributed is not recorded: {error}", file=sys.stderr)

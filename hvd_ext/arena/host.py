@@ -122,6 +122,9 @@ class HostArena:
                 in_tree_order,
             )
         self._tickets = Tickets()
+        self._titles = [
+            f"hvd_ext's gradient exchange, {layout.title(i)}" for i in range(len(layout.buckets))
+        ]
         # When each bucket of this round was there.
         self._ready_s = [0.0] * len(layout.buckets)
         # Of the last exchange, whose end is not known yet: emits it, so many seconds longer.
@@ -156,7 +159,7 @@ class HostArena:
         ticket = self._tickets.of(index)
         start_s = time.monotonic()
         with self._watched():
-            self._monitored(lambda t: self._window.reduce(exchange, ticket, t))
+            self._monitored(lambda t: self._window.reduce(exchange, ticket, t), self._titles[index])
         reduced_s, transfer_s = time.monotonic(), exchange.transfer_s
         ready_s = self._ready_s[index]
 

@@ -70,10 +70,25 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Buckets in the order in which every rank reduces them."""
+    """Buckets in the order in which every rank reduces them.
+
+    Attributes:
+        buckets: as above.
+        total_bytes: of the arena's data.
+        names: of the parameters that were laid out.
+    """
 
     buckets: tuple[Bucket, ...]
     total_bytes: int
+    names: tuple[str, ...] = ()
+
+    def title(self, index: int) -> str:
+        """Bucket `index` with the names of its gradients, as a person calls it."""
+        names = [self.names[span.parameter] for span in self.buckets[index].spans if self.names]
+        if len(names) > 2:
+            names = [f"{names[0]} to {names[-1]}"]
+        said = f" ({', '.join(names)})" if names else ""
+        return f"bucket {index + 1} of {len(self.buckets)}{said}"
 
 
 def layout_by_size(parameters: Sequence[ParameterSpec], bucket_bytes: int) -> Layout:
@@ -111,7 +126,7 @@ def layout_buckets(parameters: Sequence[ParameterSpec], groups: Sequence[Sequenc
             end += parameter.padded_bytes
         count = (end - start) // DTYPES[dtype].item_bytes
         buckets.append(Bucket(dtype, start, count, tuple(spans)))
-    return Layout(tuple(buckets), end)
+    return Layout(tuple(buckets), end, tuple(one.name for one in parameters))
 
 
 def parts(bucket: Bucket, shard_bytes: tuple[int, int]) -> list[tuple[Span, int, int]]:

@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
 from hvd_ext.errors import HvdExtError, StallError
 from hvd_ext.job import ending
+from hvd_ext.named_waits import waiting_for_ranks
 
 T = TypeVar("T")
 Hosts = Sequence[str] | Mapping[int, str]  # by rank of the world
@@ -104,21 +106,30 @@ class StallMonitor:
         # Called between two slices of a wait: what it raises ends the wait.
         self.check: Callable[[], None] = lambda: None
 
-    def __call__(self, wait: Callable[[float], T]) -> T:
+    def __call__(self, wait: Callable[[float], T], about: str = "") -> T:
         """Call `wait` with a time limit until it ends or the time allowed is over.
+
+        Args:
+            wait: as above.
+            about: what is waited for, where that is more than the occasion.
 
         Raises:
             StallError: ranks did not arrive in time, or ended; the job ends soon.
         """
         warn_at_s = WARN_AFTER_S
         start_s = time.monotonic()
+        shown: AbstractContextManager[None] = nullcontext()
         while True:
             try:
-                return wait(_SLICE_S)
+                with shown:
+                    return wait(_SLICE_S)
             except ProcessLookupError as ended:
                 raise self.give_up(ended) from None
             except TimeoutError as late:
                 self.check()
+                shown = waiting_for_ranks(
+                    *("exchange", about or self._occasion, start_s, self._world_ranks(late))
+                )
                 waited_s = time.monotonic() - start_s
                 if waited_s >= self._limit_s:
                     raise self.give_up(late) from None

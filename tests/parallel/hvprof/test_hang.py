@@ -2,67 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from hvd_ext.errors import UsageError
 from hvprof.format.current import read_current
-from hvprof.live.diagnosis import Cause, diagnose
-from hvprof.live.reading import read_standings
-from hvprof.live.standing import Standing
-from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, mpirun, run
-
-_PATIENCE_S = 90.0
-_LONGER_THAN_S = 1.5
-
-
-@contextlib.contextmanager
-def job(directory: Path, ranks: int, how: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A recorded job that hangs; it is ended with the block."""
-    program = [sys.executable, str(PROGRAMS / "stands_still.py"), how]
-    if how == "killed":
-        # The launcher sees a shell, and ends nothing.
-        program = ["sh", "-c", '"$@"; sleep 600', "sh", *program]
-    command = [*RECORD, *options, "-o", str(directory), "--", *mpirun(ranks), *program]
-    started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE)
-    try:
-        yield started
-    finally:
-        with contextlib.suppress(UsageError):
-            for one in read_standings(directory):
-                with contextlib.suppress(ProcessLookupError):
-                    if one.pid:
-                        os.kill(one.pid, signal.SIGKILL)
-        if started.poll() is None:
-            started.terminate()
-            started.communicate(timeout=60)
-
-
-def standing(directory: Path) -> Sequence[Standing]:
-    with contextlib.suppress(UsageError):
-        return read_standings(directory)
-    return ()
-
-
-def cause_of(directory: Path, kind: str) -> Cause:
-    """The cause, as soon as one of this kind is found."""
-    end_s = time.monotonic() + _PATIENCE_S
-    found: Sequence[Cause] = ()
-    while time.monotonic() < end_s:
-        ranks = standing(directory)
-        found = diagnose(ranks, _LONGER_THAN_S) if ranks and all(r.pid for r in ranks) else ()
-        if found and found[0].kind == kind and found[0].waiting:
-            return found[0]
-        time.sleep(0.2)
-    raise AssertionError(f"no cause {kind!r}, but {found}")
+from tests.support.hvprof.hanging import PATIENCE_S, cause_of, job
+from tests.support.hvprof.recorded import run
 
 
 @pytest.mark.parametrize(
@@ -93,7 +43,7 @@ def test_the_cause_is_named(
 def test_a_watched_job_reports_the_cause_once(tmp_path: Path) -> None:
     with job(tmp_path / "run", 2, "sleeps", "--on-hang", "2") as started:
         report = tmp_path / "run" / "hang.txt"
-        end_s = time.monotonic() + _PATIENCE_S
+        end_s = time.monotonic() + PATIENCE_S
         while not report.exists() and time.monotonic() < end_s:
             time.sleep(0.2)
         assert "rank 0 has been in Allreduce 6 of world" in report.read_text()
@@ -106,7 +56,7 @@ def test_a_watched_job_reports_the_cause_once(tmp_path: Path) -> None:
 def test_a_job_that_hangs_is_ended_where_asked(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with job(folder, 2, "stopped", "--on-hang", "2", "--abort-on-hang") as started:
-        said = started.communicate(timeout=_PATIENCE_S)[1].decode()
+        said = started.communicate(timeout=PATIENCE_S)[1].decode()
     assert started.returncode == 75
     assert "hvprof: the job hangs: for " in said
     done = run([sys.executable, "-m", "hvprof", "report", folder])
@@ -117,7 +67,7 @@ def test_a_job_that_hangs_is_ended_where_asked(tmp_path: Path) -> None:
 def test_no_torn_slot_is_read_while_a_job_writes(tmp_path: Path) -> None:
     numbers = set()
     with job(tmp_path / "run", 2, "writes"):
-        end_s = time.monotonic() + _PATIENCE_S
+        end_s = time.monotonic() + PATIENCE_S
         while len(numbers) < 200 and time.monotonic() < end_s:
             for number in (0, 1):
                 current = read_current(tmp_path / "run" / f"rank-{number:05d}.now")

@@ -48,6 +48,9 @@ elif how == "failed call":
 elif how == "finalizes":
     if rank == 1:
         sys.exit()
+elif how == "large":
+    for _ in range(10**9):
+        world.Allreduce(MPI.IN_PLACE, np.ones(1 << 18))
 elif how == "writes":
     for call in range(10**9):
         world.Allreduce(MPI.IN_PLACE, values[: call % 7 + 1])

@@ -1,0 +1,98 @@
+"""Waits that MPI's calls do not show, by name, for a recorder that shows a running job."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hvd_ext.events import recorder
+
+
+@contextmanager
+def waiting_for_ranks(
+    operation: str, about: str, since_s: float, late: Sequence[int]
+) -> Iterator[None]:
+    """A context in which this thread waits for ranks that are known to be late.
+
+    Args:
+        operation: as MPI's is named.
+        about: the name of what is waited for.
+        since_s: when the wait began, on the monotonic clock.
+        late: ranks of the job.
+    """
+    found = recorder()
+    if found is None:
+        yield
+        return
+    ranks = (ctypes.c_int * len(late))(*late)
+    found.hvprof_named_wait_begins(
+        operation.encode(), about.encode(), 0, 0, 0, since_s, len(late), ranks
+    )
+    try:
+        yield
+    finally:
+        found.hvprof_wait_ends()
+
+
+class NamedOperations:
+    """Collectives that ranks match by their names, each of which runs once all have asked for it.
+
+    The n-th operation of a name is the same on all ranks of a group.
+    """
+
+    def __init__(self, owner: str, rank: int, ranks: Sequence[int], within: str = "") -> None:
+        """Name the group.
+
+        Args:
+            owner: of the operations, as a reader knows it.
+            rank: this process's, in the group.
+            ranks: of the job, that are in the group.
+            within: the group among several of the owner's, such as " in process set 1".
+        """
+        self._library: Any = recorder()
+        self._counts: Counter[str] = Counter()
+        self._owner, self._within = owner, within
+        name = owner + within
+        self._group = self._library.hvprof_group(
+            _digest(f"{name} {list(ranks)}", 8) | 1,
+            *(len(ranks), rank, name.encode(), (ctypes.c_int * len(ranks))(*ranks)),
+        )
+
+    def submit(self, name: str) -> int:
+        """Note that this rank has asked for an operation; returns its key."""
+        self._counts[name] += 1
+        key = _digest(f"{name} {self._counts[name]}{self._within}", 4) | 1
+        self._library.hvprof_submitted(key)
+        return key
+
+    def forget(self) -> None:
+        """Count all names from here on; ranks that had joined have counted fewer."""
+        self._counts.clear()
+
+    @contextmanager
+    def waiting(self, operation: str, name: str, key: int) -> Iterator[None]:
+        """A context in which this thread waits for an operation.
+
+        Args:
+            operation: as MPI's is named.
+            name: of the operation.
+            key: that `submit` gave.
+        """
+        of = f" of {name!r}" if name != operation else ""
+        about = f"{self._owner}'s {operation}{of}{self._within}"
+        self._library.hvprof_named_wait_begins(
+            operation.encode(), about.encode(), self._group, key, 0, 0.0, 0, None
+        )
+        try:
+            yield
+        finally:
+            self._library.hvprof_wait_ends()
+
+
+def _digest(text: str, count_bytes: int) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=count_bytes).digest()
+    return int.from_bytes(digest, "little")
