@@ -99,6 +99,22 @@ class Hosts:
             "NCCL_SOCKET_IFNAME": INTERFACE,
         }
 
+    def set_link(self, index: int, gbit: float, queue: str = _QUEUE) -> None:
+        """Change the link of a host, in either direction.
+
+        Args:
+            index: of the host.
+            gbit: its speed in Gbit/s.
+            queue: what may wait for it; a packet for which there is no room is dropped.
+        """
+        bucket = _bucket(gbit, _BURST, queue)
+        _batch("tc", self.pids[-1], [f"qdisc change dev port{index} {bucket}"])
+        _batch("tc", self.pids[index], [f"qdisc change dev {INTERFACE} {bucket}"])
+
+    def set_carrier(self, index: int, *, up: bool) -> None:
+        """Take a host's link down, or up again, at the switch."""
+        _batch("ip", self.pids[-1], [f"link set port{index} {'up' if up else 'down'}"])
+
 
 @contextmanager
 def emulated_hosts(count: int, gbit: float, burst: str = _BURST) -> Iterator[Hosts]:
@@ -162,7 +178,7 @@ def _start(name: str, known: str, first: dict[str, subprocess.Popen[str]]) -> in
 
 
 def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float, burst: str) -> None:
-    bucket = f"root tbf rate {gbit * 1e6:.0f}kbit burst {burst} limit {_QUEUE}"
+    bucket = _bucket(gbit, burst)
     switch = pids[_SWITCH]
     bridge = ["add bridge type bridge", "set bridge up", "set lo up"]
     _batch("ip", switch, [f"link {line}" for line in bridge])
@@ -175,6 +191,10 @@ def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float, burst:
         _batch("ip", host, ["link set lo up", f"link set {INTERFACE} up"])
         _batch("tc", switch, [f"qdisc add dev {port} {bucket}"])
         _batch("tc", host, [f"qdisc add dev {INTERFACE} {bucket}"])
+
+
+def _bucket(gbit: float, burst: str, queue: str = _QUEUE) -> str:
+    return f"root tbf rate {gbit * 1e6:.0f}kbit burst {burst} limit {queue}"
 
 
 def _batch(tool: str, pid: int, lines: Sequence[str]) -> None:

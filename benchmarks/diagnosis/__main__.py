@@ -10,32 +10,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import os
-import signal
+import re
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 from benchmarks import harness
-from benchmarks.diagnosis.worker import FAULTS, HEALTHY, work
+from benchmarks.diagnosis.jobs import HOSTS, LIMIT_S, job_with
+from benchmarks.diagnosis.worker import FAULTS, HEALTHY, LINKS, served, work
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError
-from hvd_ext.system.process import descendants
 from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.reading import read_standings
-from testbed import ranks
 
-_LIMIT_S = 2.0
-_PATIENCE_S = 60.0
-_WHERE = ("allreduce", "barrier", "wait", "torch")
-# Gloo fails at once in the peers of a process that is gone: the job ends, and nothing hangs.
-_GLOO_FAILS = ("is killed", "raises", "leaves")
+_PATIENCE_S = 300.0
+_WHERE = ("allreduce", "barrier", "wait", "torch", "horovod", "hvd_ext", "hosts")
 _LAST, _ALL = -1, -2
 # By fault: kinds that are right, and the rank to look at.
 _RIGHT: dict[str, tuple[set[str], int]] = {
@@ -51,6 +45,20 @@ _RIGHT: dict[str, tuple[set[str], int]] = {
     "receives in a circle": ({"deadlock"}, _ALL),
     "waits for a chain": ({"late"}, _LAST),
     "leaves": ({"mismatch", "finalized"}, 1),
+    "faults memory": ({"late"}, 1),
+    "does not submit a tensor": ({"late"}, 1),
+    "waits for another tensor": ({"deadlock"}, _ALL),
+    "leaves gradients out": ({"late"}, 1),
+    **dict.fromkeys(LINKS, ({"link"}, _LAST)),
+}
+# What the sentence has to say, besides.
+_SAID = {
+    "does not submit a tensor": "allreduce of 'layer2.weight'",
+    "waits for another tensor": "allreduce of 'a'",
+    "leaves gradients out": "hvd_ext's gradient exchange, bucket ",
+    "has a slow link": "the link .*host3 delivers ",
+    "has a link without a carrier": "the link of host3 has no carrier",
+    "has a link that loses packets": "the link .*host3 .* loses packets",
 }
 
 
@@ -93,8 +101,9 @@ def main(arguments: Sequence[str]) -> int:
         choices=_WHERE,
         action="append",
         metavar="HOW",
-        help="only where ranks wait so: in MPI's Allreduce, Barrier or Wait, or in all_reduce of "
-        "torch.distributed (all)",
+        help="only where ranks wait so: in MPI's Allreduce, Barrier or Wait, in all_reduce of "
+        "torch.distributed, in Horovod, in hvd_ext's optimizer, or in Allreduce between 4 emulated "
+        "hosts of a rank each (all)",
     )
     parser.add_argument("--mark", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -105,8 +114,9 @@ def main(arguments: Sequence[str]) -> int:
     names = [name for name in (*FAULTS, *HEALTHY) if name in (options.fault or (*FAULTS, *HEALTHY))]
     asked = [
         (name, size, where)
-        for name, size, where in itertools.product(names, options.np, options.where or _WHERE)
-        if where != "torch" or name not in _GLOO_FAILS
+        for where in options.where or _WHERE
+        for name, size in itertools.product(names, [HOSTS] if where == "hosts" else options.np)
+        if name in served(where)
     ]
     cases: list[Case] = []
     with progress("jobs", len(asked)) as advance, ThreadPoolExecutor(options.at_once) as pool:
@@ -119,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         right = [case.right_rank and case.right_cause for case in faults]
         result = {
-            "limit_s": _LIMIT_S,
+            "limit_s": LIMIT_S,
             "cases": [asdict(case) for case in faults],
             "healthy_cases": [asdict(case) for case in healthy],
             "healthy": len(healthy),
@@ -133,7 +143,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(fault: str, size: int, where: str) -> Case:
     with tempfile.TemporaryDirectory() as text:
         folder, mark = Path(text) / "run", Path(text) / "mark"
-        with _job(fault, size, where, folder, mark) as job:
+        with job_with(fault, size, where, folder, mark) as job:
             causes, noticed_s = _reported(job, folder, mark)
     if fault in HEALTHY:
         if job.returncode and not causes:
@@ -145,43 +155,12 @@ def _run(fault: str, size: int, where: str) -> Case:
     expected = set(range(size)) if which == _ALL else {size - 1 if which == _LAST else which}
     right_rank = bool(causes) and expected <= set(causes[0].ranks)
     right_cause = bool(causes) and causes[0].kind in kinds
+    right_cause = right_cause and bool(re.search(_SAID.get(fault, ""), causes[0].sentence))
     return Case(fault, size, where, noticed_s, *_first(causes), right_rank, right_cause)
 
 
 def _first(causes: Sequence[Cause]) -> tuple[str, str]:
     return (causes[0].kind, causes[0].sentence) if causes else ("", "")
-
-
-@contextlib.contextmanager
-def _job(
-    fault: str, size: int, where: str, folder: Path, mark: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A recorded job; nothing of it outlives the block."""
-    worker = [sys.executable, "-m", "benchmarks.diagnosis", "--worker", "--fault", fault]
-    worker += ["--where", where, "--mark", str(mark)]
-    if fault in ("is killed", "raises"):
-        # The launcher sees a shell, and ends nothing.
-        worker = ["sh", "-c", '"$@"; sleep 600', "sh", *worker]
-    record = [sys.executable, "-m", "hvprof", "record", "--on-hang", str(_LIMIT_S)]
-    command = [*record, "-o", str(folder), "--", *ranks.hvd_launch(size), *worker]
-    job = subprocess.Popen(
-        command,
-        env=ranks.environment(ranks.sharing_cores(size)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield job
-    finally:
-        # MPI's launcher removes what the ranks leave, unless it is killed itself.
-        job.terminate()
-        try:
-            job.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            for pid in (*descendants(job.pid), job.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            job.wait()
 
 
 def _reported(
@@ -193,13 +172,13 @@ def _reported(
         if (report := folder / "hang.txt").exists():
             came_s = report.stat().st_mtime
             began_s = mark.stat().st_mtime if mark.exists() else came_s
-            causes = diagnose(read_standings(folder), _LIMIT_S)
-            return causes, came_s - began_s - _LIMIT_S
+            causes = diagnose(read_standings(folder), LIMIT_S)
+            return causes, came_s - began_s - LIMIT_S
         if job.poll() is not None:
             return (), None
         time.sleep(0.1)
     with contextlib.suppress(HvdExtError):
-        return diagnose(read_standings(folder), _LIMIT_S), None
+        return diagnose(read_standings(folder), LIMIT_S), None
     return (), None
 
 
@@ -219,7 +198,7 @@ def _show(faults: Sequence[Case], healthy: Sequence[Case]) -> None:
             )
         )
     columns = ("a rank", "jobs", "right rank", "right cause", "median s", "longest s")
-    title = f"hangs, and seconds from the fault to the report beyond the limit of {_LIMIT_S:g} s"
+    title = f"hangs, and seconds from the fault to the report beyond the limit of {LIMIT_S:g} s"
     if rows:
         harness.print_table(title, columns, rows)
     alarms = [case for case in healthy if not case.right_cause]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import signal
@@ -10,119 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from benchmarks.diagnosis.kinds import Meets, OfHorovod, OfHvdExt, OfMPI, Rank, rank_of
 
 _STEPS = 5
 _FOREVER_S = 600.0
-
-
-class Rank(Protocol):
-    """A rank of the job on which the faults and the healthy patterns act."""
-
-    rank: int
-    size: int
-
-    def meet(self) -> None:
-        """Wait for all ranks, in the collective of the job."""
-
-    def agree(self, value: bool) -> bool:
-        """The value of rank 0."""
-
-    def call_another_operation(self) -> None:
-        """Call a collective that the others do not call."""
-
-    def meet_in_another_group(self, calls: bool) -> None:
-        """Make a communicator of all ranks, and wait in it if this rank `calls`."""
-
-    def send(self, to: int) -> None:
-        """Send some bytes, and wait until they are taken."""
-
-    def receive(self, source: int) -> None:
-        """Wait for some bytes."""
-
-    def begin_barrier(self) -> Callable[[], bool]:
-        """Begin to wait for all ranks; the result says whether they have come."""
-
-
-class OfMPI:
-    """A rank that calls MPI: in "allreduce", "barrier" or, without blocking, "wait"."""
-
-    def __init__(self, where: str) -> None:
-        import numpy as np
-        from mpi4py import MPI
-
-        self._mpi: Any = MPI
-        self._world: Any = MPI.COMM_WORLD
-        self.rank, self.size = self._world.rank, self._world.size
-        self._values: Any = np.ones(1000)
-        self._meet: Callable[[], Any] = {
-            "allreduce": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
-            "barrier": self._world.Barrier,
-            "wait": lambda: self._world.Iallreduce(MPI.IN_PLACE, self._values).Wait(),
-        }[where]
-
-    def meet(self) -> None:
-        self._meet()
-
-    def agree(self, value: bool) -> bool:
-        return bool(self._world.bcast(value))
-
-    def call_another_operation(self) -> None:
-        self._world.Bcast(self._values, root=0)
-
-    def meet_in_another_group(self, calls: bool) -> None:
-        other = self._world.Dup()
-        if calls:
-            other.Allreduce(self._mpi.IN_PLACE, self._values)
-
-    def send(self, to: int) -> None:
-        self._world.Send(self._values, to)
-
-    def receive(self, source: int) -> None:
-        self._world.Recv(self._values, source)
-
-    def begin_barrier(self) -> Callable[[], bool]:
-        test: Callable[[], bool] = self._world.Ibarrier().Test
-        return test
-
-
-class OfTorch:
-    """A rank that calls torch.distributed on Gloo, without MPI."""
-
-    def __init__(self) -> None:
-        import torch
-        import torch.distributed
-
-        self._torch: Any = torch.distributed
-        self._torch.init_process_group("gloo")
-        self.rank, self.size = self._torch.get_rank(), self._torch.get_world_size()
-        self._values: Any = torch.ones(1000)
-
-    def meet(self) -> None:
-        self._torch.all_reduce(self._values)
-
-    def agree(self, value: bool) -> bool:
-        values = self._values.new_tensor([value])
-        self._torch.broadcast(values, 0)
-        return bool(values[0])
-
-    def call_another_operation(self) -> None:
-        self._torch.broadcast(self._values, 0)
-
-    def meet_in_another_group(self, calls: bool) -> None:
-        other = self._torch.new_group(list(range(self.size)))
-        if calls:
-            self._torch.all_reduce(self._values, group=other)
-
-    def send(self, to: int) -> None:
-        self._torch.send(self._values, to)
-
-    def receive(self, source: int) -> None:
-        self._torch.recv(self._values, source)
-
-    def begin_barrier(self) -> Callable[[], bool]:
-        test: Callable[[], bool] = self._torch.barrier(async_op=True).is_completed
-        return test
+# On a link of 0.5 Gbit/s such an exchange takes half a second.
+_LARGE_BYTES = 20 << 20
 
 
 def work(name: str, where: str, mark: Path) -> None:
@@ -130,10 +26,10 @@ def work(name: str, where: str, mark: Path) -> None:
 
     Args:
         name: a key of FAULTS or HEALTHY.
-        where: the collective in which ranks wait: "torch", or one of OfMPI's.
+        where: how ranks wait; see `rank_of`.
         mark: an empty file, made when the fault begins.
     """
-    job: Rank = OfTorch() if where == "torch" else OfMPI(where)
+    job = rank_of(where)
     if name in HEALTHY:
         end_s = time.monotonic() + 6.0
         while job.agree(time.monotonic() < end_s):
@@ -146,45 +42,55 @@ def work(name: str, where: str, mark: Path) -> None:
     job.meet()
 
 
-def _is_last(job: Rank) -> bool:
+def _is_last(job: Meets) -> bool:
     return job.rank == job.size - 1
 
 
-def _sleeps(job: Rank) -> None:
+def _sleeps(job: Meets) -> None:
     if _is_last(job):
         time.sleep(_FOREVER_S)
 
 
-def _is_stopped(job: Rank) -> None:
+def _is_stopped(job: Meets) -> None:
     if job.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _is_killed(job: Rank) -> None:
+def _is_killed(job: Meets) -> None:
     if job.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _raises(job: Rank) -> None:
+def _raises(job: Meets) -> None:
     if job.rank == 1:
         raise RuntimeError("an injected fault")
 
 
-def _loops_in_python(job: Rank) -> None:
+def _loops_in_python(job: Meets) -> None:
     while job.rank == 1:
         pass
 
 
-def _loops_in_c(job: Rank) -> None:
+def _loops_in_c(job: Meets) -> None:
     if job.rank == 1:
         sum(iter(int, 1))
 
 
-def _reads_a_slow_file(job: Rank) -> None:
+def _reads_a_slow_file(job: Meets) -> None:
     if job.rank == 1:
         with tempfile.TemporaryDirectory() as folder:
             os.mkfifo(pipe := Path(folder) / "pipe")
             pipe.read_bytes()
+
+
+def _faults_memory(job: Meets) -> None:
+    """Rank 1 gets its memory from the kernel again and again."""
+    if job.rank == 1:
+        memory = mmap.mmap(-1, 64 << 20)
+        while True:
+            for place in range(0, len(memory), mmap.PAGESIZE):
+                memory[place] = 1
+            memory.madvise(mmap.MADV_DONTNEED)
 
 
 def _calls_another_operation(job: Rank) -> None:
@@ -207,12 +113,44 @@ def _waits_for_a_chain(job: Rank) -> None:
     job.receive(job.rank + 1)
 
 
-def _leaves(job: Rank) -> None:
+def _leaves(job: Meets) -> None:
     if job.rank == 1:
         sys.exit()
 
 
-FAULTS: dict[str, Callable[[Rank], None]] = {
+def _does_not_submit_a_tensor(job: OfHorovod) -> None:
+    names = [f"layer{number}.weight" for number in range(4)]
+    if job.rank == 1:
+        names.pop(2)
+    for wait in [job.submit(name) for name in names]:
+        wait()
+    if job.rank == 1:
+        time.sleep(_FOREVER_S)
+
+
+def _waits_for_another_tensor(job: OfHorovod) -> None:
+    names = ("a", "b") if job.rank == 1 else ("b", "a")
+    for name in names:
+        job.submit(name)()
+
+
+def _leaves_gradients_out(job: OfHvdExt) -> None:
+    """Rank 1 uses no parameter of the first layers, and never takes the step."""
+    if job.rank == 1:
+        job.backward(leave_out=2)
+        time.sleep(_FOREVER_S)
+
+
+def _has_a_bad_link(job: OfMPI) -> None:
+    """The ranks exchange so much that they see what becomes of a link."""
+    job.grow(_LARGE_BYTES)
+    while True:
+        job.meet()
+
+
+# Of a link, by the way in which it is bad.
+LINKS = ("has a slow link", "has a link without a carrier", "has a link that loses packets")
+FAULTS: dict[str, Callable[[Any], None]] = {
     "sleeps": _sleeps,
     "is stopped": _is_stopped,
     "is killed": _is_killed,
@@ -220,31 +158,36 @@ FAULTS: dict[str, Callable[[Rank], None]] = {
     "loops in Python": _loops_in_python,
     "loops in C": _loops_in_c,
     "reads a slow file": _reads_a_slow_file,
+    "faults memory": _faults_memory,
     "calls another operation": _calls_another_operation,
     "calls on another communicator": _calls_on_another_communicator,
     "receives in a circle": _receives_in_a_circle,
     "waits for a chain": _waits_for_a_chain,
     "leaves": _leaves,
+    "does not submit a tensor": _does_not_submit_a_tensor,
+    "waits for another tensor": _waits_for_another_tensor,
+    "leaves gradients out": _leaves_gradients_out,
+    **dict.fromkeys(LINKS, _has_a_bad_link),
 }
 
 
-def _computes(job: Rank) -> None:
+def _computes(job: Meets) -> None:
     time.sleep(0.03)
     job.meet()
 
 
-def _is_uneven(job: Rank) -> None:
+def _is_uneven(job: Meets) -> None:
     time.sleep(0.3 * (1 + job.rank))
     job.meet()
 
 
-def _is_bursty(job: Rank) -> None:
+def _is_bursty(job: Meets) -> None:
     for _ in range(200):
         job.meet()
     time.sleep(1.2)
 
 
-def _evaluates(job: Rank) -> None:
+def _evaluates(job: Meets) -> None:
     for _ in range(20):
         _computes(job)
     if job.rank == 0:
@@ -252,7 +195,7 @@ def _evaluates(job: Rank) -> None:
     job.meet()
 
 
-def _writes_checkpoints(job: Rank) -> None:
+def _writes_checkpoints(job: Meets) -> None:
     if job.rank == 0:
         with tempfile.TemporaryFile() as file:
             for _ in range(10):
@@ -263,12 +206,12 @@ def _writes_checkpoints(job: Rank) -> None:
     job.meet()
 
 
-def _is_noisy(job: Rank) -> None:
+def _is_noisy(job: Meets) -> None:
     time.sleep(random.expovariate(20))
     job.meet()
 
 
-def _pauses(job: Rank) -> None:
+def _pauses(job: Meets) -> None:
     job.meet()
     time.sleep(3.0)
 
@@ -305,7 +248,20 @@ def _probes(job: Rank) -> None:
     job.meet()
 
 
-HEALTHY: dict[str, Callable[[Rank], None]] = {
+def _leaves_parameters_unused(job: OfHvdExt) -> None:
+    job.step(leave_out=2 * _is_last(job))
+
+
+def _submits_in_any_order(job: OfHorovod) -> None:
+    names = [f"layer{number}.weight" for number in range(20)]
+    random.shuffle(names)
+    waits = [job.submit(name) for name in names]
+    time.sleep(0.3 * (1 + job.rank))
+    for wait in waits:
+        wait()
+
+
+HEALTHY: dict[str, Callable[[Any], None]] = {
     "computes": _computes,
     "is uneven": _is_uneven,
     "is bursty": _is_bursty,
@@ -316,4 +272,29 @@ HEALTHY: dict[str, Callable[[Rank], None]] = {
     "serves": _serves,
     "goes round": _goes_round,
     "probes": _probes,
+    "leaves parameters unused": _leaves_parameters_unused,
+    "submits in any order": _submits_in_any_order,
 }
+
+_ANY = (
+    *("sleeps", "is stopped", "is killed", "loops in Python", "loops in C", "reads a slow file"),
+    *("faults memory", "computes", "is uneven", "is bursty", "evaluates", "writes checkpoints"),
+    *("is noisy", "pauses"),
+)
+_OF_TENSORS = ("does not submit a tensor", "waits for another tensor", "submits in any order")
+_OF_GRADIENTS = ("leaves gradients out", "leaves parameters unused")
+_OF_MPI = tuple(
+    name for name in (*FAULTS, *HEALTHY) if name not in (*_OF_TENSORS, *_OF_GRADIENTS, *LINKS)
+)
+
+
+def served(where: str) -> tuple[str, ...]:
+    """The faults and healthy patterns of jobs that wait so."""
+    if where == "torch":
+        # Gloo fails at once in the peers of a process that is gone: the job ends.
+        return tuple(name for name in _OF_MPI if name not in ("is killed", "raises", "leaves"))
+    if where == "hosts":
+        return (*_ANY, "goes round", *LINKS)
+    if where == "horovod":
+        return (*_ANY, *_OF_TENSORS)
+    return (*_ANY, *_OF_GRADIENTS) if where == "hvd_ext" else _OF_MPI

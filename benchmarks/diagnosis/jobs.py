@@ -1,0 +1,105 @@
+"""The jobs that hvprof watches, on this machine or on emulated hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.diagnosis.worker import LINKS
+from hvd_ext.system.process import descendants
+from testbed import ranks
+from testbed.emulated_hosts import Hosts, emulated_hosts
+
+LIMIT_S, HOSTS = 2.0, 4
+_GBIT = 0.5
+_PATIENCE_S = 60.0
+
+
+@contextlib.contextmanager
+def job_with(
+    fault: str, size: int, where: str, folder: Path, mark: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A recorded job; nothing of it outlives the block.
+
+    Args:
+        fault: what is injected.
+        size: ranks of the job.
+        where: how they wait, as the worker takes it; on "hosts", each is on a host.
+        folder: of the recording.
+        mark: an empty file, made when the fault begins.
+    """
+    worker = [sys.executable, "-m", "benchmarks.diagnosis", "--worker", "--fault", fault]
+    worker += ["--where", where, "--mark", str(mark)]
+    if fault in ("is killed", "raises"):
+        # The launcher sees a shell, and ends nothing.
+        worker = ["sh", "-c", '"$@"; sleep 600', "sh", *worker]
+    with contextlib.ExitStack() as stack:
+        launcher, variables = ranks.hvd_launch(size), ranks.sharing_cores(size)
+        if where == "hosts":
+            hosts = stack.enter_context(emulated_hosts(size, _GBIT))
+            launcher = hosts.mpirun(1, shutil.which("mpirun", path=_path()) or "mpirun")
+            variables = hosts.environment()
+        record = [sys.executable, "-m", "hvprof", "record", "--on-hang", str(LIMIT_S)]
+        job = subprocess.Popen(
+            [*record, "-o", str(folder), "--", *launcher, *worker],
+            env=ranks.environment(variables),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        stack.callback(_end, job)
+        if where == "hosts" and fault in LINKS:
+            stack.enter_context(_bad_link(fault, hosts, mark))
+        yield job
+
+
+def _path() -> str:
+    return ranks.environment()["PATH"]
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    # MPI's launcher removes what the ranks leave, unless it is killed itself.
+    job.terminate()
+    try:
+        job.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        for pid in (*descendants(job.pid), job.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        job.wait()
+
+
+@contextlib.contextmanager
+def _bad_link(fault: str, hosts: Hosts, mark: Path) -> Iterator[None]:
+    """Make the link of the last host bad when the ranks begin to exchange."""
+    ended = threading.Event()
+    last = len(hosts.names) - 1
+
+    def inject() -> None:
+        while not mark.exists():
+            if ended.wait(0.05):
+                return
+        ended.wait(1.0)  # the ranks are in the midst of exchanges
+        if fault == "has a slow link":
+            hosts.set_link(last, _GBIT / 10)
+        elif fault == "has a link that loses packets":
+            hosts.set_link(last, _GBIT, queue="16kb")
+        else:
+            hosts.set_carrier(last, up=False)
+        mark.touch()
+
+    thread = threading.Thread(target=inject)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        # For the launcher, which ends the ranks.
+        hosts.set_carrier(last, up=True)
