@@ -104,7 +104,7 @@ class _Watched:
         with operations.waiting(operation, name, key):
             call(handle)
         if operation == "join":
-            operations.forget()
+            operations.joined()
 
     def _reset(self, call: Callable[[], None]) -> None:
         call()

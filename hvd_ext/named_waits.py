@@ -55,6 +55,7 @@ class NamedOperations:
         """
         self._library: Any = recorder()
         self._counts: Counter[str] = Counter()
+        self._joins = 0
         self._owner, self._within = owner, within
         name = owner + within
         self._group = self._library.hvprof_group(
@@ -65,13 +66,14 @@ class NamedOperations:
     def submit(self, name: str) -> int:
         """Note that this rank has asked for an operation; returns its key."""
         self._counts[name] += 1
-        key = _digest(f"{name} {self._counts[name]}{self._within}", 4) | 1
+        key = _digest(f"{name} {self._counts[name]} {self._joins}{self._within}", 4) | 1
         self._library.hvprof_submitted(key)
         return key
 
-    def forget(self) -> None:
-        """Count all names from here on; ranks that had joined have counted fewer."""
+    def joined(self) -> None:
+        """Count all names again, on all ranks: those that joined early have counted fewer."""
         self._counts.clear()
+        self._joins += 1
 
     @contextmanager
     def waiting(self, operation: str, name: str, key: int) -> Iterator[None]:

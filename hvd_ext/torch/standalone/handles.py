@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,12 +17,18 @@ from hvd_ext.torch.standalone.refused import needs_horovod
 
 _numbers = itertools.count()
 _under_way: dict[int, Future[Any]] = {}
+# What a recorder shows while this rank waits, by a handle.
+_shown: dict[int, AbstractContextManager[None]] = {}
 
 
 def ask(request: Request, run: Run) -> int:
     """Ask for a collective; returns its handle."""
     handle = next(_numbers)
-    _under_way[handle] = ranks.job().negotiator.submit(request, run)
+    job = ranks.job()
+    if job.named:
+        key = job.named.submit(request.title)
+        _shown[handle] = job.named.waiting(request.kind, request.name, key)
+    _under_way[handle] = job.negotiator.submit(request, run)
     return handle
 
 
@@ -44,7 +51,8 @@ def synchronize(handle: int) -> Any:
         StallError: ranks did not reach it in time; names them.
     """
     future = _under_way.pop(handle, None)
-    return None if future is None else future.result()
+    with _shown.pop(handle, nullcontext()):
+        return None if future is None else future.result()
 
 
 def barrier(process_set: Any = ranks.global_process_set) -> None:
@@ -64,7 +72,10 @@ def join(device: int = -1) -> int:
     """
     del device
     last = int(synchronize(ask(Request(JOIN, JOIN), lambda own: own[0])))
-    ranks.job().unnamed.clear()  # a rank that had joined has counted fewer
+    # A rank that had joined has counted fewer.
+    ranks.job().unnamed.clear()
+    if named := ranks.job().named:
+        named.joined()
     return last
 
 

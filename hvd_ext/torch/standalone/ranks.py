@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_ext import settings
 from hvd_ext.errors import UsageError
+from hvd_ext.events import recorder
 from hvd_ext.job.ending import meet_or_end_job
 from hvd_ext.job.topology import Topology, discover
+from hvd_ext.named_waits import NamedOperations
 from hvd_ext.torch.standalone.negotiation import Negotiator
 from hvd_ext.torch.standalone.reductions import Reductions
 from hvd_ext.torch.standalone.refused import needs_horovod, refuse_variables
@@ -34,12 +36,14 @@ class _Job:
     """The parts that run between init() and shutdown().
 
     Attributes:
+        named: shows what is waited for; None where nothing records.
         unnamed: how many collectives of each kind got no name from the program.
     """
 
     topology: Topology
     reductions: Reductions
     negotiator: Negotiator
+    named: NamedOperations | None
     unnamed: dict[str, itertools.count[int]] = field(default_factory=dict)
 
 
@@ -94,7 +98,11 @@ def init(comm: MPI.Comm | Sequence[int] | None = None, process_sets: Any = None)
     timeout_s = settings.stall_timeout_s()
     topology = discover(members, timeout_s)
     reductions = Reductions(topology)
-    _job = _Job(topology, reductions, Negotiator(topology, timeout_s, reductions.take_part))
+    named = None
+    if recorder() is not None and members.size == MPI.COMM_WORLD.size:
+        named = NamedOperations("hvd_ext", members.rank, range(members.size))
+    negotiator = Negotiator(topology, timeout_s, reductions.take_part)
+    _job = _Job(topology, reductions, negotiator, named)
     atexit.register(_at_exit, os.getpid())
 
 

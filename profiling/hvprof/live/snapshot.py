@@ -26,8 +26,8 @@ class RankState:
     Attributes:
         counters: of the calls and steps that have ended.
         unended_s: how long its threads had been in the calls that had not ended, summed; without
-            Horovod's coordination.
-        call_s: how long the longest of these had lasted.
+            Horovod's coordination and waits by name.
+        call_s: how long the longest of these, and of the waits by name, had lasted.
         since_step_s: since its last step ended; 0 where it has marked none.
     """
 
@@ -92,16 +92,17 @@ def _read(directory: Path) -> Snapshot | None:
         # After the counters: a call that has not ended here is missing in them.
         standing = read_standing(path, head)
         after_s = (time.monotonic_ns() - counters.at_ns) / 1e9
-        calls_s = [
-            max(thread.since_s - after_s, 0.0)
-            for thread in standing.threads
-            if thread.call and not thread.call.coordination
+        calls = [
+            (one.call, max(one.since_s - after_s, 0.0))
+            for one in standing.threads
+            if one.call and not one.call.coordination
         ]
         standings[head.rank] = standing
         states[head.rank] = RankState(
             counters=counters,
-            unended_s=sum(calls_s),
-            call_s=max(calls_s, default=0.0),
+            # A wait that the program reports is not counted when it ends.
+            unended_s=sum(time_s for call, time_s in calls if not call.about),
+            call_s=max((time_s for _, time_s in calls), default=0.0),
             since_step_s=age_s(counters.step_end_ns, head),
         )
     if not states:

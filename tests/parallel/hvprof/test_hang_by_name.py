@@ -9,8 +9,10 @@ import pytest
 
 from tests.support.hvprof.hanging import cause_of, job
 from tests.support.hvprof.recorded import run
+from tests.support.launch.launching import WITHOUT_HOROVOD
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
+VARIABLES = {"set": {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}, "without Horovod": WITHOUT_HOROVOD}
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,7 @@ pytest.importorskip("horovod", reason="Horovod is not installed")
     [
         ("missing", 4, "late", (3,), "ranks 0 to 2 have been in Horovod's allreduce of 'second'"),
         ("crossed", 2, "deadlock", (0, 1), "Horovod's allreduce of 'first', which rank 0 has not"),
+        ("without Horovod", 2, "late", (1,), "rank 0 has been in hvd_ext's allreduce of 'second'"),
         ("bucket", 2, "late", (1,), "hvd_ext's gradient exchange, bucket 1 of 1 (2.bias to "),
         pytest.param(
             *("missing", 2, "late", (1,), "rank 0 has been in Horovod's allreduce of 'second'"),
@@ -36,7 +39,7 @@ pytest.importorskip("horovod", reason="Horovod is not installed")
 def test_the_tensor_and_the_rank_are_named(
     how: str, size: int, kind: str, ranks: tuple[int, ...], said: str, tmp_path: Path
 ) -> None:
-    variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"} if how == "set" else {}
+    variables = VARIABLES.get(how, {})
     with job(tmp_path / "run", size, how, program="waits_by_name.py", variables=variables):
         cause = cause_of(tmp_path / "run", kind)
         assert cause.ranks == ranks
