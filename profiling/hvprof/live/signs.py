@@ -18,7 +18,7 @@ from hvprof.live.standing import Connection, Process, Standing
 
 # There are four a second; clocks of other hosts differ.
 _SILENT_S, _SILENT_ON_ANOTHER_HOST_S = 1.5, 5.0
-_STATES = {"S": Process.SLEEPS, "D": Process.ON_DISK, "R": Process.RUNS}
+_STATES = {ord("S"): Process.SLEEPS, ord("D"): Process.ON_DISK}
 # The kernel's struct flock.
 _FLOCK = "hhqqi4x"
 
@@ -33,7 +33,7 @@ def state_by_signs(beat: np.void, path: Path, age_s: float, *, same_clock: bool)
         same_clock: whether the age was read from one clock.
     """
     if age_s < (_SILENT_S if same_clock else _SILENT_ON_ANOTHER_HOST_S):
-        return _STATES.get(chr(beat["state"]), Process.RUNS)
+        return _STATES.get(beat["state"].item(), Process.RUNS)
     gone = bool(beat["flags"] & HOLDS_LOCK) and not _is_locked(path)
     return Process.GONE if gone else Process.SILENT
 

@@ -82,6 +82,8 @@ def test_a_process_is_gone_when_its_lock_is(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     assert state_by_signs(beat, path, 9.0, same_clock=True) is Process.GONE
+    beat["state"] = 0xFFFFFFFF  # damaged
+    assert state_by_signs(beat, path, 0.2, same_clock=True) is Process.RUNS
     beat["flags"] = 0  # its file system has no locks
     assert state_by_signs(beat, path, 9.0, same_clock=True) is Process.SILENT
 
