@@ -297,4 +297,7 @@ def served(where: str) -> tuple[str, ...]:
         return (*_ANY, "goes round", *LINKS)
     if where == "horovod":
         return (*_ANY, *_OF_TENSORS)
-    return (*_ANY, *_OF_GRADIENTS) if where == "hvd_ext" else _OF_MPI
+    if where == "hvd_ext":
+        # It sees that the process of a rank has ended, and ends the job.
+        return (*(name for name in _ANY if name != "is killed"), *_OF_GRADIENTS)
+    return _OF_MPI
