@@ -120,7 +120,7 @@ EXPORT void hvprof_wait_begins(const char *operation, int group, uint32_t number
 }
 
 /* It has waited since `since_s`, 0 for now, for something that is known by its name (hvd_ext/
- * reported_waits.py). `key` is that of an operation that ranks match by name in `group`, 0 for
+ * named_waits.py). `key` is that of an operation that ranks match by name in `group`, 0 for
  * none; `late` are ranks of the job that are known not to have come. */
 EXPORT void hvprof_named_wait_begins(const char *operation, const char *about, int group,
                                      uint32_t key, uint64_t message_bytes, double since_s,
