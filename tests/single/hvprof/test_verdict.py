@@ -13,13 +13,13 @@ from hvprof.reporters.verdict import verdict
 RUN_S = 10.0
 
 
-def cell(operation: str, time_s: float, traffic: str = "data") -> Cell:
+def cell(operation: str, time_s: float, size: int, traffic: str = "data") -> Cell:
     return Cell(
         operation=operation,
         algorithm="native",
         traffic=traffic,
         source="mpi",
-        size=2,
+        size=size,
         low_bytes=8,
         high_bytes=8,
         calls=100,
@@ -33,6 +33,16 @@ def cell(operation: str, time_s: float, traffic: str = "data") -> Cell:
 
 def said(in_mpi_s: list[float], cores: int = 8, traffic: str = "data") -> str:
     """The verdict for ranks that run 10 s and spend these times in sendrecv."""
+    return verdict(analysis("sendrecv", in_mpi_s, [0.01] * len(in_mpi_s), cores, traffic))
+
+
+def analysis(
+    operation: str,
+    in_mpi_s: list[float],
+    in_barrier_s: list[float],
+    cores: int = 8,
+    traffic: str = "data",
+) -> Analysis:
     ranks = tuple(
         RankRecording(
             rank=rank,
@@ -45,12 +55,15 @@ def said(in_mpi_s: list[float], cores: int = 8, traffic: str = "data") -> str:
             recorder_cost_s=1e-7,
             dropped_calls=0,
             mpi_library="",
-            cells=(cell("sendrecv", time_s), cell("barrier", 0.01, traffic)),
+            cells=(
+                cell(operation, time_s, len(in_mpi_s)),
+                cell("barrier", in_barrier_s[rank], len(in_mpi_s), traffic),
+            ),
             host_cores=cores,
         )
         for rank, time_s in enumerate(in_mpi_s)
     )
-    return verdict(Analysis(Recording(Path("a"), ranks)))
+    return Analysis(Recording(Path("a"), ranks))
 
 
 def test_the_rank_that_computes_longest_is_named() -> None:
@@ -82,3 +95,16 @@ def test_more_ranks_than_cores_are_noticed() -> None:
 def test_a_recording_without_traffic_says_so() -> None:
     silent = RankRecording(0, 1, "node1", 1, "exited", 1.0, 2.0, 0.0, 0, "", ())
     assert verdict(Analysis(Recording(Path("a"), (silent,)))) == "No traffic was recorded."
+
+
+def test_the_gain_of_a_quicker_root_is_what_the_others_wait_for_it() -> None:
+    # A scatter takes its root longer anyway: the barrier alone shows who is waited for.
+    scattered = analysis("scatter", [1.0, 6.0, 6.0, 6.0], [0.1, 0.6, 0.6, 0.6])
+    (advice,) = scattered.advice
+    assert advice.title == "Find what delays rank 0 on node1"
+    assert "The other ranks wait for it an estimated 500 ms (5.0 % of the run) each" in (
+        advice.evidence
+    )
+    assert "it is 5.5 s longer outside of MPI than they" in advice.evidence
+    assert advice.most_s == pytest.approx(5.5)
+    assert "it saves at most 55 % of the run" in verdict(scattered)

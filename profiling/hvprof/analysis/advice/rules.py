@@ -177,12 +177,21 @@ def _straggler(case: Case) -> Iterator[Advice]:
     directory = str(case.recording.directory)
     again = ["hvprof", "record", "-o", f"{directory}-trace", "--trace", _TRACE, "--"]
     why = reason(rank, paces(case.recording))
+    # The mean over all ranks has the late one in it, which does not wait.
+    each_s = waited_s * len(case.recording.ranks) / (len(case.recording.ranks) - 1)
+    outside, longer_s = "", 0.0
+    cause = case.cause
+    if cause and rank in cause.ranks and not case.recording.all_steps:
+        longer_s = cause.late_s - cause.others_s
+        outside = f"; it is {format_seconds(longer_s)} longer outside of MPI than they"
     yield from case.advice(
         f"Find what delays rank {rank} on {host}",
-        f"The other ranks wait for it {about}{case.share(waited_s)}, as a mean over the ranks: "
-        f"{100 * waited_s / total_s:.0f} % of all waiting{f'; {why.does}' if why else ''}.",
+        f"The other ranks wait for it {about}{case.share(each_s)} each: "
+        f"{100 * waited_s / total_s:.0f} % of all waiting{f'; {why.does}' if why else ''}"
+        f"{outside}.",
         why.look if why else "its host, its cores (binding), its share of the data",
-        waited_s,
+        # Not all operations show who is waited for: a scatter takes its root longer anyway.
+        max(each_s, longer_s),
         shlex.join(["hvprof", "report", directory, "--trace", "trace.json"])
         if traced
         else shlex.join([*again, *(case.recording.command or ["COMMAND"])]),
