@@ -1,30 +1,34 @@
 """Records each program of the corpus and prints whether the verdict names its cause.
 
 Its emulated hosts need root. Ends with 1 if fewer than 22 of 24 are named, or anybody is wrongly
-blamed.
+blamed. With --advice, it tries what the verdict advises instead, and ends with 1 if the verdict
+says something else, or if fewer than 8 programs (or all that are named) run shorter.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hvd_ext.system.process import run_to_end
+from rich.console import Console
+
+from hvd_ext import cli
+from hvd_ext.cli import at_least, output_file
+from hvd_ext.errors import UsageError
+from hvd_ext.system.files import write_json
 from hvprof.analysis.analysis import Analysis
 from hvprof.recording.load import load
 from hvprof.reporters.verdict import verdict
-from testbed.emulated_hosts import emulated_hosts
-from testbed.ranks import environment, last_lines
+from testbed.timing import machine
+from tests.corpus.advice import print_tried, try_advice
+from tests.corpus.jobs import record
 from tests.corpus.programs import PROGRAMS, Program
 
-HERE = Path(__file__).parent
-_LEAST_RIGHT, _TIMEOUT_S = 22 / 24, 300
+_NAME = "python -m tests.corpus"
+_LEAST_RIGHT, _LEAST_SHORTER = 22 / 24, 8
 
 
 @dataclass(frozen=True)
@@ -39,33 +43,35 @@ class Outcome:
     sentence: str
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
+def main(arguments: Sequence[str]) -> int:
+    """Check the verdicts, or try their advice."""
+    parser = argparse.ArgumentParser(prog=_NAME, description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="programs (default: all)")
-    parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--advice", action="store_true", help="time the programs before and after their advice"
+    )
+    parser.add_argument(
+        "--pairs",
+        type=at_least(3),
+        default=5,
+        help="with --advice, runs before and as many after (default: 5)",
+    )
+    parser.add_argument("--json", type=output_file, metavar="F", help="write the outcomes there")
+    options = parser.parse_args(arguments)
+    unknown = set(options.names) - {one.name for one in PROGRAMS}
+    if unknown:
+        raise UsageError(f"no such program: {' '.join(sorted(unknown))}")
     chosen = [one for one in PROGRAMS if not options.names or one.name in options.names]
-    if not chosen:
-        parser.error(f"no such program: {' '.join(options.names)}")
-    outcomes = []
-    for program in chosen:
-        outcomes.append(outcome_of(program))
-        if not options.json:
-            _print(outcomes[-1])
-    right = sum(one.right for one in outcomes)
-    blamed = sum(bool(one.wrongly_blamed) for one in outcomes)
-    if options.json:
-        print(json.dumps([asdict(one) for one in outcomes], indent=1))
-    else:
-        print(f"{right} of {len(outcomes)} named, {blamed} blame a rank wrongly")
-    return 0 if right >= _LEAST_RIGHT * len(outcomes) and not blamed else 1
+    if options.advice:
+        return _try(chosen, options.pairs, options.json)
+    return _check(chosen, options.json)
 
 
 def outcome_of(program: Program) -> Outcome:
     """Record a program and compare the verdict with its cause."""
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / "run"
-        _record(program, recording)
+        record(program, recording)
         analysis = Analysis(load(recording))
     cause = analysis.cause
     kind = cause.kind if cause else "background"
@@ -80,45 +86,34 @@ def outcome_of(program: Program) -> Outcome:
     )
 
 
-def _record(program: Program, directory: Path) -> None:
-    command = [sys.executable, "-m", "mpi4py", str(HERE / program.folder / f"{program.name}.py")]
-    if program.hosts:
-        with emulated_hosts(program.hosts, program.gbit) as hosts:
-            _run(
-                directory,
-                [*hosts.mpirun(program.ranks // program.hosts), *_passing()],
-                command,
-                hosts.environment(),
-            )
-        return
-    if "background" in program.kinds:
-        _run(
-            directory,
-            ["horovodrun", "-np", str(program.ranks)],
-            command[:1] + command[3:],
-            program.variables,
-        )
-        return
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    mpirun = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-np", str(program.ranks)]
-    _run(directory, mpirun, command, program.variables)
+def _check(programs: Sequence[Program], output: Path | None) -> int:
+    outcomes = []
+    for program in programs:
+        outcomes.append(outcome_of(program))
+        _print(outcomes[-1])
+    right = sum(one.right for one in outcomes)
+    blamed = sum(bool(one.wrongly_blamed) for one in outcomes)
+    print(f"{right} of {len(outcomes)} named, {blamed} blame a rank wrongly")
+    if output:
+        write_json(output, [asdict(one) for one in outcomes])
+    return 0 if right >= _LEAST_RIGHT * len(outcomes) and not blamed else 1
 
 
-def _passing() -> list[str]:
-    names = ("PATH", "PYTHONPATH", "HVPROF_DIR", "HVPROF_TRACE", "LD_PRELOAD")
-    return [word for name in names for word in ("-x", name)]
-
-
-def _run(
-    directory: Path, launcher: Sequence[str], command: Sequence[str], variables: dict[str, str]
-) -> None:
-    record = [sys.executable, "-m", "hvprof", "record", "-o", str(directory), "--"]
-    yields = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    done = run_to_end(
-        [*record, *launcher, *command], environment({**yields, **variables}), _TIMEOUT_S
-    )
-    if done.returncode:
-        raise SystemExit(f"python -m tests.corpus: error: {last_lines(done.stdout)}")
+def _try(programs: Sequence[Program], pairs: int, output: Path | None) -> int:
+    advised = [one for one in programs if one.advice]
+    if not advised:
+        raise UsageError("these programs have no advice to try")
+    console = Console(stderr=True)
+    tried = [
+        try_advice(one, pairs, lambda text: console.print(text, style="dim")) for one in advised
+    ]
+    print_tried(tried, Console())
+    if output:
+        programs_tried = [{**asdict(one), "times_as_fast": asdict(one.speedup)} for one in tried]
+        write_json(output, {"pairs": pairs, "programs": programs_tried, "machine": machine()})
+    shorter = sum(one.speedup.gained for one in tried)
+    said = all(one.said for one in tried)
+    return 0 if said and shorter >= min(_LEAST_SHORTER, len(tried)) else 1
 
 
 def _print(outcome: Outcome) -> None:
@@ -129,4 +124,5 @@ def _print(outcome: Outcome) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.exit_on_sigterm()
+    cli.run(main, _NAME)

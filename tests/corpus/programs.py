@@ -17,6 +17,8 @@ class Program:
         hosts: emulated hosts; 0 for this machine as it is.
         gbit: the speed of their links.
         variables: of the job.
+        advice: words of the verdict that `advised/NAME.py` follows; empty for no advice to try.
+        advised_ranks: number of ranks as advised; 0 for the same.
     """
 
     folder: str
@@ -27,31 +29,59 @@ class Program:
     hosts: int = 0
     gbit: float = 1.0
     variables: dict[str, str] = field(default_factory=dict)
+    advice: str = ""
+    advised_ranks: int = 0
 
+
+_LESS = "Give rank {} less work"
+_SOONER = "Let ranks begin without the result of the one before"
+_ALL_RANKS = "Let all ranks read and write a part"
+_LARGER = "Send fewer and larger messages"
+_FEWER_BYTES = "Send fewer bytes"
 
 PROGRAMS = (
-    Program("known", "imbalance", 4, ("late rank",), (2,)),
-    Program("known", "late_sender", 2, ("late sender",), (0,)),
-    Program("known", "late_receiver", 2, ("late receiver",), (1,)),
-    Program("known", "serial_ring", 4, ("serial",)),
-    Program("known", "alltoall_on_slow_links", 2, ("transfer",), hosts=2, gbit=0.1),
-    Program("known", "slow_master", 4, ("late sender",), (0,)),
-    Program("known", "small_messages", 2, ("small messages",)),
-    Program("known", "threads", 2, ("threads share cores",)),
-    Program("known", "too_many_ranks", 4, ("ranks share cores",)),
-    Program("known", "write_on_one_rank", 4, ("files",), (0,)),
+    Program("known", "imbalance", 4, ("late rank",), (2,), advice=_LESS.format(2)),
+    Program("known", "late_sender", 2, ("late sender",), (0,), advice=_LESS.format(0)),
+    Program("known", "late_receiver", 2, ("late receiver",), (1,), advice=_LESS.format(1)),
+    Program("known", "serial_ring", 4, ("serial",), advice=_SOONER),
+    Program(
+        *("known", "alltoall_on_slow_links", 2, ("transfer",)),
+        hosts=2,
+        gbit=0.1,
+        advice=_FEWER_BYTES,
+    ),
+    Program("known", "slow_master", 4, ("late sender",), (0,), advice=_LESS.format(0)),
+    Program("known", "small_messages", 2, ("small messages",), advice=_LARGER),
+    Program(
+        *("known", "threads", 2, ("threads share cores",)),
+        advice="Give each rank fewer threads",
+    ),
+    Program(
+        *("known", "too_many_ranks", 4, ("ranks share cores",)),
+        advice="Start as many ranks as there are cores",
+        advised_ranks=2,
+    ),
+    Program("known", "write_on_one_rank", 4, ("files",), (0,), advice=_ALL_RANKS),
     Program("known", "healthy_halo", 2, ("light",)),
     Program("known", "horovod_stock", 2, ("background",)),
-    Program("held_out", "chain", 3, ("late sender",), (2,)),
+    Program("held_out", "chain", 3, ("late sender",), (2,), advice=_LESS.format(2)),
     Program("held_out", "slow_node", 4, ("host",), (2, 3), hosts=2),
-    Program("held_out", "late_root", 4, ("late rank",), (0,)),
-    Program("held_out", "late_receiver_waitall", 3, ("late receiver",), (1,)),
-    Program("held_out", "pipeline_of_barriers", 4, ("serial",)),
-    Program("held_out", "halo_on_slow_links", 2, ("transfer",), hosts=2, gbit=0.1),
+    Program("held_out", "late_root", 4, ("late rank",), (0,), advice=_LESS.format(0)),
+    Program(
+        *("held_out", "late_receiver_waitall", 3, ("late receiver",), (1,)),
+        advice=_LESS.format(1),
+    ),
+    Program("held_out", "pipeline_of_barriers", 4, ("serial",), advice=_SOONER),
+    Program(
+        *("held_out", "halo_on_slow_links", 2, ("transfer",)),
+        hosts=2,
+        gbit=0.1,
+        advice="Send fewer bytes, or overlap them with computation",
+    ),
     Program("held_out", "healthy_master", 4, ("spare rank",)),
-    Program("held_out", "turns", 4, ("turns",)),
-    Program("held_out", "small_allreduces", 2, ("small messages",)),
-    Program("held_out", "read_on_one_rank", 4, ("files",), (0,)),
+    Program("held_out", "turns", 4, ("turns",), advice="Wait less often: fewer collectives"),
+    Program("held_out", "small_allreduces", 2, ("small messages",), advice=_LARGER),
+    Program("held_out", "read_on_one_rank", 4, ("files",), (0,), advice=_ALL_RANKS),
     Program("held_out", "healthy_allreduce", 2, ("light",)),
     Program("held_out", "horovod_tuned", 2, ("background",), variables={"HOROVOD_CYCLE_TIME": "5"}),
 )

@@ -1,0 +1,1 @@
+"""Programs of the corpus as their advice would have them: the same work, done differently."""
