@@ -6,7 +6,6 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hvd_ext.cli import above_zero, at_least, progress
 from hvd_ext.errors import UsageError
@@ -15,9 +14,6 @@ from hvd_launch.settings import render
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import check_results, check_unset, target_of
 from hvd_launch.tune.fusion.rate import Reader
-
-if TYPE_CHECKING:
-    from hvd_launch.tune.fusion.runs import Found
 
 HELP = "Horovod's fusion threshold and cycle time"
 EXAMPLE = "hvd-launch tune fusion -np 4 -o tuning -- python train.py --steps 50"
@@ -72,6 +68,8 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         raise UsageError(f"--seconds {options.seconds:g}: give at most {_MOST_SECONDS}")
     target = target_of(options)
     reader = Reader(options.rate)
+    from rich.console import Console
+
     from hvd_launch.tune.fusion import report
     from hvd_launch.tune.fusion.model import AUTOTUNE, DEFAULT
     from hvd_launch.tune.fusion.runs import Runs, Search, subject
@@ -96,19 +94,5 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     if options.json:
         print(report.dump(found), end="")
     else:
-        _print(found, folder.resolve(), kept_defaults=found.kept == DEFAULT)
+        report.print_found(found, folder.resolve(), Console())
     return 0
-
-
-def _print(found: Found, folder: Path, kept_defaults: bool) -> None:
-    from rich.console import Console
-
-    from hvd_launch.tune.fusion.report import print_found
-
-    console = Console(width=max(Console().width, 100))
-    print_found(found, console)
-    if kept_defaults:
-        said = "No setting was significantly faster than Horovod's defaults: nothing was written."
-    else:
-        said = f"Wrote {folder / 'fusion.sh'}. Before a job:\n    . {folder / 'fusion.sh'}"
-    console.print(said, markup=False, soft_wrap=True)

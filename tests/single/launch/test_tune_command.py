@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvd_launch.backends.libraries import Backend
+from hvd_launch.simulate.platform import Platform, dump
 
 OPENMPI4 = Backend("openmpi4", (4, 1, 8), "mpirun", "mpirun")
 OPENMPI5 = Backend("openmpi5", (5, 0, 11), "mpirun", "mpirun")
@@ -71,6 +72,15 @@ def test_help_ends_with_an_example(tmp_path: Path) -> None:
     for kind in ("allreduce", "fusion"):
         last = tune(kind, "--help", cwd=tmp_path).stdout.splitlines()[-1]
         assert last.startswith(f"example: hvd-launch tune {kind} ")
+
+
+def test_a_plan_fits_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "platform.json").write_text(dump(Platform()))
+    asked = ["--simulate", "platform.json", "--library", "openmpi4", "--dry-run", "-np", "2"]
+    done = tune("allreduce", *asked, "--nodes", "64,4096", cwd=tmp_path, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    assert "4096 x 1" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) == 80
 
 
 def test_a_result_that_could_not_be_written_is_refused_before_anything_is_measured(

@@ -1,4 +1,4 @@
-"""Pictures of the terminal, and what each must be: SVG files in tests/single/hvprof/golden."""
+"""Pictures of the terminal, and what each must be: SVG files in folders named golden."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ WIDTHS = (80, 120)
 _WRITE = "HVD_EXT_TEST_WRITE_GOLDEN"
 
 
-def check_picture(name: str, title: str, width: int, draw: Callable[[Console], object]) -> None:
+def check_picture(
+    name: str,
+    title: str,
+    width: int,
+    draw: Callable[[Console], object],
+    folder: Path = GOLDEN,
+) -> None:
     """Compare what is drawn with its picture, and see that it fits the terminal.
 
     Args:
@@ -23,6 +29,7 @@ def check_picture(name: str, title: str, width: int, draw: Callable[[Console], o
         title: above it, the command.
         width: of the terminal.
         draw: prints to the terminal it is given.
+        folder: where the picture lies.
     """
     shown = Console(file=io.StringIO(), width=width, record=True, force_terminal=True)
     draw(shown)
@@ -31,7 +38,7 @@ def check_picture(name: str, title: str, width: int, draw: Callable[[Console], o
     long = [line for line in text.splitlines() if len(line.rstrip()) > width]
     assert [line for line in long if not line.startswith("   $ ")] == []
     picture = re.sub(r"terminal-\d+", "terminal", shown.export_svg(title=title))
-    golden = GOLDEN / f"{name}_{width}.svg"
+    golden = folder / f"{name}_{width}.svg"
     if os.environ.get(_WRITE):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(picture)

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hvd_ext.arithmetic.statistics import Interval
 from hvd_ext.units import format_bytes
 from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce.result import Result, Verdict
+from hvd_launch.tune.common.gains import gain_cells
 
 # Names of the library's own choice, in rules and in hvd_ext's table.
 _LEFT_ALONE = (DEFAULT, "native")
@@ -98,15 +98,9 @@ def _print_verdict(verdict: Verdict, against: str, console: Console) -> None:
         if takes in _LEFT_ALONE:
             left_alone += 1
         else:
-            table.add_row(format_bytes(size), takes, *_gain(found))
-    table.add_row("all sizes", "", *_gain(verdict.overall))
+            table.add_row(format_bytes(size), takes, *gain_cells(found))
+    table.add_row("all sizes", "", *gain_cells(verdict.overall))
     console.print(f"Chosen against {against}, by interleaved runs:", highlight=False)
     console.print(table)
     if left_alone:
         console.print(f"{left_alone} other sizes stay as they are.", highlight=False)
-
-
-def _gain(found: Interval) -> tuple[str, str]:
-    if found.uncertain:
-        return f"{found.estimate:.2f}", "too few rounds"
-    return f"{found.estimate:.2f}", f"{found.low:.2f} to {found.high:.2f}"

@@ -104,7 +104,7 @@ def _simulate(options: argparse.Namespace, sizes: tuple[int, ...]) -> int:
         _library(options.library),
     )
     planned = simulated.make_plan(request)
-    console = Console(width=max(Console().width, 100))
+    console = Console()
     if options.dry_run:
         simulated_report.print_plan(planned, sizes, console)
         return 0
@@ -126,7 +126,7 @@ def _simulate(options: argparse.Namespace, sizes: tuple[int, ...]) -> int:
         return 0
     simulated_report.print_rows(rows, console)
     for line in planned.refused:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False)
     console.print(
         f"Wrote {table}: hvd_ext uses it with\n    export HVD_EXT_TABLE={table.resolve()}",
         markup=False,

@@ -28,7 +28,7 @@ def print_plan(planned: Plan, sizes: Sequence[int], console: Console) -> None:
         table.add_row(situation.describe(), ", ".join((NATIVE, *names)), span, str(len(cases) + 1))
     console.print(table)
     for line in planned.refused:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False)
     console.print(f"about {format_seconds(planned.expected_s(sizes))} on this machine")
 
 
@@ -63,11 +63,8 @@ def print_platform(found: Mapping[str, float], path: Path, console: Console) -> 
     for name, value in found.items():
         table.add_row(name, f"{value:.4g}")
     console.print(table)
-    console.print(
-        f"Wrote {path}: edit its topology, and pass it to tune allreduce --simulate",
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(f"Wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    console.print("Edit its topology, and pass it to tune allreduce --simulate.")
 
 
 def as_json(rows: Sequence[Row], planned: Plan) -> dict[str, Any]:

@@ -12,26 +12,43 @@ from rich.console import Console
 from rich.table import Table
 
 from hvd_ext.system.files import atomic_path
+from hvd_launch.tune.common.gains import gain_cells
 from hvd_launch.tune.fusion.model import AUTOTUNE, CYCLES_MS, DEFAULT, THRESHOLDS_MIB, fit, predict
 from hvd_launch.tune.fusion.runs import Found
 
 
-def print_found(found: Found, console: Console) -> None:
-    unit = "runs/s (by wall time)" if found.by_wall_time else "rate"
-    table = Table(title="Tried once each", title_justify="left")
-    for name in ("fusion threshold, cycle time", unit, "the model's"):
-        table.add_column(name, justify="left" if name.startswith("fusion") else "right")
+def print_found(found: Found, folder: Path, console: Console) -> None:
+    """Print the rates of what was tried, the gains of the best, and what to do with them."""
+    unit = "runs/s" if found.by_wall_time else "rate"
+    by = ", rates by wall time" if found.by_wall_time else ""
+    table = _table(f"Tried once each{by}", "threshold, cycle time", unit, "the model's")
     model = fit(found.trials)
     for point, rate in sorted(found.trials.items(), key=lambda item: -item[1]):
         table.add_row(point.name, f"{rate:.4g}", f"{1 / predict(model, point):.4g}")
     console.print(table)
-    table = Table(title="Interleaved", title_justify="left")
-    for name in ("settings", unit, "times as fast as the defaults (95 % interval)"):
-        table.add_column(name, justify="left" if name == "settings" else "right")
+    columns = ("threshold, cycle time", unit, "times as fast", "95 % interval")
+    table = _table(f"Interleaved{by}, against the defaults", *columns)
     for point, rates in found.finals.items():
-        gained = str(found.gains[point]) if point in found.gains else ""
-        table.add_row(point.name, f"{statistics.median(rates):.4g}", gained)
+        gained = gain_cells(found.gains[point]) if point in found.gains else ("", "")
+        table.add_row(point.name, f"{statistics.median(rates):.4g}", *gained)
     console.print(table)
+    if found.kept == DEFAULT:
+        console.print("No setting was significantly faster than the defaults: nothing was written.")
+        return
+    console.print(
+        f"Wrote {folder / 'fusion.sh'}. Before a job:\n    . {folder / 'fusion.sh'}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def as_json(found: Found) -> dict[str, Any]:
