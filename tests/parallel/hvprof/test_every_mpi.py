@@ -98,13 +98,15 @@ def known_messages(size: int) -> dict[str, list[int]]:
         "scatterv": [24],
         "alltoall": [24 * size],
         "alltoallv": [24 * size] * 2,
+        "alltoallw": [24 * size] * 2,
+        "ialltoallw": [24 * size],
         "ibarrier": [0],
         "sendrecv": [10],
         "send": [10],
         "isend": [10],
         "recv": [10],
         "irecv": [10],
-        "wait": [0] * 3,
+        "wait": [0] * 4,
         "waitall": [0],
         "waitany": [0],
     }
@@ -235,6 +237,8 @@ def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: P
     expected = {"ssend": (1, 8), "start": (2, 16), "issend": (1, 8), "send": (6, 16 + 4 * 2**20)}
     expected |= {"sendrecv": (1, 8), "sendrecv_replace": (1, 8), "put": (1, 8), "get": (1, 8)}
     expected |= {"win_fence": (2, 0), "win_lock": (1, 0), "waitsome": (1, 0)}
+    atomic = ("get_accumulate", "fetch_and_op", "compare_and_swap")
+    expected |= {**dict.fromkeys(atomic, (1, 8)), "win_flush_local": (1, 0)}
     assert {name: counted[name] for name in expected} == expected
     assert totals(one)["mrecv"] == (1, 8)
     assert {"probe", "iprobe", "mprobe", "startall", "irecv"} <= set(totals(one))

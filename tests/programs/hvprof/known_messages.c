@@ -1,6 +1,7 @@
 /* Messages of every kind between three ranks, each round the same; prints what rank 2 slept
  * before it sent (to rank 1), and before it received (from rank 0). */
 #include <mpi.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -60,7 +61,9 @@ static void kinds(void)
 
 static void one_sided(void)
 {
-    char there[24] = {0}, here[8] = {0};
+    _Alignas(8) char there[24] = {0};
+    char here[8] = {0};
+    int64_t one = 1, zero = 0, before;
     MPI_Win window;
     MPI_Win_create(there, sizeof there, 1, MPI_INFO_NULL, *world, &window);
     MPI_Win_fence(0, window);
@@ -69,6 +72,14 @@ static void one_sided(void)
     MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, window);
     MPI_Get(here, 8, MPI_CHAR, 0, 16, 8, MPI_CHAR, window);
     MPI_Win_unlock(0, window);
+    MPI_Win_lock_all(0, window);
+    MPI_Get_accumulate(&one, 1, MPI_INT64_T, &before, 1, MPI_INT64_T, 0, 8, 1, MPI_INT64_T, MPI_SUM,
+                       window);
+    MPI_Win_flush_local(0, window);
+    MPI_Fetch_and_op(&one, &before, MPI_INT64_T, 0, 8, MPI_SUM, window);
+    MPI_Win_flush_local_all(window);
+    MPI_Compare_and_swap(&one, &zero, &before, MPI_INT64_T, 0, 8, window);
+    MPI_Win_unlock_all(window);
     MPI_Win_free(&window);
 }
 

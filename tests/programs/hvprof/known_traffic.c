@@ -43,6 +43,8 @@ static void reductions(void)
 static void movements(void)
 {
     double three[3] = {0}, *other = calloc(3 * size, sizeof *other);
+    int *bytes = malloc(size * sizeof *bytes);
+    MPI_Datatype *types = malloc(size * sizeof *types);
     const void *mine = rank == 0 ? MPI_IN_PLACE : three;
     void *to_me = rank == 0 ? MPI_IN_PLACE : three;
     MPI_Bcast(three, 3, MPI_DOUBLE, 0, world);
@@ -57,12 +59,22 @@ static void movements(void)
     MPI_Alltoallv(all, threes, places, MPI_DOUBLE, other, threes, places, MPI_DOUBLE, world);
     MPI_Alltoallv(MPI_IN_PLACE, NULL, NULL, MPI_DATATYPE_NULL, other, threes, places, MPI_DOUBLE,
                   world);
+    for (int i = 0; i < size; i++) {
+        bytes[i] = 24 * i;
+        types[i] = (i + rank) % 2 ? MPI_INT64_T : MPI_DOUBLE;
+    }
+    MPI_Alltoallw(all, threes, bytes, types, other, threes, bytes, types, world);
+    MPI_Alltoallw(MPI_IN_PLACE, NULL, NULL, NULL, other, threes, bytes, types, world);
+    MPI_Ialltoallw(all, threes, bytes, types, other, threes, bytes, types, world, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
     MPI_Ibcast(three, 3, MPI_DOUBLE, 0, world, &request);
     MPI_Waitall(1, &request, MPI_STATUSES_IGNORE);
     MPI_Barrier(world);
     MPI_Ibarrier(world, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
     free(other);
+    free(bytes);
+    free(types);
 }
 
 static void messages(void)

@@ -10,7 +10,7 @@ COLLECTIVES = (
     FROM_ROOT
     | UNEVEN
     | {
-        *("allreduce", "allgather", "allgatherv", "alltoall", "alltoallv"),
+        *("allreduce", "allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"),
         *("reduce_scatter", "reduce_scatter_block", "barrier"),
     }
 )

@@ -62,6 +62,16 @@ COLLECTIVE(Alltoallv, alltoallv,
            in == MPI_IN_PLACE ? bytes_of((int64_t)SUM(counts, comm), type)
                               : bytes_of((int64_t)SUM(in_counts, comm), in_type))
 
+/* Each part has a type, so that the whole has none. */
+COLLECTIVE(Alltoallw, alltoallw,
+           (const void *in, const COUNT *in_counts, const DISPLACEMENT *in_places,
+            const MPI_Datatype *in_types, void *out, const COUNT *counts,
+            const DISPLACEMENT *places, const MPI_Datatype *types, MPI_Comm comm),
+           (in, in_counts, in_places, in_types, out, counts, places, types, comm), comm,
+           mpi.no_type,
+           in == MPI_IN_PLACE ? BYTES_OF_ALL(counts, types, comm)
+                              : BYTES_OF_ALL(in_counts, in_types, comm))
+
 /* A negative root is MPI_ROOT or MPI_PROC_NULL, between two groups: nothing of this rank's. */
 ROOTED(Gather, gather,
        (const void *in, COUNT in_count, MPI_Datatype in_type, void *out, COUNT count,
@@ -179,3 +189,11 @@ ONE_SIDED(C(Accumulate), "accumulate",
           (const void *in, COUNT count, MPI_Datatype type, int to, MPI_Aint place,
            COUNT count_there, MPI_Datatype type_there, MPI_Op op, MPI_Win window),
           (in, count, type, to, place, count_there, type_there, op, window), count, type)
+
+ONE_SIDED(C(Get_accumulate), "get_accumulate",
+          (const void *in, COUNT count, MPI_Datatype type, void *out, COUNT out_count,
+           MPI_Datatype out_type, int to, MPI_Aint place, COUNT count_there,
+           MPI_Datatype type_there, MPI_Op op, MPI_Win window),
+          (in, count, type, out, out_count, out_type, to, place, count_there, type_there, op,
+           window),
+          count, type)

@@ -1,5 +1,5 @@
 /* Calls that wait for requests, start persistent ones, probe, or synchronize windows: none of
- * them has a count of elements. */
+ * them has a count of elements; and those of one element. */
 #define WAITED(INDEX, SOURCE) count_wait(into, &self, begin_ns, end_ns, INDEX, SOURCE)
 #define UNADDRESSED WAITED(NONE_AWAITED, NO_PEER)
 
@@ -44,6 +44,16 @@ WRAP(MPI_Iprobe, "iprobe",
      (int from, int tag, MPI_Comm comm, int *found, MPI_Status *status),
      (from, tag, comm, found, status), PLAIN, UNADDRESSED)
 
+/* One element each: there is no large count of it. */
+ONE_SIDED(MPI_Fetch_and_op, "fetch_and_op",
+          (const void *in, void *out, MPI_Datatype type, int to, MPI_Aint place, MPI_Op op,
+           MPI_Win window),
+          (in, out, type, to, place, op, window), 1, type)
+ONE_SIDED(MPI_Compare_and_swap, "compare_and_swap",
+          (const void *in, const void *expected, void *out, MPI_Datatype type, int to,
+           MPI_Aint place, MPI_Win window),
+          (in, expected, out, type, to, place, window), 1, type)
+
 #define WINDOW(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS)                                           \
     WRAP(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS, PLAIN, UNADDRESSED)
 
@@ -55,6 +65,10 @@ WINDOW(MPI_Win_lock_all, "win_lock_all", (int assertion, MPI_Win window), (asser
 WINDOW(MPI_Win_unlock_all, "win_unlock_all", (MPI_Win window), (window))
 WINDOW(MPI_Win_flush, "win_flush", (int rank, MPI_Win window), (rank, window))
 WINDOW(MPI_Win_flush_all, "win_flush_all", (MPI_Win window), (window))
+WINDOW(MPI_Win_flush_local, "win_flush_local", (int rank, MPI_Win window), (rank, window))
+WINDOW(MPI_Win_flush_local_all, "win_flush_local_all", (MPI_Win window), (window))
+WINDOW(MPI_Win_post, "win_post", (MPI_Group group, int assertion, MPI_Win window),
+       (group, assertion, window))
 WINDOW(MPI_Win_start, "win_start", (MPI_Group group, int assertion, MPI_Win window),
        (group, assertion, window))
 WINDOW(MPI_Win_complete, "win_complete", (MPI_Win window), (window))

@@ -37,8 +37,10 @@
         uint64_t (*bytes_of)(int64_t, MPI_Datatype) = bytes_before;                            \
         int (*ranks_of)(MPI_Comm) = ranks_before;                                              \
         uint64_t (*SUM)(const COUNT *, MPI_Comm) = JOINED(no_sum_, WIDTH);                     \
+        uint64_t (*BYTES_OF_ALL)(const COUNT *, const MPI_Datatype *, MPI_Comm) =              \
+            JOINED(no_bytes_of_all_, WIDTH);                                                   \
         int64_t (*AT)(const COUNT *, int) = JOINED(not_at_, WIDTH);                            \
-        (void)bytes_of, (void)ranks_of, (void)SUM, (void)AT;                                   \
+        (void)bytes_of, (void)ranks_of, (void)SUM, (void)BYTES_OF_ALL, (void)AT;               \
         enter_communicator(into, COMM);                                                        \
         enter(into, &self, begin_ns, (struct entering){TYPE, BYTES, PEER, COLLECTIVE, CALLER}); \
     } while (0)
@@ -63,9 +65,10 @@
 #define JOINED(name, width) JOINED_OF(name, width)
 #define JOINED_OF(name, width) name##width
 #define SUM JOINED(sum_, WIDTH)
+#define BYTES_OF_ALL JOINED(bytes_of_all_, WIDTH)
 #define AT JOINED(at_, WIDTH)
 
-/* The sum of an array of counts, one for each rank, and one of them. */
+/* The sum of an array of counts, one for each rank, also with a type for each, and one of them. */
 #define ARRAYS(COUNT, WIDTH)                                                                   \
     static uint64_t sum_##WIDTH(const COUNT *counts, MPI_Comm comm)                            \
     {                                                                                          \
@@ -74,6 +77,14 @@
             sum += (uint64_t)counts[i];                                                        \
         return sum;                                                                            \
     }                                                                                          \
+    static uint64_t bytes_of_all_##WIDTH(const COUNT *counts, const MPI_Datatype *types,       \
+                                         MPI_Comm comm)                                        \
+    {                                                                                          \
+        uint64_t bytes = 0;                                                                    \
+        for (int i = 0, ranks = ranks_of(comm); i < ranks; i++)                                \
+            bytes += bytes_of(counts[i], types[i]);                                            \
+        return bytes;                                                                          \
+    }                                                                                          \
     static int64_t at_##WIDTH(const COUNT *counts, int place)                                  \
     {                                                                                          \
         return counts[place];                                                                  \
@@ -81,6 +92,11 @@
     static uint64_t no_sum_##WIDTH(const COUNT *counts, MPI_Comm comm)                         \
     {                                                                                          \
         return (void)counts, (void)comm, 0;                                                    \
+    }                                                                                          \
+    static uint64_t no_bytes_of_all_##WIDTH(const COUNT *counts, const MPI_Datatype *types,    \
+                                            MPI_Comm comm)                                     \
+    {                                                                                          \
+        return (void)counts, (void)types, (void)comm, 0;                                       \
     }                                                                                          \
     static int64_t not_at_##WIDTH(const COUNT *counts, int place)                              \
     {                                                                                          \
