@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from benchmarks.figures.advice import advice
 from benchmarks.figures.markdown import (
     measured_on,
     number,
@@ -318,5 +319,6 @@ BLOCKS = {
     "compression": Block(("compression",), compression),
     "losses": Block(("compressed_training_edsr", "compressed_training_resnet"), losses),
     "spatial": Block(("spatial_scaling",), spatial),
+    "advice": Block(("advice",), advice),
     "support": Block(("support_matrix",), support),
 }

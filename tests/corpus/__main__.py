@@ -110,7 +110,9 @@ def _try(programs: Sequence[Program], pairs: int, output: Path | None) -> int:
     print_tried(tried, Console())
     if output:
         programs_tried = [{**asdict(one), "times_as_fast": asdict(one.speedup)} for one in tried]
-        write_json(output, {"pairs": pairs, "programs": programs_tried, "machine": machine()})
+        command = f"{_NAME} --advice --pairs {pairs}"
+        found = {"pairs": pairs, "programs": programs_tried}
+        write_json(output, {**found, "machine": machine(), "command": command})
     shorter = sum(one.speedup.gained for one in tried)
     said = all(one.said for one in tried)
     return 0 if said and shorter >= min(_LEAST_SHORTER, len(tried)) else 1
