@@ -47,13 +47,13 @@ def time_s(program: Program, *, advised: bool) -> float:
     Raises:
         JobError: it failed.
     """
-    folder = "advised" if advised else program.folder
+    folder = _HERE / "advised" / program.folder if advised else _HERE / program.folder
     ranks = program.advised_ranks or program.ranks if advised else program.ranks
     with _launcher(program, ranks) as launcher:
         found = launch(
             "tests.corpus.timed",
             ranks,
-            [str(_HERE / folder / f"{program.name}.py")],
+            [str(folder / f"{program.name}.py")],
             _TIMEOUT_S,
             launcher.words,
             {**_YIELDS, **launcher.variables, **program.variables},

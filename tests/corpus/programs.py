@@ -17,7 +17,7 @@ class Program:
         hosts: emulated hosts; 0 for this machine as it is.
         gbit: the speed of their links.
         variables: of the job.
-        advice: words of the verdict that `advised/NAME.py` follows; empty for no advice to try.
+        advice: words of the verdict that `advised/FOLDER/NAME.py` follows; empty for none to try.
         advised_ranks: number of ranks as advised; 0 for the same.
     """
 

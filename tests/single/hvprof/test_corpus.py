@@ -21,4 +21,6 @@ def test_every_program_is_listed_once() -> None:
 
 
 def test_every_advice_has_its_program() -> None:
-    assert names("advised") == {one.name for one in PROGRAMS if one.advice}
+    for folder in ("known", "held_out"):
+        advised = {one.name for one in PROGRAMS if one.folder == folder and one.advice}
+        assert names(f"advised/{folder}") == advised

@@ -1,0 +1,1 @@
+"""Programs of `tests/corpus/held_out` as advised."""

@@ -1,0 +1,1 @@
+"""Programs of `tests/corpus/known` as advised."""
