@@ -224,7 +224,7 @@ def _audit(pairs: NamedParameters, reducer: Reduces | None, rounds: Rounds | Non
     if isinstance(auditor, str):
         raise UsageError(auditor)
     if reducer is not None:
-        reducer.observe(auditor.note_gradients)
+        auditor.watch(reducer)
         # Nodes that do not exchange in every step hold other parameters meanwhile.
         if rounds is None:
             auditor.compare_replicas(topology.world, topology.hosts, 0)

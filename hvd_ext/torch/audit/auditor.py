@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.torch.parameters import NamedParameters
+    from hvd_ext.torch.reduction.placed import Observer
+    from hvd_ext.torch.reduction.protocol import Reduces
     from hvd_ext.torch.reduction.slot import GradientSlot
 
 # The number of optimizers of this process that are audited, by folder.
@@ -37,7 +39,10 @@ log = logging.getLogger("hvd_ext")
 
 
 class Auditor:
-    """Audits one optimizer, every so many steps."""
+    """Audits one optimizer, every so many steps.
+
+    Hooks on modules and on the exchange exist in audited steps alone: the others are only counted.
+    """
 
     def __init__(self, pairs: NamedParameters, rank: int, size: int) -> None:
         """Begin, as HVD_EXT_AUDIT and HVD_EXT_AUDIT_EVERY ask for it.
@@ -53,12 +58,15 @@ class Auditor:
         self._replicas: tuple[MPI.Comm, Sequence[str]] | None = None
         self._every, self._only_warns = settings.audit_every()
         self._step = 0
+        self._is_due = False  # the next step is audited
+        self._observe: Callable[[], Callable[[Observer | None], None] | None] = lambda: None
         self._gradients = [UNKNOWN] * len(self._pairs)
         self._sums = list(self._gradients)
         self._inputs: Inputs | None = None
         self._writer: Writer | None = None
         folder = settings.audit_folder()
         if folder is None:
+            self._prepare()
             return
         self._inputs = Inputs()
         weakref.finalize(self, self._inputs.close).atexit = False
@@ -66,7 +74,14 @@ class Auditor:
         self._writer = Writer(folder, self._number, rank)
         weakref.finalize(self, self._writer.close).atexit = False
         self._order = BackwardOrder(self._pairs)
-        self._listen()
+        self._prepare()
+
+    def watch(self, reducer: Reduces) -> None:
+        """Note the gradients that a reducer exchanges, in audited steps."""
+        # Weak: a reducer knows its observer, and ends with its optimizer.
+        self._observe = weakref.WeakMethod(reducer.observe)
+        if self._is_due and self._writer is not None:
+            reducer.observe(self.note_gradients)
 
     def compare_replicas(self, comm: MPI.Comm, hosts: Sequence[str], first: int) -> None:
         """Compare the parameters of these ranks at each audit, if that is asked for.
@@ -82,8 +97,6 @@ class Auditor:
 
     def note_gradients(self, slots: Sequence[GradientSlot]) -> None:
         """Note the gradients of a bucket, which is exchanged next."""
-        if self._writer is None or not self._is_due:
-            return
         for slot in slots:
             index = self._index.get(id(slot.parameter))
             if index is not None:
@@ -110,14 +123,14 @@ class Auditor:
             StallError: ranks did not reach this in time; names them.
         """
         self._step += 1
-        is_due = self._step % self._every == 0
-        parameters = self._parameters() if is_due else []
-        if is_due and self._writer is not None and self._inputs is not None:
+        was_due = self._is_due
+        parameters = self._parameters() if was_due else []
+        if was_due and self._writer is not None and self._inputs is not None:
             inputs = self._inputs.take()
             self._writer.add(Record(self._step, inputs, self._gradients, self._sums, parameters))
             self._gradients = [UNKNOWN] * len(self._pairs)
-        self._listen()
-        if is_due and self._replicas is not None:
+        self._prepare()
+        if was_due and self._replicas is not None:
             self._check_replicas(*self._replicas, parameters)
 
     def _begin(self, writer: Writer) -> None:
@@ -140,13 +153,17 @@ class Auditor:
         unknown = [UNKNOWN] * len(self._pairs)
         writer.add(Record(0, UNKNOWN, unknown, unknown, self._parameters()))
 
-    @property
-    def _is_due(self) -> bool:
-        return (self._step + 1) % self._every == 0
-
-    def _listen(self) -> None:
-        if self._inputs is not None:
-            self._inputs.listening = self._is_due
+    def _prepare(self) -> None:
+        """Watch the next step, if it is audited."""
+        is_due = (self._step + 1) % self._every == 0
+        if is_due == self._is_due:
+            return
+        self._is_due = is_due
+        if self._inputs is None:
+            return
+        self._inputs.listen(is_due)
+        if observe := self._observe():
+            observe(self.note_gradients if is_due else None)
 
     def _parameters(self) -> list[int]:
         return [fingerprints.of_tensor(parameter) for _, parameter in self._pairs]

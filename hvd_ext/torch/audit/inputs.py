@@ -14,25 +14,27 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from hvd_ext.torch.audit.fingerprints import Stream
 
 
 class Inputs:
-    """The fingerprint of what models were given since the last step.
-
-    Attributes:
-        listening: calls are noticed.
-    """
+    """The fingerprint of what models were given since the last step."""
 
     def __init__(self) -> None:
-        self.listening = True
+        """Begin, without noticing calls."""
         self._stream = Stream()
         self._outermost: torch.nn.Module | None = None
-        self._hooks = [
-            register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after, always_call=True),
-        ]
+        self._hooks: list[RemovableHandle] = []
+
+    def listen(self, listening: bool) -> None:
+        """Notice calls from now on, or no more: hooks cost every call of every module."""
+        self.close()
+        if listening:
+            self._outermost = None
+            self._hooks.append(register_module_forward_pre_hook(self._before))
+            self._hooks.append(register_module_forward_hook(self._after, always_call=True))
 
     def take(self) -> int:
         """The fingerprint; begin again."""
@@ -40,11 +42,11 @@ class Inputs:
 
     def close(self) -> None:
         """Notice no more calls."""
-        for hook in self._hooks:
-            hook.remove()
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def _before(self, module: torch.nn.Module, arguments: Any) -> None:
-        if not self.listening or self._outermost is not None or not torch.is_grad_enabled():
+        if self._outermost is not None or not torch.is_grad_enabled():
             return
         self._outermost = module
         for tensor in _tensors(arguments):

@@ -122,7 +122,7 @@ class Reducer:
         """Whether compression may have rounded something away that is not sent yet."""
         return self._factory.compression.format.has_residual or bool(self._unsent)
 
-    def observe(self, observer: Observer) -> None:
+    def observe(self, observer: Observer | None) -> None:
         """Have a function see the gradients of each bucket before it is exchanged."""
         self._arenas.observer = observer
 

@@ -137,7 +137,7 @@ class LateReducer:
         self._now.add(named_parameters)
         self._other.add(named_parameters)
 
-    def observe(self, observer: Observer) -> None:
+    def observe(self, observer: Observer | None) -> None:
         """As of Reducer."""
         self._now.observe(observer)
         self._other.observe(observer)

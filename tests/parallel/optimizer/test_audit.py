@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from types import SimpleNamespace
 
 import numpy
@@ -185,6 +186,29 @@ def test_every_second_step(audited, monkeypatch):
     found = between_runs(healthy, audited("faulty", FAULTS["gradient"][0])).difference
     # The sixth step's inputs are the same, its gradients come from other parameters.
     assert (found.step, found.after_step, found.kind) == (6, 4, "gradient")
+
+
+def test_steps_between_audits_are_only_counted(tmp_path, comm, monkeypatch):
+    monkeypatch.setenv("HVD_EXT_AUDIT", str(comm.bcast(tmp_path)))
+    monkeypatch.setenv("HVD_EXT_AUDIT_EVERY", "3")
+    model, optimizer = build()
+    called = []
+
+    def note(frame, event, argument):
+        if event == "call" and "/torch/audit/" in frame.f_code.co_filename:
+            called[-1].add(frame.f_code.co_name)
+
+    for _ in range(4):
+        called.append(set())
+        sys.setprofile(note)
+        try:
+            model(torch.ones(5, 6)).sum().backward()
+            optimizer.step()
+        finally:
+            sys.setprofile(None)
+        optimizer.zero_grad()
+    assert called[2] >= {"_before", "note_gradients", "of_memory"}
+    assert called[3] == {"before_update", "after_update", "_prepare"}
 
 
 def test_a_rank_with_other_parameters_ends_the_job_by_name(monkeypatch, caplog):
