@@ -5,20 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from edsr.data import synthetic_image
+from tests.support.training.reproducible_runs import EDSR, TRAINERS, draw_images, resnet
 from tests.support.training.trainer_runs import losses, refusals, run_in_turn
 
 # The bits themselves: tests/parallel/optimizer/test_reproducible.py. A setup is several trainings.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
-FEW = ("--steps", 4, "--batch-size", 1, "--reproducible", 4, "--log-every", 1)
-EDSR = ("edsr.train", "--synthetic", "--blocks", 1, "--features", 8, "--patch", 8, "--clip", 0.01)
-MESH = ("mesh.train", "--synthetic", "--size", 64, "--samples", 24, "--held-out", 0)
-COSMOFLOW = ("cosmoflow.train", "--synthetic", "--width", 32, "--thin", 8, "--samples", 24)
-COSMOFLOW = (*COSMOFLOW, "--held-out", 0)
-TRAINERS = {"edsr": (*EDSR, *FEW), "mesh": (*MESH, *FEW), "cosmoflow": (*COSMOFLOW, *FEW)}
 SIZES = (0, 2, 4)
 REFUSED = {
     "reproducible=6": ("--reproducible", 6),
@@ -33,10 +26,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
-    for number in range(24):
-        (folder / f"c{number % 2}").mkdir(exist_ok=True)
-        path = folder / f"c{number % 2}" / f"{number}.png"
-        Image.fromarray(synthetic_image(7, number, 48)).save(path)
+    draw_images(folder)
     return folder
 
 
@@ -48,11 +38,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
         commands: dict[str, tuple[object, ...]] = {}
         for name, command in TRAINERS.items():
             commands[name] = (*command, "--output", folder / f"{name}-{size}")
-        resnet = ("resnet.train", "--model", "resnet18", "--image-size", 64, "--epochs", 1)
-        resnet = (*resnet, "--train-dir", images, "--val-dir", images, *FEW[2:])
-        log = folder / f"resnet-{size}"
-        resnet = (*resnet, "--log-dir", log, "--checkpoint-format", log / "{epoch}.pt")
-        commands["resnet"] = (*resnet, "--checkpoint-every", 4)
+        command = resnet(images, folder / f"resnet-{size}")
+        commands["resnet"] = (*command, "--checkpoint-every", 4)
         if size == 4:
             halfway = (*TRAINERS["edsr"], "--output", folder / "resumed")
             commands["halfway"] = (*halfway, "--steps", 2)

@@ -1,6 +1,6 @@
 """Run several programs in one process, and so several trainers in one job. Argument: a folder.
 
-Its commands.json has the command lines. Each rank leaves in N-PID.json what its N-th run
+Its commands.json has the command lines. Each rank leaves in N-HOST-PID.json what its N-th run
 printed, and the code that a process of its own would have ended with.
 """
 
@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -37,4 +38,5 @@ for number, (program, *flags) in enumerate(json.loads((folder / "commands.json")
         except SystemExit as left:
             code = left.code
     done = {"returncode": code, "stdout": out.getvalue(), "stderr": err.getvalue()}
-    (folder / f"{number}-{os.getpid()}.json").write_text(json.dumps(done))
+    name = f"{number}-{socket.gethostname()}-{os.getpid()}.json"
+    (folder / name).write_text(json.dumps(done))

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 EXCHANGES = ("horovod", "hvd_ext")
 DDP = ("ddp", "ddp+hvd_ext")
+Launch = Callable[[Sequence[object]], subprocess.CompletedProcess[str]]
 
 
 def run_ranks(
@@ -54,6 +55,7 @@ def run_in_turn(
     folder: Path,
     commands: Mapping[str, Sequence[object]],
     env: Mapping[str, str] | None = None,
+    launch: Launch | None = None,
 ) -> dict[str, subprocess.CompletedProcess[str]]:
     """Run trainers one after another in one job of `size` ranks: starting a job takes longest.
 
@@ -65,12 +67,17 @@ def run_in_turn(
         folder: an empty one.
         commands: by the names of the runs, a module with a `main`, and its flags.
         env: added to the ranks' environment.
+        launch: starts the ranks with the arguments of their Python, in place of `hvd-launch`.
     """
     lines = [list(map(str, command)) for command in commands.values()]
     (folder / "commands.json").write_text(json.dumps(lines))
-    launcher = LAUNCHERS["hvd-launch"](size) if size else []
-    program = [sys.executable, "-m", "tests.programs.training.in_turn", str(folder)]
-    job = run_to_end([*launcher, *program], rank_environment(env or {}), 200)
+    program = ["-m", "tests.programs.training.in_turn", str(folder)]
+    if launch:
+        job = launch(program)
+    else:
+        launcher = LAUNCHERS["hvd-launch"](size) if size else []
+        command = [*launcher, sys.executable, *program]
+        job = run_to_end(command, rank_environment(env or {}), 200)
     assert job.returncode == 0, job.stdout
     found = {}
     for number, (name, command) in enumerate(zip(commands, lines, strict=True)):
