@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hvd_ext.allreduce.table import Row, Table, dump
 from tests.support.training.reproducible_runs import TRAINERS, draw_images, resnet
 from tests.support.training.trainer_runs import losses, run_in_turn
 
@@ -54,12 +55,16 @@ def test_checkpoints_have_the_bytes_of_one_process(
         # ResNet resumes from the last checkpoint that is there.
         commands[f"{kind}/resnet"] = resnet(alone / "images", tmp_path / kind / "resnet")
     (tmp_path / "job").mkdir()
+    # A ring adds in another order than the tree: the direct exchange takes its place.
+    table = tmp_path / "table.json"
+    table.write_text(dump(Table((Row(0, 0, "host", ((0, "ring"),)),), "a test")))
+    env = {"HVD_EXT_TABLE": str(table)}
     with build(count) as hosts:
         done = run_in_turn(
             count * ranks_per_host,
             tmp_path / "job",
             commands,
-            launch=lambda args: launch_on(hosts, ranks_per_host, args, timeout=JOB_S),
+            launch=lambda args: launch_on(hosts, ranks_per_host, args, env, JOB_S),
         )
     for name, run in done.items():
         assert run.returncode == 0, (name, run.stderr)
