@@ -39,6 +39,7 @@ _FOLDER = "HVD_EXT_TESTBED_TURNS"
 # A rank that waits for its turn looks this often; so does the launcher for their answers, which
 # shares the cores with what is timed: every 2 ms took it a tenth of one.
 _POLL_S, _LAUNCHERS_POLL_S = 0.002, 0.05
+_STOP_POLL_S = 0.0005
 _END_S = 60.0
 
 
@@ -74,7 +75,7 @@ class Job:
             if time.monotonic() > deadline_s:
                 raise JobError(f"{self.name} took more than {self._timeout_s:g} s for a turn")
             time.sleep(_LAUNCHERS_POLL_S)
-        _send(signal.SIGSTOP, self._process.pid)
+        _stop(self._process.pid)
         self._turns += 1
         return [json.loads(path.read_text()) for path in found]
 
@@ -88,7 +89,7 @@ class Job:
         try:
             self._process.wait(time_s)
         except subprocess.TimeoutExpired:
-            _send(signal.SIGSTOP, self._process.pid)
+            _stop(self._process.pid)
             return True
         if self._process.returncode != 0:
             raise JobError(f"{self.name} failed:\n{self._last_lines()}")
@@ -181,6 +182,25 @@ def _send(number: signal.Signals, pid: int) -> None:
     for child in descendants(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
+
+
+def _stop(pid: int) -> None:
+    """Stop all that a process has started, and return when they have stopped.
+
+    A thread runs on until the one that takes the signal has a core, which may take a while.
+    """
+    _send(signal.SIGSTOP, pid)
+    while any(map(_runs, descendants(pid))):
+        time.sleep(_STOP_POLL_S)
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "TtZX":
+                return True
+    return False
 
 
 def main(command: Sequence[str]) -> int:
