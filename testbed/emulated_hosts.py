@@ -105,7 +105,7 @@ class Hosts:
         Args:
             index: of the host.
             gbit: its speed in Gbit/s.
-            queue: what may wait for it; a packet for which there is no room is dropped.
+            queue: the bytes that may wait for the link; further packets are dropped.
         """
         bucket = _bucket(gbit, _BURST, queue)
         _batch("tc", self.pids[-1], [f"qdisc change dev port{index} {bucket}"])

@@ -192,6 +192,7 @@ def _stop(pid: int) -> None:
     _send(signal.SIGSTOP, pid)
     while any(map(_runs, descendants(pid))):
         time.sleep(_STOP_POLL_S)
+        _send(signal.SIGSTOP, pid)  # a process may have started meanwhile
 
 
 def _runs(pid: int) -> bool:

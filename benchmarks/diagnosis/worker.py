@@ -148,7 +148,7 @@ def _has_a_bad_link(job: OfMPI) -> None:
         job.meet()
 
 
-# Of a link, by the way in which it is bad.
+# Faults of a link between hosts.
 LINKS = ("has a slow link", "has a link without a carrier", "has a link that loses packets")
 FAULTS: dict[str, Callable[[Any], None]] = {
     "sleeps": _sleeps,

@@ -19,7 +19,7 @@ STOPPED = 99
 
 
 def last_checkpoint(output: Path) -> bytes:
-    """Of a training, whether it counts steps or epochs."""
+    """The bytes of a training's last checkpoint, whether it counts steps or epochs."""
     path = output / "checkpoint.pt"
     return (path if path.exists() else output / "1.pt").read_bytes()
 

@@ -86,7 +86,7 @@ def draw_layers(shown: Console) -> None:
 
 def draw_whatif(shown: Console) -> None:
     asked = WhatIf(bandwidth=10)
-    steps = Job().run(tells=False)
+    steps = Job().run(with_ready=False)
     terminal_whatif.render(answer(steps, asked), asked, shown)
 
 

@@ -37,7 +37,7 @@ class Job:
     # How much slower rank 1 computes in odd steps, and rank 0 in even ones.
     jitter_s: float = 0.004
 
-    def run(self, count: int = 6, *, tells: bool = True) -> list[JobStep]:
+    def run(self, count: int = 6, *, with_ready: bool = True) -> list[JobStep]:
         begin_s = [10.0] * self.ranks
         steps = []
         for number in range(count):
@@ -52,7 +52,7 @@ class Job:
             for rank in range(self.ranks):
                 exchanges = tuple(
                     Exchange("allreduce", self.algorithm, size, self.ranks, starts[rank], end,
-                             ready[rank] if tells else None)
+                             ready[rank] if with_ready else None)
                     for size, ready, starts, end in found
                 )  # fmt: skip
                 waits_s = begin_s[rank] + BACKWARD_S + slow_s[rank]
@@ -98,7 +98,7 @@ def test_another_network_gives_what_a_run_over_it_does(
 def test_where_ready_times_are_not_told_the_truth_lies_between(
     asked: WhatIf, other: dict[str, float]
 ) -> None:
-    found = answer(Job().run(tells=False), asked)
+    found = answer(Job().run(with_ready=False), asked)
     assert not found.knows_ready
     true_s = step_s(dataclasses.replace(Job(), **other).run())
     assert found.low_s <= true_s * (1 + 1e-9)
@@ -108,13 +108,13 @@ def test_where_ready_times_are_not_told_the_truth_lies_between(
 def test_a_faster_network_is_a_range_only_where_an_exchange_hid_when_gradients_came() -> None:
     slow = Job(byte_s=100e-9)
     told = answer(slow.run(), WhatIf(bandwidth=10))
-    untold = answer(slow.run(tells=False), WhatIf(bandwidth=10))
+    without_ready = answer(slow.run(with_ready=False), WhatIf(bandwidth=10))
     assert told.low_s == told.high_s
-    assert untold.low_s < untold.high_s
-    assert untold.low_s <= told.low_s * (1 + 1e-9)
-    assert untold.high_s >= told.low_s * (1 - 1e-9)
+    assert without_ready.low_s < without_ready.high_s
+    assert without_ready.low_s <= told.low_s * (1 + 1e-9)
+    assert without_ready.high_s >= told.low_s * (1 - 1e-9)
     # Where each exchange was over before the next was ready, nothing is hidden.
-    fast = answer(Job(byte_s=0.1e-9).run(tells=False), WhatIf(bandwidth=0.5))
+    fast = answer(Job(byte_s=0.1e-9).run(with_ready=False), WhatIf(bandwidth=0.5))
     assert fast.knows_ready
 
 

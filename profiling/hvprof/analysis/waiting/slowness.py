@@ -13,7 +13,7 @@ from hvprof.model import Recording, Step
 # A part of a step is a reason from this share of the time by which the rank is slower.
 _LEAST_SHARE = 0.3
 _MANY_FAULTS = 1000.0
-# A rank that is on a core for less than this share of its own time sleeps or waits.
+# A rank sleeps or waits if it has a core for less than this share of the time it spends by itself.
 _BUSY_SHARE = 0.5
 
 

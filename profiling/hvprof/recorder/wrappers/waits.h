@@ -44,7 +44,7 @@ WRAP(MPI_Iprobe, "iprobe",
      (int from, int tag, MPI_Comm comm, int *found, MPI_Status *status),
      (from, tag, comm, found, status), PLAIN, UNADDRESSED)
 
-/* One element each: there is no large count of it. */
+/* Each call handles one element, so MPI 4 has no version with a large count. */
 ONE_SIDED(MPI_Fetch_and_op, "fetch_and_op",
           (const void *in, void *out, MPI_Datatype type, int to, MPI_Aint place, MPI_Op op,
            MPI_Win window),
