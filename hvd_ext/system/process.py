@@ -8,7 +8,8 @@ import functools
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ TIMED_OUT = 124  # the code that timeout(1) gives
 _PR_SET_PDEATHSIG = 1
 # What ranks get to print where they are before they are killed.
 _LAST_WORDS_S = 2.0
-_GRACE_S = 3.0
+_GRACE_S, _LOOK_S = 3.0, 0.05
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
@@ -90,10 +91,28 @@ def end_tree(process: subprocess.Popen[Any], grace_s: float = _GRACE_S) -> None:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(grace_s)
-    for pid in family:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    _send(signal.SIGKILL, family)
     process.wait()
+
+
+def end_all(pids: Iterable[int], grace_s: float = _GRACE_S) -> None:
+    """End those processes that still run, by SIGTERM, and after `grace_s` seconds by SIGKILL."""
+    wanted = set(pids)
+    _send(signal.SIGTERM, _running(wanted))
+    end_s = time.monotonic() + grace_s
+    while (left := _running(wanted)) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+    _send(signal.SIGKILL, left)
+
+
+def _running(pids: set[int]) -> set[int]:
+    return pids.intersection(pid for pid, _ in _processes())
+
+
+def _send(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import FrameType
 
 from hvd_ext.cli import not_negative
 from hvd_ext.errors import StallError, UsageError
-from hvd_ext.system.process import dying_with_parent
+from hvd_ext.system.process import descendants, dying_with_parent, end_all
 from hvprof.commands.running.beneath import shown_beneath
 from hvprof.commands.running.watchdog import watched
 from hvprof.commands.shared import add_output, after_dashes
@@ -26,6 +27,8 @@ ABOUT = "Run a command, unchanged, and record its MPI traffic."
 EXAMPLE = "record -o runs/a -- horovodrun -np 2 python train.py"
 
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
+# After a SIGTERM ranks may have a state to save, unless the job hangs.
+_SAVING_S, _HANGING_S = 60.0, 3.0
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -111,7 +114,7 @@ def record(
         watched(directory, on_hang_s, abort=abort_on_hang) as aborted,
         shown_beneath(directory, asked=watch) as output,
     ):
-        code = _run(command, {**os.environ, **added}, output)
+        code = _run(command, {**os.environ, **added}, output, aborted)
     if aborted.is_set():
         code = StallError.exit_code
     end(directory, code, time.monotonic() - start_s)
@@ -131,14 +134,24 @@ def _reaching_all_ranks(command: Sequence[str], variables: Iterable[str]) -> lis
     return [command[0], *carry, *command[1:]]
 
 
-def _run(command: list[str], environment: dict[str, str], output: int | None) -> int:
+def _run(
+    command: list[str],
+    environment: dict[str, str],
+    output: int | None,
+    aborted: threading.Event,
+) -> int:
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
+    asked_to_end: set[int] = set()
 
     def forward(number: int, frame: FrameType | None = None) -> None:
         if process is None:
             early.append(number)
             return
+        if process.returncode is not None:
+            return
+        if number == signal.SIGTERM:
+            asked_to_end.update(descendants(process.pid))
         # These a terminal would send to all of the command's processes.
         send = os.killpg if number in (signal.SIGINT, signal.SIGHUP) else os.kill
         with contextlib.suppress(ProcessLookupError):
@@ -161,6 +174,8 @@ def _run(command: list[str], environment: dict[str, str], output: int | None) ->
         for number in early:
             forward(number)
         code = process.wait()
+        # A launcher that is a shell script, such as Intel MPI's, leaves its ranks behind.
+        end_all(asked_to_end, _HANGING_S if aborted.is_set() else _SAVING_S)
     except OSError as error:
         raise UsageError(f"cannot start {command[0]}: {error.strerror}") from error
     finally:

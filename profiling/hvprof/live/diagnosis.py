@@ -12,6 +12,8 @@ from hvprof.live.standing import Process, Standing
 from hvprof.live.waits import ENDED, Meeting, Node, Place, Waits, ends, graph, waiting_for
 
 _LISTED = 4
+# Ranks come to the places in which they are blocked one after another.
+_SOON = 0.5
 _BROKEN = frozenset({Process.GONE, Process.EXITED, Process.STOPPED, Process.SILENT})
 _KINDS = {
     Process.STOPPED: "stopped",
@@ -52,11 +54,14 @@ def diagnose(standings: Sequence[Standing], longer_than_s: float) -> tuple[Cause
 
     Args:
         standings: of all ranks, in their order.
-        longer_than_s: a call counts as blocked after this time.
+        longer_than_s: a call counts as blocked after this time, and after half of it where
+            another rank is blocked.
     """
     if all(one.process in ENDED for one in standings):
         return ()
     waits = graph(standings, longer_than_s)
+    if waits.blocked:
+        waits = graph(standings, _SOON * longer_than_s)
     found: list[Cause] = []
     settled: set[Node] = set()
     for place, meeting in waits.meetings.items():
@@ -77,6 +82,7 @@ def diagnose(standings: Sequence[Standing], longer_than_s: float) -> tuple[Cause
             rank = part[0]
             sinks.setdefault((nearest.get(rank), _kind(rank, waits, standings)), []).append(rank)
     found += [_late(near, kind, ranks, waits, standings) for (near, kind), ranks in sinks.items()]
+    found = [cause for cause in found if cause.blocked_s >= longer_than_s]
     blamed = {rank for cause in found for rank in cause.ranks}
     for one in standings:
         if one.process in _BROKEN and one.rank not in blamed:

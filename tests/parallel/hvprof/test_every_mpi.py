@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,10 @@ from hvprof.analysis.waiting.rank_time import operation_costs
 from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.recording.jobs import separate
 from hvprof.recording.load import job_folders
+from testbed.recorders import build_recorder, compile_for
 from tests.support.hvprof.recorded import (
     ENVIRONMENT,
     PROGRAMS,
-    RECORDER,
     mpirun,
     own_mpi,
     run,
@@ -60,18 +59,10 @@ class Built:
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     mpi = own_mpi() if request.param == "environment" else bin_of(request.param)
-    mpicc = mpi / "mpicc"
-    # Intel's wrapper asks for its place.
-    variables = {**os.environ, "I_MPI_ROOT": str(mpi.parent)}
-    shared = ["-shared", "-fPIC", "-O1", "-pthread", RECORDER / "pmpi.c", "-o"]
-    for arguments in (
-        [*shared, folder / "linked.so"],
-        ["-Wl,--as-needed", *shared, folder / "as-needed.so"],
-        [PROGRAMS / "known_traffic.c", "-o", folder / "known_traffic"],
-        [PROGRAMS / "known_waits.c", "-o", folder / "known_waits"],
-        [PROGRAMS / "known_messages.c", "-o", folder / "known_messages"],
-    ):
-        subprocess.run([mpicc, *arguments], env=variables, check=True)
+    build_recorder(mpi, folder / "linked.so")
+    build_recorder(mpi, folder / "as-needed.so", "-Wl,--as-needed")
+    for program in ("known_traffic", "known_waits", "known_messages"):
+        compile_for(mpi, PROGRAMS / f"{program}.c", "-o", folder / program)
     return Built(mpi, folder)
 
 

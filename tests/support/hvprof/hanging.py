@@ -29,6 +29,7 @@ def job(
     *options: str,
     program: str = "stands_still.py",
     launcher: Sequence[str] = (),
+    python: Sequence[str | Path] = (sys.executable,),
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A recorded job that hangs; it is ended with the block.
@@ -40,9 +41,10 @@ def job(
         options: of hvprof record.
         program: each rank's.
         launcher: starts the ranks; this machine's mpirun if it is empty.
+        python: what runs the program.
         variables: of the environment, besides.
     """
-    command = [sys.executable, str(PROGRAMS / program), how]
+    command = [*map(str, python), str(PROGRAMS / program), how]
     if how == "killed":
         # The launcher sees a shell, and ends nothing.
         command = ["sh", "-c", '"$@"; sleep 600', "sh", *command]
