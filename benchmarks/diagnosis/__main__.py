@@ -24,7 +24,7 @@ from benchmarks import harness
 from benchmarks.diagnosis.jobs import HOSTS, LIMIT_S, job_with
 from benchmarks.diagnosis.worker import FAULTS, HEALTHY, LINKS, served, work
 from hvd_ext.cli import at_least, progress
-from hvd_ext.errors import HvdExtError
+from hvd_ext.errors import HvdExtError, UsageError
 from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.reading import read_standings
 
@@ -105,16 +105,25 @@ def main(arguments: Sequence[str]) -> int:
         "torch.distributed, in Horovod, in hvd_ext's optimizer, or in Allreduce between 4 emulated "
         "hosts of a rank each (all)",
     )
+    parser.add_argument(
+        "--mpi",
+        metavar="NAME",
+        help="the MPI library of an environment that `make mpis` has made: openmpi5, mpich5, "
+        "intelmpi or mvapich2 (this environment's); it has no emulated hosts",
+    )
     parser.add_argument("--mark", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         (fault,), (where,) = options.fault, options.where
         work(fault, where, options.mark)
         return 0
+    wheres = options.where or [one for one in _WHERE if one != "hosts" or not options.mpi]
+    if options.mpi and "hosts" in wheres:
+        raise UsageError("--mpi has no emulated hosts: leave --where hosts out")
     names = [name for name in (*FAULTS, *HEALTHY) if name in (options.fault or (*FAULTS, *HEALTHY))]
     asked = [
-        (name, size, where)
-        for where in options.where or _WHERE
+        (name, size, where, options.mpi or "")
+        for where in wheres
         for name, size in itertools.product(names, [HOSTS] if where == "hosts" else options.np)
         if name in served(where)
     ]
@@ -130,6 +139,7 @@ def main(arguments: Sequence[str]) -> int:
         right = [case.right_rank and case.right_cause for case in faults]
         result = {
             "limit_s": LIMIT_S,
+            "mpi": options.mpi,
             "cases": [asdict(case) for case in faults],
             "healthy_cases": [asdict(case) for case in healthy],
             "healthy": len(healthy),
@@ -140,10 +150,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run(fault: str, size: int, where: str) -> Case:
+def _run(fault: str, size: int, where: str, mpi: str) -> Case:
     with tempfile.TemporaryDirectory() as text:
         folder, mark = Path(text) / "run", Path(text) / "mark"
-        with job_with(fault, size, where, folder, mark) as job:
+        with job_with(fault, size, where, folder, mark, mpi) as job:
             causes, noticed_s = _reported(job, folder, mark)
     if fault in HEALTHY:
         if job.returncode and not causes:

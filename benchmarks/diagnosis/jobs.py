@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.diagnosis.worker import LINKS
+from benchmarks.harness import BenchmarkError
 from hvd_ext.system.process import descendants
 from testbed import ranks
 from testbed.emulated_hosts import Hosts, emulated_hosts
+from testbed.recorders import build_recorder, recording_with
 
 LIMIT_S, HOSTS = 2.0, 4
 _GBIT = 0.5
@@ -24,7 +29,7 @@ _PATIENCE_S = 60.0
 
 @contextlib.contextmanager
 def job_with(
-    fault: str, size: int, where: str, folder: Path, mark: Path
+    fault: str, size: int, where: str, folder: Path, mark: Path, mpi: str = ""
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A recorded job; nothing of it outlives the block.
 
@@ -34,14 +39,16 @@ def job_with(
         where: how they wait, as the worker takes it; on "hosts", each is on a host.
         folder: of the recording.
         mark: an empty file, made when the fault begins.
+        mpi: the library of another environment; "" for this one's.
     """
-    worker = [sys.executable, "-m", "benchmarks.diagnosis", "--worker", "--fault", fault]
+    python, preload = (sys.executable, []) if not mpi else _another(mpi, where)
+    worker = [python, "-m", "benchmarks.diagnosis", "--worker", "--fault", fault]
     worker += ["--where", where, "--mark", str(mark)]
     if fault in ("is killed", "raises"):
         # The launcher sees a shell, and ends nothing.
         worker = ["sh", "-c", '"$@"; sleep 600', "sh", *worker]
     with contextlib.ExitStack() as stack:
-        launcher, variables = ranks.hvd_launch(size), ranks.sharing_cores(size)
+        launcher, variables = [*preload, *ranks.hvd_launch(size, python)], ranks.sharing_cores(size)
         if where == "hosts":
             hosts = stack.enter_context(emulated_hosts(size, _GBIT))
             launcher = hosts.mpirun(1, shutil.which("mpirun", path=_path()) or "mpirun")
@@ -49,7 +56,7 @@ def job_with(
         record = [sys.executable, "-m", "hvprof", "record", "--on-hang", str(LIMIT_S)]
         job = subprocess.Popen(
             [*record, "-o", str(folder), "--", *launcher, *worker],
-            env=ranks.environment(variables),
+            env=ranks.environment(variables, python),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -57,6 +64,27 @@ def job_with(
         if where == "hosts" and fault in LINKS:
             stack.enter_context(_bad_link(fault, hosts, mark))
         yield job
+
+
+def _another(mpi: str, where: str) -> tuple[str, list[str]]:
+    """The Python of another library's environment, and what has a launcher preload its recorder.
+
+    Raises:
+        BenchmarkError: there is no such environment.
+    """
+    name = f"{mpi}-horovod" if where in ("torch", "horovod", "hvd_ext") else mpi
+    python = ranks.ROOT / ".venvs" / name / "bin" / "python"
+    if not python.exists():
+        command = "make mpis" if name == mpi else f"make mpi-horovod MPI={mpi}"
+        raise BenchmarkError(f"no {python}: run `{command}`")
+    return str(python), recording_with(_recorder(python.parent))
+
+
+@functools.cache
+def _recorder(mpi: Path) -> Path:
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    return build_recorder(mpi, Path(folder) / "recorder.so")
 
 
 def _path() -> str:
