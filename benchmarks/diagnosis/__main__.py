@@ -22,6 +22,7 @@ from statistics import median
 
 from benchmarks import harness
 from benchmarks.diagnosis.jobs import HOSTS, LIMIT_S, job_with
+from benchmarks.diagnosis.slow import EVEN, SLOW_RANK, SLOWED, Verdict, verdict
 from benchmarks.diagnosis.worker import FAULTS, HEALTHY, LINKS, served, work
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError, UsageError
@@ -29,7 +30,8 @@ from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.reading import read_standings
 
 _PATIENCE_S = 300.0
-_WHERE = ("allreduce", "barrier", "wait", "torch", "horovod", "hvd_ext", "hosts")
+_WHERE_MPI = ("allreduce", "barrier", "wait", "steps")
+_WHERE = (*_WHERE_MPI, "torch", "horovod", "hvd_ext", "hosts")
 _LAST, _ALL = -1, -2
 # By fault: kinds that are right, and the rank to look at.
 _RIGHT: dict[str, tuple[set[str], int]] = {
@@ -102,14 +104,14 @@ def main(arguments: Sequence[str]) -> int:
         action="append",
         metavar="HOW",
         help="only where ranks wait so: in MPI's Allreduce, Barrier or Wait, in all_reduce of "
-        "torch.distributed, in Horovod, in hvd_ext's optimizer, or in Allreduce between 4 emulated "
-        "hosts of a rank each (all)",
+        "torch.distributed, in Horovod, in hvd_ext's optimizer, in Allreduce between 4 emulated "
+        "hosts of a rank each, or in an Allreduce at the end of each step (all)",
     )
     parser.add_argument(
         "--mpi",
         metavar="NAME",
         help="the MPI library of an environment that `make mpis` has made: openmpi5, mpich5, "
-        "intelmpi or mvapich2 (this environment's); it has no emulated hosts",
+        "intelmpi or mvapich2 (this environment's); for waits in MPI's calls alone",
     )
     parser.add_argument("--mark", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -117,10 +119,11 @@ def main(arguments: Sequence[str]) -> int:
         (fault,), (where,) = options.fault, options.where
         work(fault, where, options.mark)
         return 0
-    wheres = options.where or [one for one in _WHERE if one != "hosts" or not options.mpi]
-    if options.mpi and "hosts" in wheres:
-        raise UsageError("--mpi has no emulated hosts: leave --where hosts out")
-    names = [name for name in (*FAULTS, *HEALTHY) if name in (options.fault or (*FAULTS, *HEALTHY))]
+    wheres = options.where or (_WHERE_MPI if options.mpi else _WHERE)
+    if options.mpi and not set(wheres) <= set(_WHERE_MPI):
+        raise UsageError(f"--mpi is for --where {', '.join(_WHERE_MPI)}")
+    known = (*FAULTS, SLOWED, *HEALTHY, EVEN)
+    names = [name for name in known if name in (options.fault or known)]
     asked = [
         (name, size, where, options.mpi or "")
         for where in wheres
@@ -132,8 +135,8 @@ def main(arguments: Sequence[str]) -> int:
         for case in pool.map(lambda one: _run(*one), asked):
             cases.append(case)
             advance(len(cases), case.fault)
-    faults = [case for case in cases if case.fault in FAULTS]
-    healthy = [case for case in cases if case.fault in HEALTHY]
+    healthy = [case for case in cases if case.fault in (*HEALTHY, EVEN)]
+    faults = [case for case in cases if case not in healthy]
     _show(faults, healthy)
     if options.json:
         right = [case.right_rank and case.right_cause for case in faults]
@@ -154,6 +157,8 @@ def _run(fault: str, size: int, where: str, mpi: str) -> Case:
     with tempfile.TemporaryDirectory() as text:
         folder, mark = Path(text) / "run", Path(text) / "mark"
         with job_with(fault, size, where, folder, mark, mpi) as job:
+            if where == "steps":
+                return _slow(fault, size, verdict(job, folder, mark), folder)
             causes, noticed_s = _reported(job, folder, mark)
     if fault in HEALTHY:
         if job.returncode and not causes:
@@ -167,6 +172,19 @@ def _run(fault: str, size: int, where: str, mpi: str) -> Case:
     right_cause = bool(causes) and causes[0].kind in kinds
     right_cause = right_cause and bool(re.search(_SAID.get(fault, ""), causes[0].sentence))
     return Case(fault, size, where, noticed_s, *_first(causes), right_rank, right_cause)
+
+
+def _slow(fault: str, size: int, found: Verdict, folder: Path) -> Case:
+    hangs = (folder / "hang.txt").exists()
+    named = found.noticed_s is not None
+    if fault == EVEN:
+        right_rank = right_cause = not (named or hangs)
+    else:
+        right_rank = found.rank == SLOW_RANK
+        right_cause = named and found.report_agrees and not hangs
+    kind = "core" if named else ""
+    noticed = found.noticed_s
+    return Case(fault, size, "steps", noticed, kind, found.sentence, right_rank, right_cause)
 
 
 def _first(causes: Sequence[Cause]) -> tuple[str, str]:

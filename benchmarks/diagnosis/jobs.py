@@ -41,7 +41,7 @@ def job_with(
         mark: an empty file, made when the fault begins.
         mpi: the library of another environment; "" for this one's.
     """
-    python, preload = (sys.executable, []) if not mpi else _another(mpi, where)
+    python, preload = (sys.executable, []) if not mpi else _another(mpi)
     worker = [python, "-m", "benchmarks.diagnosis", "--worker", "--fault", fault]
     worker += ["--where", where, "--mark", str(mark)]
     if fault in ("is killed", "raises"):
@@ -66,17 +66,15 @@ def job_with(
         yield job
 
 
-def _another(mpi: str, where: str) -> tuple[str, list[str]]:
+def _another(mpi: str) -> tuple[str, list[str]]:
     """The Python of another library's environment, and what has a launcher preload its recorder.
 
     Raises:
         BenchmarkError: there is no such environment.
     """
-    name = f"{mpi}-horovod" if where in ("torch", "horovod", "hvd_ext") else mpi
-    python = ranks.ROOT / ".venvs" / name / "bin" / "python"
+    python = ranks.ROOT / ".venvs" / mpi / "bin" / "python"
     if not python.exists():
-        command = "make mpis" if name == mpi else f"make mpi-horovod MPI={mpi}"
-        raise BenchmarkError(f"no {python}: run `{command}`")
+        raise BenchmarkError(f"no {python}: run `make mpis`")
     return str(python), recording_with(_recorder(python.parent))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis.kinds import Meets, OfHorovod, OfHvdExt, OfMPI, Rank, rank_of
+from benchmarks.diagnosis.slow import EVEN, SLOWED, take_steps
 
 _STEPS = 5
 _FOREVER_S = 600.0
@@ -25,11 +26,14 @@ def work(name: str, where: str, mark: Path) -> None:
     """Be a rank.
 
     Args:
-        name: a key of FAULTS or HEALTHY.
+        name: a key of FAULTS or HEALTHY, SLOWED or EVEN.
         where: how ranks wait; see `rank_of`.
         mark: an empty file, made when the fault begins.
     """
     job = rank_of(where)
+    if name in (SLOWED, EVEN):
+        take_steps(name, job, mark)
+        return
     if name in HEALTHY:
         end_s = time.monotonic() + 6.0
         while job.agree(time.monotonic() < end_s):
@@ -293,6 +297,8 @@ def served(where: str) -> tuple[str, ...]:
     if where == "torch":
         # Gloo fails at once in the peers of a process that is gone: the job ends.
         return tuple(name for name in _OF_MPI if name not in ("is killed", "raises", "leaves"))
+    if where == "steps":
+        return (SLOWED, EVEN)
     if where == "hosts":
         return (*_ANY, "goes round", *LINKS)
     if where == "horovod":

@@ -18,6 +18,7 @@ from tests.support.launch.on_every_mpi import LIBRARIES, alive, bin_of, horovod_
 
 # This environment's library has its own tests.
 OTHERS = [name for name in LIBRARIES if name != "environment"]
+WITH_PACKAGES = (PROGRAMS / "with_packages.py", sysconfig.get_path("purelib"))
 pytestmark = [pytest.mark.long, pytest.mark.parametrize("library", OTHERS, indirect=True)]
 
 
@@ -81,12 +82,11 @@ def test_the_cause_is_named(
 )
 def test_a_wait_of_hvd_ext_is_named(library: Library, how: str, said: str, tmp_path: Path) -> None:
     """With this environment's torch, and without Horovod."""
-    packages = sysconfig.get_path("purelib")
     with job(
         *(tmp_path / "run", 2, how),
         program="waits_by_name.py",
         launcher=library.launcher(2),
-        python=(library.mpi / "python", PROGRAMS / "with_packages.py", packages),
+        python=(library.mpi / "python", *WITH_PACKAGES),
         variables={**library.variables(), **WITHOUT_HOROVOD},
     ):
         cause = cause_of(tmp_path / "run", "late")
@@ -109,7 +109,8 @@ def test_a_tensor_of_horovod_is_named(
         *(tmp_path / "run", 2, how),
         program="waits_by_name.py",
         launcher=library.launcher(2, mpi),
-        python=(mpi / "python",),
+        # hvd_ext is installed in this environment alone, and PyTorch finds it by that.
+        python=(mpi / "python", *WITH_PACKAGES),
         variables=library.variables(mpi),
     ):
         cause = cause_of(tmp_path / "run", kind)

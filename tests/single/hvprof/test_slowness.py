@@ -32,6 +32,10 @@ def job(steps: list[Step], hosts: str = "aaaa") -> list[Pace]:
             "it waits for a core 100 ms a step, the others do not: other processes or threads",
         ),
         (
+            {"compute_s": 0.15, "exposed_s": 0.1, "cpu_s": 0.1, "queued_s": 0.15},
+            "it waits for a core 50 ms a step, the others do not",
+        ),
+        (
             {"compute_s": 0.2, "cpu_s": 0.02},
             "it sleeps or waits outside of communication 200 ms a step, the others 100 ms: py-spy",
         ),
@@ -45,6 +49,14 @@ def job(steps: list[Step], hosts: str = "aaaa") -> list[Pace]:
 def test_the_part_that_is_longer_is_the_reason(parts: dict[str, float], says: str) -> None:
     waits = step(exposed_s=0.1)
     assert str(reason(1, job([waits, step(**parts), waits, waits]))).startswith(says)
+
+
+def test_where_all_ranks_wait_for_cores_none_shares_them_alone() -> None:
+    waits = step(compute_s=0.16, exposed_s=0.04, queued_s=0.06)
+    found = reason(1, job([waits, step(compute_s=0.2, queued_s=0.1), waits, waits]))
+    assert str(found).endswith(
+        "the others 60 ms: other processes or threads share the cores of all ranks"
+    )
 
 
 def test_a_slow_host_is_named() -> None:

@@ -13,6 +13,8 @@ from hvprof.model import Recording, Step
 # A part of a step is a reason from this share of the time by which the rank is slower.
 _LEAST_SHARE = 0.3
 _MANY_FAULTS = 1000.0
+# Who waits for cores so much less is not slowed in the same way.
+_ALL_WAIT = 0.5
 # A rank sleeps or waits if it has a core for less than this share of the time it spends by itself.
 _BUSY_SHARE = 0.5
 
@@ -57,7 +59,14 @@ def paces(recording: Recording) -> list[Pace]:
 
 
 def _queued(step: Step) -> float:
-    return step.queued_s or 0.0
+    """Time in which it waits for a core outside of communication, at least.
+
+    Where it polls for others, it may also wait for a core, which the kernel does not separate.
+    """
+    queued_s, blocked_s = step.queued_s or 0.0, step.queued_blocked_s
+    sleeps_s = max(step.time_s - step.cpu_s - queued_s - blocked_s, 0.0)
+    polls_s = max(step.exposed_s - blocked_s - sleeps_s, 0.0)
+    return min(max(queued_s - polls_s, 0.0), step.compute_s + step.other_s)
 
 
 def _input(step: Step) -> float:
@@ -120,6 +129,8 @@ def reason(rank: int | None, ranks: Sequence[Paced]) -> Reason | None:
     if longest.of is _own and faults > max(_MANY_FAULTS, 10 * of_others):
         look = f"{faults:,.0f} page faults a step, the others {of_others:,.0f}: reuse its memory"
     theirs_s = fmean(longest.of(one) for one in others)
+    if longest.of is _queued and theirs_s > _ALL_WAIT * _queued(own):
+        look = "other processes or threads share the cores of all ranks"
     than = f", the others {format_seconds(theirs_s)}" if theirs_s else ", the others do not"
     figures = f"it {does} {format_seconds(longest.of(own))} a step{than}"
     return Reason(f"{_where(first, ranks)}{figures}", look)
