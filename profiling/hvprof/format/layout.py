@@ -133,7 +133,7 @@ CONNECTION = np.dtype(
         ("stuck_ms", "<u4"),
         ("waited_ms", "<u4"),
         ("again", "<u4"),
-        ("unused", "<u4"),
+        ("unsent_ms", "<u4"),
         ("queued_bytes", "<u8"),
         ("delivered_bytes", "<u8"),
     ]

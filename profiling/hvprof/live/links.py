@@ -13,6 +13,8 @@ from hvprof.live.standing import Connection, Standing
 _STUCK_S = 1.0
 # Segments that are sent again on a link that loses some, as a share; and how long data waited then.
 _SEGMENT_BYTES, _LOST_SHARE, _LOST_S = 1448, 0.01, 0.5
+# A queue of the host itself drops packets: nothing is under way for most of the time.
+_UNSENT_SHARE = 0.5
 # Data wait for a moment on any link.
 _MUCH, _MOST, _ALIKE = 0.1, 0.8, 0.95
 # What waits at the first look has waited for as long as that is from the next.
@@ -42,7 +44,8 @@ def slow_link(standings: Sequence[Standing]) -> SlowLink | None:
             if there != one.host:
                 between[one.host, there].append(connection)
     without = sorted({one.host for one in standings if one.without_carrier and one.host})
-    hosts = without or _blamed(between)
+    dropping = sorted({here for (here, _), some in between.items() if any(map(_is_dropped, some))})
+    hosts = without or (dropping if len(dropping) == 1 else _blamed(between))
     found = [c for pair, some in between.items() if {*hosts} & {*pair} for c in some]
     if not hosts or not (found or without):
         return None
@@ -52,7 +55,7 @@ def slow_link(standings: Sequence[Standing]) -> SlowLink | None:
     if without:
         why = f"has no carrier ({', '.join(interfaces)}): look at its cable and its switch"
     else:
-        why = _condition(found)
+        why = _condition(found, dropping)
     return SlowLink(ranks, f"{name} {why}")
 
 
@@ -82,6 +85,10 @@ def _is_stuck(one: Connection) -> bool:
     return one.queued_bytes > 0 and one.stuck_s >= _STUCK_S
 
 
+def _is_dropped(one: Connection) -> bool:
+    return one.unsent_s >= max(_LOST_S, _UNSENT_SHARE * one.waited_s)
+
+
 def _loses(found: Sequence[Connection]) -> bool:
     again = sum(one.again for one in found)
     delivered_bytes = sum(one.delivered_bytes for one in found)
@@ -90,7 +97,7 @@ def _loses(found: Sequence[Connection]) -> bool:
     return again > 0 and many and waited_s >= _LOST_S
 
 
-def _condition(found: Sequence[Connection]) -> str:
+def _condition(found: Sequence[Connection], dropping: Sequence[str]) -> str:
     queued = [one for one in found if one.queued_bytes]
     if queued and all(map(_is_stuck, queued)):
         stuck_s = min(one.stuck_s for one in queued)
@@ -98,8 +105,11 @@ def _condition(found: Sequence[Connection]) -> str:
     else:
         speeds = (one.delivered_bytes / one.waited_s for one in found if one.waited_s)
         said = f"delivers {format_bytes(round(max(speeds, default=0.0)))} a second"
-    if _loses(found):
-        again = sum(one.again for one in found)
-        said += f" and loses packets: {again} segments were sent again"
+    again = sum(one.again for one in found)
+    lost = [f"{again} segments were sent again"] if _loses(found) else []
+    if dropping:
+        lost.append(f"a queue of {' and '.join(dropping)} drops them (tc -s qdisc)")
+    if lost:
+        said += f" and loses packets: {', '.join(lost)}"
     waits = sum(one.queued_bytes for one in queued)
     return f"{said}; {format_bytes(waits)} wait for it" if waits else said

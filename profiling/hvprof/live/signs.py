@@ -63,6 +63,7 @@ def connections_in(beat: np.void) -> tuple[Connection, ...]:
             stuck_s=one["stuck_ms"].item() / 1e3,
             waited_s=one["waited_ms"].item() / 1e3,
             again=one["again"].item(),
+            unsent_s=one["unsent_ms"].item() / 1e3,
             queued_bytes=one["queued_bytes"].item(),
             delivered_bytes=one["delivered_bytes"].item(),
         )

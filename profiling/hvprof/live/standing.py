@@ -111,6 +111,8 @@ class Connection:
         stuck_s: since the peer last acknowledged any of what waits.
         waited_s: for how long data waited, since the call was found to last.
         again: segments that were sent again since then.
+        unsent_s: of `waited_s`, none of it was under way though the peer would take more: packets
+            are dropped before they leave the host.
         queued_bytes: handed to the kernel, and not acknowledged.
         delivered_bytes: acknowledged while data waited.
     """
@@ -120,6 +122,7 @@ class Connection:
     stuck_s: float
     waited_s: float
     again: int
+    unsent_s: float
     queued_bytes: int
     delivered_bytes: int
 

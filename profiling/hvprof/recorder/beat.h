@@ -23,15 +23,16 @@
 
 #include "recorder.h"
 
-enum { BEAT_MS = 250, LASTING_MS = 300, WATCHED = 64, MOST_SOCKETS = 4096 };
+enum { BEAT_MS = 250, LASTING_MS = 300, WATCHED = 64, MOST_SOCKETS = 4096, ADDRESSES_EVERY = 8 };
 
 /* What was seen of a connection before. */
 struct watched {
     int socket;
     uint32_t remote, again;
     uint64_t bytes, delivered_bytes; /* acknowledged, and of that while data waited */
-    uint64_t moved_ns, seen_ns, waited_ns;
-    bool waits;
+    uint64_t moved_ns, seen_ns, waited_ns, unsent_ns;
+    uint64_t limited_us; /* by the peer's window */
+    bool waits, unsent;
 };
 
 static bool is_ipv4_of_another(const struct sockaddr_in *address)
@@ -87,10 +88,16 @@ static bool look_at(int socket, struct watched *table, uint64_t now_ns, struct b
     if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) || ioctl(socket, SIOCOUTQ, &queued))
         return false;
     struct watched *before = watched_before(table, socket, there.sin_addr.s_addr);
+    /* The host's own queue drops packets: none is on its way that could be sent again. */
+    bool unsent = queued > 0 && info.tcpi_notsent_bytes && !info.tcpi_unacked;
+    uint64_t since_ns = now_ns - before->seen_ns;
     if (!before->seen_ns) {
         before->again = info.tcpi_total_retrans;
     } else if (before->waits && queued > 0) {
-        before->waited_ns += now_ns - before->seen_ns;
+        before->waited_ns += since_ns;
+        if (before->unsent && unsent &&
+            (info.tcpi_rwnd_limited - before->limited_us) * 2000 < since_ns)
+            before->unsent_ns += since_ns;
         before->delivered_bytes += info.tcpi_bytes_acked - before->bytes;
     }
     if (!before->seen_ns || info.tcpi_bytes_acked != before->bytes || queued <= 0)
@@ -98,12 +105,15 @@ static bool look_at(int socket, struct watched *table, uint64_t now_ns, struct b
     before->bytes = info.tcpi_bytes_acked;
     before->seen_ns = now_ns;
     before->waits = queued > 0;
+    before->unsent = unsent;
+    before->limited_us = info.tcpi_rwnd_limited;
     *found = (struct connection){
         .local = here.sin_addr.s_addr,
         .remote = there.sin_addr.s_addr,
         .stuck_ms = (uint32_t)((now_ns - before->moved_ns) / 1000000),
         .waited_ms = (uint32_t)(before->waited_ns / 1000000),
         .again = info.tcpi_total_retrans - before->again,
+        .unsent_ms = (uint32_t)(before->unsent_ns / 1000000),
         .queued_bytes = queued > 0 ? (uint64_t)queued : 0,
         .delivered_bytes = before->delivered_bytes,
     };
@@ -186,6 +196,8 @@ static void *keep_beating(void *argument)
     struct recorder *into = argument;
     struct watched *table = calloc(WATCHED, sizeof *table);
     uint64_t since_ns = 0;
+    uint32_t known[ADDRESSES] = {0};
+    unsigned beat_number = 0;
     bool locked = hold_lock(into->current_descriptor);
     while (table && atomic_load(&into->file->state) == RUNNING) {
         uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
@@ -195,10 +207,15 @@ static void *keep_beating(void *argument)
         since_ns = lasting_since(into->current, now_ns);
         if (since_ns != before_ns)
             memset(table, 0, WATCHED * sizeof *table);
-        if (since_ns) {
+        memcpy(made.addresses, known, sizeof known);
+        if (since_ns || beat_number++ % ADDRESSES_EVERY == 0) {
             look_at_connections(table, now_ns, &made);
             look_at_carrier(&made);
         }
+        /* Others know this host by its addresses, also where no call lasts here. */
+        memcpy(known, made.addresses, sizeof known);
+        if (!since_ns)
+            made.count = 0;
         write_beat(&into->current->beat, &made);
         usleep(BEAT_MS * 1000);
     }

@@ -137,7 +137,8 @@ struct connection {
     uint32_t local, remote; /* IPv4, in the network's order */
     uint32_t stuck_ms;      /* since the peer last acknowledged any of what waits */
     /* Since the first look in this call: how long data waited, and segments sent again. */
-    uint32_t waited_ms, again, unused;
+    uint32_t waited_ms, again;
+    uint32_t unsent_ms; /* of waited_ms, none was under way though the peer would take it */
     uint64_t queued_bytes;    /* handed to the kernel, and not acknowledged */
     uint64_t delivered_bytes; /* acknowledged, while data waited */
 };

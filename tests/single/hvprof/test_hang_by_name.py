@@ -89,7 +89,8 @@ def test_a_process_is_gone_when_its_lock_is(tmp_path: Path) -> None:
 
 
 def connection(to: int, **facts: float) -> Connection:
-    given = {"stuck_s": 0.0, "waited_s": 2.0, "again": 0, "delivered_bytes": 8 << 20, **facts}
+    given = {"stuck_s": 0.0, "waited_s": 2.0, "again": 0, "unsent_s": 0.0}
+    given |= {"delivered_bytes": 8 << 20, **facts}
     return Connection(local="", remote=f"10.0.0.{to}", queued_bytes=1 << 20, **given)  # type: ignore[arg-type]
 
 
@@ -120,6 +121,17 @@ def on_hosts(*connections: tuple[int, Connection]) -> list[Standing]:
             (3,),
             "of node3 delivers 4 MiB a second and loses packets: 150 segments were sent again",
         ),
+        (
+            [(3, connection(2, unsent_s=1.8)), (2, connection(1))],
+            (3,),
+            "of node3 delivers 4 MiB a second and loses packets: a queue of node3 drops them (tc",
+        ),
+        (
+            [(3, connection(2, unsent_s=1.8)), (2, connection(3, unsent_s=1.2, again=200))],
+            (2, 3),
+            "loses packets: 200 segments were sent again, a queue of node2 and node3 drops them",
+        ),
+        ([(3, connection(2, unsent_s=0.4))], (2, 3), "node3 delivers 4 MiB a second; 1 MiB wait"),
     ],
 )
 def test_the_link_on_which_data_wait_is_named(
