@@ -131,8 +131,12 @@ def main(arguments: Sequence[str]) -> int:
         if name in served(where)
     ]
     cases: list[Case] = []
+    # Jobs whose cores matter run alone.
+    together = [one for one in asked if one[2] != "steps"]
+    alone = [one for one in asked if one[2] == "steps"]
     with progress("jobs", len(asked)) as advance, ThreadPoolExecutor(options.at_once) as pool:
-        for case in pool.map(lambda one: _run(*one), asked):
+        results = pool.map(lambda one: _run(*one), together)
+        for case in itertools.chain(results, (_run(*one) for one in alone)):
             cases.append(case)
             advance(len(cases), case.fault)
     healthy = [case for case in cases if case.fault in (*HEALTHY, EVEN)]

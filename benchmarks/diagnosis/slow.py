@@ -26,7 +26,7 @@ EVEN = "takes even steps"
 SLOW_RANK, SAID = 1, "share its cores"
 _BUSY_PROCESSES = 4
 # CPU time that a rank computes for in a step, and for how long the job runs.
-_STEP_S, _RUNS_S = 0.008, 24.0
+_STEP_S, _RUNS_S = 0.008, 12.0
 _WARM_STEPS = 20
 _EVERY_S = 2.0
 _PATIENCE_S = 120.0
@@ -125,35 +125,6 @@ def verdict(job: subprocess.Popen[bytes], folder: Path, mark: Path) -> Verdict:
     )
     job.wait(_PATIENCE_S)
     readings = [json.loads(line) for line in done.stdout.splitlines()]
-    if os.environ.get("DIAG_DEBUG"):
-        for one in readings:
-            print(
-                f"{one['unix_s'] - began_s:.1f}",
-                one["slowest"],
-                one["slowest_why"],
-                [
-                    (
-                        f"{r['outside']:.2f}",
-                        r["step"]
-                        and {
-                            k: round(v * 1e3, 1)
-                            for k, v in r["step"].items()
-                            if k
-                            in (
-                                "time_s",
-                                "compute_s",
-                                "exposed_s",
-                                "other_s",
-                                "queued_s",
-                                "queued_blocked_s",
-                                "cpu_s",
-                            )
-                        },
-                    )
-                    for r in one["ranks"]
-                ],
-                file=sys.stderr,
-            )
     named = [one for one in readings if SAID in one["slowest_why"]]
     said = named[:1] or readings[-1:]
     if not said:
