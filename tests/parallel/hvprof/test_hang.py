@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hvd_ext.system.process import descendants
 from hvprof.format.current import read_current
-from tests.support.hvprof.hanging import PATIENCE_S, cause_of, job
-from tests.support.hvprof.recorded import run
+from tests.support.hvprof.hanging import PATIENCE_S, cause_of, job, standing
+from tests.support.hvprof.recorded import mpirun, run
+from tests.support.launch.on_every_mpi import alive, wait_for
 
 
 @pytest.mark.parametrize(
@@ -54,10 +56,17 @@ def test_a_watched_job_reports_the_cause_once(tmp_path: Path) -> None:
 
 
 def test_a_job_that_hangs_is_ended_where_asked(tmp_path: Path) -> None:
+    """Also what a launcher leaves behind that is a shell script."""
     folder = tmp_path / "run"
-    with job(folder, 2, "stopped", "--on-hang", "2", "--abort-on-hang") as started:
+    launcher = ["sh", "-c", '"$@" & wait', "sh", *mpirun(2)]
+    options = ("--on-hang", "2", "--abort-on-hang")
+    with job(folder, 2, "stopped", *options, launcher=launcher) as started:
+        wait_for(lambda: sum(bool(one.pid) for one in standing(folder)) == 2, PATIENCE_S)
+        pids = descendants(started.pid)
         said = started.communicate(timeout=PATIENCE_S)[1].decode()
     assert started.returncode == 75
+    assert len(pids) >= 3
+    wait_for(lambda: not any(map(alive, pids)))
     assert "hvprof: the job hangs: for " in said
     done = run([sys.executable, "-m", "hvprof", "report", folder])
     assert "ended because it hung: for " in done.stdout

@@ -119,6 +119,18 @@ def test_a_circle_of_receives_is_a_deadlock(size: int) -> None:
     assert len(cause.sentence) < 1000
 
 
+def test_who_came_to_a_circle_a_little_later_is_in_it() -> None:
+    calls = [Call("recv", group(3), peer=peer) for peer in (1, 2, 0)]
+    since = [6.0, 3.0, 4.0]
+    ranks = [rank(n, call, since_s=since[n]) for n, call in enumerate(calls)]
+    cause = only(ranks)
+    assert (cause.kind, cause.ranks) == ("deadlock", (0, 1, 2))
+    # A rank that has just come is not blocked yet, nor is a job of such ranks alone.
+    late = only([*ranks[:2], rank(2, calls[2], since_s=0.5)])
+    assert (late.kind, late.ranks) == ("late", (2,))
+    assert diagnose(ranks[1:], 5) == ()
+
+
 def test_who_waits_for_a_circle_is_not_in_it() -> None:
     ranks = [rank(n, Call("recv", group(4), peer=peer)) for n, peer in enumerate((1, 0, 0, 2))]
     cause = only(ranks)
