@@ -38,5 +38,5 @@ def build_recorder(mpi: Path, library: Path, *options: str) -> Path:
 
 
 def recording_with(library: Path) -> list[str]:
-    """What stands before a launcher in `hvprof record -- ...` for it to preload a library."""
+    """The words before a launcher in `hvprof record -- ...` that have it preload a library."""
     return ["env", f"LD_PRELOAD={library}"]

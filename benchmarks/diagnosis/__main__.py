@@ -2,7 +2,8 @@
 
 Each case is a job under `hvprof record --on-hang`. Where that reports a hang, the ranks' files are
 read as `hvprof hang` reads them, and compared with what was injected. Healthy jobs wait too, for
-less than the limit.
+less than the limit. A rank that is slow hangs nothing; `hvprof watch` and the report are to name
+it.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Case:
         fault: what was injected; of a healthy job, its pattern.
         ranks: of the job.
         where: the collective in which ranks waited.
-        noticed_s: from the fault to the report, less the limit; None: no report.
+        noticed_s: from the fault to the report, less the limit; of a slow rank, from the fault to
+            the reading that names it; None: neither.
         kind, sentence: of the first cause; "" without one.
         right_rank, right_cause: whether they are those injected; of a healthy job, True where there
             was no report.

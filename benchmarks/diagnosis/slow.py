@@ -109,8 +109,7 @@ class Verdict:
 
 
 def verdict(job: subprocess.Popen[bytes], folder: Path, mark: Path) -> Verdict:
-    """What the first reading says that names a rank that waits for a core, or else the last one."""
-    _come_first()
+    """The first reading's that names a rank whose core is shared, or else the last one's."""
     environment = ranks.environment()
     _until(mark, job)
     began_s = mark.stat().st_mtime
@@ -122,6 +121,8 @@ def verdict(job: subprocess.Popen[bytes], folder: Path, mark: Path) -> Verdict:
         text=True,
         timeout=_PATIENCE_S,
         check=True,
+        start_new_session=True,
+        preexec_fn=_come_first,
     )
     job.wait(_PATIENCE_S)
     readings = [json.loads(line) for line in done.stdout.splitlines()]

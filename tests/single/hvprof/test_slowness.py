@@ -68,4 +68,6 @@ def test_a_slow_host_is_named() -> None:
 def test_what_steps_do_not_say_is_not_said() -> None:
     waits = step(exposed_s=0.1)
     assert reason(1, job([waits, waits, waits, waits])) is None
+    interrupted = step(compute_s=0.108, queued_s=0.008)
+    assert reason(1, job([waits, interrupted, waits, waits])) is None
     assert reason(None, []) is None

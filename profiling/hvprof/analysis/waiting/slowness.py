@@ -13,6 +13,8 @@ from hvprof.model import Recording, Step
 # A part of a step is a reason from this share of the time by which the rank is slower.
 _LEAST_SHARE = 0.3
 _MANY_FAULTS = 1000.0
+# The system's own work takes a core for less than this share of a step.
+_LEAST_QUEUED = 0.1
 # Who waits for cores so much less is not slowed in the same way.
 _ALL_WAIT = 0.5
 # A rank sleeps or waits if it has a core for less than this share of the time it spends by itself.
@@ -121,6 +123,8 @@ def reason(rank: int | None, ranks: Sequence[Paced]) -> Reason | None:
     longest = max(_PARTS, key=lambda part: more_s(part.of))
     slower_s = more_s(_outside_s)
     if slower_s <= 0 or more_s(longest.of) < _LEAST_SHARE * slower_s:
+        return None
+    if longest.of is _queued and more_s(_queued) < _LEAST_QUEUED * own.time_s:
         return None
     does, look = longest.does, longest.look
     if longest.of is _own and 0 < own.cpu_s < _BUSY_SHARE * _own(own):
