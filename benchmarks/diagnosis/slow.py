@@ -93,7 +93,7 @@ def _busy_program() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What hvprof says of a job.
+    """A verdict of hvprof on a job.
 
     Attributes:
         rank: the slowest one; None where the ranks are even, or no reason is given.
