@@ -67,17 +67,28 @@ JOB = ("-m", "hvd_launch", "run", "-np", "2", "--")
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination, such as Python "3.11", torch "2.13.0" and Horovod "horovod==0.28.1"."""
+    """One combination, such as Python "3.11", torch "2.13.0" and Horovod "horovod==0.28.1".
+
+    Attributes:
+        python: its version.
+        torch: its version.
+        horovod: a pin, "no", or the path of an sdist or a checkout.
+    """
 
     python: str
     torch: str
     horovod: str
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """Python, torch and Horovod as the results name them: a checkout by its folder."""
+        return (self.python, self.torch, Path(self.horovod).name)
+
+    @property
     def folder(self) -> Path:
         """Its environment."""
-        name = f"python-{self.python}_torch-{self.torch}_{self.horovod.replace('==', '-')}"
-        return FOLDER / name.replace(os.sep, "-")
+        python, torch, horovod = self.key
+        return FOLDER / f"python-{python}_torch-{torch}_{horovod.replace('==', '-')}"
 
     def steps(self, python: str) -> dict[str, tuple[Sequence[str], int]]:
         """The command and the limit in s of each step; `python` makes the environment."""
@@ -184,14 +195,14 @@ def versions(cell: Cell) -> dict[str, str]:
 
 def run(
     cells: Sequence[Cell], again: bool, keep: bool, pip: tuple[str, ...]
-) -> dict[Cell, dict[str, Any]]:
+) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Test the cells, and write the results after each; returns the results of these and others."""
     found = json.loads(RESULTS.read_text(encoding="utf-8"))["cells"] if RESULTS.exists() else []
-    results = {Cell(c["python"], c["torch"], c["horovod"]): c for c in found}
+    results = {(c["python"], c["torch"], c["horovod"]): c for c in found}
     for cell in cells:
         name = f"Python {cell.python}, torch {cell.torch}, {cell.horovod}"
-        if results.get(cell, {}).get("status") == "passed" and not again:
-            print(f"matrix: {name}: passed on {results[cell]['date']}", flush=True)
+        if results.get(cell.key, {}).get("status") == "passed" and not again:
+            print(f"matrix: {name}: passed on {results[cell.key]['date']}", flush=True)
             continue
         print(f"matrix: {name} ...", flush=True)
         python = interpreter(cell.python)
@@ -204,9 +215,9 @@ def run(
         else:
             result = test(cell, python, keep)
         print(f"matrix: {name}: {result['status']} {result.get('why', '')}", flush=True)
-        about = {"python": cell.python, "torch": cell.torch, "horovod": cell.horovod}
+        about = dict(zip(("python", "torch", "horovod"), cell.key, strict=True))
         today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        results[cell] = {**about, "date": today, **result}
+        results[cell.key] = {**about, "date": today, **result}
         write(list(results.values()))
     return results
 
@@ -264,8 +275,8 @@ def main() -> None:
         results = run(cells, chosen.again, chosen.keep, pip)
     except Failure as failure:
         sys.exit(f"matrix: error: {failure}")
-    show([results[cell] for cell in cells])
-    sys.exit(any(results[cell]["status"] == "failed" for cell in cells))
+    show([results[cell.key] for cell in cells])
+    sys.exit(any(results[cell.key]["status"] == "failed" for cell in cells))
 
 
 if __name__ == "__main__":

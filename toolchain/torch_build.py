@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+from wheels import leftovers
 from workshop import Failure
 
 from hvd_launch.doctor.horovod_build import CMAKE_FILES, gpu_present
@@ -66,5 +67,8 @@ def _commit(checkout: Path) -> str:
     if done.returncode == 0:
         changes = subprocess.run([*git, "diff", "HEAD"], capture_output=True, check=False).stdout
         return done.stdout + hashlib.sha256(changes).hexdigest()
-    files = sorted(path for path in checkout.rglob("*") if path.is_file())
-    return repr([(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files])
+    # A build in the checkout does not make it another source.
+    tops = (path for path in checkout.iterdir() if path.name not in leftovers(checkout))
+    files = sorted(path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
+    stats = ((path.relative_to(checkout), path.stat()) for path in files)
+    return repr([(str(name), stat.st_size, stat.st_mtime_ns) for name, stat in stats])

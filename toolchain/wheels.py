@@ -16,6 +16,8 @@ from pathlib import Path
 
 from workshop import ROOT, Workshop
 
+_NOT_SOURCES = (".git", "build", "dist", "*.egg-info")
+
 
 @contextlib.contextmanager
 def locked(path: Path, waiting: str) -> Iterator[None]:
@@ -53,6 +55,28 @@ def wheel_folder(mpi: str, torch: str, source: str) -> Path:
     return cache_folder() / "wheels" / "_".join(key)
 
 
+def leftovers(checkout: Path) -> set[str]:
+    """The names in a checkout that are not sources: its history, and what builds left in it."""
+    return {path.name for pattern in _NOT_SOURCES for path in checkout.glob(pattern)}
+
+
+def clean_copy(checkout: Path, folder: Path) -> Path:
+    """Copy the sources of a checkout: the settings of an earlier build in it break the next one.
+
+    Args:
+        checkout: a folder that stays as it is.
+        folder: where to copy it to.
+    """
+    names = leftovers(checkout)
+    shutil.copytree(
+        checkout,
+        folder,
+        symlinks=True,
+        ignore=lambda place, _: names if Path(place) == checkout else (),
+    )
+    return folder
+
+
 def built_wheel(
     shop: Workshop, name: str, source: str, folder: Path, *options: str, **variables: str
 ) -> Path:
@@ -76,6 +100,8 @@ def built_wheel(
             shutil.rmtree(abandoned, ignore_errors=True)
         shop.say(f"build {source} (some minutes; the wheel is kept in {folder})")
         with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as building:
+            if Path(source).is_dir():
+                source = str(clean_copy(Path(source), Path(building) / "source"))
             # pip's own cache knows the release, not what it was built against.
             fresh = ("--no-deps", "--no-cache-dir", "--no-binary", name, "-w", building)
             shop.pip("wheel", *fresh, *options, source, **variables)

@@ -312,6 +312,31 @@ def test_two_builds_at_once_make_one_wheel(tmp_path: Path) -> None:
     assert [wheel.read_text() for wheel in made] == ["whole"] * 3
 
 
+def test_a_checkout_that_was_built_before_is_built_from_its_sources(tmp_path: Path) -> None:
+    checkout = tmp_path / "horovod"
+    (checkout / "third_party" / "gloo" / "build").mkdir(parents=True)
+    for name in ("setup.py", "third_party/gloo/build/used.cc"):
+        (checkout / name).touch()
+    key = torch_build.source_key(str(checkout))
+    (checkout / "build").mkdir()
+    (checkout / "horovod.egg-info").mkdir()
+    (checkout / "build" / "CMakeCache.txt").write_text("the settings of an environment long gone")
+    assert torch_build.source_key(str(checkout)) == key
+    seen: list[str] = []
+
+    class Looking(Shop):
+        def pip(self, *arguments: str, **variables: str) -> None:
+            place = Path(arguments[-1])
+            seen.extend(str(path.relative_to(place)) for path in place.rglob("*"))
+            super().pip(*arguments, **variables)
+
+    wheels.built_wheel(Looking(tmp_path), "horovod", str(checkout), tmp_path / "cache")
+    gloo = ("third_party", "third_party/gloo", "third_party/gloo/build")
+    assert sorted(seen) == ["setup.py", *gloo, "third_party/gloo/build/used.cc"]
+    (checkout / "setup.py").write_text("changed")
+    assert torch_build.source_key(str(checkout)) != key
+
+
 def test_a_wheel_is_kept_for_one_python_mpi_torch_and_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

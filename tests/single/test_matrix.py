@@ -39,12 +39,12 @@ def tested(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[matrix.Cell]
 
 def test_a_second_call_runs_what_has_not_passed(tested: list[matrix.Cell]) -> None:
     first = matrix.run(CELLS, again=False, keep=False, pip=())
-    assert [first[cell]["status"] for cell in CELLS] == ["passed", "failed", *["skipped"] * 2]
-    assert "no Python 3.12" in first[CELLS[2]]["why"]
-    assert "torch 1.0.0 has no wheel for Python 3.11" in first[CELLS[3]]["why"]
+    assert [first[cell.key]["status"] for cell in CELLS] == ["passed", "failed", *["skipped"] * 2]
+    assert "no Python 3.12" in first[CELLS[2].key]["why"]
+    assert "torch 1.0.0 has no wheel for Python 3.11" in first[CELLS[3].key]["why"]
     second = matrix.run(CELLS, again=False, keep=False, pip=())
     assert tested == [CELLS[0], CELLS[1], CELLS[1]]
-    assert [second[cell]["status"] for cell in CELLS[:2]] == ["passed"] * 2
+    assert [second[cell.key]["status"] for cell in CELLS[:2]] == ["passed"] * 2
     matrix.run(CELLS[:1], again=True, keep=False, pip=())
     assert tested[3:] == CELLS[:1]
 
@@ -56,6 +56,17 @@ def test_the_page_shows_each_combination_with_its_date(tested: list[matrix.Cell]
     page = support({"support_matrix": results})
     assert re.search(r"^\| 3\.10 \| no \| not run \| passed, \d{4}-\d\d-\d\d \|$", page, re.M)
     assert "- Python 3.12, PyTorch 2.13.0: `no Python 3.12" in page
+
+
+def test_a_checkout_of_horovod_is_named_by_its_folder(tested: list[matrix.Cell]) -> None:
+    checkout = matrix.Cell("3.10", "2.13.0", "/somewhere/horovod-master")
+    matrix.run([checkout], again=False, keep=False, pip=())
+    (written,) = json.loads(matrix.RESULTS.read_text())["cells"]
+    assert (written["horovod"], written["status"]) == ("horovod-master", "passed")
+    assert checkout.folder.name == "python-3.10_torch-2.13.0_horovod-master"
+    assert "/somewhere/horovod-master" in checkout.steps("python3")["environment"][0]
+    matrix.run([checkout], again=False, keep=False, pip=())
+    assert tested == [checkout]
 
 
 def test_a_step_that_fails_is_named_and_the_environment_removed(
