@@ -66,8 +66,8 @@ fuzz: env  ## try 1,000 damaged and crafted packs, tables, timelines and recordi
 sanitize: env  ## run the tests of the C parts with the address, undefined and thread sanitizers
 	@$(PY) toolchain/sanitize.py
 
-odd-places: env  ## install where it is hard: not root, a blank in the path, read-only, no network ...
-	@$(PYTHON) toolchain/odd_places.py $(PLACES)
+odd-places: env  ## install where it is hard: not root, a blank in the path, read-only, no network ... (PLACES=, NFS=FOLDER)
+	@$(PYTHON) toolchain/odd_places.py $(if $(NFS),--nfs '$(NFS)') $(PLACES)
 
 matrix:  ## install and test with every Python and PyTorch (PYTHONS=, TORCHES=, HOROVODS=, AGAIN=1)
 	@$(PYTHON) toolchain/matrix.py $(if $(PYTHONS),--python $(PYTHONS)) \

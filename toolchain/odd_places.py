@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,10 @@ NO_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.
 
 class Broken(Exception):
     """A place did not end as it should; the text says how it did."""
+
+
+class Absent(Exception):
+    """This machine does not have the place; the text says why."""
 
 
 def run(folder: Path, *command: str, user: str | None = None, **variables: str) -> str:
@@ -100,15 +105,66 @@ def narrow_umask(work: Path) -> None:
         os.umask(before)
 
 
-def foreign_paths(work: Path) -> None:
-    """PYTHONPATH with another numpy, and an active conda."""
-    for name in ("python", "conda"):
-        (work / name).mkdir()
+def foreign_path(work: Path) -> None:
+    """PYTHONPATH with another numpy."""
+    (work / "python").mkdir()
     (work / "python" / "numpy.py").write_text("raise ImportError('not this numpy')\n")
     folder = checkout(work / "checkout")
-    conda = {"CONDA_PREFIX": str(work / "conda"), "CONDA_DEFAULT_ENV": "base"}
-    run(folder, "make", "env", PYTHONPATH=str(work / "python"), **conda)
-    train(folder, **conda)
+    run(folder, "make", "env", PYTHONPATH=str(work / "python"))
+    train(folder)
+
+
+def active_conda(work: Path) -> None:
+    """An active environment like conda's, with its Python and its compilers' variables."""
+    conda = work / "conda"
+    variables = activated(conda)
+    folder = checkout(work / "checkout")
+    train(folder, **variables)
+    made = (folder / ".venv" / "pyvenv.cfg").read_text()
+    if f"home = {conda / 'bin'}\n" not in made:
+        raise Broken(f"the environment is not from the active Python:\n{made}")
+    # Only what conda's activation sets is gone afterwards.
+    python = str(folder / ".venv" / "bin" / "python")
+    run(folder, python, *JOB, python, "examples/digits.py")
+
+
+def activated(conda: Path) -> dict[str, str]:
+    """Copy this Python to a prefix as conda lays it out; the variables of its activation."""
+    programs = conda / "bin"
+    programs.mkdir(parents=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    shutil.copy2(Path(sys.executable).resolve(), programs / version)
+    for name in ("python", "python3"):
+        (programs / name).symlink_to(version)
+    unneeded = shutil.ignore_patterns("site-packages", "dist-packages", "test", "__pycache__")
+    for name, place in (("stdlib", "lib"), ("include", "include")):
+        folder = sysconfig.get_path(name)
+        shutil.copytree(folder, conda / place / version, symlinks=True, ignore=unneeded)
+    (conda / "conda-meta").mkdir()
+    (conda / "conda-meta" / "history").touch()
+    variables = {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "CONDA_PREFIX": str(conda),
+        "CONDA_DEFAULT_ENV": "base",
+        "CONDA_SHLVL": "1",
+        "CONDA_PYTHON_EXE": str(programs / "python"),
+        "CFLAGS": f"-O2 -isystem {conda / 'include'}",
+        "LDFLAGS": f"-Wl,-rpath,{conda / 'lib'} -L{conda / 'lib'}",
+    }
+    for variable, compiler in (("CC", "gcc"), ("CXX", "g++")):
+        if found := shutil.which(compiler):
+            program = programs / f"x86_64-conda-linux-gnu-{compiler}"
+            program.symlink_to(found)
+            variables[variable] = str(program)
+    return variables
+
+
+def on_nfs(work: Path) -> None:
+    """A checkout on NFS."""
+    kind = run(work, "stat", "--file-system", "--format=%T", ".").strip()
+    if kind != "nfs":
+        raise Absent(f"{kind} is not NFS: name a folder there: make odd-places NFS=FOLDER")
+    train(checkout(work))
 
 
 def unwritable_home(work: Path) -> None:
@@ -207,12 +263,14 @@ def expect_line(folder: Path, words: str, **variables: str) -> None:
 PLACES: tuple[Callable[[Path], None], ...] = (
     blank_in_path,
     narrow_umask,
-    foreign_paths,
+    foreign_path,
+    active_conda,
     unwritable_home,
     no_network,
     two_at_once,
     replaced_packages,
     no_compiler,
+    on_nfs,
 )
 ROOTS_PLACES = (read_only_checkout, not_root)
 
@@ -222,11 +280,15 @@ def main() -> None:
     places = {p.__name__: p for p in (*PLACES, *(ROOTS_PLACES if os.getuid() == 0 else ()))}
     parser = argparse.ArgumentParser(description=__doc__, epilog="example: make odd-places")
     parser.add_argument("places", nargs="*", choices=[[], *places], help="(default: all)")
-    chosen = parser.parse_args().places or list(places)
+    parser.add_argument(
+        "--nfs", type=Path, metavar="FOLDER", help="a folder on NFS (default: none)"
+    )
+    arguments = parser.parse_args()
     failed = False
-    for name in chosen:
+    for name in arguments.places or places:
         # A user who is not root has to reach it.
-        with tempfile.TemporaryDirectory(prefix="hvd-ext-", dir="/var/tmp") as folder:
+        base = arguments.nfs if name == on_nfs.__name__ and arguments.nfs else Path("/var/tmp")
+        with tempfile.TemporaryDirectory(prefix="hvd-ext-", dir=base) as folder:
             Path(folder).chmod(0o755)
             print(f"{name}: {places[name].__doc__} ", end="", flush=True)
             try:
@@ -234,6 +296,8 @@ def main() -> None:
             except Broken as broken:
                 failed = True
                 print(f"FAILED\n{broken}", flush=True)
+            except Absent as absent:
+                print(f"SKIPPED ({absent})", flush=True)
             else:
                 print("ok", flush=True)
     sys.exit(int(failed))

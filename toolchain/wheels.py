@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import platform
@@ -21,7 +22,10 @@ _NOT_SOURCES = (".git", "build", "dist", "*.egg-info")
 
 @contextlib.contextmanager
 def locked(path: Path, waiting: str) -> Iterator[None]:
-    """Hold the lock file at `path`; prints `waiting` if another process has it."""
+    """Hold the lock file at `path`; prints `waiting` if another process has it.
+
+    Where the file system has no locks it prints a warning.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         try:
@@ -29,6 +33,11 @@ def locked(path: Path, waiting: str) -> Iterator[None]:
         except BlockingIOError:
             print(f"make env: {waiting}", flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            # NFS may be mounted without them.
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+                raise
+            print(f"make env: no locks where {path} is: start one `make env` at a time", flush=True)
         yield
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import importlib.metadata
 import os
 import re
@@ -335,6 +337,17 @@ def test_a_checkout_that_was_built_before_is_built_from_its_sources(tmp_path: Pa
     assert sorted(seen) == ["setup.py", *gloo, "third_party/gloo/build/used.cc"]
     (checkout / "setup.py").write_text("changed")
     assert torch_build.source_key(str(checkout)) != key
+
+
+def test_a_file_system_without_locks_gets_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with wheels.locked(tmp_path / "lock", "waiting"):
+        assert "start one `make env` at a time" in capsys.readouterr().out
 
 
 def test_a_wheel_is_kept_for_one_python_mpi_torch_and_source(
