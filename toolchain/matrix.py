@@ -164,7 +164,9 @@ def attempt(command: Sequence[str], limit_s: int, path: str, log: Path) -> str |
                 process.wait()
         file.seek(start)
         lines = file.read().strip().splitlines()
-    return None if code == 0 else lines[-1] if lines else f"exit {code}"
+    # A launcher says more after an error of its ranks.
+    errors = [line for line in lines if re.search(r"\w(Error|Exception)\b|error:|failed", line)]
+    return None if code == 0 else (errors or lines or [f"exit {code}"])[-1]
 
 
 def test(cell: Cell, python: str, keep: bool) -> dict[str, Any]:

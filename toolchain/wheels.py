@@ -108,9 +108,13 @@ def built_wheel(
         for abandoned in folder.glob("building-*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         shop.say(f"build {source} (some minutes; the wheel is kept in {folder})")
-        with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as building:
+        with (
+            tempfile.TemporaryDirectory(dir=folder, prefix="building-") as building,
+            # Horovod reads its path as a regular expression: no plus of "torch-2.13.0+cpu" here.
+            tempfile.TemporaryDirectory(prefix="hvd-ext-") as copy,
+        ):
             if Path(source).is_dir():
-                source = str(clean_copy(Path(source), Path(building) / "source"))
+                source = str(clean_copy(Path(source), Path(copy) / "source"))
             # pip's own cache knows the release, not what it was built against.
             fresh = ("--no-deps", "--no-cache-dir", "--no-binary", name, "-w", building)
             shop.pip("wheel", *fresh, *options, source, **variables)

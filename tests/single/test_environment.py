@@ -315,7 +315,7 @@ def test_two_builds_at_once_make_one_wheel(tmp_path: Path) -> None:
 
 
 def test_a_checkout_that_was_built_before_is_built_from_its_sources(tmp_path: Path) -> None:
-    checkout = tmp_path / "horovod"
+    checkout, cache = tmp_path / "horovod", tmp_path / "torch-2.13.0+cpu"
     (checkout / "third_party" / "gloo" / "build").mkdir(parents=True)
     for name in ("setup.py", "third_party/gloo/build/used.cc"):
         (checkout / name).touch()
@@ -329,10 +329,11 @@ def test_a_checkout_that_was_built_before_is_built_from_its_sources(tmp_path: Pa
     class Looking(Shop):
         def pip(self, *arguments: str, **variables: str) -> None:
             place = Path(arguments[-1])
+            assert not place.is_relative_to(cache)
             seen.extend(str(path.relative_to(place)) for path in place.rglob("*"))
             super().pip(*arguments, **variables)
 
-    wheels.built_wheel(Looking(tmp_path), "horovod", str(checkout), tmp_path / "cache")
+    wheels.built_wheel(Looking(tmp_path), "horovod", str(checkout), cache)
     gloo = ("third_party", "third_party/gloo", "third_party/gloo/build")
     assert sorted(seen) == ["setup.py", *gloo, "third_party/gloo/build/used.cc"]
     (checkout / "setup.py").write_text("changed")

@@ -88,6 +88,11 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
     assert matrix.attempt(command, 1, "/bin", tmp_path / "log") == "not done after 1 s"
 
 
+def test_the_reason_is_the_error_and_not_what_a_launcher_says_after_it(tmp_path: Path) -> None:
+    command = ("sh", "-c", "echo '[1] ImportError: no x'; echo; echo ' Exit code: 1'; exit 1")
+    assert matrix.attempt(command, 60, "/bin", tmp_path / "log") == "[1] ImportError: no x"
+
+
 def test_the_files_that_it_runs_are_there() -> None:
     assert [
         name
