@@ -27,6 +27,7 @@ MODELS = {
     "edsr_baseline": "EDSR, 16 blocks of 64",
     "edsr_full": "EDSR, 32 blocks of 256",
     "resnet50": "ResNet-50, 64 pixels",
+    "resnet50_224": "ResNet-50, 224 pixels",
 }
 # In README. The 2,000 parameters are a test of overhead, not a model.
 SHOWN = ("edsr_demo", "edsr_baseline", "edsr_full", "resnet50")

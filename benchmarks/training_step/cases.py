@@ -47,14 +47,14 @@ class Case:
     training: Callable[[], Training]
 
 
-def _resnet50() -> Training:
+def _resnet50(count: int, pixels: int) -> Training:
     import torch
 
     from resnet.model import resnet50
 
     def samples(generator: Any) -> tuple[Tensor, Tensor]:
-        images = torch.randn(4, 3, 64, 64, generator=generator)
-        return images, torch.randint(1000, (4,), generator=generator)
+        images = torch.randn(count, 3, pixels, pixels, generator=generator)
+        return images, torch.randint(1000, (count,), generator=generator)
 
     return Training(
         resnet50(),
@@ -107,7 +107,12 @@ def _small_2000() -> Training:
 
 
 CASES = {
-    "resnet50": Case("ResNet-50, 4 images of 64 pixels, SGD with momentum", 6, _resnet50),
+    "resnet50": Case(
+        "ResNet-50, 4 images of 64 pixels, SGD with momentum", 6, partial(_resnet50, 4, 64)
+    ),
+    "resnet50_224": Case(
+        "ResNet-50, 8 images of 224 pixels, SGD with momentum", 1, partial(_resnet50, 8, 224)
+    ),
     "edsr_demo": Case(
         "EDSR x2 of 4 blocks of 32 features, 4 patches of 24 pixels, Adam",
         30,
