@@ -20,7 +20,6 @@ def reason_for_horovods(
     optimizer: torch.optim.Optimizer,
     compression: Any,
     op: Any,
-    sparse_as_dense: bool,
     process_set: Any,
 ) -> str | None:
     """Why the arena does not serve this, or None if it does."""
@@ -32,8 +31,6 @@ def reason_for_horovods(
         return str(reason.args[0])
     if process_set is not horovods.global_process_set:
         return "a process set"
-    if sparse_as_dense:
-        return "sparse_as_dense=True"
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         return "the job is elastic"
     return reason_against_memory(optimizer.param_groups) or reason_against_job()

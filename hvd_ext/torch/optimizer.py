@@ -26,7 +26,7 @@ from hvd_ext.torch.parameters import NamedParameters, pair_names, trainable
 from hvd_ext.torch.reduction.arena_factory import ArenaFactory
 from hvd_ext.torch.reduction.protocol import Reduces
 from hvd_ext.torch.reduction.reducer import Reducer
-from hvd_ext.torch.reduction.sparse import NoSparse, SparseExchange
+from hvd_ext.torch.reduction.sparse import MadeDense, NoSparse, SparseExchange
 from hvd_ext.torch.reproducible.reducer import ReproducibleReducer, ReproducibleShardedReducer
 from hvd_ext.torch.reproducible.request import not_served, passes_of_each_rank
 from hvd_ext.torch.sharded.elementwise import try_elementwise
@@ -76,7 +76,8 @@ def DistributedOptimizer(
             they cannot overflow.
         num_groups: has no effect: gradients are always reduced in buckets.
         groups: has no effect either.
-        sparse_as_dense: makes sparse gradients dense; served by Horovod's own optimizer.
+        sparse_as_dense: makes sparse gradients dense, and exchanges them as those. It is the same
+            on all ranks.
         process_set: the ranks that exchange gradients: all by default. Others are served by
             Horovod's own optimizer.
         sharded: whether the ranks of a node share the update: each takes the optimizer's step on
@@ -118,7 +119,7 @@ def DistributedOptimizer(
     slots = settings.reproducible() if reproducible is None else reproducible
     # A generator of names must be there for a second reader.
     named = None if named_parameters is None else list(named_parameters)
-    reason = fallback.reason_for_horovods(optimizer, compression, op, sparse_as_dense, process_set)
+    reason = fallback.reason_for_horovods(optimizer, compression, op, process_set)
     if schedule != EVERY_STEP:
         refuse_own(
             (p for group in optimizer.param_groups for p in group["params"]),
@@ -159,7 +160,7 @@ def DistributedOptimizer(
                 shards = Shards(optimizer, type(optimizer), tried, node)
             format = wanted(compression)
             passes = backward_passes_per_step
-            made = _open(pairs, op, passes, shards, format, schedule, slots or 0)
+            made = _open(pairs, op, passes, shards, format, schedule, slots or 0, sparse_as_dense)
             reducer, rounds, reason = made
     if reason is not None and slots:
         raise not_served(slots, reason)
@@ -257,6 +258,7 @@ def _open(
     format: Format | str,
     schedule: Schedule,
     slots: int,
+    sparse_as_dense: bool,
 ) -> tuple[Reduces | None, Rounds | None, str | None]:
     """Make the reducer, and what exchanges weights, if that is asked for.
 
@@ -270,6 +272,10 @@ def _open(
         return None, None, f"parameters are on {device}"
     named = trainable(pairs)
     rounds: Rounds | None = None
+
+    def sparse(refused_with: str) -> SparseExchange:
+        return MadeDense() if sparse_as_dense else NoSparse(refused_with)
+
     kind = ShardedArena if shards else HostArena
     try:
         factory = ArenaFactory(
@@ -277,18 +283,17 @@ def _open(
             slots,
         )
         if shards:
-            refused = NoSparse("sharded=True")
             of_shards = ReproducibleShardedReducer if slots else ShardedReducer
-            reducer = of_shards(named, passes, factory, refused, shards)
+            reducer = of_shards(named, passes, factory, sparse("sharded=True"), shards)
         elif slots:
-            refused = NoSparse(f"reproducible={slots}")
-            reducer = ReproducibleReducer(named, passes, factory, refused)
+            asked = f"reproducible={slots}"
+            reducer = ReproducibleReducer(named, passes, factory, sparse(asked))
         elif schedule == EVERY_STEP:
-            reducer = Reducer(named, passes, factory, SparseExchange(op))
+            exchange = MadeDense() if sparse_as_dense else SparseExchange(op)
+            reducer = Reducer(named, passes, factory, exchange)
         else:
-            refused = NoSparse(f"sync={str(schedule)!r}")
             make = LateReducer if factory.is_late else Reducer
-            reducer = make(named, passes, factory, refused)
+            reducer = make(named, passes, factory, sparse(f"sync={str(schedule)!r}"))
             rounds = factory.rounds(named)
     except WindowError as error:
         return None, None, str(error)

@@ -329,7 +329,9 @@ class Reducer:
         grad = slot.parameter.grad
         if slot.sparse or (grad is not None and grad.is_sparse):
             self._sparse.start(slot, self._step)
-        elif grad is not None:
+        if slot.sparse:
+            return
+        if grad is not None:
             slot.adopt()
         else:
             slot.contribute_zeros()

@@ -1,8 +1,8 @@
-"""Sparse gradients: they go by Horovod's allgather.
+"""Sparse gradients: they go by Horovod's allgather, or are made dense, as the user asks.
 
-Such a gradient has a place in the arena, so that its bucket keeps its turn, until all ranks know
-that it is sparse. The place is zero on a rank that knows; a rank that does not know yet may put a
-dense gradient there, and the sum of those is added.
+One that stays sparse has a place in the arena, so that its bucket keeps its turn, until all ranks
+know that it is sparse. The place is zero on a rank that knows; a rank that does not know yet may
+put a dense gradient there, and the sum of those is added.
 """
 
 from __future__ import annotations
@@ -87,6 +87,18 @@ class SparseExchange:
         self._started.append((slot, result))
 
 
+class MadeDense(SparseExchange):
+    """Makes sparse gradients dense, so that they are exchanged in the arena."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def start(self, slot: GradientSlot, step: int) -> None:
+        """Make a gradient dense; nothing is sent."""
+        if slot.parameter.grad is not None:
+            slot.parameter.grad = slot.parameter.grad.to_dense()
+
+
 class NoSparse(SparseExchange):
     """Refuses sparse gradients."""
 
@@ -102,8 +114,8 @@ class NoSparse(SparseExchange):
             UsageError: always.
         """
         raise UsageError(
-            f"{self._asked}: the gradient of {slot.name!r} is sparse: use sparse=False in the "
-            "embedding, or leave it out"
+            f"{self._asked}: the gradient of {slot.name!r} is sparse: give DistributedOptimizer "
+            "sparse_as_dense=True, or leave it out"
         )
 
 

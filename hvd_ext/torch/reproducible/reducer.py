@@ -75,11 +75,10 @@ class ReproducibleReducer(Reducer):
             after_backward(self._end_pass)
         self._taken.add(index)
         self.in_flight = True
+        assert slot.parameter.grad is not None
+        if slot.parameter.grad.is_sparse:
+            self._sparse.start(slot, self._step)  # refuses it, or makes it dense
         grad, slot.parameter.grad = slot.parameter.grad, None
-        assert grad is not None
-        if grad.is_sparse:
-            slot.parameter.grad = grad
-            self._sparse.start(slot, self._step)  # refuses it
         self._add(index, grad.detach().to(slot.view.dtype))
 
     def _end_pass(self) -> None:

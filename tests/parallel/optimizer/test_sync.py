@@ -246,7 +246,6 @@ def test_what_does_not_go_together_is_refused(comm, hvd, nodes):
     for options, said in [
         ({"sharded": True}, "with sharded=True: leave one of them out"),
         ({"op": hvd.Sum}, "with another op than Average"),
-        ({"sparse_as_dense": True}, "not served: sparse_as_dense=True; leave it out"),
         ({"op": hvd.Adasum}, "with another op than Average"),
     ]:
         with pytest.raises(UsageError, match=said):
@@ -260,7 +259,7 @@ def test_what_does_not_go_together_is_refused(comm, hvd, nodes):
         torch.optim.SGD(table.parameters(), lr=0.1), sync="local_sgd:steps=2"
     )
     sparse.zero_grad()
-    with pytest.raises(UsageError, match=r"is sparse: use sparse=False in the embedding"):
+    with pytest.raises(UsageError, match=r"is sparse: give DistributedOptimizer sparse_as_dense"):
         table(torch.arange(3)).sum().backward()
     with pytest.raises(UsageError, match=r"add_param_group.. of an optimizer with sync="):
         build("local_sgd:steps=2")[1].add_param_group(

@@ -112,9 +112,6 @@ REFUSED = {
     "hvd.elastic.run": lambda hvd: hvd.elastic.run(lambda state: None),
     "hvd.allreduce\\(op=hvd.Adasum": lambda hvd: hvd.allreduce(torch.ones(1), op=hvd.Adasum),
     "this DistributedOptimizer \\(the arena reduces": lambda hvd: optimizer(hvd, op=hvd.Min),
-    "this DistributedOptimizer \\(sparse_as_dense": lambda hvd: optimizer(
-        hvd, sparse_as_dense=True
-    ),
     "hvd.init\\(process_sets": lambda hvd: hvd.init(process_sets="dynamic"),
 }
 
