@@ -81,7 +81,7 @@ class Hosts:
             "pml": "ob1",
             "btl": "tcp,vader,self",
             "btl_tcp_if_include": INTERFACE,
-            "btl_tcp_eager_limit": "524288",
+            "btl_tcp_eager_limit": "528384",
             "oob_tcp_if_include": _NETWORK,
             "mpi_yield_when_idle": "1",
         }

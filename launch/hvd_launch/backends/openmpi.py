@@ -64,10 +64,11 @@ class _OpenMpi(MpiLibrary):
         "ompi_info --param mpi all --level 9",
     )
 
-    # hvd_ext sends pieces of 512 KiB between nodes, its receives posted before.
+    # hvd_ext sends pieces of up to 512 KiB between nodes, its receives posted before. The limit
+    # includes Open MPI's header: at 512 KiB, a piece of just that was announced.
     eager = Setting(
         "OMPI_MCA_btl_tcp_eager_limit",
-        str(512 * KIB),
+        str(516 * KIB),
         str(64 * KIB),
         "longer messages over TCP wait for both processes, which costs a tenth of the bandwidth",
         _TCP,

@@ -4,7 +4,7 @@
 export OMPI_MCA_mpi_yield_when_idle=1
 # longer messages over TCP wait for both processes, which costs a tenth of the bandwidth
 # default: 65536 (ompi_info --param btl tcp --level 9; python -m benchmarks.compression)
-export OMPI_MCA_btl_tcp_eager_limit=524288
+export OMPI_MCA_btl_tcp_eager_limit=528384
 # GPUs of a node copy from each other's memory (pml ob1, as under horovodrun)
 # default: 1 (ompi_info --param btl smcuda --level 9)
 export OMPI_MCA_btl_smcuda_use_cuda_ipc=1
