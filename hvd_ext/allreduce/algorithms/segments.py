@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,15 +62,19 @@ def wait(request: MPI.Request) -> None:
 
 
 def transfer(comm: MPI.Comm, outgoing: Array, to: int, incoming: Array, source: int) -> None:
-    """Send one array and receive another at once; an empty one makes no message."""
-    most = MOST_BYTES // outgoing.itemsize
-    if 0 < len(outgoing) <= most and 0 < len(incoming) <= most:
+    """Send one array and receive another at once; an empty one makes no message.
+
+    Long ones go in segments if both have elements. A library announces a long message, and over
+    TCP an answer waits behind what its sender sends meanwhile, so the other direction would begin
+    when the first one has ended.
+    """
+    at_once = len(outgoing) > 0 and len(incoming) > 0
+    most = (SEGMENT_BYTES if at_once else MOST_BYTES) // outgoing.itemsize
+    if at_once and max(len(outgoing), len(incoming)) <= most:
         comm.Sendrecv(outgoing, to, TAG, incoming, source, TAG)
         return
-    requests = [comm.Irecv(part, source, TAG) for part in _parts(incoming, most)]
-    requests += [comm.Isend(part, to, TAG) for part in _parts(outgoing, most)]
-    for request in requests:
-        request.Wait()
+    sends, receives = list(_parts(outgoing, most)), list(_parts(incoming, most))
+    _stream(comm, sends, to, receives, source)
 
 
 def transfer_and_combine(
@@ -95,13 +99,30 @@ def transfer_and_combine(
         _combine(operation, target, received, theirs_first)
         return
     slots = _two_slots(min(most, len(target)), target.dtype)
-    sends, receives = list(_parts(outgoing, most)), list(_parts(target, most))
+    targets = list(_parts(target, most))
+    received_in = [slots[index % 2][: len(part)] for index, part in enumerate(targets)]
+
+    def combine(index: int) -> None:
+        _combine(operation, targets[index], received_in[index], theirs_first)
+
+    _stream(comm, list(_parts(outgoing, most)), to, received_in, source, combine)
+
+
+def _stream(
+    comm: MPI.Comm,
+    sends: Sequence[Array],
+    to: int,
+    receives: Sequence[Array],
+    source: int,
+    arrived: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Send and receive segments, two of each under way; `arrived` is called after each of them."""
     in_flight: list[tuple[MPI.Request | None, MPI.Request | None]] = []
 
     def start(index: int) -> None:
         receive = send = None
         if index < len(receives):
-            receive = comm.Irecv(slots[index % 2][: len(receives[index])], source, TAG)
+            receive = comm.Irecv(receives[index], source, TAG)
         if index < len(sends):
             send = comm.Isend(sends[index], to, TAG)
         in_flight.append((receive, send))
@@ -113,8 +134,7 @@ def transfer_and_combine(
             if request is not None:
                 request.Wait()
         if index < len(receives):
-            part = receives[index]
-            _combine(operation, part, slots[index % 2][: len(part)], theirs_first)
+            arrived(index)
 
 
 def _two_slots(count: int, dtype: Any) -> tuple[Array, Array]:
