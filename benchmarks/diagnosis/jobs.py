@@ -70,7 +70,7 @@ def _another(mpi: str) -> tuple[str, list[str]]:
     """The Python of another library's environment, and what has a launcher preload its recorder.
 
     Raises:
-        BenchmarkError: there is no such environment.
+        BenchmarkError: the environment does not exist.
     """
     python = ranks.ROOT / ".venvs" / mpi / "bin" / "python"
     if not python.exists():

@@ -108,7 +108,7 @@ def _condition(found: Sequence[Connection], dropping: Sequence[str]) -> str:
     again = sum(one.again for one in found)
     lost = [f"{again} segments were sent again"] if _loses(found) else []
     if dropping:
-        lost.append(f"a queue of {' and '.join(dropping)} drops them (tc -s qdisc)")
+        lost.append(f"a queue on {' and '.join(dropping)} drops them (tc -s qdisc)")
     if lost:
         said += f" and loses packets: {', '.join(lost)}"
     waits = sum(one.queued_bytes for one in queued)

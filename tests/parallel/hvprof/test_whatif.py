@@ -56,16 +56,16 @@ def test_a_training_is_replayed(
     for rank in (rank for step in steps for rank in step):
         assert rank.exchanges
         assert rank.blocked
-        told = [one for one in rank.exchanges if one.ready_s is not None]
+        with_ready = [one for one in rank.exchanges if one.ready_s is not None]
         if exchange == "hvd_ext":
-            assert told
-            for one in told:
+            assert with_ready
+            for one in with_ready:
                 assert one.ready_s is not None
                 # Buckets are there while backward runs, or when the thread begins to wait.
                 assert rank.begin_s < one.ready_s <= one.begin_s
                 assert one.ready_s <= rank.blocked[-1].end_s
         else:
-            assert not told
+            assert not with_ready
     found = {}
     for name, arguments in (("slower", ["--bandwidth", "1e-5x"]), ("none", ["--no-exchange"])):
         assert main(["whatif", str(recording), "--json", *arguments]) == 0

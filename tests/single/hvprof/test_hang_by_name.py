@@ -124,12 +124,12 @@ def on_hosts(*connections: tuple[int, Connection]) -> list[Standing]:
         (
             [(3, connection(2, unsent_s=1.8)), (2, connection(1))],
             (3,),
-            "of node3 delivers 4 MiB a second and loses packets: a queue of node3 drops them (tc",
+            "of node3 delivers 4 MiB a second and loses packets: a queue on node3 drops them (tc",
         ),
         (
             [(3, connection(2, unsent_s=1.8)), (2, connection(3, unsent_s=1.2, again=200))],
             (2, 3),
-            "loses packets: 200 segments were sent again, a queue of node2 and node3 drops them",
+            "loses packets: 200 segments were sent again, a queue on node2 and node3 drops them",
         ),
         ([(3, connection(2, unsent_s=0.4))], (2, 3), "node3 delivers 4 MiB a second; 1 MiB wait"),
     ],

@@ -107,12 +107,12 @@ def test_where_ready_times_are_not_told_the_truth_lies_between(
 
 def test_a_faster_network_is_a_range_only_where_an_exchange_hid_when_gradients_came() -> None:
     slow = Job(byte_s=100e-9)
-    told = answer(slow.run(), WhatIf(bandwidth=10))
+    with_ready = answer(slow.run(), WhatIf(bandwidth=10))
     without_ready = answer(slow.run(with_ready=False), WhatIf(bandwidth=10))
-    assert told.low_s == told.high_s
+    assert with_ready.low_s == with_ready.high_s
     assert without_ready.low_s < without_ready.high_s
-    assert without_ready.low_s <= told.low_s * (1 + 1e-9)
-    assert without_ready.high_s >= told.low_s * (1 - 1e-9)
+    assert without_ready.low_s <= with_ready.low_s * (1 + 1e-9)
+    assert without_ready.high_s >= with_ready.low_s * (1 - 1e-9)
     # Where each exchange was over before the next was ready, nothing is hidden.
     fast = answer(Job(byte_s=0.1e-9).run(with_ready=False), WhatIf(bandwidth=0.5))
     assert fast.knows_ready
