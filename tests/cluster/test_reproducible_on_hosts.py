@@ -34,9 +34,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         commands[f"whole/{name}"] = (*command, "--output", folder / "whole" / name)
         commands[f"half/{name}"] = (*command, "--steps", 2, "--output", folder / "half" / name)
     commands["whole/resnet"] = resnet(folder / "images", folder / "whole" / "resnet")
-    # All ranks hear of it four steps later.
+    # All ranks hear of it four steps later: the fifth of six steps is the last one.
     stopped = resnet(folder / "images", folder / "half" / "resnet")
-    commands["half/resnet"] = (*stopped, "--stop-after", "1s")
+    commands["half/resnet"] = (*stopped, "--stop-after", "0s")
     done = run_in_turn(0, tmp_path_factory.mktemp("job"), commands)
     for name, run in done.items():
         assert run.returncode == (STOPPED if name == "half/resnet" else 0), (name, run.stderr)
