@@ -117,13 +117,16 @@ class Hosts:
 
 
 @contextmanager
-def emulated_hosts(count: int, gbit: float, burst: str = _BURST) -> Iterator[Hosts]:
+def emulated_hosts(
+    count: int, gbit: float, burst: str = _BURST, congestion: str = ""
+) -> Iterator[Hosts]:
     """Build `count` hosts, each with a link of `gbit` Gbit/s in either direction.
 
     Args:
         count: how many.
         gbit: the speed of a link.
         burst: what passes a link at once that was idle; "16kb" is 16 KiB.
+        congestion: TCP's congestion control on the hosts; "" for the machine's own.
 
     Raises:
         EmulationError: tools or privileges are missing.
@@ -138,6 +141,9 @@ def emulated_hosts(count: int, gbit: float, burst: str = _BURST) -> Iterator[Hos
         known = _hosts_file(names, addresses)
         pids = {name: _start(name, known, first) for name in (*names, _SWITCH)}
         _join(pids, addresses, gbit, burst)
+        if congestion:
+            for name in names:
+                _control_congestion(pids[name], congestion)
         yield Hosts(names, addresses, tuple(pids.values()))
     finally:
         for process in first.values():
@@ -191,6 +197,15 @@ def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float, burst:
         _batch("ip", host, ["link set lo up", f"link set {INTERFACE} up"])
         _batch("tc", switch, [f"qdisc add dev {port} {bucket}"])
         _batch("tc", host, [f"qdisc add dev {INTERFACE} {bucket}"])
+
+
+def _control_congestion(pid: int, name: str) -> None:
+    path = "/proc/sys/net/ipv4/tcp_congestion_control"
+    command = [*_enter(pid, "net"), "sh", "-c", f"echo {name} > {path}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise EmulationError(f"TCP on emulated hosts cannot use {name}: {reason}")
 
 
 def _bucket(gbit: float, burst: str, queue: str = _QUEUE) -> str:

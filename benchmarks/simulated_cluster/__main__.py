@@ -42,6 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--predicted", type=at_least(2), default=8, help="hosts (8)")
     parser.add_argument("--sizes", type=at_least(2), default=16, help="4 KiB to 64 MiB (16)")
     parser.add_argument("--most-bytes", type=at_least(8192), default=64 << 20, help="(64 MiB)")
+    parser.add_argument(
+        "--measured", type=Path, metavar="F", help="JSON of an earlier run, whose times are taken"
+    )
     parser.add_argument("--hosts", type=at_least(2), nargs="+", default=[4, 16, 64, 512, 4096])
     parser.add_argument("--platform", type=Path, help="of the other parts (a star of 100 Gbit/s)")
     parser.add_argument("--folder", type=Path, default=Path("runs/simulated_cluster"))
