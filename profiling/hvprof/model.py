@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hvprof.machine import Flow, Machine, RunUsage
+
 Histogram = tuple[tuple[int, int], ...]
 
 
@@ -116,34 +118,6 @@ class Partner:
 
 
 @dataclass(frozen=True, slots=True)
-class RunUsage:
-    """Kernel counters of a rank, from MPI_Init to MPI_Finalize.
-
-    Attributes:
-        finalize_s: time within MPI_Finalize.
-        cpu_s, queued_s: that the thread which called MPI_Finalize was on a core, and that it
-            was ready to run while others had the cores.
-        process_s, process_queued_s: the same, summed over all threads; those that have ended
-            are missing in the second.
-        before_s, after_s: until its first call began, and since its last one ended.
-        file_bytes: that its system calls read and wrote, those of sockets included.
-        threads: alive at the end.
-        calling_threads: that called MPI, at most 64.
-    """
-
-    finalize_s: float
-    cpu_s: float
-    queued_s: float
-    process_s: float
-    process_queued_s: float
-    before_s: float
-    after_s: float
-    file_bytes: int
-    threads: int
-    calling_threads: int
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """Parts of a step's time on the thread that calls `hvprof.step`; or a sum of steps.
 
@@ -251,6 +225,7 @@ class RankRecording:
         yields: whether Open MPI was set to yield the core while it waits.
         partners: point-to-point messages by partner; empty in recordings of format 3.
         usage: None where the rank did not come to MPI_Finalize, or in format 3.
+        machine: None in recordings of before November 2026.
     """
 
     rank: int
@@ -282,6 +257,7 @@ class RankRecording:
     yields: bool = False
     partners: tuple[Partner, ...] = ()
     usage: RunUsage | None = None
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +275,7 @@ class Recording:
         source: "mpi", or "timeline" for a Horovod timeline, which holds rank 0's fused calls.
         rank_files: the file of each rank, by number.
         hang: why ranks were blocked, where `hvprof record` found that while the job ran.
+        flows: what the ranks sent between hosts by TCP.
     """
 
     directory: Path
@@ -312,6 +289,7 @@ class Recording:
     source: str = "mpi"
     rank_files: dict[int, Path] = field(default_factory=dict)
     hang: str = ""
+    flows: tuple[Flow, ...] = ()
 
     @property
     def size(self) -> int:

@@ -1,14 +1,20 @@
-"""hvprof hang, where the ranks are on other hosts: their signs of life, and their links."""
+"""hvprof hang and watch, where ranks are on other hosts: their signs of life, and their links."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import hvprof
+from hvprof.analysis.analysis import Analysis
 from tests.cluster.conftest import Build
 from tests.support.hvprof.hanging import PATIENCE_S, cause_of, job, standing
+from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, run
 from tests.support.launch.launching import BIN
 
 
@@ -52,3 +58,27 @@ def test_a_link_without_a_carrier_is_named(build: Build, tmp_path: Path) -> None
             hosts.set_carrier(2, up=True)  # for the launcher, which ends the ranks
     assert cause.ranks == (2,)
     assert "the link of host2 has no carrier (eth0)" in cause.sentence
+
+
+@pytest.mark.parametrize("slow", [True, False], ids=["a slow link", "even links"])
+def test_a_slow_link_is_named_while_the_job_runs(slow: bool, build: Build, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with build(3) as hosts:
+        if slow:
+            hosts.set_link(2, 0.05)
+        program = [sys.executable, str(PROGRAMS / "trains.py"), "even", "10"]
+        command = [*RECORD, "-o", folder, "--", *hosts.mpirun(1, str(BIN / "mpirun")), *program]
+        watch = [sys.executable, "-m", "hvprof", "watch", str(folder), "--every", "3", "--json"]
+        environment = {**ENVIRONMENT, **hosts.environment()}
+        with subprocess.Popen(list(map(str, command)), env=environment) as job:
+            done = run(watch)
+            assert job.wait(PATIENCE_S) == 0
+    said = [one for line in done.stdout.splitlines() for one in json.loads(line)["conditions"]]
+    titles = [one.title for one in Analysis(hvprof.load(folder)).advice]
+    if slow:
+        assert {(one["kind"], *one["hosts"]) for one in said} == {("link", "host2")}
+        assert "the link of host2 delivers" in said[0]["what"]
+        assert "Look at the link of host2" in titles
+    else:
+        assert said == []
+        assert not any("link" in title for title in titles)

@@ -36,7 +36,7 @@ SPATIAL: dict[str, set[str]] = {
     "hvd_ext.spatial.layers": {*_SPATIAL, "hvd_ext.spatial"},
     "hvd_ext.spatial.tools": {*_SPATIAL, "hvd_ext.spatial"},
 }
-_RECORDED = {*FACTS, "numpy", "hvprof.printable", "hvprof.model"}
+_RECORDED = {*FACTS, "numpy", "hvprof.printable", "hvprof.machine", "hvprof.model"}
 _LOADED = {*_RECORDED, "hvprof.format", "hvprof.recording"}
 _REPORTED = {*_LOADED, "hvprof.layers", "hvprof.analysis", "hvprof.reporters"}
 HVPROF: dict[str, set[str]] = {

@@ -10,6 +10,7 @@ from hvprof.analysis.advice.rules import advise
 from hvprof.analysis.between_hosts import BetweenHosts, between_hosts
 from hvprof.analysis.cause import Cause, find_cause
 from hvprof.analysis.comparison.step_blocks import StepBlocks, step_blocks
+from hvprof.analysis.conditions import Condition, conditions
 from hvprof.analysis.contention import StepParts, step_parts
 from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
 from hvprof.analysis.limits.limits import (
@@ -87,6 +88,11 @@ class Analysis:
         return find_cause(self.recording)
 
     @cached_property
+    def conditions(self) -> list[Condition]:
+        """Machines that gave the job too little, the most costly first."""
+        return conditions(self.recording.ranks, self.recording.flows, self.shares.run_s)
+
+    @cached_property
     def exchanged_bytes(self) -> float:
         """Bytes that a rank exchanges in a step; 0 if steps are not marked."""
         return exchanged_bytes(self.rows["data"], self.recording)
@@ -117,4 +123,5 @@ class Analysis:
             self.step_parts,
             self.between_hosts,
             self.cause,
+            self.conditions,
         )

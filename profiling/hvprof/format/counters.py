@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from hvd_ext.errors import UsageError
 from hvprof.format.key import REGION, SOURCES, TRAFFIC, Key, decode
 from hvprof.format.layout import CELL, FIXED, HEADER, MAGIC, MOST_CELLS, NAME_BYTES, STEP, STEPS
+from hvprof.format.machine import machine_of
 from hvprof.format.reader import check_version, step_of, text_of
+from hvprof.machine import Machine
 from hvprof.model import Step
 
 _TRIES, _PAUSE_S = 5, 5e-3
@@ -53,6 +55,7 @@ class Counters:
         steps: the sum over the steps that have ended; None if there are none.
         step_end_ns: when the last of them ended, on the rank's clock; 0 for none.
         counts: the calls, by kind.
+        machine: what it was given; None where it has not looked.
     """
 
     at_ns: int
@@ -61,6 +64,7 @@ class Counters:
     steps: Step | None
     step_end_ns: int
     counts: tuple[Count, ...]
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +140,7 @@ def read_counters(path: Path) -> Counters | None:
         steps=step_of(header["all_steps"].item(), bool(header["knows_queue"])) if count else None,
         step_end_ns=int(end_ns),
         counts=tuple(_counts(path, table, before.names)),
+        machine=machine_of(header["machine"]),
     )
 
 

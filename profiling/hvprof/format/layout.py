@@ -37,6 +37,15 @@ USAGE = np.dtype(
         ("calling_threads", "<u4"),
     ]
 )
+MACHINE = np.dtype(
+    [
+        ("mhz_sum", "<u8"),
+        ("looks", "<u4"),
+        ("periods", "<u4"),
+        ("throttled", "<u4"),
+        ("quota_millicores", "<u4"),
+    ]
+)
 OFFSET = np.dtype([("at_ns", "<u8"), ("offset_ns", "<i8"), ("error_ns", "<u8")])
 HEADER = np.dtype(
     [
@@ -69,7 +78,8 @@ HEADER = np.dtype(
         ("knows_queue", "<u4"),
         ("yields", "<u4"),
         ("usage", USAGE),
-        ("reserved", "V72"),
+        ("machine", MACHINE),
+        ("reserved", "V48"),
     ]
 )
 COMMUNICATOR = np.dtype(
@@ -100,7 +110,7 @@ CELL = np.dtype(
 )
 # The file of current calls.
 CURRENT_MAGIC = b"hvpnow\r\n"
-CURRENT_VERSION, SLOTS, LATEST, LATE, SUBMITTED = 2, 64, 8, 8, 2048
+CURRENT_VERSION, SLOTS, LATEST, LATE, SUBMITTED = 3, 64, 8, 8, 2048
 IN_CALL, COORDINATION, COLLECTIVE_CALL, REPORTED, BY_NAME = 1, 2, 4, 8, 16
 NO_PEER, ANY_PEER = -1, -2
 SLOT = np.dtype(
@@ -136,6 +146,9 @@ CONNECTION = np.dtype(
         ("unsent_ms", "<u4"),
         ("queued_bytes", "<u8"),
         ("delivered_bytes", "<u8"),
+        ("busy_ms", "<u4"),
+        ("resent", "<u4"),
+        ("acked_bytes", "<u8"),
     ]
 )
 BEAT = np.dtype(

@@ -35,6 +35,7 @@ from hvprof.format.layout import (
     STEP_COUNTS,
     STEP_TIMES,
 )
+from hvprof.format.machine import machine_of, usage_of
 from hvprof.model import (
     Cell,
     ClockOffset,
@@ -44,7 +45,6 @@ from hvprof.model import (
     RankRecording,
     Region,
     RegistrationCache,
-    RunUsage,
     Step,
 )
 from hvprof.printable import printable
@@ -215,7 +215,8 @@ def read_rank(path: Path) -> RankRecording | None:
         communicators=tables.communicators[1 : head["communicators"]],
         regions=tuple(regions),
         partners=tuple(sorted(partners, key=lambda one: (one.rank, one.direction))),
-        usage=_usage(header["usage"]),
+        usage=usage_of(header["usage"]),
+        machine=machine_of(header["machine"]),
         steps=tuple(sorted(steps, key=lambda step: step.index)),
         step_count=head["step_count"],
         all_steps=step_of(header["all_steps"].item(), knows_queue) if head["step_count"] else None,
@@ -272,17 +273,6 @@ def step_of(row: tuple[int, ...], knows_queue: bool) -> Step:
     if not knows_queue:
         times_s["queued_s"] = None
     return Step(index=found["index"], **times_s, **{name: found[name] for name in STEP_COUNTS})
-
-
-def _usage(row: Any) -> RunUsage | None:
-    if not row["threads"]:
-        return None
-    times_s = {
-        name: row[f"{name}_ns"].item() / 1e9
-        for name in ("finalize", "cpu", "queued", "process", "process_queued", "before", "after")
-    }
-    counts = {name: row[name].item() for name in ("file_bytes", "threads", "calling_threads")}
-    return RunUsage(**{f"{name}_s": value for name, value in times_s.items()}, **counts)
 
 
 def _partner(row: Any, key: Key, names: tuple[str, ...]) -> Partner:

@@ -79,6 +79,12 @@ def encode_rank(rank: RankRecording) -> bytes:
             of_time = name.endswith("_s")
             place = f"{name.removesuffix('_s')}_ns" if of_time else name
             header["usage"][place] = _ns(value) if of_time else value
+    if rank.machine:
+        found = rank.machine
+        header["machine"]["mhz_sum"] = round(found.ghz_sum * 1e3)
+        header["machine"]["quota_millicores"] = round(found.quota_cores * 1e3)
+        for name in ("looks", "periods", "throttled"):
+            header["machine"][name] = getattr(found, name)
     if rank.registration_cache:
         header["cache_source"] = rank.registration_cache.source.encode()
         header["cache_hits"] = rank.registration_cache.hits

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_ext.units import format_bytes
+from hvprof.format.connections import Connection
 from hvprof.live import words
-from hvprof.live.standing import Connection, Standing
+from hvprof.live.standing import Standing
 
 _STUCK_S = 1.0
 # Segments that are sent again on a link that loses some, as a share; and how long data waited then.

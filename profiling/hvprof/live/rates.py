@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
 from typing import Any
 
 from hvd_ext.arithmetic.metrics import algbw_gb_s
-from hvprof.format.counters import Count
+from hvprof.format.connections import flows_between
+from hvprof.format.counters import Count, Counters
 from hvprof.live.snapshot import RankState, Snapshot
+from hvprof.machine import Flow, Machine
 from hvprof.model import Step
 
 # Ranks whose shares differ by less are even.
@@ -35,6 +37,7 @@ class RankRate:
         since_step_s: since its last step ended; 0 where it has marked none.
         outside: share of its time in which it does not wait for others: outside of exposed
             communication in the steps that ended, or of MPI where a rank ended no step.
+        machine: what it was given in between; None where that is not known.
     """
 
     rank: int
@@ -49,6 +52,7 @@ class RankRate:
     call_s: float
     since_step_s: float
     outside: float
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,14 @@ class Rates:
         operations: the one that took longest first.
         step: mean of the ranks' steps that ended in between; None if there were none.
         slowest: the rank that is longest outside of MPI; None where the ranks are even.
+        flows: between hosts.
     """
 
     ranks: tuple[RankRate, ...]
     operations: tuple[OperationRate, ...]
     step: Step | None
     slowest: int | None
+    flows: tuple[Flow, ...] = ()
 
 
 def rates(before: Snapshot, after: Snapshot) -> Rates:
@@ -109,6 +115,7 @@ def rates(before: Snapshot, after: Snapshot) -> Rates:
         operations=_operations(pairs),
         step=_mean(ended) if ended else None,
         slowest=_slowest(found),
+        flows=_flows(flows_between(before.standings), flows_between(after.standings)),
     )
 
 
@@ -146,6 +153,28 @@ def _rank(
         call_s=after.call_s,
         since_step_s=after.since_step_s,
         outside=1 - (mpi_s / interval_s if exposed is None else exposed),
+        machine=_machine(before.counters, after.counters),
+    )
+
+
+def _machine(before: Counters, after: Counters) -> Machine | None:
+    if before.machine is None or after.machine is None:
+        return None
+    return after.machine.since(before.machine)
+
+
+def _flows(before: Sequence[Flow], after: Sequence[Flow]) -> tuple[Flow, ...]:
+    """The traffic between two readings, of connections that were there in both."""
+    earlier = {(one.rank, one.to): one for one in before}
+    return tuple(
+        replace(
+            later,
+            busy_s=max(later.busy_s - first.busy_s, 0.0),
+            acked_bytes=max(later.acked_bytes - first.acked_bytes, 0),
+            resent=max(later.resent - first.resent, 0),
+        )
+        for later in after
+        if (first := earlier.get((later.rank, later.to)))
     )
 
 

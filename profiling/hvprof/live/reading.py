@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hvd_ext.errors import UsageError
+from hvprof.format.connections import addresses_in, connections_in
 from hvprof.format.current import CurrentCalls, read_current
 from hvprof.format.layout import (
     ANY_PEER,
@@ -22,13 +23,7 @@ from hvprof.format.layout import (
 )
 from hvprof.format.reader import Head, read_head, text_of
 from hvprof.live.process import clock_name, process_state, sees_processes
-from hvprof.live.signs import (
-    addresses_in,
-    believed,
-    connections_in,
-    interface_without_carrier,
-    state_by_signs,
-)
+from hvprof.live.signs import believed, interface_without_carrier, state_by_signs
 from hvprof.live.standing import Call, Group, Process, Standing, Thread
 from hvprof.model import Communicator
 from hvprof.recording.load import RANK_FILES, latest_job

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +13,7 @@ import numpy as np
 
 from hvprof.format.layout import HOLDS_LOCK, NO_CARRIER
 from hvprof.format.reader import text_of
-from hvprof.live.standing import Connection, Process, Standing
+from hvprof.live.standing import Process, Standing
 
 # There are four a second; clocks of other hosts differ.
 _SILENT_S, _SILENT_ON_ANOTHER_HOST_S = 1.5, 5.0
@@ -52,29 +51,6 @@ def _is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
-
-
-def connections_in(beat: np.void) -> tuple[Connection, ...]:
-    """The connections that a sign of life lists."""
-    return tuple(
-        Connection(
-            local=socket.inet_ntoa(bytes(one["local"])),
-            remote=socket.inet_ntoa(bytes(one["remote"])),
-            stuck_s=one["stuck_ms"].item() / 1e3,
-            waited_s=one["waited_ms"].item() / 1e3,
-            again=one["again"].item(),
-            unsent_s=one["unsent_ms"].item() / 1e3,
-            queued_bytes=one["queued_bytes"].item(),
-            delivered_bytes=one["delivered_bytes"].item(),
-        )
-        for one in beat["connections"][: beat["count"].item()]
-    )
-
-
-def addresses_in(beat: np.void) -> tuple[str, ...]:
-    """The addresses at this end of the connections."""
-    given = (bytes(one) for one in beat["addresses"])
-    return tuple(socket.inet_ntoa(one) for one in given if any(one))
 
 
 def interface_without_carrier(beat: np.void) -> str:

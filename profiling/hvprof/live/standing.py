@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hvprof.format.connections import Connection
+
 
 class Process(enum.Enum):
     """The state of a rank's process, as far as it is known."""
@@ -103,31 +105,6 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """A TCP connection of a rank on which data waited, in a call that lasts.
-
-    Attributes:
-        local, remote: IPv4 addresses.
-        stuck_s: since the peer last acknowledged any of what waits.
-        waited_s: for how long data waited, since the call was found to last.
-        again: segments that were sent again since then.
-        unsent_s: of `waited_s`, none of it was under way though the peer would take more: packets
-            are dropped before they leave the host.
-        queued_bytes: handed to the kernel, and not acknowledged.
-        delivered_bytes: acknowledged while data waited.
-    """
-
-    local: str
-    remote: str
-    stuck_s: float
-    waited_s: float
-    again: int
-    unsent_s: float
-    queued_bytes: int
-    delivered_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Standing:
     """Where a rank stands.
 
@@ -145,7 +122,7 @@ class Standing:
         latest: by a communicator's id, the operations of the latest of these, by number.
         submitted: keys of the latest operations that it submitted by name.
         addresses: IPv4, at this end of its connections.
-        connections: those on which data waited.
+        connections: to other hosts.
         without_carrier: a network interface of its host that has no carrier; "" for none.
         line: that its Python runs, such as "train.py:118 in augment"; "" where it is not known.
     """

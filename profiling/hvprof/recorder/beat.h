@@ -1,5 +1,6 @@
-/* Signs of life: a thread notes four times a second what the first one does. For as long as a call
- * lasts it also notes the TCP connections that have not delivered what they were given.
+/* Signs of life: a thread notes four times a second what the first one does. Every two seconds,
+ * and each time for as long as a call lasts, it also notes what the TCP connections to other hosts
+ * have delivered and what waits in them.
  *
  * hvprof on another host sees no process of this one. It sees here whether the process lives, which
  * holds a lock on the file, and whether it runs, as the signs follow each other.
@@ -21,9 +22,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "machine.h"
 #include "recorder.h"
 
-enum { BEAT_MS = 250, LASTING_MS = 300, WATCHED = 64, MOST_SOCKETS = 4096, ADDRESSES_EVERY = 8 };
+enum { BEAT_MS = 250, LASTING_MS = 300, WATCHED = 64, MOST_SOCKETS = 4096, LOOKS_EVERY = 8 };
 
 /* What was seen of a connection before. */
 struct watched {
@@ -71,22 +73,39 @@ static bool has_address(const struct beat *made, const struct sockaddr *address)
     return false;
 }
 
-/* Looks at a socket; false where it is not a connection on which data waited. */
-static bool look_at(int socket, struct watched *table, uint64_t now_ns, struct beat *made)
+/* Where there is no room for all connections, those on which data waited stay, and then those that
+ * delivered most. */
+static void list_connection(struct beat *made, const struct connection *found)
 {
-    struct connection *found = &made->connections[made->count];
+    struct connection *least = &made->connections[0];
+    if (made->count < CONNECTIONS) {
+        made->connections[made->count++] = *found;
+        return;
+    }
+    for (struct connection *one = least; one < made->connections + CONNECTIONS; one++)
+        if (one->waited_ms < least->waited_ms ||
+            (one->waited_ms == least->waited_ms && one->acked_bytes < least->acked_bytes))
+            least = one;
+    if (found->waited_ms > least->waited_ms ||
+        (found->waited_ms == least->waited_ms && found->acked_bytes > least->acked_bytes))
+        *least = *found;
+}
+
+/* Looks at a socket, and lists it where it is a connection that was ever used. */
+static void look_at(int socket, struct watched *table, uint64_t now_ns, struct beat *made)
+{
     struct sockaddr_in here = {0}, there = {0};
     socklen_t size = sizeof there;
     struct tcp_info info = {0};
     int queued = 0;
     if (getpeername(socket, (struct sockaddr *)&there, &size) || !is_ipv4_of_another(&there))
-        return false;
+        return;
     size = sizeof here;
     getsockname(socket, (struct sockaddr *)&here, &size);
     note_address(made, here.sin_addr.s_addr);
     size = sizeof info;
     if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) || ioctl(socket, SIOCOUTQ, &queued))
-        return false;
+        return;
     struct watched *before = watched_before(table, socket, there.sin_addr.s_addr);
     /* The host's own queue drops packets: none is on its way that could be sent again. */
     bool unsent = queued > 0 && info.tcpi_notsent_bytes && !info.tcpi_unacked;
@@ -107,7 +126,7 @@ static bool look_at(int socket, struct watched *table, uint64_t now_ns, struct b
     before->waits = queued > 0;
     before->unsent = unsent;
     before->limited_us = info.tcpi_rwnd_limited;
-    *found = (struct connection){
+    struct connection found = {
         .local = here.sin_addr.s_addr,
         .remote = there.sin_addr.s_addr,
         .stuck_ms = (uint32_t)((now_ns - before->moved_ns) / 1000000),
@@ -116,8 +135,13 @@ static bool look_at(int socket, struct watched *table, uint64_t now_ns, struct b
         .unsent_ms = (uint32_t)(before->unsent_ns / 1000000),
         .queued_bytes = queued > 0 ? (uint64_t)queued : 0,
         .delivered_bytes = before->delivered_bytes,
+        /* What waits for a peer that does not read is not the link's. */
+        .busy_ms = (uint32_t)((info.tcpi_busy_time - info.tcpi_rwnd_limited) / 1000),
+        .resent = info.tcpi_total_retrans,
+        .acked_bytes = info.tcpi_bytes_acked,
     };
-    return queued > 0 || found->waited_ms || found->again;
+    if (queued > 0 || found.waited_ms || found.busy_ms || found.resent)
+        list_connection(made, &found);
 }
 
 static void look_at_connections(struct watched *table, uint64_t now_ns, struct beat *made)
@@ -125,11 +149,9 @@ static void look_at_connections(struct watched *table, uint64_t now_ns, struct b
     DIR *descriptors = opendir("/proc/self/fd");
     struct dirent *one;
     int looked = 0;
-    while (descriptors && made->count < CONNECTIONS && looked++ < MOST_SOCKETS &&
-           (one = readdir(descriptors)))
-        if (one->d_name[0] != '.' &&
-            look_at(atoi(one->d_name), table, now_ns, made))
-            made->count++;
+    while (descriptors && looked++ < MOST_SOCKETS && (one = readdir(descriptors)))
+        if (one->d_name[0] != '.')
+            look_at(atoi(one->d_name), table, now_ns, made);
     if (descriptors)
         closedir(descriptors);
 }
@@ -163,15 +185,30 @@ __attribute__((no_sanitize("thread"))) static uint64_t lasting_since(const struc
     return first_ns == now_ns - LASTING_MS * UINT64_C(1000000) ? 0 : first_ns;
 }
 
-static uint32_t state_of_first_thread(void)
+struct first_thread {
+    uint32_t state;
+    int core; /* where it ran last; -1: not known */
+};
+
+static struct first_thread first_thread_now(void)
 {
-    char text[256] = "";
+    struct first_thread found = {.core = -1};
+    char text[1024] = "", state = 0;
     int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
     ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
-    const char *end = length > 0 ? strrchr(text, ')') : NULL;
+    char *rest = length > 0 ? strrchr(text, ')') : NULL;
     if (file >= 0)
         close(file);
-    return end && end[1] ? (uint32_t)end[2] : 0;
+    if (!rest || sscanf(rest + 1, " %c", &state) != 1)
+        return found;
+    found.state = (uint32_t)state;
+    rest += 2;
+    /* The state is the third word, the core the 39th. */
+    for (int word = 3; rest && word < 39; word++)
+        rest = strchr(rest + 1, ' ');
+    if (rest)
+        found.core = atoi(rest);
+    return found;
 }
 
 /* Released by the kernel as the process ends, whatever ends it. */
@@ -191,31 +228,43 @@ static void write_beat(struct beat *into, const struct beat *made)
     atomic_store_explicit(&into->changes, changes + 2, memory_order_release);
 }
 
+/* What a connection has of a call that lasts. */
+static void forget_waiting(struct connection *one)
+{
+    one->stuck_ms = one->waited_ms = one->again = one->unsent_ms = 0;
+    one->queued_bytes = one->delivered_bytes = 0;
+}
+
 static void *keep_beating(void *argument)
 {
     struct recorder *into = argument;
     struct watched *table = calloc(WATCHED, sizeof *table);
+    struct beat made = {0};
     uint64_t since_ns = 0;
-    uint32_t known[ADDRESSES] = {0};
-    unsigned beat_number = 0;
     bool locked = hold_lock(into->current_descriptor);
-    while (table && atomic_load(&into->file->state) == RUNNING) {
-        uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-        struct beat made = {.at_ns = now_ns, .flags = locked ? HOLDS_LOCK : 0,
-                            .state = state_of_first_thread()};
+    for (unsigned number = 0; table && atomic_load(&into->file->state) == RUNNING; number++) {
+        struct first_thread first = first_thread_now();
+        bool looks = number % LOOKS_EVERY == 0;
         uint64_t before_ns = since_ns;
-        since_ns = lasting_since(into->current, now_ns);
+        made.at_ns = clock_ns(CLOCK_MONOTONIC);
+        made.state = first.state;
+        made.flags = (made.flags & NO_CARRIER) | (locked ? HOLDS_LOCK : 0);
+        since_ns = lasting_since(into->current, made.at_ns);
         if (since_ns != before_ns)
             memset(table, 0, WATCHED * sizeof *table);
-        memcpy(made.addresses, known, sizeof known);
-        if (since_ns || beat_number++ % ADDRESSES_EVERY == 0) {
-            look_at_connections(table, now_ns, &made);
+        /* Others know this host by its addresses, also where no call lasts here. */
+        if (since_ns || looks) {
+            made.flags &= ~(uint32_t)NO_CARRIER;
+            memset(made.interface, 0, sizeof made.interface);
+            made.count = 0;
+            look_at_connections(table, made.at_ns, &made);
             look_at_carrier(&made);
         }
-        /* Others know this host by its addresses, also where no call lasts here. */
-        memcpy(known, made.addresses, sizeof known);
-        if (!since_ns)
-            made.count = 0;
+        for (uint32_t i = 0; !since_ns && i < made.count; i++)
+            forget_waiting(&made.connections[i]);
+        look_at_quota(&into->file->machine);
+        if (looks)
+            look_at_clock(&into->file->machine, first.core);
         write_beat(&into->current->beat, &made);
         usleep(BEAT_MS * 1000);
     }

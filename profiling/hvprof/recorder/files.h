@@ -75,7 +75,8 @@ static void open_trace(struct recorder *into, const char *directory, uint64_t ev
     into->trace = (struct event *)map + 1;
 }
 
-/* The file of current calls; it is there for as long as the job runs, and after a job that died. */
+/* The file of current calls; it is there for as long as the job runs, and stays after a job that
+ * died, and where it lists connections between hosts. */
 static void open_current(struct recorder *into, const char *directory)
 {
     char path[4096];
@@ -140,7 +141,7 @@ static void close_recording(struct recorder *made, enum state how)
     if (made && atomic_load(&made->file->state) == RUNNING) {
         made->file->end_unix_ns = clock_ns(CLOCK_REALTIME);
         atomic_store(&made->file->state, how);
-        if (how == FINALIZED && made->current_path)
+        if (how == FINALIZED && made->current_path && !made->current->beat.count)
             unlink(made->current_path);
     }
 }

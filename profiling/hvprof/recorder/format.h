@@ -50,6 +50,15 @@ struct run_usage {
     uint32_t threads, calling_threads; /* alive at the end; that called MPI */
 };
 
+/* Of the machine: looks at the clock every two seconds, and at a CPU quota at every beat. */
+struct machine {
+    uint64_t mhz_sum; /* of the clock of its first thread's core, over all looks */
+    uint32_t looks;
+    /* Of its control group's CPU quota: periods that passed, and in which it ran out. */
+    uint32_t periods, throttled;
+    uint32_t quota_millicores; /* 0: no quota */
+};
+
 struct communicator {
     uint64_t id;
     int32_t size, rank;
@@ -84,7 +93,8 @@ struct recording {
     uint32_t cores, host_cores; /* that this process may use; that its host has */
     uint32_t knows_queue, yields;
     struct run_usage usage;
-    char reserved[72];
+    struct machine machine;
+    char reserved[48];
     char names[NAMES][NAME_BYTES];
     struct communicator communicators[COMMUNICATORS];
     struct step steps[STEPS];
@@ -109,7 +119,7 @@ _Static_assert(sizeof(struct event) == 64, "layout");
 
 /* What a thread does now, in the file of a rank's current calls, which is mapped as well and
  * begins with the head. Whoever reads it takes a slot that two readings show unchanged. */
-enum { CURRENT_VERSION = 2, SLOTS = 64, LATEST = 8, LATE = 8, SUBMITTED = 2048 };
+enum { CURRENT_VERSION = 3, SLOTS = 64, LATEST = 8, LATE = 8, SUBMITTED = 2048 };
 enum slot_flags { IN_CALL = 1, COORDINATION = 2, COLLECTIVE_CALL = 4, REPORTED = 8, BY_NAME = 16 };
 
 struct slot {
@@ -132,15 +142,19 @@ struct slot {
 };
 _Static_assert(sizeof(struct slot) == 256, "layout");
 
-/* A TCP connection of the process on which data waited, in a call that lasts. */
+/* A TCP connection of the process to another host. */
 struct connection {
     uint32_t local, remote; /* IPv4, in the network's order */
     uint32_t stuck_ms;      /* since the peer last acknowledged any of what waits */
-    /* Since the first look in this call: how long data waited, and segments sent again. */
+    /* Since the first look in a call that lasts: how long data waited, and segments sent again. */
     uint32_t waited_ms, again;
     uint32_t unsent_ms; /* of waited_ms, none was under way though the peer would take it */
     uint64_t queued_bytes;    /* handed to the kernel, and not acknowledged */
     uint64_t delivered_bytes; /* acknowledged, while data waited */
+    /* Since it began, as the kernel counts: with data that the peer would take and has not
+     * acknowledged; segments sent again; bytes acknowledged. */
+    uint32_t busy_ms, resent;
+    uint64_t acked_bytes;
 };
 
 /* The latest sign of life, by a thread of the recorder's own. */
@@ -156,7 +170,7 @@ struct beat {
     uint32_t count, unused;
     struct connection connections[CONNECTIONS];
 };
-_Static_assert(sizeof(struct beat) == 704, "layout");
+_Static_assert(sizeof(struct beat) == 960, "layout");
 
 struct current {
     char magic[8];

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
+from hvprof.format.connections import (
+    Connection,
+    addresses_in,
+    connections_in,
+    flows_between,
+)
+from hvprof.format.current import read_current
 from hvprof.format.reader import read_rank
-from hvprof.model import Recording
+from hvprof.model import RankRecording, Recording
 from hvprof.printable import printable
 from hvprof.recording.secrets import hide_secrets
 
@@ -89,7 +99,29 @@ def load(directory: str | Path) -> Recording:
         source=printable(meta.get("source") or "mpi"),
         rank_files={rank.rank: path for rank, path in found},
         hang=_hang(directory / HANG_NAME),
+        flows=flows_between(_ends(found)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A rank with its connections."""
+
+    rank: int
+    host: str
+    addresses: tuple[str, ...]
+    connections: tuple[Connection, ...]
+
+
+def _ends(found: Sequence[tuple[RankRecording, Path]]) -> Iterator[_End]:
+    """The ranks whose files of current calls are still there: those with other hosts to talk to."""
+    for rank, path in found:
+        # A file that nobody can read says nothing of links, and the rest of the report stands.
+        with suppress(UsageError):
+            current = read_current(path.with_suffix(".now"))
+            if current and current.beat is not None:
+                beat = current.beat
+                yield _End(rank.rank, rank.host, addresses_in(beat), connections_in(beat))
 
 
 def _hang(path: Path) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hvd_ext.units import GB, format_seconds
+from hvprof.analysis.conditions import Condition, conditions
 from hvprof.analysis.waiting.slowness import reason
 from hvprof.live import words
 from hvprof.live.diagnosis import Cause
@@ -68,6 +69,8 @@ def render(watched: Watched) -> str:
     _wrapped(out, f"{watched.name}: {clock}, {ranks}, {interval_s:.1f} s since the last reading")
     _wrapped(out, _steps_line(rates))
     _wrapped(out, _slowest_line(rates, watched.slowest_s))
+    for one in _conditions(rates):
+        _wrapped(out, f"slowed: {one}")
     print("", file=out)
     shown = _shown(rates.ranks)
     print_columns(console, _RANK_COLUMNS, [_rank_row(one) for one in shown])
@@ -91,17 +94,26 @@ def render(watched: Watched) -> str:
 def as_json(watched: Watched) -> dict[str, Any]:
     """The reading for programs, all ranks included."""
     rates = watched.rates
+    found = _conditions(rates)
     return {
         "unix_s": watched.unix_s,
         "size": watched.size,
         "step": asdict(rates.step) if rates.step else None,
         "slowest": rates.slowest,
         "slowest_s": watched.slowest_s,
-        "slowest_why": str(reason(rates.slowest, rates.ranks) or ""),
+        "slowest_why": str(reason(rates.slowest, rates.ranks, found) or ""),
+        "conditions": [asdict(one) for one in found],
         "ranks": [asdict(one) for one in rates.ranks],
         "operations": [asdict(one) for one in rates.operations],
         "causes": [asdict(cause) for cause in watched.causes],
     }
+
+
+def _conditions(rates: Rates) -> list[Condition]:
+    if not rates.ranks:
+        return []
+    interval_s = fmean(one.interval_s for one in rates.ranks)
+    return conditions(rates.ranks, rates.flows, interval_s)
 
 
 def _wrapped(out: io.StringIO, text: str) -> None:
@@ -135,7 +147,7 @@ def _slowest_line(rates: Rates, slowest_s: float) -> str:
     if first is None:
         return "slowest rank: none, the ranks are even" if len(rates.ranks) > 1 else "one rank"
     others = fmean(one.outside for one in rates.ranks if one is not first)
-    why = reason(rates.slowest, rates.ranks)
+    why = reason(rates.slowest, rates.ranks, _conditions(rates))
     return (
         f"slowest rank: {first.rank} ({first.host}), for {words.seconds(slowest_s)}; in"
         f" communication {_percent(1 - first.outside)} of the time, the others"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -20,6 +21,8 @@ import pytest
 import hvprof
 from hvprof.analysis.analysis import Analysis
 from hvprof.format.counters import read_counters
+from hvprof.format.reader import read_head
+from testbed.cpu_quota import QuotaError, cpu_quota
 from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, mpirun, run
 
 _PATIENCE_S = 90.0
@@ -132,6 +135,32 @@ def test_a_page_shows_a_job_and_stays_when_it_has_ended(tmp_path: Path) -> None:
             page_with(url, "ended with code 0")
             server.send_signal(signal.SIGINT)
             assert server.wait(20) == 0
+
+
+def test_a_quota_that_holds_a_rank_back_is_named(tmp_path: Path) -> None:
+    run_folder = tmp_path / "run"
+    with ExitStack() as stack:
+        try:
+            group = stack.enter_context(cpu_quota(0.3))
+        except QuotaError as error:
+            pytest.skip(str(error))
+        with job(run_folder, 2, "busy", 14):
+            until(run_folder, "rank-00001.now")
+            head = read_head(run_folder / "rank-00001.hvprof")
+            assert head
+            (group / "cgroup.procs").write_text(str(head.pid))
+            done = run([*WATCH, run_folder, "--json"])
+    readings = [json.loads(line) for line in done.stdout.splitlines()]
+    said = [one for read in readings for one in read["conditions"]]
+    assert {(one["kind"], *one["ranks"]) for one in said} == {("quota", 1)}
+    assert "the CPU quota of 0.3 cores on" in said[0]["what"]
+    assert any("the CPU quota of 0.3 cores" in one["slowest_why"] for one in readings)
+    recording = hvprof.load(run_folder)
+    for rank in recording.ranks:
+        assert rank.machine
+        assert 0.3 < rank.machine.clock_ghz < 10
+    titles = [one.title for one in Analysis(recording).advice]
+    assert any(title.startswith("Raise the CPU quota of") for title in titles)
 
 
 def page_with(url: str, text: str) -> str:

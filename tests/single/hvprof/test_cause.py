@@ -9,7 +9,8 @@ import pytest
 
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.cause import find_cause
-from hvprof.model import Cell, Partner, RankRecording, Recording, RunUsage
+from hvprof.machine import RunUsage
+from hvprof.model import Cell, Partner, RankRecording, Recording
 from hvprof.reporters.verdict import verdict
 
 RUN_S = 10.0

@@ -29,6 +29,7 @@ STRUCTS = {
     "step": layout.STEP,
     "offset": layout.OFFSET,
     "run_usage": layout.USAGE,
+    "machine": layout.MACHINE,
     "communicator": layout.COMMUNICATOR,
     "cell": layout.CELL,
     "event": layout.EVENT,

@@ -286,7 +286,7 @@ def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     cases = {
         data[:500]: "is cut off: 500 of",
         b"another's" + data[9:]: "hvprof did not write it",
-        data[:8] + b"\x09\0\0\0" + data[12:]: "has format 9, this hvprof reads 2",
+        data[:8] + b"\x09\0\0\0" + data[12:]: "has format 9, this hvprof reads 3",
     }
     for damaged, said in cases.items():
         path.write_bytes(damaged)

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvprof.format.connections import Connection
 from hvprof.format.layout import BEAT, HOLDS_LOCK
 from hvprof.live.diagnosis import Cause, diagnose
 from hvprof.live.links import slow_link
 from hvprof.live.signs import believed, state_by_signs
-from hvprof.live.standing import Call, Connection, Group, Process, Standing, Thread
+from hvprof.live.standing import Call, Group, Process, Standing, Thread
 
 GROUP = Group("id of Horovod", "Horovod", (0, 1, 2, 3))
 KEY = 77

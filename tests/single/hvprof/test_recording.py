@@ -24,7 +24,8 @@ from hvprof.cli import main
 from hvprof.format.bins import bin_edges
 from hvprof.format.layout import CELL, FIXED
 from hvprof.format.writer import encode_rank, write_rank
-from hvprof.model import Cell, Partner, RankRecording, RunUsage
+from hvprof.machine import RunUsage
+from hvprof.model import Cell, Partner, RankRecording
 from hvprof.reporters.comparison import render
 from hvprof.reporters.formats.json_csv import as_json
 from hvprof.reporters.terminal import terminal

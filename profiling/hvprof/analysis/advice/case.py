@@ -16,6 +16,7 @@ from hvd_ext.units import format_seconds
 from hvprof.analysis.advice.commands import with_variable
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.cause import Cause
+from hvprof.analysis.conditions import Condition
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
 from hvprof.analysis.summary import Row
@@ -60,6 +61,7 @@ class Case:
         parts: StepParts | None,
         wire: BetweenHosts | None,
         cause: Cause | None = None,
+        conditions: Sequence[Condition] = (),
     ) -> None:
         self.recording = recording
         self.wire = wire
@@ -70,6 +72,7 @@ class Case:
         self.base_s = shares.base_s
         self.share_of = shares.share_of
         self.exposed_s = shares.exposed_s
+        self.conditions = conditions
         self.slowed_s = shares.slowed_s
         self.communication_s = shares.communication_s
         self.allreduce = [row for row in rows["data"] if row.operation == "allreduce"]

@@ -10,6 +10,7 @@ from hvprof.analysis.advice.case import Advice, Case
 from hvprof.analysis.advice.commands import launcher, over_hvd_ext, setting_of
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.cause import Cause
+from hvprof.analysis.conditions import Condition
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.shares import Shares
 from hvprof.analysis.summary import Row
@@ -32,9 +33,10 @@ def advise(
     parts: StepParts | None,
     wire: BetweenHosts | None,
     cause: Cause | None,
+    conditions: Sequence[Condition],
 ) -> list[Advice]:
     """All advice that the figures support, the most promising first."""
-    case = Case(recording, rows, shares, split, parts, wire, cause)
+    case = Case(recording, rows, shares, split, parts, wire, cause, conditions)
     found = [advice for rule in _RULES for advice in rule(case)]
     return sorted(found, key=lambda advice: -(advice.most_s or 0))
 
@@ -176,7 +178,7 @@ def _straggler(case: Case) -> Iterator[Advice]:
     traced = split.source == "trace"
     directory = str(case.recording.directory)
     again = ["hvprof", "record", "-o", f"{directory}-trace", "--trace", _TRACE, "--"]
-    why = reason(rank, paces(case.recording))
+    why = reason(rank, paces(case.recording), case.conditions)
     # The mean over all ranks has the late one in it, which does not wait.
     each_s = waited_s * len(case.recording.ranks) / (len(case.recording.ranks) - 1)
     outside, longer_s = "", 0.0
@@ -261,7 +263,29 @@ def _input(case: Case) -> Iterator[Advice]:
         )
 
 
+def _conditions(case: Case) -> Iterator[Advice]:
+    titles = {
+        "link": "Look at the link of {}",
+        "quota": "Raise the CPU quota of {}",
+        "clock": "Look at the clock of {}",
+    }
+    for one in case.conditions:
+        most_s = one.share * case.base_s
+        if one.kind == "link" and case.communication_s is not None:
+            most_s = min(most_s, case.communication_s)
+        yield Advice(
+            titles[one.kind].format(" and ".join(one.hosts)),
+            f"{one.what[0].upper()}{one.what[1:]}.",
+            one.look,
+            most_s,
+            100 * most_s / case.base_s if case.base_s else None,
+            case.share_of,
+            case.again(one.kind),
+        )
+
+
 _RULES = (
+    _conditions,
     _small_messages,
     _negotiation,
     _contention,

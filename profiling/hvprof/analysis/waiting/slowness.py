@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from hvd_ext.units import format_seconds
+from hvprof.analysis.conditions import Condition
 from hvprof.model import Recording, Step
 
 # A part of a step is a reason from this share of the time by which the rank is slower.
@@ -94,6 +95,10 @@ _PARTS = (
 )
 
 
+# The parts that a machine's conditions lengthen.
+_SLOWED = {"quota": _queued, "clock": _own}
+
+
 class Reason(NamedTuple):
     """The reason why a rank is slow, with the figures, and what to look at."""
 
@@ -104,12 +109,15 @@ class Reason(NamedTuple):
         return f"{self.does}: {self.look}"
 
 
-def reason(rank: int | None, ranks: Sequence[Paced]) -> Reason | None:
+def reason(
+    rank: int | None, ranks: Sequence[Paced], known: Sequence[Condition] = ()
+) -> Reason | None:
     """Why a rank is slower; None where its steps do not say it.
 
     Args:
         rank: its number.
         ranks: of the job, this one too.
+        known: conditions of their machines.
     """
     first = next((one for one in ranks if one.rank == rank), None)
     others = [one.step for one in ranks if one is not first and one.step]
@@ -135,6 +143,9 @@ def reason(rank: int | None, ranks: Sequence[Paced]) -> Reason | None:
     theirs_s = fmean(longest.of(one) for one in others)
     if longest.of is _queued and theirs_s > _ALL_WAIT * _queued(own):
         look = "other processes or threads share the cores of all ranks"
+    for condition in known:
+        if longest.of is _SLOWED.get(condition.kind) and rank in condition.ranks:
+            look = condition.what
     than = f", the others {format_seconds(theirs_s)}" if theirs_s else ", the others do not"
     figures = f"it {does} {format_seconds(longest.of(own))} a step{than}"
     return Reason(f"{_where(first, ranks)}{figures}", look)

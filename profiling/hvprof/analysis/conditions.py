@@ -1,0 +1,243 @@
+"""Machines that give a job too little: bytes of a link, time on a core, a core's clock.
+
+hvprof watch asks between two readings, the report and its advice of the whole run.
+
+The bytes of a pair of hosts over the time that data waited for them to be delivered are the speed
+of the pair. A slow link makes all pairs of its host slow; a pair of two other hosts is fast. So
+each host has the speed of its fastest pair, and a host whose speed is far below the others' has
+the slow link. That takes three hosts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from hvd_ext.units import format_bytes
+from hvprof.machine import Flow, Machine
+
+# A link's speed counts if data waited for it for this share of the time.
+_LEAST_BUSY = 0.1
+# Hosts to which less goes than that share of what goes to another have mostly short messages.
+_LEAST_BYTES, _SLOW_LINK = 0.1, 0.5
+# Fewer bytes say nothing of a speed.
+_LEAST_SPEED_BYTES = 1 << 20
+_SEGMENT_BYTES, _LOST_SHARE, _MOST = 1448, 0.01, 0.8
+# Of the periods, in which the quota ran out; of the fastest host's clock: how many cores of a
+# processor work decides on it, too.
+_HELD_BACK, _SLOW_CLOCK = 0.1, 0.7
+_LEAST_PERIODS, _LEAST_LOOKS = 10, 2
+
+
+class Placed(Protocol):
+    """A rank, its host, and what the machine gave it."""
+
+    @property
+    def rank(self) -> int:
+        """Its number."""
+
+    @property
+    def host(self) -> str:
+        """Its host's name."""
+
+    @property
+    def machine(self) -> Machine | None:
+        """In a whole run, or between two readings; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A machine that gives a job too little.
+
+    Attributes:
+        kind: "link", "quota" or "clock".
+        hosts: whose it is; the links between two hosts are of both.
+        ranks: on these hosts.
+        what: it is, in words that begin with its name.
+        look: what to do.
+        share: of the time, what it costs at most.
+    """
+
+    kind: str
+    hosts: tuple[str, ...]
+    ranks: tuple[int, ...]
+    what: str
+    look: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.look}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    busy_s: float
+    acked_bytes: int
+    resent: int
+
+    @property
+    def speed(self) -> float:
+        """Bytes a second, while data waited."""
+        return self.acked_bytes / self.busy_s if self.busy_s else 0.0
+
+    @property
+    def loses(self) -> bool:
+        return self.resent * _SEGMENT_BYTES >= _LOST_SHARE * max(self.acked_bytes, 1)
+
+
+def conditions(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) -> list[Condition]:
+    """The conditions of a job's machines, the most costly first.
+
+    Args:
+        ranks: of the job.
+        flows: between their hosts.
+        time_s: in which the machines gave that.
+    """
+    on: dict[str, list[int]] = defaultdict(list)
+    for one in ranks:
+        on[one.host].append(one.rank)
+    found = [*_links(on, flows, time_s), *_quotas(ranks), *_clocks(ranks)]
+    return sorted(found, key=lambda one: -one.share)
+
+
+def _links(
+    on: Mapping[str, Sequence[int]], flows: Sequence[Flow], time_s: float
+) -> Iterator[Condition]:
+    grouped: dict[tuple[str, str], list[Flow]] = defaultdict(list)
+    for flow in flows:
+        grouped[flow.host, flow.to].append(flow)
+    pairs = {
+        hosts: _Pair(
+            busy_s=min(max(one.busy_s for one in some), time_s),
+            acked_bytes=sum(one.acked_bytes for one in some),
+            resent=sum(one.resent for one in some),
+        )
+        for hosts, some in grouped.items()
+    }
+    # A pair on which data seldom wait holds nobody up.
+    busy = {hosts: one for hosts, one in pairs.items() if one.busy_s >= _LEAST_BUSY * time_s > 0}
+    lossy = {hosts: one for hosts, one in busy.items() if one.loses}
+    slow = _slow_host(pairs)
+    if slow and not any(slow.host in hosts for hosts in busy):
+        slow = None
+    if not (slow or lossy):
+        return
+    hosts: tuple[str, ...] = (slow.host,) if slow else _losing(lossy)
+    is_lossy = any({*hosts} & {*pair} for pair in lossy)
+    said, look = [], "look at its speed (ethtool), its cable and its switch's port"
+    if is_lossy:
+        resent = sum(one.resent for one in lossy.values())
+        said.append(f"loses packets ({resent:,} were sent again)")
+        look = "look at its cable, its switch's port and its queues (tc -s qdisc, ethtool -S)"
+    if slow:
+        said.append(
+            f"delivers {_speed(slow.speed)} while data wait, those of the others "
+            f"{_speed(slow.others)}"
+        )
+    waited_s = max(one.busy_s for pair, one in busy.items() if {*hosts} & {*pair})
+    yield Condition(
+        "link",
+        hosts,
+        tuple(sorted(rank for host in hosts for rank in on.get(host, ()))),
+        f"{_link_of(hosts)} {' and '.join(said)}",
+        look,
+        waited_s / time_s * (1 - slow.speed / slow.others if slow else 1),
+    )
+
+
+class _Slow(NamedTuple):
+    """The host with the slow link, its speed, and the others', in bytes a second."""
+
+    host: str
+    speed: float
+    others: float
+
+
+def _slow_host(pairs: Mapping[tuple[str, str], _Pair]) -> _Slow | None:
+    """The host with a slow link; None without one."""
+    most = max((one.acked_bytes for one in pairs.values()), default=0)
+    best: dict[str, float] = defaultdict(float)
+    for hosts, one in pairs.items():
+        if one.acked_bytes >= _LEAST_BYTES * most:
+            for host in hosts:
+                best[host] = max(best[host], one.speed)
+    if len(best) < 3 or most < _LEAST_SPEED_BYTES:
+        return None
+    slowest = min(best, key=best.__getitem__)
+    others = median(speed for host, speed in best.items() if host != slowest)
+    slow = best[slowest] < _SLOW_LINK * others
+    return _Slow(slowest, best[slowest], others) if slow else None
+
+
+def _losing(lossy: Mapping[tuple[str, str], _Pair]) -> tuple[str, ...]:
+    """The host that has a part in most of what is lost, or else the pair that loses most."""
+    of_host: dict[str, int] = defaultdict(int)
+    for hosts, one in lossy.items():
+        for host in hosts:
+            of_host[host] += one.resent
+    order = sorted(of_host, key=lambda host: -of_host[host])
+    total = sum(one.resent for one in lossy.values())
+    if of_host[order[1]] < _MOST * total <= of_host[order[0]]:
+        return (order[0],)
+    most = max(lossy, key=lambda pair: lossy[pair].resent)
+    return tuple(sorted(most))
+
+
+def _link_of(hosts: tuple[str, ...]) -> str:
+    return f"the link {'of' if len(hosts) == 1 else 'between'} {' and '.join(hosts)}"
+
+
+def _speed(bytes_s: float) -> str:
+    return f"{format_bytes(round(bytes_s))} a second"
+
+
+def _quotas(ranks: Sequence[Placed]) -> Iterator[Condition]:
+    """Hosts on which the quota ran out. The ranks of a control group share what it counts."""
+    worst: dict[str, tuple[float, Machine]] = {}
+    limited: dict[str, list[int]] = defaultdict(list)
+    for one in ranks:
+        machine = one.machine
+        if machine is None or machine.periods < _LEAST_PERIODS:
+            continue
+        share = machine.throttled / machine.periods
+        if share >= _HELD_BACK:
+            limited[one.host].append(one.rank)
+            worst[one.host] = max(worst.get(one.host, (0.0, machine)), (share, machine), key=_first)
+    for host, (share, machine) in worst.items():
+        cores = f" of {machine.quota_cores:g} cores" if machine.quota_cores else ""
+        yield Condition(
+            "quota",
+            (host,),
+            tuple(limited[host]),
+            f"the CPU quota{cores} on {host} ran out in {100 * share:.0f} % of its periods",
+            "raise the limit of the container or job (cpu.max), or start fewer threads",
+            share,
+        )
+
+
+def _first(pair: tuple[float, Machine]) -> float:
+    return pair[0]
+
+
+def _clocks(ranks: Sequence[Placed]) -> Iterator[Condition]:
+    """Hosts whose clock is far below that of the fastest host."""
+    on: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for one in ranks:
+        if one.machine is not None and one.machine.looks >= _LEAST_LOOKS:
+            on[one.host].append((one.machine.clock_ghz, one.rank))
+    clocks = {host: median(ghz for ghz, _ in some) for host, some in on.items()}
+    best_ghz = max(clocks.values(), default=0.0)
+    for host, ghz in clocks.items():
+        if ghz < _SLOW_CLOCK * best_ghz:
+            yield Condition(
+                "clock",
+                (host,),
+                tuple(rank for _, rank in on[host]),
+                f"the cores of {host} run at {ghz:.1f} GHz, those of the fastest host at "
+                f"{best_ghz:.1f}",
+                "look for heat, a power limit or another governor (turbostat, cpupower)",
+                1 - ghz / best_ghz,
+            )

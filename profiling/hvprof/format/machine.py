@@ -1,0 +1,32 @@
+"""Rows of a rank's file that hold figures of the kernel and of the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvprof.machine import Machine, RunUsage
+
+
+def usage_of(row: Any) -> RunUsage | None:
+    """Kernel counters of the run; None where the rank did not come to MPI_Finalize."""
+    if not row["threads"]:
+        return None
+    times_s = {
+        name: row[f"{name}_ns"].item() / 1e9
+        for name in ("finalize", "cpu", "queued", "process", "process_queued", "before", "after")
+    }
+    counts = {name: row[name].item() for name in ("file_bytes", "threads", "calling_threads")}
+    return RunUsage(**{f"{name}_s": value for name, value in times_s.items()}, **counts)
+
+
+def machine_of(row: Any) -> Machine | None:
+    """Looks at the machine; None where the recorder has not looked."""
+    if not row["looks"]:
+        return None
+    return Machine(
+        looks=row["looks"].item(),
+        ghz_sum=row["mhz_sum"].item() / 1e3,
+        periods=row["periods"].item(),
+        throttled=row["throttled"].item(),
+        quota_cores=row["quota_millicores"].item() / 1e3,
+    )

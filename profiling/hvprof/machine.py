@@ -1,0 +1,87 @@
+"""Figures of the kernel and of the machine: what a rank took of it, and what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class RunUsage:
+    """Kernel counters of a rank, from MPI_Init to MPI_Finalize.
+
+    Attributes:
+        finalize_s: time within MPI_Finalize.
+        cpu_s, queued_s: that the thread which called MPI_Finalize was on a core, and that it
+            was ready to run while others had the cores.
+        process_s, process_queued_s: the same, summed over all threads; those that have ended
+            are missing in the second.
+        before_s, after_s: until its first call began, and since its last one ended.
+        file_bytes: that its system calls read and wrote, those of sockets included.
+        threads: alive at the end.
+        calling_threads: that called MPI, at most 64.
+    """
+
+    finalize_s: float
+    cpu_s: float
+    queued_s: float
+    process_s: float
+    process_queued_s: float
+    before_s: float
+    after_s: float
+    file_bytes: int
+    threads: int
+    calling_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The clock and the CPU quota that a rank had, by looks every two seconds.
+
+    Attributes:
+        looks: how many there were.
+        ghz_sum: the clock of its first thread's core, summed over the looks.
+        periods, throttled: of its control group's CPU quota: periods that passed, and in which the
+            quota ran out.
+        quota_cores: the quota; 0: none.
+    """
+
+    looks: int
+    ghz_sum: float
+    periods: int = 0
+    throttled: int = 0
+    quota_cores: float = 0.0
+
+    @property
+    def clock_ghz(self) -> float:
+        """The mean of the looks; 0 without any."""
+        return self.ghz_sum / self.looks if self.looks else 0.0
+
+    def since(self, before: Machine) -> Machine:
+        """The looks after those of `before`."""
+        return replace(
+            self,
+            looks=self.looks - before.looks,
+            ghz_sum=self.ghz_sum - before.ghz_sum,
+            periods=self.periods - before.periods,
+            throttled=self.throttled - before.throttled,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The traffic of a rank to another host, by TCP.
+
+    Attributes:
+        rank: that sent it.
+        host, to: names of the hosts.
+        busy_s: time in which some of it waited to be delivered, and the peer would take it.
+        acked_bytes: that the peer's host acknowledged.
+        resent: segments that were sent again.
+    """
+
+    rank: int
+    host: str
+    to: str
+    busy_s: float
+    acked_bytes: int
+    resent: int
