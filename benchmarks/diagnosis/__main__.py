@@ -23,8 +23,18 @@ from statistics import median
 
 from benchmarks import harness
 from benchmarks.diagnosis.jobs import HOSTS, LIMIT_S, job_with
-from benchmarks.diagnosis.slow import EVEN, SLOW_RANK, SLOWED, Verdict, verdict
-from benchmarks.diagnosis.worker import FAULTS, HEALTHY, LINKS, served, work
+from benchmarks.diagnosis.slow import EVEN, HELD_BACK, SLOW_RANK, SLOWED, Verdict, verdict
+from benchmarks.diagnosis.worker import (
+    FAULTS,
+    HEALTHY,
+    LINKS,
+    LOSSY_LINK,
+    ON_HOSTS,
+    SLOW_LINK,
+    STEPS,
+    served,
+    work,
+)
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError, UsageError
 from hvprof.live.diagnosis import Cause, diagnose
@@ -32,7 +42,7 @@ from hvprof.live.reading import read_standings
 
 _PATIENCE_S = 300.0
 _WHERE_MPI = ("allreduce", "barrier", "wait", "steps")
-_WHERE = (*_WHERE_MPI, "torch", "horovod", "hvd_ext", "hosts")
+_WHERE = (*_WHERE_MPI, "torch", "horovod", "hvd_ext", *ON_HOSTS)
 _LAST, _ALL = -1, -2
 # By fault: kinds that are right, and the rank to look at.
 _RIGHT: dict[str, tuple[set[str], int]] = {
@@ -53,6 +63,13 @@ _RIGHT: dict[str, tuple[set[str], int]] = {
     "waits for another tensor": ({"deadlock"}, _ALL),
     "leaves gradients out": ({"late"}, 1),
     **dict.fromkeys(LINKS, ({"link"}, _LAST)),
+}
+# By what slows steps: the kind of verdict that is right, and the rank.
+_SLOWS = {
+    SLOWED: ("core", SLOW_RANK),
+    HELD_BACK: ("quota", SLOW_RANK),
+    SLOW_LINK: ("link", HOSTS - 1),
+    LOSSY_LINK: ("link", HOSTS - 1),
 }
 # What the sentence has to say, besides.
 _SAID = {
@@ -107,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="HOW",
         help="only where ranks wait so: in MPI's Allreduce, Barrier or Wait, in all_reduce of "
         "torch.distributed, in Horovod, in hvd_ext's optimizer, in Allreduce between 4 emulated "
-        "hosts of a rank each, or in an Allreduce at the end of each step (all)",
+        "hosts of a rank each, or in an Allreduce at the end of each step, also on hosts (all)",
     )
     parser.add_argument(
         "--mpi",
@@ -124,18 +141,18 @@ def main(arguments: Sequence[str]) -> int:
     wheres = options.where or (_WHERE_MPI if options.mpi else _WHERE)
     if options.mpi and not set(wheres) <= set(_WHERE_MPI):
         raise UsageError(f"--mpi is for --where {', '.join(_WHERE_MPI)}")
-    known = (*FAULTS, SLOWED, *HEALTHY, EVEN)
+    known = (*FAULTS, SLOWED, HELD_BACK, *HEALTHY, EVEN)
     names = [name for name in known if name in (options.fault or known)]
     asked = [
         (name, size, where, options.mpi or "")
         for where in wheres
-        for name, size in itertools.product(names, [HOSTS] if where == "hosts" else options.np)
+        for name, size in itertools.product(names, [HOSTS] if where in ON_HOSTS else options.np)
         if name in served(where)
     ]
     cases: list[Case] = []
     # Jobs whose cores matter run alone.
-    together = [one for one in asked if one[2] != "steps"]
-    alone = [one for one in asked if one[2] == "steps"]
+    together = [one for one in asked if one[2] not in STEPS]
+    alone = [one for one in asked if one[2] in STEPS]
     with progress("jobs", len(asked)) as advance, ThreadPoolExecutor(options.at_once) as pool:
         results = pool.map(lambda one: _run(*one), together)
         for case in itertools.chain(results, (_run(*one) for one in alone)):
@@ -163,8 +180,8 @@ def _run(fault: str, size: int, where: str, mpi: str) -> Case:
     with tempfile.TemporaryDirectory() as text:
         folder, mark = Path(text) / "run", Path(text) / "mark"
         with job_with(fault, size, where, folder, mark, mpi) as job:
-            if where == "steps":
-                return _slow(fault, size, verdict(job, folder, mark), folder)
+            if where in STEPS:
+                return _slow(fault, size, where, verdict(job, folder, mark), folder)
             causes, noticed_s = _reported(job, folder, mark)
     if fault in HEALTHY:
         if job.returncode and not causes:
@@ -180,17 +197,18 @@ def _run(fault: str, size: int, where: str, mpi: str) -> Case:
     return Case(fault, size, where, noticed_s, *_first(causes), right_rank, right_cause)
 
 
-def _slow(fault: str, size: int, found: Verdict, folder: Path) -> Case:
-    hangs = (folder / "hang.txt").exists()
-    named = found.noticed_s is not None
-    if fault == EVEN:
-        right_rank = right_cause = not (named or hangs)
-    else:
-        right_rank = found.rank == SLOW_RANK
-        right_cause = named and found.report_agrees and not hangs
-    kind = "core" if named else ""
-    noticed = found.noticed_s
-    return Case(fault, size, "steps", noticed, kind, found.sentence, right_rank, right_cause)
+def _slow(fault: str, size: int, where: str, found: Verdict, folder: Path) -> Case:
+    # A link that loses packets may block a call for longer than the limit.
+    report = folder / "hang.txt"
+    hangs = report.exists() and (fault != LOSSY_LINK or "the link" not in report.read_text())
+    kind, rank = _SLOWS.get(fault, ("", 0))
+    # Where one pair of hosts loses packets, the link may be either's.
+    most = 2 if fault == LOSSY_LINK else 1
+    right_rank = rank in found.ranks if kind else not found.ranks
+    right_rank = right_rank and len(found.ranks) <= most
+    right_cause = found.kind == kind and (found.report_agrees or not kind) and not hangs
+    said = (found.noticed_s, found.kind, found.sentence)
+    return Case(fault, size, where, *said, right_rank, right_cause)
 
 
 def _first(causes: Sequence[Cause]) -> tuple[str, str]:

@@ -15,10 +15,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.diagnosis.worker import LINKS
+from benchmarks.diagnosis.slow import HELD_BACK, QUOTA_CORES
+from benchmarks.diagnosis.worker import LINKS, LOSSY_LINK, ON_HOSTS, SLOW_LINK
 from benchmarks.harness import BenchmarkError
 from hvd_ext.system.process import descendants
 from testbed import ranks
+from testbed.cpu_quota import cpu_quota
 from testbed.emulated_hosts import Hosts, emulated_hosts
 from testbed.recorders import build_recorder, recording_with
 
@@ -36,7 +38,7 @@ def job_with(
     Args:
         fault: what is injected.
         size: ranks of the job.
-        where: how they wait, as the worker takes it; on "hosts", each is on a host.
+        where: how they wait, as the worker takes it.
         folder: of the recording.
         mark: an empty file, made when the fault begins.
         mpi: the library of another environment; "" for this one's.
@@ -49,10 +51,12 @@ def job_with(
         worker = ["sh", "-c", '"$@"; sleep 600', "sh", *worker]
     with contextlib.ExitStack() as stack:
         launcher, variables = [*preload, *ranks.hvd_launch(size, python)], ranks.sharing_cores(size)
-        if where == "hosts":
+        if where in ON_HOSTS:
             hosts = stack.enter_context(emulated_hosts(size, _GBIT))
             launcher = hosts.mpirun(1, shutil.which("mpirun", path=_path()) or "mpirun")
             variables = hosts.environment()
+        if fault == HELD_BACK:
+            mark.with_name("group").symlink_to(stack.enter_context(cpu_quota(QUOTA_CORES)))
         record = [sys.executable, "-m", "hvprof", "record", "--on-hang", str(LIMIT_S)]
         job = subprocess.Popen(
             [*record, "-o", str(folder), "--", *launcher, *worker],
@@ -61,7 +65,7 @@ def job_with(
             stderr=subprocess.DEVNULL,
         )
         stack.callback(_end, job)
-        if where == "hosts" and fault in LINKS:
+        if where in ON_HOSTS and fault in LINKS:
             stack.enter_context(_bad_link(fault, hosts, mark))
         yield job
 
@@ -112,9 +116,9 @@ def _bad_link(fault: str, hosts: Hosts, mark: Path) -> Iterator[None]:
             if ended.wait(0.05):
                 return
         ended.wait(1.0)  # the ranks are in the midst of exchanges
-        if fault == "has a slow link":
+        if fault == SLOW_LINK:
             hosts.set_link(last, _GBIT / 10)
-        elif fault == "has a link that loses packets":
+        elif fault == LOSSY_LINK:
             hosts.set_link(last, _GBIT, queue="16kb")
         else:
             hosts.set_carrier(last, up=False)

@@ -41,7 +41,7 @@ class Rank(Meets, Protocol):
 class OfMPI:
     """A rank that calls MPI: in "allreduce", "barrier" or, without blocking, "wait".
 
-    On "hosts" and in "steps" it is "allreduce".
+    On "hosts", and where ranks take steps, it is "allreduce".
     """
 
     def __init__(self, where: str) -> None:
@@ -59,6 +59,7 @@ class OfMPI:
             "wait": lambda: self._world.Iallreduce(MPI.IN_PLACE, self._values).Wait(),
             "hosts": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
             "steps": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
+            "steps_on_hosts": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
         }[where]
 
     def meet(self) -> None:

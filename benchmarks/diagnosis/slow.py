@@ -10,10 +10,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.diagnosis.kinds import OfMPI
 from benchmarks.harness import BenchmarkError
@@ -21,10 +22,17 @@ from hvd_ext.system.process import dying_with_parent, end_tree
 from testbed import ranks
 
 SLOWED = "shares its core with a busy program"
+HELD_BACK = "is held back by a CPU quota"
 EVEN = "takes even steps"
-# The slow rank of a job, and words for its reason.
-SLOW_RANK, SAID = 1, "share its cores"
+SLOW_RANK = 1
+# Cores of the quota; the ranks together want half of that many more.
+QUOTA_CORES = 0.4
 _BUSY_PROCESSES = 4
+# On a link of 0.5 Gbit/s an exchange between hosts takes some 30 ms.
+_LARGE_BYTES = 1 << 20
+# What watch and the report say of a slow rank, of a quota and of a link.
+_SAID = "share its cores"
+_TITLES = {"core": "rank {rank} ", "quota": "CPU quota of", "link": "host{rank}"}
 # CPU time that a rank computes for in a step, and for how long the job runs.
 _STEP_S, _RUNS_S = 0.008, 12.0
 _WARM_STEPS = 20
@@ -32,13 +40,15 @@ _EVERY_S = 2.0
 _PATIENCE_S = 120.0
 
 
-def take_steps(name: str, job: OfMPI, mark: Path) -> None:
+def take_steps(name: str, job: OfMPI, mark: Path, *, on_hosts: bool) -> None:
     """Be a rank that computes, meets the others, and marks a step, again and again.
 
     Args:
-        name: SLOWED or EVEN.
+        name: SLOWED, HELD_BACK, EVEN, or a fault of a link.
         job: this rank.
-        mark: an empty file, made when the busy program begins.
+        mark: an empty file, made when the busy program begins, or the rank joins the control group
+            of which "group" in its folder is a link.
+        on_hosts: it exchanges more, so that links are used.
     """
     import hvprof
 
@@ -55,6 +65,8 @@ def take_steps(name: str, job: OfMPI, mark: Path) -> None:
     _come_first()
     end_s = time.monotonic() + _RUNS_S
     steps = 0
+    if on_hosts:
+        job.grow(_LARGE_BYTES)
     with ExitStack() as stack:
         while job.agree(time.monotonic() < end_s):
             with hvprof.region("forward"):
@@ -68,6 +80,8 @@ def take_steps(name: str, job: OfMPI, mark: Path) -> None:
                 if name == SLOWED:
                     for _ in range(_BUSY_PROCESSES):
                         stack.enter_context(_busy_program())
+                elif name == HELD_BACK:
+                    (mark.with_name("group") / "cgroup.procs").write_text(str(os.getpid()))
                 mark.touch()
 
 
@@ -96,23 +110,25 @@ class Verdict:
     """A verdict of hvprof on a job.
 
     Attributes:
-        rank: the slowest one; None where the ranks are even, or no reason is given.
-        sentence: the reason, of hvprof watch.
-        noticed_s: from the mark to the reading that gives it; None without one.
-        report_agrees: the report of the job names the same rank for the same reason.
+        kind: "core" where a rank shares its cores, or the kind of a condition of its machine; ""
+            where nothing is the matter.
+        ranks: those that it is the matter with.
+        sentence: that in the words of hvprof watch.
+        noticed_s: from the mark to the reading that says it; None without one.
+        report_agrees: the report of the job says the same.
     """
 
-    rank: int | None
-    sentence: str
-    noticed_s: float | None
-    report_agrees: bool
+    kind: str = ""
+    ranks: tuple[int, ...] = ()
+    sentence: str = ""
+    noticed_s: float | None = None
+    report_agrees: bool = False
 
 
 def verdict(job: subprocess.Popen[bytes], folder: Path, mark: Path) -> Verdict:
-    """The first reading's that names a rank whose core is shared, or else the last one's."""
+    """The first cause of slowness that hvprof watch gives, and whether the report agrees."""
     environment = ranks.environment()
     _until(mark, job)
-    began_s = mark.stat().st_mtime
     watch = [sys.executable, "-m", "hvprof", "watch", str(folder), "--json"]
     done = subprocess.run(
         [*watch, "--every", str(_EVERY_S)],
@@ -125,20 +141,30 @@ def verdict(job: subprocess.Popen[bytes], folder: Path, mark: Path) -> Verdict:
         preexec_fn=_come_first,
     )
     job.wait(_PATIENCE_S)
-    readings = [json.loads(line) for line in done.stdout.splitlines()]
-    named = [one for one in readings if SAID in one["slowest_why"]]
-    said = named[:1] or readings[-1:]
-    if not said:
-        return Verdict(None, "", None, report_agrees=False)
-    rank, why = said[0]["slowest"], said[0]["slowest_why"]
+    began_s = mark.stat().st_mtime
+    for line in done.stdout.splitlines():
+        reading = json.loads(line)
+        kind, on, sentence = _said(reading)
+        if kind:
+            break
+    else:
+        return Verdict()
     report = [sys.executable, "-m", "hvprof", "report", str(folder), "--json"]
     text = subprocess.run(report, env=environment, capture_output=True, text=True, check=True)
-    advice = json.loads(text.stdout)["advice"]
+    title = _TITLES.get(kind, kind).format(rank=on[-1])
     agrees = any(
-        f"rank {rank}" in one["title"] and "waits for a core" in one["evidence"] for one in advice
+        title in one["title"] and (kind != "core" or "waits for a core" in one["evidence"])
+        for one in json.loads(text.stdout)["advice"]
     )
-    noticed_s = said[0]["unix_s"] - began_s if named else None
-    return Verdict(rank if why else None, why, noticed_s, agrees)
+    return Verdict(kind, on, sentence, reading["unix_s"] - began_s, agrees)
+
+
+def _said(reading: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str]:
+    """The cause of slowness in a reading: its kind, ranks and sentence."""
+    for one in reading["conditions"]:
+        return one["kind"], tuple(one["ranks"]), one["what"]
+    why = reading["slowest_why"]
+    return ("core", (reading["slowest"],), why) if _SAID in why else ("", (), "")
 
 
 def _until(mark: Path, job: subprocess.Popen[bytes]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis.kinds import Meets, OfHorovod, OfHvdExt, OfMPI, Rank, rank_of
-from benchmarks.diagnosis.slow import EVEN, SLOWED, take_steps
+from benchmarks.diagnosis.slow import EVEN, HELD_BACK, SLOWED, take_steps
 
 _STEPS = 5
 _FOREVER_S = 600.0
@@ -26,13 +26,13 @@ def work(name: str, where: str, mark: Path) -> None:
     """Be a rank.
 
     Args:
-        name: a key of FAULTS or HEALTHY, SLOWED or EVEN.
+        name: a key of FAULTS or HEALTHY, or what may slow steps.
         where: how ranks wait; see `rank_of`.
         mark: an empty file, made when the fault begins.
     """
     job = rank_of(where)
-    if name in (SLOWED, EVEN):
-        take_steps(name, job, mark)
+    if where in STEPS:
+        take_steps(name, job, mark, on_hosts=where in ON_HOSTS)
         return
     if name in HEALTHY:
         end_s = time.monotonic() + 6.0
@@ -153,7 +153,10 @@ def _has_a_bad_link(job: OfMPI) -> None:
 
 
 # Faults of a link between hosts.
-LINKS = ("has a slow link", "has a link without a carrier", "has a link that loses packets")
+SLOW_LINK, LOSSY_LINK = "has a slow link", "has a link that loses packets"
+LINKS = (SLOW_LINK, "has a link without a carrier", LOSSY_LINK)
+# Where ranks take steps, and where each rank is on a host.
+STEPS, ON_HOSTS = ("steps", "steps_on_hosts"), ("hosts", "steps_on_hosts")
 FAULTS: dict[str, Callable[[Any], None]] = {
     "sleeps": _sleeps,
     "is stopped": _is_stopped,
@@ -298,7 +301,9 @@ def served(where: str) -> tuple[str, ...]:
         # Gloo fails at once in the peers of a process that is gone: the job ends.
         return tuple(name for name in _OF_MPI if name not in ("is killed", "raises", "leaves"))
     if where == "steps":
-        return (SLOWED, EVEN)
+        return (SLOWED, HELD_BACK, EVEN)
+    if where == "steps_on_hosts":
+        return (SLOW_LINK, LOSSY_LINK, EVEN)
     if where == "hosts":
         return (*_ANY, "goes round", *LINKS)
     if where == "horovod":
