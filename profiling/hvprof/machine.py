@@ -35,10 +35,10 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The clock and the CPU quota that a rank had, by looks every two seconds.
+    """The clock and the CPU quota that a rank had.
 
     Attributes:
-        looks: how many there were.
+        looks: at the clock, one every two seconds.
         ghz_sum: the clock of its first thread's core, summed over the looks.
         periods, throttled: of its control group's CPU quota: periods that passed, and in which the
             quota ran out.
@@ -57,7 +57,7 @@ class Machine:
         return self.ghz_sum / self.looks if self.looks else 0.0
 
     def since(self, before: Machine) -> Machine:
-        """The looks after those of `before`."""
+        """The same since `before`."""
         return replace(
             self,
             looks=self.looks - before.looks,

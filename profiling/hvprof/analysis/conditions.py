@@ -106,17 +106,7 @@ def conditions(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) ->
 def _links(
     on: Mapping[str, Sequence[int]], flows: Sequence[Flow], time_s: float
 ) -> Iterator[Condition]:
-    grouped: dict[tuple[str, str], list[Flow]] = defaultdict(list)
-    for flow in flows:
-        grouped[flow.host, flow.to].append(flow)
-    pairs = {
-        hosts: _Pair(
-            busy_s=min(max(one.busy_s for one in some), time_s),
-            acked_bytes=sum(one.acked_bytes for one in some),
-            resent=sum(one.resent for one in some),
-        )
-        for hosts, some in grouped.items()
-    }
+    pairs = _pairs(flows, time_s)
     # A pair on which data seldom wait holds nobody up.
     busy = {hosts: one for hosts, one in pairs.items() if one.busy_s >= _LEAST_BUSY * time_s > 0}
     lossy = {hosts: one for hosts, one in busy.items() if one.loses}
@@ -125,27 +115,39 @@ def _links(
         slow = None
     if not (slow or lossy):
         return
-    hosts: tuple[str, ...] = (slow.host,) if slow else _losing(lossy)
-    is_lossy = any({*hosts} & {*pair} for pair in lossy)
+    named: tuple[str, ...] = (slow.host,) if slow else _losing(lossy)
+    resent = sum(one.resent for hosts, one in lossy.items() if {*named} & {*hosts})
     said, look = [], "look at its speed (ethtool), its cable and its switch's port"
-    if is_lossy:
-        resent = sum(one.resent for one in lossy.values())
+    if resent:
         said.append(f"loses packets ({resent:,} were sent again)")
         look = "look at its cable, its switch's port and its queues (tc -s qdisc, ethtool -S)"
     if slow:
-        said.append(
-            f"delivers {_speed(slow.speed)} while data wait, those of the others "
-            f"{_speed(slow.others)}"
-        )
-    waited_s = max(one.busy_s for pair, one in busy.items() if {*hosts} & {*pair})
+        others = f"those of the others {_speed(slow.others)}"
+        said.append(f"delivers {_speed(slow.speed)} while data wait, {others}")
+    waited_s = max(one.busy_s for hosts, one in busy.items() if {*named} & {*hosts})
     yield Condition(
         "link",
-        hosts,
-        tuple(sorted(rank for host in hosts for rank in on.get(host, ()))),
-        f"{_link_of(hosts)} {' and '.join(said)}",
+        named,
+        tuple(sorted(rank for host in named for rank in on.get(host, ()))),
+        f"{_link_of(named)} {' and '.join(said)}",
         look,
         waited_s / time_s * (1 - slow.speed / slow.others if slow else 1),
     )
+
+
+def _pairs(flows: Sequence[Flow], time_s: float) -> dict[tuple[str, str], _Pair]:
+    """The traffic from one host to another, of all their ranks, which are busy at once."""
+    grouped: dict[tuple[str, str], list[Flow]] = defaultdict(list)
+    for flow in flows:
+        grouped[flow.host, flow.to].append(flow)
+    return {
+        hosts: _Pair(
+            busy_s=min(max(one.busy_s for one in some), time_s),
+            acked_bytes=sum(one.acked_bytes for one in some),
+            resent=sum(one.resent for one in some),
+        )
+        for hosts, some in grouped.items()
+    }
 
 
 class _Slow(NamedTuple):
