@@ -64,8 +64,10 @@ class GroupCore(GroupBase):
         result: Sequence[Tensor],
         do: Callable[[], None],
         options: Any,
+        *,
+        may_be_sparse: bool = False,
     ) -> Work:
-        check(name, used)
+        check(name, used, may_be_sparse=may_be_sparse)
         work = Work(name, result)
         work.late = self._late
         limit_s = self._limit_s(getattr(options, "timeout", None))

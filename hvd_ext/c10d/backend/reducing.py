@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from typing import Any
 
 import torch
@@ -13,21 +14,25 @@ from hvd_ext.c10d.backend.reductions import Reduction, name_of, reduction_of
 from hvd_ext.c10d.backend.tensors import read, written
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.errors import UsageError
 
 
 class Reducing(Copying):
     """all_reduce, reduce and reduce_scatter, as torch calls them."""
 
     def allreduce(self, tensors: list[Tensor], options: Any = None) -> Work:
-        """Reduce each tensor over all ranks, in place."""
+        """Reduce each tensor over all ranks, in place; sparse ones are summed or averaged."""
         name = "all_reduce()"
         reductions = [reduction_of(name, options, tensor.dtype) for tensor in tensors]
+        for tensor, reduction in zip(tensors, reductions, strict=True):
+            if tensor.is_sparse and reduction.kernel != "sum":
+                raise UsageError(f"{name} of a sparse tensor: use SUM or AVG")
 
         def do() -> None:
             for tensor, reduction in zip(tensors, reductions, strict=True):
-                self._reduce(tensor, reduction)
+                (self._sum_sparse if tensor.is_sparse else self._reduce)(tensor, reduction)
 
-        return self._begin(name, tensors, tensors, do, options)
+        return self._begin(name, tensors, tensors, do, options, may_be_sparse=True)
 
     allreduce_coalesced = allreduce
 
@@ -93,6 +98,48 @@ class Reducing(Copying):
         with written(tensor) as array:
             stored = array.view(DTYPES[dtype].stored_as)
             self._carrier.all_reduce(stored, dtype, reduction.kernel, self._scale(reduction))
+
+    def _sum_sparse(self, tensor: Tensor, reduction: Reduction) -> None:
+        """Add the ranks' elements in the order of ranks, so that all hold the same bits."""
+        own = tensor.detach().coalesce()
+        shape = zlib.crc32(repr((own.shape, own.sparse_dim(), own.dtype)).encode())
+        facts = torch.empty((self._count, 2), dtype=torch.int64)
+        self._gather(facts, torch.tensor([own._nnz(), shape]))
+        counts, shapes = facts.t().tolist()
+        if len(set(shapes)) > 1:
+            raise UsageError(
+                "all_reduce() of sparse tensors: shapes, sparse dimensions or dtypes differ "
+                "between ranks; make them the same"
+            )
+        # The longest may be empty, and a gather of nothing is none.
+        rows = max(1, *counts)
+        indices = self._gather_rows(own.indices().t(), rows)
+        values = self._gather_rows(own.values(), rows)
+        wide = torch.float32 if own.dtype in (torch.float16, torch.bfloat16) else own.dtype
+        first, *others = (
+            torch.sparse_coo_tensor(
+                places[:count].t(),
+                elements[:count].to(wide),
+                own.shape,
+                check_invariants=False,  # they are those of tensors
+                is_coalesced=True,
+            )
+            for count, places, elements in zip(counts, indices, values, strict=True)
+        )
+        total = functools.reduce(lambda sum_, theirs: (sum_ + theirs).coalesce(), others, first)
+        if reduction.is_average:
+            total = total / self._count
+        with torch.no_grad():
+            # A detached sparse tensor would get elements of its own.
+            tensor.copy_(total.to(own.dtype))
+
+    def _gather_rows(self, own: Tensor, rows: int) -> Tensor:
+        """Every rank's rows, of which it has at most `rows`, with zeros behind them."""
+        padded = torch.zeros((rows, *own.shape[1:]), dtype=own.dtype)
+        padded[: len(own)] = own
+        every = torch.empty((self._count, *padded.shape), dtype=own.dtype)
+        self._gather(every, padded)
+        return every
 
     def _reduce_scatter(
         self, out: Tensor, whole: Tensor, begin: int, reduction: Reduction, alike: bool

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
 
 
-def check(name: str, tensors: Iterable[torch.Tensor]) -> None:
+def check(name: str, tensors: Iterable[torch.Tensor], *, may_be_sparse: bool = False) -> None:
     """Refuse what the ranks' memory cannot carry.
+
+    Args:
+        name: the collective's, for errors.
+        tensors: that it is called with.
+        may_be_sparse: it serves sparse tensors in coordinate format, too.
 
     Raises:
         UsageError: a tensor is sparse or not on the CPU.
@@ -26,7 +31,8 @@ def check(name: str, tensors: Iterable[torch.Tensor]) -> None:
                 f"{name} of a tensor on {tensor.device}: hvd_ext serves the CPU; with torch 2.14 "
                 "or newer, init_process_group('cpu:hvd_ext,cuda:nccl') has NCCL serve the GPU"
             )
-        if tensor.layout != torch.strided:
+        sparse = tensor.layout == torch.sparse_coo
+        if tensor.layout != torch.strided and not (sparse and may_be_sparse):
             raise UsageError(f"{name} of a sparse tensor: call to_dense() first")
 
 

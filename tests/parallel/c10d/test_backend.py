@@ -11,6 +11,7 @@ import torch.distributed as dist
 from hvd_ext.c10d.backend import registration
 from hvd_ext.c10d.backend.by_messages import ByMessages
 from hvd_ext.c10d.backend.in_node import InNode
+from hvd_ext.errors import UsageError
 from tests.ranks.asserts import parallel_assert
 from tests.support.arena.pretended_nodes import pretend
 from tests.support.c10d.references import (
@@ -204,6 +205,38 @@ def test_objects_and_functional_collectives(comm, group, same):
     same(got, size * torch.arange(2 * rank, 2 * rank + 2), "scattered")
     got = functional.all_to_all_single(torch.arange(size), None, None, group)
     same(got, torch.full((size,), rank), "exchanged")
+
+
+@pytest.mark.parametrize("average", [False, True], ids=["sum", "average"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_sparse_tensors_are_added_in_rank_order(comm, group, same, dtype, average):
+    """Each rank has other rows, one has none, and some have a row twice."""
+    rows, columns = 40, 3
+    every = []
+    for rank in range(comm.size):
+        generator = torch.Generator().manual_seed(rank)
+        places = torch.randint(0, rows, (1, 9 * rank), generator=generator)
+        values = torch.randn((9 * rank, columns), generator=generator).to(dtype)
+        made = torch.sparse_coo_tensor(places, values, (rows, columns), check_invariants=True)
+        every.append(made)
+    got = every[comm.rank].clone()
+    dist.all_reduce(got, dist.ReduceOp.AVG if average else dist.ReduceOp.SUM, group)
+    wide = torch.float32 if dtype is torch.bfloat16 else dtype
+    want = torch.zeros((rows, columns), dtype=wide)
+    for one in every:
+        want += one.coalesce().to_dense().to(wide)
+    if average:
+        want /= comm.size
+    parallel_assert(comm, got.is_sparse, got)
+    same(got.to_dense(), want.to(dtype), "summed")
+
+
+def test_sparse_tensors_of_other_shapes_are_refused_on_all_ranks(comm, group):
+    if comm.size == 1:
+        return
+    own = torch.zeros(4 + comm.rank, 2).to_sparse(1)
+    with pytest.raises(UsageError, match="shapes, sparse dimensions or dtypes differ"):
+        dist.all_reduce(own, group=group)
 
 
 def test_a_coalescing_manager(comm, group, same):

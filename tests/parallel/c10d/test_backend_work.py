@@ -187,7 +187,9 @@ def test_an_abort_ends_what_is_under_way(comm):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: dist.all_reduce(torch.ones(3).to_sparse()), "sparse tensor: call to_dense"),
+        (lambda: dist.broadcast(torch.ones(3).to_sparse(), 0), "sparse tensor: call to_dense"),
+        (lambda: dist.all_reduce(torch.ones(3).to_sparse(), dist.ReduceOp.MAX), "SUM or AVG"),
+        (lambda: dist.all_reduce(torch.ones(3, 3).to_sparse_csr()), "sparse tensor: call to_den"),
         (lambda: dist.all_reduce(torch.ones(3).int(), dist.ReduceOp.AVG), "AVG of int32: use SUM"),
         (lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), "BAND of float32"),
         (lambda: dist.all_gather_into_tensor(torch.ones(3), torch.ones(2)), "with 3 elements"),
