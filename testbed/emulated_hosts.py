@@ -37,6 +37,7 @@ _SPACES = ("uts", "net", "ipc", "mount", "pid")
 # A queue has to hold what the peers' windows let them send at once: a dropped packet is a stall of
 # 200 ms, which a cluster's network does not have.
 _BURST, _QUEUE = "128kb", "64mb"
+_PACKET = 1600
 # The first process. It reads its id before /proc becomes the host's own. The file by which the
 # hosts know each other's addresses stays mounted when its name is gone.
 _FIRST_PROCESS = """
@@ -118,7 +119,7 @@ class Hosts:
 
 @contextmanager
 def emulated_hosts(
-    count: int, gbit: float, burst: str = _BURST, congestion: str = ""
+    count: int, gbit: float, burst: str = _BURST, congestion: str = "", *, fair: bool = False
 ) -> Iterator[Hosts]:
     """Build `count` hosts, each with a link of `gbit` Gbit/s in either direction.
 
@@ -127,6 +128,9 @@ def emulated_hosts(
         gbit: the speed of a link.
         burst: what passes a link at once that was idle; "16kb" is 16 KiB.
         congestion: TCP's congestion control on the hosts; "" for the machine's own.
+        fair: the hosts that a link leads to, or from, share it evenly at all times, as in a
+            cluster's network; otherwise packets leave in the order in which they come. A link that
+            was idle lets one packet pass at once.
 
     Raises:
         EmulationError: tools or privileges are missing.
@@ -140,7 +144,7 @@ def emulated_hosts(
     try:
         known = _hosts_file(names, addresses)
         pids = {name: _start(name, known, first) for name in (*names, _SWITCH)}
-        _join(pids, addresses, gbit, burst)
+        _join(pids, addresses, gbit, burst, fair=fair)
         if congestion:
             for name in names:
                 _control_congestion(pids[name], congestion)
@@ -183,7 +187,9 @@ def _start(name: str, known: str, first: dict[str, subprocess.Popen[str]]) -> in
     return int(line)
 
 
-def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float, burst: str) -> None:
+def _join(
+    pids: Mapping[str, int], addresses: Sequence[str], gbit: float, burst: str, *, fair: bool
+) -> None:
     bucket = _bucket(gbit, burst)
     switch = pids[_SWITCH]
     bridge = ["add bridge type bridge", "set bridge up", "set lo up"]
@@ -195,8 +201,32 @@ def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float, burst:
         _batch("ip", switch, [f"link add {ends}", f"link set {port} master bridge up"])
         _batch("ip", host, [f"address add {address}/24 dev {INTERFACE}"])
         _batch("ip", host, ["link set lo up", f"link set {INTERFACE} up"])
-        _batch("tc", switch, [f"qdisc add dev {port} {bucket}"])
-        _batch("tc", host, [f"qdisc add dev {INTERFACE} {bucket}"])
+        if fair:
+            others = [other for other in addresses if other != address]
+            _batch("ip", switch, [f"link set {port} gso_max_segs 1"])
+            _batch("ip", host, [f"link set {INTERFACE} gso_max_segs 1"])
+            _batch("tc", switch, list(_shared_evenly(port, "src", others, gbit)))
+            _batch("tc", host, list(_shared_evenly(INTERFACE, "dst", others, gbit)))
+        else:
+            _batch("tc", switch, [f"qdisc add dev {port} {bucket}"])
+            _batch("tc", host, [f"qdisc add dev {INTERFACE} {bucket}"])
+
+
+def _shared_evenly(device: str, way: str, others: Sequence[str], gbit: float) -> Iterator[str]:
+    """Lines of tc for a link whose queues, one for each other host, take turns by packets."""
+    rate, each = f"{gbit * 1e6:.0f}kbit", f"{gbit * 1e6 / (len(others) + 1):.0f}kbit"
+    once = f"ceil {rate} burst {_PACKET} cburst {_PACKET}"
+    yield f"qdisc add dev {device} root handle 1: htb default 2"
+    yield f"class add dev {device} parent 1: classid 1:1 htb rate {rate} {once}"
+    # The first is for what goes to no host, such as the switch.
+    for number, address in enumerate(("", *others), 2):
+        queue = f"1:{number:x}"
+        turn = f"quantum {_PACKET}"
+        yield f"class add dev {device} parent 1:1 classid {queue} htb rate {each} {once} {turn}"
+        yield f"qdisc add dev {device} parent {queue} bfifo limit {_QUEUE}"
+        if address:
+            match = f"u32 match ip {way} {address}"
+            yield f"filter add dev {device} parent 1: protocol ip {match} flowid {queue}"
 
 
 def _control_congestion(pid: int, name: str) -> None:

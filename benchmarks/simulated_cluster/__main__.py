@@ -32,9 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = harness.parser("simulated_cluster", __doc__, "--json F", rounds=5)
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="(all)")
     parser.add_argument("--gbit", type=above_zero, default=0.2, help="of an emulated link (0.2)")
-    # A simulator knows no bucket. One that holds less is late more often on a busy machine.
     parser.add_argument(
-        "--burst", default="16kb", metavar="SIZE", help="that passes an idle link at once (16kb)"
+        "--burst",
+        metavar="SIZE",
+        help="links send packets in their order, and let so much pass at once after a pause "
+        "(hosts share a link evenly, which lets a packet pass)",
     )
     parser.add_argument(
         "--calibrated-on", type=at_least(2), nargs="+", default=[2, 4], help="hosts (2 4)"

@@ -127,7 +127,8 @@ def _read(path: Path, hosts: Sequence[int], counts: Sequence[int]) -> dict[int, 
 
 def _measure(hosts: int, options: argparse.Namespace, counts: Sequence[int]) -> Times:
     words = [f"--message-bytes={','.join(map(str, counts))}", f"--rounds={options.rounds}"]
-    with emulated_hosts(hosts, options.gbit, options.burst, _CONGESTION) as emulated:
+    links: dict[str, Any] = {"burst": options.burst} if options.burst else {"fair": True}
+    with emulated_hosts(hosts, options.gbit, congestion=_CONGESTION, **links) as emulated:
         found = ranks.launch(
             "benchmarks.simulated_cluster",
             hosts,
