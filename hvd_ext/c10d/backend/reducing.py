@@ -104,7 +104,7 @@ class Reducing(Copying):
         own = tensor.detach().coalesce()
         shape = zlib.crc32(repr((own.shape, own.sparse_dim(), own.dtype)).encode())
         facts = torch.empty((self._count, 2), dtype=torch.int64)
-        self._gather(facts, torch.tensor([own._nnz(), shape]))
+        self._gather(facts, torch.tensor([len(own.values()), shape]))
         counts, shapes = facts.t().tolist()
         if len(set(shapes)) > 1:
             raise UsageError(
