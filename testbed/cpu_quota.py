@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hvd_ext.errors import HvdExtError
 
-# Of version 1, where "cpu" is a hierarchy, and of version 2.
+# Control groups of version 1, where "cpu" is a hierarchy, and of version 2.
 _ROOTS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 _PERIOD_US = 100_000
 # The quota alone is to hold a process back: it comes before those of other groups.

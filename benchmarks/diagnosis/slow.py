@@ -25,7 +25,7 @@ SLOWED = "shares its core with a busy program"
 HELD_BACK = "is held back by a CPU quota"
 EVEN = "takes even steps"
 SLOW_RANK = 1
-# Cores of the quota; the ranks together want half of that many more.
+# Cores of the quota. A rank that computes and polls wants a whole one.
 QUOTA_CORES = 0.4
 _BUSY_PROCESSES = 4
 # On a link of 0.5 Gbit/s an exchange between hosts takes some 30 ms.
@@ -46,8 +46,8 @@ def take_steps(name: str, job: OfMPI, mark: Path, *, on_hosts: bool) -> None:
     Args:
         name: SLOWED, HELD_BACK, EVEN, or a fault of a link.
         job: this rank.
-        mark: an empty file, made when the busy program begins, or the rank joins the control group
-            of which "group" in its folder is a link.
+        mark: an empty file, made when the busy program begins or the quota starts to count. Next
+            to it, the link "group" points to the control group that has the quota.
         on_hosts: it exchanges more, so that links are used.
     """
     import hvprof

@@ -130,7 +130,7 @@ class Reducing(Copying):
         if reduction.is_average:
             total = total / self._count
         with torch.no_grad():
-            # A detached sparse tensor would get elements of its own.
+            # `tensor.detach()` would not do: what is copied to it does not reach the tensor.
             tensor.copy_(total.to(own.dtype))
 
     def _gather_rows(self, own: Tensor, rows: int) -> Tensor:

@@ -3,7 +3,7 @@
 hvprof watch asks between two readings, the report and its advice of the whole run.
 
 The bytes of a pair of hosts over the time that data waited for them to be delivered are the speed
-of the pair. A slow link makes all pairs of its host slow; a pair of two other hosts is fast. So
+of the pair. A slow link makes each pair of its host slow, and no pair of two other hosts. So
 each host has the speed of its fastest pair, and a host whose speed is far below the others' has
 the slow link. That takes three hosts.
 """
@@ -26,8 +26,8 @@ _LEAST_BYTES, _SLOW_LINK = 0.1, 0.5
 # Fewer bytes say nothing of a speed.
 _LEAST_SPEED_BYTES = 1 << 20
 _SEGMENT_BYTES, _LOST_SHARE, _MOST = 1448, 0.01, 0.8
-# Of the periods, in which the quota ran out; of the fastest host's clock: how many cores of a
-# processor work decides on it, too.
+# The quota ran out in this share of its periods. A clock is slow below this share of the fastest
+# host's; less than that may be due to the number of busy cores.
 _HELD_BACK, _SLOW_CLOCK = 0.1, 0.7
 _LEAST_PERIODS, _LEAST_LOOKS = 10, 2
 

@@ -73,8 +73,8 @@ static bool has_address(const struct beat *made, const struct sockaddr *address)
     return false;
 }
 
-/* Where there is no room for all connections, those on which data waited stay, and then those that
- * delivered most. */
+/* The list has room for some connections: those on which data waited longest come first, then those
+ * that delivered most. */
 static void list_connection(struct beat *made, const struct connection *found)
 {
     struct connection *least = &made->connections[0];

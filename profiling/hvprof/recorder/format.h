@@ -50,11 +50,11 @@ struct run_usage {
     uint32_t threads, calling_threads; /* alive at the end; that called MPI */
 };
 
-/* Of the machine: looks at the clock every two seconds, and at a CPU quota at every beat. */
+/* The machine: its clock is read every two seconds, and the CPU quota at every beat. */
 struct machine {
     uint64_t mhz_sum; /* of the clock of its first thread's core, over all looks */
     uint32_t looks;
-    /* Of its control group's CPU quota: periods that passed, and in which it ran out. */
+    /* Periods of the control group's CPU quota, and those in which the quota ran out. */
     uint32_t periods, throttled;
     uint32_t quota_millicores; /* 0: no quota */
 };
