@@ -37,7 +37,9 @@ _SPACES = ("uts", "net", "ipc", "mount", "pid")
 # A queue has to hold what the peers' windows let them send at once: a dropped packet is a stall of
 # 200 ms, which a cluster's network does not have.
 _BURST, _QUEUE = "128kb", "64mb"
-_PACKET = 1600
+# Where hosts share a link evenly, packets are small: the first two pass a link that was idle at no
+# cost, and a short message shall be many. A timer that is late by a packet's time costs nothing.
+_MTU, _FRAME = 700, 714
 # The first process. It reads its id before /proc becomes the host's own. The file by which the
 # hosts know each other's addresses stays mounted when its name is gone.
 _FIRST_PROCESS = """
@@ -108,7 +110,7 @@ class Hosts:
             gbit: its speed in Gbit/s.
             queue: the bytes that may wait for the link; further packets are dropped.
         """
-        bucket = _bucket(gbit, _BURST, queue)
+        bucket = _bucket(gbit, queue)
         _batch("tc", self.pids[-1], [f"qdisc change dev port{index} {bucket}"])
         _batch("tc", self.pids[index], [f"qdisc change dev {INTERFACE} {bucket}"])
 
@@ -119,18 +121,17 @@ class Hosts:
 
 @contextmanager
 def emulated_hosts(
-    count: int, gbit: float, burst: str = _BURST, congestion: str = "", *, fair: bool = False
+    count: int, gbit: float, congestion: str = "", *, fair: bool = False
 ) -> Iterator[Hosts]:
     """Build `count` hosts, each with a link of `gbit` Gbit/s in either direction.
 
     Args:
         count: how many.
         gbit: the speed of a link.
-        burst: what passes a link at once that was idle; "16kb" is 16 KiB.
         congestion: TCP's congestion control on the hosts; "" for the machine's own.
         fair: the hosts that a link leads to, or from, share it evenly at all times, as in a
             cluster's network; otherwise packets leave in the order in which they come. A link that
-            was idle lets one packet pass at once.
+            was idle lets two packets of 700 bytes pass at once.
 
     Raises:
         EmulationError: tools or privileges are missing.
@@ -144,7 +145,7 @@ def emulated_hosts(
     try:
         known = _hosts_file(names, addresses)
         pids = {name: _start(name, known, first) for name in (*names, _SWITCH)}
-        _join(pids, addresses, gbit, burst, fair=fair)
+        _join(pids, addresses, gbit, fair=fair)
         if congestion:
             for name in names:
                 _control_congestion(pids[name], congestion)
@@ -187,10 +188,8 @@ def _start(name: str, known: str, first: dict[str, subprocess.Popen[str]]) -> in
     return int(line)
 
 
-def _join(
-    pids: Mapping[str, int], addresses: Sequence[str], gbit: float, burst: str, *, fair: bool
-) -> None:
-    bucket = _bucket(gbit, burst)
+def _join(pids: Mapping[str, int], addresses: Sequence[str], gbit: float, *, fair: bool) -> None:
+    bucket = _bucket(gbit)
     switch = pids[_SWITCH]
     bridge = ["add bridge type bridge", "set bridge up", "set lo up"]
     _batch("ip", switch, [f"link {line}" for line in bridge])
@@ -203,8 +202,8 @@ def _join(
         _batch("ip", host, ["link set lo up", f"link set {INTERFACE} up"])
         if fair:
             others = [other for other in addresses if other != address]
-            _batch("ip", switch, [f"link set {port} gso_max_segs 1"])
-            _batch("ip", host, [f"link set {INTERFACE} gso_max_segs 1"])
+            _batch("ip", switch, [f"link set {port} gso_max_segs 1 mtu {_MTU}"])
+            _batch("ip", host, [f"link set {INTERFACE} gso_max_segs 1 mtu {_MTU}"])
             _batch("tc", switch, list(_shared_evenly(port, "src", others, gbit)))
             _batch("tc", host, list(_shared_evenly(INTERFACE, "dst", others, gbit)))
         else:
@@ -214,15 +213,17 @@ def _join(
 
 def _shared_evenly(device: str, way: str, others: Sequence[str], gbit: float) -> Iterator[str]:
     """Lines of tc for a link whose queues, one for each other host, take turns by packets."""
-    rate, each = f"{gbit * 1e6:.0f}kbit", f"{gbit * 1e6 / (len(others) + 1):.0f}kbit"
-    once = f"ceil {rate} burst {_PACKET} cburst {_PACKET}"
+    rate = f"{gbit * 1e6:.0f}kbit"
+    whole = f"rate {rate} ceil {rate} burst {_FRAME} cburst {_FRAME}"
+    # A queue has next to no rate for itself: it borrows what it sends from the link, so that a
+    # link that was idle lets its first packets pass once, not once for each host.
+    shared = f"rate 1kbit ceil {rate} burst 1 cburst {_FRAME} quantum {_FRAME}"
     yield f"qdisc add dev {device} root handle 1: htb default 2"
-    yield f"class add dev {device} parent 1: classid 1:1 htb rate {rate} {once}"
+    yield f"class add dev {device} parent 1: classid 1:1 htb {whole}"
     # The first is for what goes to no host, such as the switch.
     for number, address in enumerate(("", *others), 2):
         queue = f"1:{number:x}"
-        turn = f"quantum {_PACKET}"
-        yield f"class add dev {device} parent 1:1 classid {queue} htb rate {each} {once} {turn}"
+        yield f"class add dev {device} parent 1:1 classid {queue} htb {shared}"
         yield f"qdisc add dev {device} parent {queue} bfifo limit {_QUEUE}"
         if address:
             match = f"u32 match ip {way} {address}"
@@ -238,8 +239,8 @@ def _control_congestion(pid: int, name: str) -> None:
         raise EmulationError(f"TCP on emulated hosts cannot use {name}: {reason}")
 
 
-def _bucket(gbit: float, burst: str, queue: str = _QUEUE) -> str:
-    return f"root tbf rate {gbit * 1e6:.0f}kbit burst {burst} limit {queue}"
+def _bucket(gbit: float, queue: str = _QUEUE) -> str:
+    return f"root tbf rate {gbit * 1e6:.0f}kbit burst {_BURST} limit {queue}"
 
 
 def _batch(tool: str, pid: int, lines: Sequence[str]) -> None:

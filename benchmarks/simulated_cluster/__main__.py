@@ -31,19 +31,13 @@ def main(arguments: Sequence[str]) -> int:
     """Validate, simulate, print, and draw; or be a rank."""
     parser = harness.parser("simulated_cluster", __doc__, "--json F", rounds=5)
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="(all)")
-    parser.add_argument("--gbit", type=above_zero, default=0.2, help="of an emulated link (0.2)")
-    parser.add_argument(
-        "--burst",
-        metavar="SIZE",
-        help="links send packets in their order, and let so much pass at once after a pause "
-        "(hosts share a link evenly, which lets a packet pass)",
-    )
+    parser.add_argument("--gbit", type=above_zero, default=0.01, help="of an emulated link (0.01)")
     parser.add_argument(
         "--calibrated-on", type=at_least(2), nargs="+", default=[2, 4], help="hosts (2 4)"
     )
     parser.add_argument("--predicted", type=at_least(2), default=8, help="hosts (8)")
-    parser.add_argument("--sizes", type=at_least(2), default=16, help="4 KiB to 64 MiB (16)")
-    parser.add_argument("--most-bytes", type=at_least(8192), default=64 << 20, help="(64 MiB)")
+    parser.add_argument("--sizes", type=at_least(2), default=16, help="4 KiB to 1 MiB (16)")
+    parser.add_argument("--most-bytes", type=at_least(8192), default=1 << 20, help="(1 MiB)")
     parser.add_argument(
         "--measured", type=Path, metavar="F", help="JSON of an earlier run, whose times are taken"
     )
