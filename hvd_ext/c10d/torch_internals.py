@@ -122,6 +122,12 @@ def at_end_of_backward(do: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(do)
 
 
+def compares_collectives() -> bool:
+    """Whether TORCH_DISTRIBUTED_DEBUG=DETAIL has PyTorch wrap each group, to compare its ranks."""
+    level = dist.get_debug_level()  # type: ignore[attr-defined]
+    return bool(level == dist.DebugLevel.DETAIL)  # type: ignore[attr-defined]
+
+
 class GroupBase(_Base):
     """A backend for the CPU as torch expects it, apart from communication."""
 
@@ -139,9 +145,14 @@ class GroupBase(_Base):
         """
         super().__init__(rank, size)
         self._backend, self._name = backend, backend
+        self._begun = 0  # collectives
 
     def getBackendName(self) -> str:
         return self._backend
+
+    def _get_sequence_number_for_group(self) -> int:
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL compares it between ranks.
+        return self._begun
 
     def supports_tensor_alloc(self, device: Any) -> bool:
         return False

@@ -68,6 +68,7 @@ class GroupCore(GroupBase):
         may_be_sparse: bool = False,
     ) -> Work:
         check(name, used, may_be_sparse=may_be_sparse)
+        self._begun += 1
         work = Work(name, result)
         work.late = self._late
         limit_s = self._limit_s(getattr(options, "timeout", None))

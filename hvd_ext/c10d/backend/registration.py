@@ -17,6 +17,7 @@ from hvd_ext.c10d.backend.messages_by_gloo import GlooMessages
 from hvd_ext.c10d.backend.reported import Reported
 from hvd_ext.c10d.lifecycle import note
 from hvd_ext.c10d.ranks import topology_among
+from hvd_ext.c10d.torch_internals import compares_collectives
 from hvd_ext.c10d.watch import begin_without_mpi
 from hvd_ext.c10d.without_mpi import by_mpi
 from hvd_ext.errors import UsageError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 NAME = "hvd_ext"
 log = logging.getLogger("hvd_ext")
+# PyTorch's wrapper keeps the half of a group that is in C++, and calls the half in Python.
+_compared: list[Group] = []
 
 
 def register() -> None:
@@ -68,6 +71,8 @@ def create(options: Any, backend_options: object = None) -> Group:
     reported = Reported(carrier, len(ranks))
     group = Group(rank, ranks, topology, reported, messages, timeout_s)
     note(group)
+    if compares_collectives():
+        _compared.append(group)
     return group
 
 

@@ -29,6 +29,12 @@ def test_all_doors_work_without_mpi(part):
     assert output.count("done") == 2, output
 
 
+def test_the_backend_works_where_pytorch_compares_the_ranks_collectives():
+    code, output = torchrun("backend", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert code == 0, output
+    assert output.count("done") == 2, output
+
+
 @pytest.mark.long
 def test_a_rank_that_is_late_is_named():
     code, output = torchrun("late", HVD_EXT_STALL_TIMEOUT_S="2")
