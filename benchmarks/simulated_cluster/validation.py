@@ -25,8 +25,8 @@ _LEAST_BYTES = 4096
 # CUBIC takes the wait of acknowledgements behind what its host sends for a full path: both
 # directions at once take up to twice as long as one. A simulator knows no congestion control.
 _CONGESTION = "reno"
-# SMPI has a sender wait for all of a message or for none of it. A socket takes 96 to 160 KiB ahead
-# of its link here, whatever MPI's eager limit: from twice that on, a sender waits for most of it.
+# In SMPI a sender waits for all of a message or for none of it. Here a socket takes the first 96 to
+# 160 KiB at once, so the sender of 256 KiB waits for about half: below that, let it wait for none.
 _EAGER_KIB = 256.0
 # A choice is right if it costs no more than that over the best one.
 _RIGHT = 1.05

@@ -3,9 +3,9 @@
 hvprof watch asks between two readings, the report and its advice of the whole run.
 
 The bytes of a pair of hosts over the time that data waited for them to be delivered are the speed
-of the pair. A slow link makes each pair of its host slow, and no pair of two other hosts. So
-each host has the speed of its fastest pair, and a host whose speed is far below the others' has
-the slow link. That takes three hosts.
+of the pair. A slow link slows every pair that its host is part of, and no other pair. So each host
+gets the speed of its fastest pair, and a host whose speed is far below the others' has the slow
+link. That takes three hosts.
 """
 
 from __future__ import annotations
