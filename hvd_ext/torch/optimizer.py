@@ -76,8 +76,8 @@ def DistributedOptimizer(
             they cannot overflow.
         num_groups: has no effect: gradients are always reduced in buckets.
         groups: has no effect either.
-        sparse_as_dense: makes sparse gradients dense, and exchanges them as those. It is the same
-            on all ranks.
+        sparse_as_dense: makes sparse gradients dense, and exchanges them as those. SparseAdam's
+            step takes them as sparse ones again. It is the same on all ranks.
         process_set: the ranks that exchange gradients: all by default. Others are served by
             Horovod's own optimizer.
         sharded: whether the ranks of a node share the update: each takes the optimizer's step on
@@ -199,7 +199,8 @@ def DistributedOptimizer(
     # from a checkpoint keeps what it has. `step` is there on the instance only when a
     # learning rate schedule has put its counter around it: that one calls the old step.
     new.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
-    new._attach(reducer, op, backward_passes_per_step, {p: name for name, p in pairs}, rounds)
+    names = {p: name for name, p in pairs}
+    new._attach(reducer, op, backward_passes_per_step, names, rounds, sparse_as_dense)
     if shards and isinstance(new, ShardedMixin):
         new._attach_shards(shards)
     if settings.audit_folder() or settings.compares_replicas():

@@ -17,6 +17,7 @@ from hvd_ext.torch.audit.auditor import Auditor
 from hvd_ext.torch.own import refuse_own
 from hvd_ext.torch.parameters import trainable
 from hvd_ext.torch.reduction.protocol import Reduces
+from hvd_ext.torch.reduction.sparse import made_sparse
 from hvd_ext.torch.sync.late_reducer import LateReducer
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.torch.torch_internals import needs_no_hooks
@@ -46,8 +47,11 @@ class DistributedMixin(torch.optim.Optimizer):
         passes: int,
         names: dict[torch.nn.Parameter, str],
         rounds: Rounds | None = None,
+        sparse_as_dense: bool = False,
     ) -> None:
         self._reducer, self._rounds = reducer, rounds
+        # SparseAdam takes sparse gradients alone.
+        self._takes_sparse = sparse_as_dense and isinstance(self, torch.optim.SparseAdam)
         self._parameter_names = names  # as Horovod's has it
         self._synchronized = False  # by the user
         self._clipped = False
@@ -150,7 +154,10 @@ class DistributedMixin(torch.optim.Optimizer):
             self._reducer.synchronize()
 
     def _update(self, closure: Callable[[], Any] | None) -> Any:
-        return super().step(closure)
+        if not (self._reducer and self._takes_sparse):
+            return super().step(closure)
+        with made_sparse(self._parameters()):
+            return super().step(closure)
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False

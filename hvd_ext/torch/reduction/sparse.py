@@ -7,7 +7,8 @@ put a dense gradient there, and the sum of those is added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,6 +118,19 @@ class NoSparse(SparseExchange):
             f"{self._asked}: the gradient of {slot.name!r} is sparse: give DistributedOptimizer "
             "sparse_as_dense=True, or leave it out"
         )
+
+
+@contextmanager
+def made_sparse(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
+    """A context in which dense gradients are sparse ones, of the rows that are not zero."""
+    dense = [(p, p.grad) for p in parameters if p.grad is not None and not p.grad.is_sparse]
+    for parameter, grad in dense:
+        parameter.grad = grad.to_sparse(1)
+    try:
+        yield
+    finally:
+        for parameter, grad in dense:
+            parameter.grad = grad
 
 
 def _without_rows(parameter: torch.nn.Parameter) -> torch.Tensor:

@@ -34,6 +34,23 @@ def trained(sparse, *, passes=1, set_to_none=True, without=None, **options):
     return [p.detach().clone() for p in model.parameters()]
 
 
+def looked_up(sparse_as_dense, *, set_to_none=True, seldom=None):
+    """The parameters after SparseAdam's steps; rank `seldom` takes part in every other one."""
+    torch.manual_seed(6)
+    model = torch.nn.Embedding(ROWS, 8, sparse=True)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SparseAdam(list(model.parameters()), lr=0.1), sparse_as_dense=sparse_as_dense
+    )
+    torch.manual_seed(100 + hvd.rank())
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        rows = torch.randint(0, ROWS, (5, 3))
+        if hvd.rank() != seldom or step % 2:
+            model(rows).pow(2).mean().backward()
+        optimizer.step()
+    return model.weight.detach().clone()
+
+
 def check(**options):
     for ours, dense in zip(trained(True, **options), trained(False, **options), strict=True):
         assert torch.equal(ours, dense)
@@ -69,3 +86,13 @@ def test_in_tree_order(comm, sharded):
 def test_where_nodes_exchange_seldom(nodes, sync):
     nodes(1)
     check(sync=sync)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"set_to_none": False}, {"seldom": 1}, {"seldom": 1, "set_to_none": False}],
+    ids=str,
+)
+def test_sparse_adam_takes_them_as_sparse_ones(options):
+    # A dense step of Adam would move the rows that nobody looked up, too.
+    torch.testing.assert_close(looked_up(True, **options), looked_up(False, **options))
