@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class HvdExtError(Exception):
     """Base of hvd_ext's errors; the message says how to fix the cause.
@@ -23,9 +25,18 @@ class NotInstalledError(HvdExtError, ImportError):
 
 
 class StallError(HvdExtError):
-    """Ranks did not arrive at an exchange in time; the message names them."""
+    """Ranks did not arrive at an exchange in time; the message names them.
+
+    Attributes:
+        ranks: their numbers in the world, where these are known.
+    """
 
     exit_code = 75
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        """Hold a message, and the ranks that it names."""
+        super().__init__(message)
+        self.ranks = tuple(ranks)
 
 
 class MismatchError(HvdExtError):

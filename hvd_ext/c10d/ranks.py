@@ -120,7 +120,7 @@ def _discover(
     world: MPI.Intracomm, ranks: tuple[int, ...], rank: int, occasion: str, timeout_s: float
 ) -> Topology:
     part: Any = _Part(world, ranks)
-    met = monitored_allgather(part, (world.rank, rank), timeout_s, occasion)
+    met = monitored_allgather(part, (world.rank, rank), timeout_s, occasion, ranks=ranks)
     if wrong := [pair for pair in met if pair[0] != pair[1]]:
         raise UsageError(
             f"torch.distributed calls MPI's rank {wrong[0][0]} rank {wrong[0][1]}: call "

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from hvd_ext.job.abandoned import abandoned_on_error
-from hvd_ext.job.stalls import StallReport
+from hvd_ext.job.stalls import Hosts, StallReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,8 @@ def monitored_allgather(
     payload: T,
     timeout_s: float,
     occasion: str,
-    hosts: Sequence[str] = (),
+    hosts: Hosts = (),
+    ranks: Sequence[int] = (),
 ) -> list[T]:
     """Exchange a small payload among all ranks of `comm`; the list is in rank order.
 
@@ -43,6 +44,7 @@ def monitored_allgather(
         timeout_s: how long rank 0 waits for the last rank.
         occasion: what the ranks are about to do, as it stands in the error.
         hosts: host name of every rank, if known, for the error.
+        ranks: the numbers in the world of the ranks of `comm`, for the error; its own by default.
 
     Raises:
         StallError: on every rank that arrived, naming those that did not.
@@ -50,7 +52,7 @@ def monitored_allgather(
     if comm.size == 1:
         return [payload]
     if comm.rank == 0:
-        return _collect(comm, payload, timeout_s, occasion, hosts)
+        return _collect(comm, payload, timeout_s, occasion, hosts, ranks)
     sent = comm.isend(payload, dest=0, tag=_TAG)
     answer = comm.irecv(bytearray(_ANSWER_BYTES), source=0, tag=_ANSWER_TAG)
     deadline = time.monotonic() + timeout_s + _GRACE_S
@@ -60,13 +62,17 @@ def monitored_allgather(
             if done:
                 break
             if time.monotonic() > deadline:
-                raise StallReport([0], occasion, timeout_s).error(hosts)
+                raise StallReport(_names([0], ranks), occasion, timeout_s).error(hosts)
             time.sleep(_POLL_S)
         sent.wait()
     payloads, missing = cast("tuple[list[T], list[int]]", received)
     if missing:
-        raise StallReport(missing, occasion, timeout_s).error(hosts)
+        raise StallReport(_names(missing, ranks), occasion, timeout_s).error(hosts)
     return list(payloads)
+
+
+def _names(missing: Sequence[int], ranks: Sequence[int]) -> list[int]:
+    return [ranks[rank] for rank in missing] if ranks else list(missing)
 
 
 def _collect(
@@ -74,7 +80,8 @@ def _collect(
     payload: T,
     timeout_s: float,
     occasion: str,
-    hosts: Sequence[str],
+    hosts: Hosts,
+    ranks: Sequence[int],
 ) -> list[T]:
     payloads: dict[int, T] = {0: payload}
     waiting = {rank: comm.irecv(source=rank, tag=_TAG) for rank in range(1, comm.size)}
@@ -95,5 +102,5 @@ def _collect(
         for request in sent:
             request.wait()
         if missing:
-            raise StallReport(missing, occasion, timeout_s).error(hosts)
+            raise StallReport(_names(missing, ranks), occasion, timeout_s).error(hosts)
     return [payloads[rank] for rank in range(comm.size)]

@@ -75,7 +75,7 @@ class StallReport:
         )
 
     def error(self, hosts: Hosts = ()) -> StallError:
-        return StallError(self.sentence(hosts))
+        return StallError(self.sentence(hosts), self.ranks)
 
 
 class StallMonitor:

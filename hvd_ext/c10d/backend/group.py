@@ -11,7 +11,7 @@ from torch import Tensor
 from hvd_ext.c10d.backend.reducing import Reducing
 from hvd_ext.c10d.backend.tensors import check
 from hvd_ext.c10d.backend.work import Together, Work
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import StallError, UsageError
 
 
 class Group(Reducing):
@@ -33,7 +33,13 @@ class Group(Reducing):
         """
         self._check_open("monitored_barrier()")
         limit = timeout if isinstance(timeout, timedelta) else getattr(timeout, "timeout", None)
-        self._messages.meet(self._limit_s(limit))
+        try:
+            self._messages.meet(self._limit_s(limit))
+        except StallError as error:
+            # Gloo's words, for which programs may look; its ranks are those of the group.
+            first = self._ranks.index(error.ranks[0])
+            words = f"Rank {first} failed to pass monitoredBarrier"
+            raise StallError(f"{words}: {error}", error.ranks) from None
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:
         """Begin to send a tensor to a rank of the group."""

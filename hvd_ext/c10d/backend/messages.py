@@ -219,8 +219,9 @@ class Messages:
             StallError: on every rank that arrived, naming those that did not.
         """
         try:
-            hosts = list(self._hosts.values())
-            monitored_allgather(self._comm, None, limit_s, "monitored_barrier()", hosts)
+            monitored_allgather(
+                self._comm, None, limit_s, "monitored_barrier()", self._hosts, self._ranks
+            )
         except StallError:
             self._is_spoilt = True  # a late rank's message would be taken for a later barrier's
             raise

@@ -143,8 +143,9 @@ class GlooMessages:
         Raises:
             StallError: on every rank that arrived, naming those that did not.
         """
-        hosts = list(self._hosts.values())
-        monitored_allgather(self._comm, None, limit_s, "monitored_barrier()", hosts)
+        monitored_allgather(
+            self._comm, None, limit_s, "monitored_barrier()", self._hosts, self._ranks
+        )
 
     def close(self) -> None:
         """Disconnect."""

@@ -162,11 +162,27 @@ def test_a_monitored_barrier_names_who_is_missing(comm):
     if comm.rank:
         comm.recv(source=0)
     else:
-        with pytest.raises(StallError, match=r"ranks? 1 .*did not reach monitored_barrier\(\)"):
+        named = (
+            r"Rank 1 failed to pass monitoredBarrier: ranks? 1 .*did not reach monitored_barrier"
+        )
+        with pytest.raises(StallError, match=named) as caught:
             group.monitored_barrier(timedelta(seconds=0.3))
+        assert caught.value.ranks == tuple(range(1, comm.size))
         for rank in range(1, comm.size):
             comm.send(None, rank)
     dist.destroy_process_group(group)
+
+
+def test_a_monitored_barrier_of_some_ranks_names_those_of_the_world(comm):
+    first, last = comm.size - 2, comm.size - 1
+    group = dist.new_group([first, last])
+    if comm.rank == first:
+        named = rf"Rank 1 failed to pass monitoredBarrier: rank {last} \("
+        with pytest.raises(StallError, match=named):
+            group.monitored_barrier(timedelta(seconds=0.3))
+    comm.Barrier()
+    if comm.rank >= first:
+        dist.destroy_process_group(group)
 
 
 def test_an_abort_ends_what_is_under_way(comm):
