@@ -14,9 +14,11 @@ from hvd_ext.job.abandoned import abandoned_on_error
 from hvd_ext.job.stalls import Hosts, StallReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mpi4py import MPI
+
+    from hvd_ext.errors import StallError
 
 T = TypeVar("T")
 
@@ -35,6 +37,7 @@ def monitored_allgather(
     occasion: str,
     hosts: Hosts = (),
     ranks: Sequence[int] = (),
+    setting: str = "HVD_EXT_STALL_TIMEOUT_S",
 ) -> list[T]:
     """Exchange a small payload among all ranks of `comm`; the list is in rank order.
 
@@ -45,14 +48,20 @@ def monitored_allgather(
         occasion: what the ranks are about to do, as it stands in the error.
         hosts: host name of every rank, if known, for the error.
         ranks: the numbers in the world of the ranks of `comm`, for the error; its own by default.
+        setting: of `timeout_s`, for the error.
 
     Raises:
         StallError: on every rank that arrived, naming those that did not.
     """
     if comm.size == 1:
         return [payload]
+
+    def stalled(missing: Sequence[int]) -> StallError:
+        of_world = [ranks[rank] for rank in missing] if ranks else missing
+        return StallReport(of_world, occasion, timeout_s, setting=setting).error(hosts)
+
     if comm.rank == 0:
-        return _collect(comm, payload, timeout_s, occasion, hosts, ranks)
+        return _collect(comm, payload, timeout_s, stalled)
     sent = comm.isend(payload, dest=0, tag=_TAG)
     answer = comm.irecv(bytearray(_ANSWER_BYTES), source=0, tag=_ANSWER_TAG)
     deadline = time.monotonic() + timeout_s + _GRACE_S
@@ -62,26 +71,20 @@ def monitored_allgather(
             if done:
                 break
             if time.monotonic() > deadline:
-                raise StallReport(_names([0], ranks), occasion, timeout_s).error(hosts)
+                raise stalled([0])
             time.sleep(_POLL_S)
         sent.wait()
     payloads, missing = cast("tuple[list[T], list[int]]", received)
     if missing:
-        raise StallReport(_names(missing, ranks), occasion, timeout_s).error(hosts)
+        raise stalled(missing)
     return list(payloads)
-
-
-def _names(missing: Sequence[int], ranks: Sequence[int]) -> list[int]:
-    return [ranks[rank] for rank in missing] if ranks else list(missing)
 
 
 def _collect(
     comm: MPI.Comm,
     payload: T,
     timeout_s: float,
-    occasion: str,
-    hosts: Hosts,
-    ranks: Sequence[int],
+    stalled: Callable[[Sequence[int]], StallError],
 ) -> list[T]:
     payloads: dict[int, T] = {0: payload}
     waiting = {rank: comm.irecv(source=rank, tag=_TAG) for rank in range(1, comm.size)}
@@ -102,5 +105,5 @@ def _collect(
         for request in sent:
             request.wait()
         if missing:
-            raise StallReport(_names(missing, ranks), occasion, timeout_s).error(hosts)
+            raise stalled(missing)
     return [payloads[rank] for rank in range(comm.size)]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hvd_ext.c10d.backend.work import Work
 
 # What to raise where ranks are late.
-SETTING = "the process group's timeout"
+SETTING = "the timeout of the process group"
 
 
 class Carrier(Protocol):

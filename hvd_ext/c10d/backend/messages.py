@@ -220,7 +220,8 @@ class Messages:
         """
         try:
             monitored_allgather(
-                self._comm, None, limit_s, "monitored_barrier()", self._hosts, self._ranks
+                *(self._comm, None, limit_s, "monitored_barrier()", self._hosts, self._ranks),
+                setting="the timeout",
             )
         except StallError:
             self._is_spoilt = True  # a late rank's message would be taken for a later barrier's

@@ -144,7 +144,8 @@ class GlooMessages:
             StallError: on every rank that arrived, naming those that did not.
         """
         monitored_allgather(
-            self._comm, None, limit_s, "monitored_barrier()", self._hosts, self._ranks
+            *(self._comm, None, limit_s, "monitored_barrier()", self._hosts, self._ranks),
+            setting="the timeout",
         )
 
     def close(self) -> None:
