@@ -24,8 +24,10 @@ class NotInstalledError(HvdExtError, ImportError):
     """A package that hvd_ext needs is not installed; the message says how to get it."""
 
 
-class StallError(HvdExtError):
+class StallError(HvdExtError, RuntimeError):
     """Ranks did not arrive at an exchange in time; the message names them.
+
+    It is a RuntimeError as those of torch.distributed and Horovod are.
 
     Attributes:
         ranks: their numbers in the world, where these are known.
