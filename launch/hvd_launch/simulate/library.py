@@ -17,7 +17,7 @@ from hvd_launch.simulate.replay import check_installed, smpirun
 
 # SMPI's names for Open MPI's, MPICH's, MVAPICH2's and Intel MPI's.
 SELECTORS = ("ompi", "mpich", "mvapich2", "impi")
-_SOURCE = Path(__file__).with_name("library_allreduce.c")
+_FOLDER = Path(__file__).parent
 
 
 def times_s(
@@ -43,10 +43,14 @@ def times_s(
     """
     check_installed()
     with tempfile.TemporaryDirectory(prefix="hvd-simulate-") as folder:
-        program = _compile(Path(folder))
+        program = _compile("library_allreduce", Path(folder))
+        preloaded = _compile("library_introductions", Path(folder), "-shared", "-fPIC")
         words = [f"--cfg=smpi/coll-selector:{selector}"]
         words += ["--cfg=smpi/simulate-computation:no", str(program), *map(str, sizes)]
-        output = smpirun(platform, nodes, ranks_per_node, Path(folder), words, link_share)
+        output = smpirun(
+            *(platform, nodes, ranks_per_node, Path(folder), words, link_share),
+            preloaded=preloaded,
+        )
     slowest = dict.fromkeys(sizes, 0.0)
     for line in output.splitlines():
         _, message_bytes, seconds = line.split()
@@ -54,11 +58,11 @@ def times_s(
     return {message_bytes: time_s / SCALE for message_bytes, time_s in slowest.items()}
 
 
-def _compile(folder: Path) -> Path:
-    program = folder / "library_allreduce"
+def _compile(name: str, folder: Path, *flags: str) -> Path:
+    source, made = _FOLDER / f"{name}.c", folder / name
     try:
         subprocess.run(
-            ["smpicc", "-O2", "-o", str(program), str(_SOURCE)],
+            ["smpicc", "-O2", *flags, "-o", str(made), str(source)],
             check=True,
             capture_output=True,
             text=True,
@@ -68,5 +72,5 @@ def _compile(folder: Path) -> Path:
         raise HvdExtError("smpicc: command not found: install all of libsimgrid-dev") from None
     except subprocess.CalledProcessError as error:
         reason = (error.stderr.strip().splitlines() or ["it printed nothing"])[0]
-        raise HvdExtError(f"smpicc cannot compile {_SOURCE.name}: {reason}") from None
-    return program
+        raise HvdExtError(f"smpicc cannot compile {source.name}: {reason}") from None
+    return made

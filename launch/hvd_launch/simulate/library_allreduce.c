@@ -2,14 +2,16 @@
 
    Started by smpirun with message sizes in bytes. Each rank prints "RANK BYTES SECONDS" for each
    size. The first allreduce is a real one, in which SMPI makes the
-   communicators that some libraries' algorithms need; after it messages are replayed, without
-   data, so that all ranks can share their memory. */
+   communicators that some libraries' algorithms need (library_introductions.c); after it messages
+   are replayed, without data, so that all ranks can share their memory. */
 #include <mpi.h>
 #include <smpi/smpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static float *outgoing, *incoming; /* of all ranks: smpirun -no-privatize */
+/* All of these are of all ranks: smpirun -no-privatize. */
+static float *outgoing, *incoming;
+extern int introductions_are_over __attribute__((weak));
 
 int main(int argc, char *argv[])
 {
@@ -31,6 +33,8 @@ int main(int argc, char *argv[])
         incoming = malloc(most);
     }
     MPI_Barrier(MPI_COMM_WORLD);
+    if (&introductions_are_over)
+        introductions_are_over = 1;
     smpi_replay_init("smpirun", rank, 0);
     for (int i = 1; i < argc; i++) {
         long bytes = atol(argv[i]);

@@ -96,8 +96,11 @@ def smpirun(
     folder: Path,
     words: Sequence[str],
     link_share: float = 1.0,
+    preloaded: Path | None = None,
 ) -> str:
     """Run smpirun in `folder`, with these words after its own, and return what it printed.
+
+    `preloaded` is a library in `folder` that its programs load before all others.
 
     Raises:
         HvdExtError: no smpirun, or it failed; the message has its reason.
@@ -111,7 +114,8 @@ def smpirun(
     command += ["-platform", str(description), "-hostfile", str(hosts)]
     settings = {**_SETTINGS, **platform.host_costs()}
     command += [f"--cfg={name}:{value}" for name, value in settings.items()]
-    done = run_to_end([*command, *_QUIET, *words], os.environ, _TIMEOUT_S, folder)
+    env = {**os.environ, "LD_PRELOAD": f"./{preloaded.name}"} if preloaded else os.environ
+    done = run_to_end([*command, *_QUIET, *words], env, _TIMEOUT_S, folder)
     if done.returncode == TIMED_OUT:
         raise HvdExtError(f"smpirun took more than {_TIMEOUT_S / 3600:g} hours for {size} ranks")
     if done.returncode != 0:

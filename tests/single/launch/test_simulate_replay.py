@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,19 @@ def test_libraries_choices_are_simulated(selector: str) -> None:
     # No allreduce moves fewer bytes through a node's link.
     assert 1.5 * MIB * 1e-9 < times_s[MIB] < 100e-3
     assert times_s[4 * KIB] < times_s[MIB]
+
+
+@needs_smpirun
+@pytest.mark.parametrize("selector", ["mvapich2", "impi"])
+def test_quick_introductions_change_no_time(selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_s = library.times_s(PLATFORM, 32, 1, selector, (4 * KIB, MIB))
+
+    def plainly(*arguments: Any, preloaded: Path) -> str:
+        assert preloaded.exists()
+        return replay.smpirun(*arguments)
+
+    monkeypatch.setattr(library, "smpirun", plainly)
+    assert library.times_s(PLATFORM, 32, 1, selector, (4 * KIB, MIB)) == quick_s
 
 
 @needs_smpirun
