@@ -36,7 +36,12 @@ class StallError(HvdExtError, RuntimeError):
     exit_code = 75
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
-        """Hold a message, and the ranks that it names."""
+        """Hold a message.
+
+        Args:
+            message: as above.
+            ranks: those that it names.
+        """
         super().__init__(message)
         self.ranks = tuple(ranks)
 
