@@ -35,6 +35,17 @@ def test_planned_calls_and_the_arena_are_exact(library: Path) -> None:
     assert sorted(done.stdout.splitlines()) == [f"[{r}] all sums are exact" for r in (0, 1)]
 
 
+@pytest.mark.parametrize("library", LIBRARIES, indirect=True)
+def test_torch_distributed_is_exact(library: Path) -> None:
+    torch = pytest.importorskip("torch")
+    program = str(PROGRAMS.parent / "c10d" / "on_any_mpi.py")
+    job = ("run", "-np", "2", "--", str(library / "python"), program)
+    torch_in = str(Path(torch.__file__).parents[1])
+    done = run(library, *job, OMP_NUM_THREADS="1", HVD_EXT_TEST_TORCH=torch_in)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] all is exact" for r in (0, 1)]
+
+
 def test_the_watchdog_names_a_missing_rank(library: Path) -> None:
     program = str(PROGRAMS / "missing_on_a_node.py")
     job = ("run", "-np", "2", "--", str(library / "python"), program, "1")
