@@ -22,6 +22,7 @@ from benchmarks.simulated_cluster import figures, scaling, steps, validation
 from hvd_ext.cli import above_zero, at_least
 from hvd_ext.system.files import make_folder
 from hvd_launch.simulate import platform
+from hvd_launch.simulate.library import SELECTORS
 from hvd_launch.simulate.replay import check_installed
 
 _PARTS = ("validation", "growth", "selectors", "steps")
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str]) -> int:
         "--measured", type=Path, metavar="F", help="JSON of an earlier run, whose times are taken"
     )
     parser.add_argument("--hosts", type=at_least(2), nargs="+", default=[4, 16, 64, 512, 4096])
+    parser.add_argument(
+        "--libraries", nargs="+", choices=SELECTORS, default=SELECTORS, help="of selectors (all)"
+    )
     parser.add_argument("--platform", type=Path, help="of the other parts (a star of 100 Gbit/s)")
     parser.add_argument("--folder", type=Path, default=Path("runs/simulated_cluster"))
     parser.add_argument("--message-bytes", default="", help="of a rank: its sizes")
@@ -62,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         # SMPI's own allreduce combines at no cost, so hvd_ext's does so here too.
         alike = dataclasses.replace(cluster, combine_ns=0.0)
         peers = scaling.Simulator(alike, options.folder / "simulated.jsonl")
-        result |= scaling.selectors(peers, options.hosts)
+        result |= scaling.selectors(peers, options.hosts, options.libraries)
     if "steps" in options.parts:
         result |= steps.steps(simulator, options.folder, options.hosts)
     figures.show(result)

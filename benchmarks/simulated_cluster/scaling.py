@@ -169,7 +169,9 @@ def slopes(ranks: Sequence[int], times_s: Sequence[float]) -> dict[str, float]:
     return found
 
 
-def selectors(simulator: Simulator, hosts: Sequence[int]) -> dict[str, Any]:
+def selectors(
+    simulator: Simulator, hosts: Sequence[int], libraries: Sequence[str]
+) -> dict[str, Any]:
     """hvd_ext's fastest algorithm against each library's choice, one rank on each host."""
     situations = [Situation(count, 1, 1) for count in sorted(hosts)]
     jobs: list[Callable[[], object]] = []
@@ -177,7 +179,7 @@ def selectors(simulator: Simulator, hosts: Sequence[int]) -> dict[str, Any]:
         jobs += [functools.partial(simulator.best_s, one, size) for size in _SIZES]
         jobs += [
             functools.partial(simulator.theirs_s, one, name, _SIZES[0], _SIZES)
-            for name in library.SELECTORS
+            for name in libraries
         ]
     simulator.together(jobs, "selectors")
     return {
@@ -185,7 +187,7 @@ def selectors(simulator: Simulator, hosts: Sequence[int]) -> dict[str, Any]:
             _row(simulator, one, size, name)
             for one in situations
             for size in _SIZES
-            for name in library.SELECTORS
+            for name in libraries
         ]
     }
 
