@@ -23,8 +23,9 @@ _BYTE_S = 0.6e-6
 # While a rank awaits no more messages than that; then in proportion.
 _AT_ONCE = 3
 _MOST_S = 300.0
-# And what SMPI's own allreduce takes for every two ranks, which it introduces to each other.
-_PAIR_S = 100e-6
+# And what SMPI's own allreduce takes for every two ranks; Intel MPI's choices are rings on many
+# ranks, and take five to thirty times as long.
+_PAIR_S = 4e-6
 # In s, by message_bytes, then by algorithm.
 Times = Mapping[int, Mapping[str, float]]
 
