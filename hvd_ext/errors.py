@@ -27,7 +27,7 @@ class NotInstalledError(HvdExtError, ImportError):
 class StallError(HvdExtError, RuntimeError):
     """Ranks did not arrive at an exchange in time; the message names them.
 
-    It is a RuntimeError as those of torch.distributed and Horovod are.
+    Like the errors of torch.distributed and Horovod, it is a RuntimeError.
 
     Attributes:
         ranks: their numbers in the world, where these are known.
@@ -36,7 +36,7 @@ class StallError(HvdExtError, RuntimeError):
     exit_code = 75
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
-        """Hold a message.
+        """Store the message and the missing ranks.
 
         Args:
             message: as above.

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--hosts", type=at_least(2), nargs="+", default=[4, 16, 64, 512, 4096])
     parser.add_argument(
-        "--libraries", nargs="+", choices=SELECTORS, default=SELECTORS, help="of selectors (all)"
+        "--libraries", nargs="+", choices=SELECTORS, default=SELECTORS, help="to compare with (all)"
     )
     parser.add_argument("--platform", type=Path, help="of the other parts (a star of 100 Gbit/s)")
     parser.add_argument("--folder", type=Path, default=Path("runs/simulated_cluster"))

@@ -36,6 +36,8 @@ class Group(Reducing):
         try:
             self._messages.meet(self._limit_s(limit))
         except StallError as error:
+            if not error.ranks:
+                raise
             # Gloo's words, for which programs may look; its ranks are those of the group.
             first = self._ranks.index(error.ranks[0])
             words = f"Rank {first} failed to pass monitoredBarrier"

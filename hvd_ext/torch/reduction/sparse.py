@@ -122,7 +122,7 @@ class NoSparse(SparseExchange):
 
 @contextmanager
 def made_sparse(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
-    """A context in which dense gradients are sparse ones, of the rows that are not zero."""
+    """Make dense gradients sparse, by rows, for as long as the context is open."""
     dense = [(p, p.grad) for p in parameters if p.grad is not None and not p.grad.is_sparse]
     for parameter, grad in dense:
         parameter.grad = grad.to_sparse(1)

@@ -23,8 +23,8 @@ _BYTE_S = 0.6e-6
 # While a rank awaits no more messages than that; then in proportion.
 _AT_ONCE = 3
 _MOST_S = 300.0
-# And what SMPI's own allreduce takes for every two ranks; Intel MPI's choices are rings on many
-# ranks, and take five to thirty times as long.
+# Seconds that SMPI's own allreduce takes for each pair of ranks. On many ranks Intel MPI chooses
+# rings, which take five to thirty times as long.
 _PAIR_S = 4e-6
 # In s, by message_bytes, then by algorithm.
 Times = Mapping[int, Mapping[str, float]]

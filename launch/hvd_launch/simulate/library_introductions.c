@@ -1,10 +1,10 @@
 /* Preloaded into smpirun: makes SMPI's communicators on thousands of ranks in a minute.
 
-   For these SMPI tells all ranks of each other by an allgather of some bytes, always in a ring:
-   of n^2 messages, which take an hour to simulate on 4,096 ranks. Their simulated time is not
-   asked for, so until `introductions_are_over` Bruck's algorithm takes the ring's place: n log n
-   messages, and the same result. The names are those that C++ gives the two algorithms of SMPI;
-   in a release that has others nothing changes. */
+   To make them, SMPI exchanges a few bytes between all ranks, always by a ring allgather. A ring
+   of n ranks sends n^2 messages, which takes an hour to simulate on 4,096 ranks. This time is not
+   measured. So until `introductions_are_over`, Bruck's algorithm replaces the ring: it sends
+   n log n messages and gives the same result. RING and BRUCK are mangled C++ names of SimGrid. If a
+   release renames them, the ring is used as before. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -45,7 +45,7 @@ def check_collectives(group: dist.ProcessGroup) -> None:
 
 
 def gradients(group: dist.ProcessGroup, attach: bool) -> list[torch.Tensor]:
-    """Of the second step: the first one lays out DDP's buckets."""
+    """Return the gradients of the second step; the first step lays out DDP's buckets."""
     torch.manual_seed(3)
     network = torch.nn.Sequential(torch.nn.Linear(30, 70), torch.nn.ReLU(), torch.nn.Linear(70, 5))
     model = DistributedDataParallel(network, process_group=group, gradient_as_bucket_view=True)
