@@ -28,6 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "copies.h"
 #include "kernels/forms.h"
 
 enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 250, LOOK_AGAIN_NS = 200000000 };

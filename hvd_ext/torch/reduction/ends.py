@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hvd_ext.torch.reduction.batch import Batch
+
 if TYPE_CHECKING:
     from hvd_ext.torch.reduction.hooks import Hooks
     from hvd_ext.torch.reduction.slot import GradientSlot
@@ -22,7 +24,7 @@ class Ends:
     """The hooks of one bucket, reduced to two.
 
     Attributes:
-        between: the gradients without hooks.
+        batch: the gradients without hooks.
     """
 
     def __init__(self, order: Sequence[GradientSlot], hooks: Hooks) -> None:
@@ -32,26 +34,25 @@ class Ends:
             order: the bucket's gradients as backward makes them.
             hooks: of the reducer.
         """
-        self.between = order[1:-1]
+        self.batch = Batch(order[1:-1])
         self._first = order[0]
         self._hooks = hooks
         self._has_begun = False
-        for slot in self.between:
+        for slot in self.batch.slots:
             hooks.remove(slot.index)
 
-    def take(self, slot: GradientSlot) -> Sequence[GradientSlot] | None:
+    def take(self, slot: GradientSlot) -> bool | None:
         """Note that one of the two gradients with hooks was made.
 
         Returns:
-            The gradients without hooks that have been made since the first, all of them at the
-            last one; None if that is not known.
+            Whether those without hooks have been made since the first; None: that is not known.
         """
         if slot is self._first:
-            self._has_begun = all(other.parameter.grad is None for other in self.between)
-            return () if self._has_begun else None
-        if self._has_begun and all(other.parameter.grad is not None for other in self.between):
+            self._has_begun = self.batch.have_no_gradient()
+            return False if self._has_begun else None
+        if self._has_begun and self.batch.have_gradients():
             self._has_begun = False
-            return self.between
+            return True
         return None
 
     def forget(self) -> None:
@@ -60,5 +61,5 @@ class Ends:
 
     def restore(self) -> None:
         """Add the hooks that were removed."""
-        for slot in self.between:
+        for slot in self.batch.slots:
             self._hooks.add(slot.index, slot.parameter)

@@ -1,9 +1,9 @@
 """Gradients in the arena: when a bucket is complete, it is reduced.
 
-Every gradient ends up in the arena's memory and `.grad` is a view of it. A gradient
-that autograd made elsewhere (because `.grad` was None) is copied in while it is still
-in the cache; one that was accumulated into the view is not copied at all. A program
-may put another tensor into `.grad`: the slots' own views stay where they are.
+Gradients end up in the arena's memory, and `.grad` is a view of it (but see `Batch`). One that
+autograd made elsewhere, because `.grad` was None, is copied in while it is still in the cache; one
+that was accumulated into the view is not copied at all. A program may put another tensor into
+`.grad`: the slots' own views stay where they are.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ class Reducer:
         join_refusal: why this rank may not take part in a step with zeros, and update nothing;
             None: it may.
         can_share: another optimizer may train the same parameters.
+        copies_back: short sums may be copied to where autograd has made the gradients.
     """
 
     join_refusal: str | None = None
     can_share = True
+    copies_back = True
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Reducer:
         self._unsent: Residuals = {}
         self._slots: list[GradientSlot] = []
         self._buckets: list[BucketState] = []
-        self._together = Together()
+        self._together = Together(self.copies_back)
         self._next = 0  # bucket to be submitted
         arena, self._reason = factory.first(specify(named_parameters))
         self._arenas = PlacedArenas()
@@ -113,9 +115,9 @@ class Reducer:
 
     def explain(self) -> str:
         """Say which buckets there are and why, and how they are reduced."""
-        said = (a.explain() for a in self._arenas.arenas)
-        exposed = f"exposed in the last step: {format_seconds(self._exposed_s)}"
-        return "\n".join([f"buckets: {self._reason}", self._factory.explain(), *said, exposed])
+        parts = [f"buckets: {self._reason}", self._factory.explain()]
+        parts += [arena.explain() for arena in self._arenas.arenas]
+        return "\n".join([*parts, f"exposed in the last step: {format_seconds(self._exposed_s)}"])
 
     @property
     def has_residuals(self) -> bool:
@@ -171,11 +173,12 @@ class Reducer:
             self.add(unfrozen)
         self._factory.begin_step(self.number)
         self._bring_in()
+        self._together.check_untouched()
         for slot in self._slots:
             if slot.passes_left > 0:
                 slot.passes_left = 0
                 self._fill(slot)
-            else:
+            elif not slot.is_in_batch:
                 slot.check_untouched()
 
     def _finish(self) -> None:
@@ -186,6 +189,7 @@ class Reducer:
 
     def _end_step(self) -> None:
         self._sparse.finish(self._step)
+        self._together.give_back()
         for slot in self._slots:
             if slot.others:
                 slot.give_copy()
@@ -329,11 +333,9 @@ class Reducer:
         grad = slot.parameter.grad
         if slot.sparse or (grad is not None and grad.is_sparse):
             self._sparse.start(slot, self._step)
-        if slot.sparse:
-            return
-        if grad is not None:
+        if grad is not None and not slot.sparse:
             slot.adopt()
-        else:
+        elif not slot.sparse:
             slot.contribute_zeros()
 
     def _reset(self) -> None:

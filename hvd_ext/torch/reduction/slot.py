@@ -52,6 +52,7 @@ class GradientSlot:
         bucket: None if the gradient is sparse, and has no place in the arena.
         passes_left: backward passes that this step's gradient still takes.
         may_wait: it may be copied into the arena together with others.
+        is_in_batch: a Batch keeps watch over this step's `.grad`, which is no view of an arena.
         version: of `.grad` when the exchange received it.
         ready_s: the earliest that it was ready after backward began.
         others: of the same parameter, in other optimizers; gone with these. As long as there are
@@ -67,6 +68,7 @@ class GradientSlot:
     version: int = 0
     address: int = 0
     may_wait: bool = False
+    is_in_batch: bool = False
     sparse: bool = False
     ready_s: float = math.inf
     others: list[weakref.ref[GradientSlot]] = field(default_factory=list)
@@ -158,8 +160,12 @@ class GradientSlot:
         if grad is not None and grad.__class__ is InFlight:
             grad.__class__ = torch.Tensor  # type: ignore[assignment]
         if grad is None or grad.data_ptr() != self.address or version_of(grad) != self.version:
-            raise UsageError(
-                f"the gradient of {self.name!r} was changed between backward() and step(), while "
-                "it was exchanged: call optimizer.synchronize() before, and then step() inside "
-                "`with optimizer.skip_synchronize():`"
-            )
+            raise self.changed()
+
+    def changed(self) -> UsageError:
+        """The complaint that something wrote to the gradient."""
+        return UsageError(
+            f"the gradient of {self.name!r} was changed between backward() and step(), while "
+            "it was exchanged: call optimizer.synchronize() before, and then step() inside "
+            "`with optimizer.skip_synchronize():`"
+        )

@@ -3,7 +3,8 @@
 A short one is copied in less time than Python takes to ask for it. Those that autograd has made
 wait until a bucket has all of its gradients, or until backward ends, and one call copies them.
 Until then `.grad` is autograd's tensor. A bucket that has many of them and nothing else is watched
-at its ends alone, once a step has shown the order in which they are made; see `Ends`.
+at its ends alone, once a step has shown the order in which they are made (see `Ends`), and those
+between the ends are copied back as well (see `Batch`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hvd_ext.torch.torch_internals import after_backward, copy_all
 if TYPE_CHECKING:
     import torch
 
+    from hvd_ext.torch.reduction.batch import Batch
     from hvd_ext.torch.reduction.hooks import Hooks
     from hvd_ext.torch.reduction.slot import BucketState, GradientSlot
 
@@ -31,11 +33,18 @@ class Together:
         learns: in this step the order in which backward makes them is noted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copies_back: bool) -> None:
+        """Take none so far.
+
+        Args:
+            copies_back: sums may be copied to where autograd has made the gradients.
+        """
         self.learns = False
+        self._copies_back = copies_back
         self._waiting: list[GradientSlot] = []
         self._orders: dict[BucketState, list[GradientSlot]] = {}
         self._ends: dict[BucketState, Ends] = {}
+        self._batches: list[Batch] = []  # that are in the arena
 
     def take(self, slot: GradientSlot, bucket: BucketState, bring_in: Callable[[], None]) -> None:
         """Take a gradient, which then counts as the bucket's.
@@ -47,22 +56,34 @@ class Together:
         """
         if not self._waiting:
             after_backward(bring_in)
-        self._add(slot, bucket)
+        self._waiting.append(slot)
+        _count([slot], bucket)
         if self.learns:
             self._orders.setdefault(bucket, []).append(slot)
         elif ends := self._ends.get(bucket):
-            between = ends.take(slot)
-            if between is None:
+            others_are_there = ends.take(slot)
+            if others_are_there is None:
                 self._ends.pop(bucket).restore()
-            else:
-                for other in between:
-                    self._add(other, bucket)
+            elif others_are_there:
+                self._take_batch(ends.batch)
+                _count(ends.batch.slots, bucket)
 
     def bring_in(self, fill: Callable[[GradientSlot], None]) -> None:
         """Copy what waits into the arena; see `bring_in` below."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             bring_in(waiting, fill)
+
+    def check_untouched(self) -> None:
+        """As GradientSlot.check_untouched, of gradients that will be copied back."""
+        for batch in self._batches:
+            if changed := batch.find_changed():
+                raise changed.changed()
+
+    def give_back(self) -> None:
+        """Have gradients hold their sums, where `.grad` is no view of the arena."""
+        for batch in self._batches:
+            batch.give_back()
 
     def choose_hooks(self, hooks: Hooks) -> None:
         """Keep two hooks in each bucket whose gradients are short and many.
@@ -87,11 +108,22 @@ class Together:
         self._waiting.clear()
         for ends in self._ends.values():
             ends.forget()
+        for batch in self._batches:
+            batch.forget()
+        self._batches.clear()
 
-    def _add(self, slot: GradientSlot, bucket: BucketState) -> None:
+    def _take_batch(self, batch: Batch) -> None:
+        if self._copies_back and batch.bring_in():
+            self._batches.append(batch)
+        else:
+            self._waiting += batch.slots
+
+
+def _count(slots: Sequence[GradientSlot], bucket: BucketState) -> None:
+    """Count gradients as their bucket's."""
+    bucket.missing -= len(slots)
+    for slot in slots:
         slot.passes_left = 0
-        bucket.missing -= 1
-        self._waiting.append(slot)
 
 
 def bring_in(waiting: Sequence[GradientSlot], fill: Callable[[GradientSlot], None]) -> None:

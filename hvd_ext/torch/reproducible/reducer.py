@@ -36,6 +36,7 @@ class ReproducibleReducer(Reducer):
 
     join_refusal: str | None = REPRODUCIBLE_JOIN
     can_share = False
+    copies_back = False
 
     def __init__(self, *arguments: Any) -> None:
         """As Reducer."""

@@ -26,6 +26,7 @@ class ShardedReducer(Reducer):
 
     join_refusal: str | None = SHARDED_JOIN
     can_share = False
+    copies_back = False
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class _Turn(Reducer):
     """A Reducer whose exchange ends later than its step."""
 
     can_share = False
+    copies_back = False
 
     def send(self) -> None:
         """Start to reduce what is not under way yet; as `synchronize`, without the waiting."""
