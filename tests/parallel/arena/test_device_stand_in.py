@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
+import threading
 import time
 from collections.abc import Callable
 
@@ -48,10 +49,12 @@ def test_sums_are_exact_though_gpus_are_late(topology, monkeypatch, dtype, bucke
 
 
 def late(topology, patch) -> tuple[bool, str]:
-    """Rounds in which GPUs are late in turn."""
-    from tests.support.arena.device_rounds import late_rounds
+    """Rounds in which GPUs are late in turn, and wait long enough for hosts that are slow."""
+    from tests.support.arena import device_rounds
 
-    wrong = late_rounds(topology, patch)
+    patch.setattr(device_rounds, "LATER_S", 0.1)
+    patch.setattr(device_rounds, "UNTIL_READ_S", 2.0)
+    wrong = device_rounds.late_rounds(topology, patch)
     return not wrong, "; ".join(wrong)
 
 
@@ -117,9 +120,11 @@ def closing_under_way(topology, patch) -> tuple[bool, str]:
     patch.setattr(ipc._opened, "_most", 0)
     device = Device(topology, 1)
     arena = device.arena(layout_of([1000]))
-    device.late(0.2)
+    closed = threading.Event()
+    device.stream.launch_host_func(closed.wait, 1.0)
     arena.reduce(0)
-    arena.close()
+    arena.close()  # waits for the kernel, and so ends after that second
+    closed.set()
     assert memory.count_open() == 0
     try:
         with cuda.Device(1):

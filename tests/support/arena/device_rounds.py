@@ -33,7 +33,7 @@ runtime = cuda.runtime
 ROUNDS = 4
 COUNTS = (0, 1, 7, 33, 4097, 50_003)
 # How long the others have to do harm: kernels that are queued; ranks that do not wait.
-_LATER_S, _UNTIL_READ_S = 0.03, 0.2
+LATER_S, UNTIL_READ_S = 0.03, 0.2
 _UNTIL_QUEUED_S = 5.0  # where something is wrong
 _QUEUED, _READ = 64, 65  # words of a rank's region: the rounds that it came to
 
@@ -85,10 +85,6 @@ class Device:
         )
         return data
 
-    def late(self, by_s: float) -> None:
-        """Have the stream go on only after a while."""
-        self.stream.launch_host_func(time.sleep, by_s)
-
 
 def layout_of(counts: Sequence[int], dtype: str = "float32", bucket_bytes: int = 1) -> Layout:
     """One bucket for each gradient, or of at most so many bytes."""
@@ -125,21 +121,21 @@ def late_rounds(
     progress.submit(arena.enter_thread)
 
     def record(event: int, stream: int) -> None:
-        time.sleep(late * _LATER_S)
+        time.sleep(late * LATER_S)
         runtime_records(event, stream)
 
     def until_others(word: int, number: int, most_s: float) -> None:
         others = [mine for index, mine in enumerate(words) if index != rank]
         deadline = time.monotonic() + most_s
         while any(mine[word] < number for mine in others) and time.monotonic() < deadline:
-            time.sleep(_LATER_S / 100)
+            time.sleep(LATER_S / 100)
 
     def until_queued(number: int) -> None:
         until_others(_QUEUED, number, _UNTIL_QUEUED_S)
-        time.sleep(_LATER_S)
+        time.sleep(LATER_S)
 
     def until_read(number: int) -> None:
-        until_others(_READ, number, _UNTIL_READ_S)
+        until_others(_READ, number, UNTIL_READ_S)
 
     def reached(number: int) -> None:
         words[rank][_READ] = number
