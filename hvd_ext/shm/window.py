@@ -50,7 +50,6 @@ class _CExchange(ctypes.Structure):
         ("operation", ctypes.c_int32),
         ("local", ctypes.c_int32),
         ("scale", ctypes.c_double),
-        ("wait_s", ctypes.c_double),
         ("transfer_s", ctypes.c_double),
     ]
 
@@ -82,11 +81,6 @@ class NodeExchange:
 
     def __post_init__(self) -> None:
         self.address = ctypes.addressof(self.plan)
-
-    @property
-    def wait_s(self) -> float:
-        """How long the last run waited for the node's other ranks to be ready."""
-        return float(self.plan.wait_s)
 
     @property
     def transfer_s(self) -> float:
