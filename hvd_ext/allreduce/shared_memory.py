@@ -82,7 +82,7 @@ class SharedMemoryExchange:
             address = buffer.ctypes.data
         self._window = window
         self._monitor = StallMonitor(
-            *(topology.hosts, topology.node_world_ranks(), timeout_s, "a planned allreduce")
+            *(topology.hosts_by_rank, topology.node_ranks(), timeout_s, "a planned allreduce")
         )
         self.run = window.repeated(planned, min(_SLICE_S, timeout_s), address)
 

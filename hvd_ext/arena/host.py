@@ -87,7 +87,7 @@ class HostArena:
         self._local = self._nodes == 1
         limit_s = timeout_s if self._local else _NO_LIMIT_S
         self._monitored = StallMonitor(
-            *(topology.hosts, topology.node_world_ranks(), limit_s, "a gradient exchange")
+            *(topology.hosts_by_rank, topology.node_ranks(), limit_s, "a gradient exchange")
         )
         at_once = self._local and self._GIVES_SUMS
         # A pass over memory less: a node of one rank has nothing to sum, and coding scales.

@@ -40,13 +40,14 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
     topology = topology_of(ddp_model.process_group)
     timeout_s = settings.stall_timeout_s()
     asked = monitored_allgather(
-        *(topology.world, format.name, timeout_s, "hvd_ext.c10d.attach()", topology.hosts)
+        *(topology.world, format.name, timeout_s, "hvd_ext.c10d.attach()"),
+        *(topology.hosts_by_rank, topology.ranks),
     )
-    for rank, name in enumerate(asked):
+    for rank, name in zip(topology.ranks, asked, strict=True):
         if name != asked[0]:
             raise MismatchError(
-                f"compression: rank {rank} asks for {name!r}, and rank 0 for {asked[0]!r}: ask for "
-                "the same on every rank"
+                f"compression: rank {rank} asks for {name!r}, and rank {topology.ranks[0]} for "
+                f"{asked[0]!r}: ask for the same on every rank"
             )
     exchange = Exchange(topology, ddp_model.process_group, format, timeout_s)
     lifecycle.note(exchange)

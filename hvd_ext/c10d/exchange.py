@@ -182,11 +182,13 @@ class Exchange:
         """Make the arena for this step's buckets, if ranks can share memory; collective."""
         said = (len(described), hashlib.sha256(repr(described).encode()).hexdigest())
         everyones = self._ask(said)
-        for rank, other in enumerate(everyones):
+        ranks = self._topology.ranks
+        for rank, other in zip(ranks, everyones, strict=True):
             if other != everyones[0]:
                 raise MismatchError(
-                    f"ranks have different buckets: rank {rank} has {other[0]}, where rank 0 has "
-                    f"{everyones[0][0]}; give DDP the same model and bucket_cap_mb on every rank"
+                    f"ranks have different buckets: rank {rank} has {other[0]}, where rank "
+                    f"{ranks[0]} has {everyones[0][0]}; give DDP the same model and bucket_cap_mb "
+                    "on every rank"
                 )
         if self._arena is not None:
             self._arena.close()
@@ -230,7 +232,8 @@ class Exchange:
         """
         topology = self._topology
         return monitored_allgather(
-            *(topology.world, mine, self._timeout_s, "a gradient exchange", topology.hosts)
+            *(topology.world, mine, self._timeout_s, "a gradient exchange"),
+            *(topology.hosts_by_rank, topology.ranks),
         )
 
 

@@ -127,7 +127,7 @@ def _discover(
             "init_process_group(init_method='mpi://')"
         )
     comm = world.Create_group(world.group.Incl(ranks))
-    topology = discover(comm, timeout_s)
+    topology = discover(comm, timeout_s, ranks)
     comm.Free()
     return topology
 

@@ -43,7 +43,7 @@ class Staged:
         self.rank, self.size = topology.world.rank, topology.world.size
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * PIECE_BYTES))
         self._monitored: Callable[[Callable[[float], Any]], Any] = StallMonitor(
-            *(topology.hosts, topology.node_world_ranks(), timeout_s, "a collective")
+            *(topology.hosts_by_rank, topology.node_ranks(), timeout_s, "a collective")
         )
         self._memories = [
             np.frombuffer(self._window.peer(rank), np.uint8) for rank in range(self.size)

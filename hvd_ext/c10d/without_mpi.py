@@ -78,7 +78,7 @@ def discover(
     name, own = f"hvd_ext/{turn}", ranks.index(rank)
     comm = StoreComm(store, name, own, len(ranks), timeout_s)
     mine = (socket.gethostname(), _boot())
-    places = monitored_allgather(cast("MPI.Comm", comm), mine, timeout_s, occasion)
+    places = monitored_allgather(cast("MPI.Comm", comm), mine, timeout_s, occasion, ranks=ranks)
     nodes = sorted(set(places))
     if len(nodes) > 1:
         raise UsageError(
@@ -87,7 +87,8 @@ def discover(
         )
     alone = StoreComm(store, f"{name}/{own}", 0, 1, timeout_s)
     world, cross = cast("MPI.Comm", comm), cast("MPI.Comm", alone)
-    topology = Topology(world, world, cross, tuple(host for host, _ in places), homogeneous=True)
+    hosts = tuple(host for host, _ in places)
+    topology = Topology(world, world, cross, hosts, homogeneous=True, ranks=ranks)
     _topologies[ranks] = (store, topology)
     return topology
 

@@ -33,6 +33,8 @@ class Topology:
             `homogeneous`.
         hosts: host name of every rank.
         homogeneous: every node has the same number of ranks.
+        ranks: the numbers of all ranks in the job, by which errors name them; where they are some
+            of the job's ranks, these are not those of `world`.
     """
 
     world: MPI.Comm
@@ -40,12 +42,14 @@ class Topology:
     cross: MPI.Comm
     hosts: tuple[str, ...]
     homogeneous: bool
+    ranks: tuple[int, ...] = ()
     _communicators: Communicators = field(init=False, repr=False)
     _kept: dict[Callable[[Topology], Any], Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_communicators", Communicators(self.world))
         object.__setattr__(self, "_kept", {})
+        object.__setattr__(self, "ranks", self.ranks or tuple(range(self.world.size)))
 
     def borrow(self, purpose: str, *parents: MPI.Comm) -> Lease:
         """Private copies of some of this topology's communicators; collective over the world."""
@@ -93,15 +97,25 @@ class Topology:
         """How a person finds a rank: "rank 3 (node07)"."""
         return name_ranks([rank], self.hosts)
 
-    def node_world_ranks(self) -> list[int]:
-        """World ranks of the node's ranks, by local rank."""
+    @property
+    def hosts_by_rank(self) -> dict[int, str]:
+        """Host names by the numbers of `ranks`."""
+        return dict(zip(self.ranks, self.hosts, strict=True))
+
+    def node_ranks(self) -> list[int]:
+        """The numbers of the node's ranks, as `ranks` has them, by local rank."""
         if self.one_node:
-            return list(range(self.world.size))
-        return _world_ranks(self.world, self.node)
+            return list(self.ranks)
+        return [self.ranks[rank] for rank in _world_ranks(self.world, self.node)]
 
 
-def discover(comm: MPI.Comm, timeout_s: float) -> Topology:
+def discover(comm: MPI.Comm, timeout_s: float, ranks: tuple[int, ...] = ()) -> Topology:
     """Find out nodes and ranks; collective over `comm`.
+
+    Args:
+        comm: all ranks.
+        timeout_s: how long they are waited for.
+        ranks: their numbers in the job; those of `comm` by default.
 
     Raises:
         StallError: ranks did not arrive within `timeout_s`; names them.
@@ -114,12 +128,14 @@ def discover(comm: MPI.Comm, timeout_s: float) -> Topology:
             "MPI runs without MPI_THREAD_MULTIPLE, which overlapping an exchange with backward "
             "needs: let hvd.init() start MPI, or ask for it in MPI_Init_thread"
         )
-    hosts = monitored_allgather(comm, socket.gethostname(), timeout_s, "starting hvd_ext")
+    hosts = monitored_allgather(
+        comm, socket.gethostname(), timeout_s, "starting hvd_ext", ranks=ranks
+    )
     world = _named(comm.Dup(), "world")
     node = _named(world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank), "node")
     cross = _named(world.Split(color=node.rank, key=world.rank), "cross")
     local_sizes = world.allgather(node.size)
-    return Topology(world, node, cross, tuple(hosts), len(set(local_sizes)) == 1)
+    return Topology(world, node, cross, tuple(hosts), len(set(local_sizes)) == 1, ranks)
 
 
 def _named(comm: MPI.Comm, name: str) -> MPI.Comm:

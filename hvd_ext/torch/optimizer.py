@@ -231,7 +231,7 @@ def _audit(pairs: NamedParameters, reducer: Reduces | None, rounds: Rounds | Non
         if rounds is None:
             auditor.compare_replicas(topology.world, topology.hosts, 0)
         else:
-            ranks = topology.node_world_ranks()
+            ranks = topology.node_ranks()
             hosts = [topology.hosts[rank] for rank in ranks]
             auditor.compare_replicas(topology.node, hosts, ranks[0])
     return auditor

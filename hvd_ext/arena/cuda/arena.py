@@ -85,7 +85,7 @@ class DeviceArena:
         self.layout = layout
         self._device = device
         self._monitored = StallMonitor(
-            *(topology.hosts, topology.node_world_ranks(), timeout_s, "a gradient exchange")
+            *(topology.hosts_by_rank, topology.node_ranks(), timeout_s, "a gradient exchange")
         )
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))

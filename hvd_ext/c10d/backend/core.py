@@ -50,7 +50,7 @@ class GroupCore(GroupBase):
         super().__init__(rank, len(ranks), "hvd_ext")
         self._own, self._count, self._ranks = rank, len(ranks), tuple(ranks)
         self._carrier, self._timeout_s = carrier, timeout_s
-        self._hosts = dict(zip(ranks, topology.hosts, strict=True))
+        self._hosts = topology.hosts_by_rank
         self._turns = Turns()
         self._messages = messages
         # What begins within a coalescing manager.

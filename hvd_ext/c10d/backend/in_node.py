@@ -28,20 +28,19 @@ class InNode(Staged):
 
     name = "shared_memory"
 
-    def __init__(self, topology: Topology, ranks: Sequence[int], timeout_s: float) -> None:
+    def __init__(self, topology: Topology, timeout_s: float) -> None:
         """Make the window; collective over the group.
 
         Args:
             topology: the group's, of one node.
-            ranks: global, of the group's.
             timeout_s: how long ranks are waited for.
 
         Raises:
             WindowError: on every rank, if some cannot share memory.
         """
         super().__init__(topology, timeout_s)
-        self._ranks = [ranks[rank] for rank in topology.node_world_ranks()]
-        self._hosts = dict(zip(ranks, topology.hosts, strict=True))
+        self._ranks = topology.node_ranks()
+        self._hosts = topology.hosts_by_rank
         self._late: list[int] = []
         self._name = ""
         self._aborted = False

@@ -159,7 +159,7 @@ class Messages:
 
         self._lease = topology.borrow("c10d", topology.world)
         (self._comm,) = self._lease.comms
-        self._ranks, self._hosts = ranks, dict(zip(ranks, topology.hosts, strict=True))
+        self._ranks, self._hosts = ranks, topology.hosts_by_rank
         self._limit_s = limit_s
         self._under_way: list[Message] = []
         self._is_spoilt = False

@@ -92,7 +92,7 @@ class GlooMessages:
             limit_s: how long a message is waited for.
         """
         self._ranks, self._limit_s = ranks, limit_s
-        self._hosts = dict(zip(ranks, topology.hosts, strict=True))
+        self._hosts = topology.hosts_by_rank
         comm: Any = topology.borrow("c10d", topology.world).comms[0]
         self._comm = comm
         self._gloo: Any = ProcessGroupGloo(

@@ -62,7 +62,9 @@ def create(options: Any, backend_options: object = None) -> Group:
         ranks = tuple(range(size))
     topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s, options.store)
     # MPI's own collectives, which follow, would wait for ever.
-    monitored_allgather(topology.world, None, met_within_s, occasion, topology.hosts)
+    monitored_allgather(
+        *(topology.world, None, met_within_s, occasion, topology.hosts_by_rank, ranks)
+    )
     # Its collectives do not pass torch's dispatcher with every version.
     begin_without_mpi(ranks[rank], size, NAME)
     carrier = _carrier(topology, ranks, timeout_s)
@@ -80,7 +82,7 @@ def _carrier(topology: Topology, ranks: Sequence[int], timeout_s: float) -> Carr
     """In the node's memory if its ranks can share it, else by messages; on all ranks alike."""
     if topology.one_node:
         try:
-            return InNode(topology, ranks, timeout_s)
+            return InNode(topology, timeout_s)
         except WindowError as error:
             if not by_mpi(topology):
                 raise UsageError(

@@ -30,6 +30,7 @@ def shared_memory() -> set[str]:
             *("leave", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
             marks=pytest.mark.long,
         ),
+        ("group", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
         pytest.param("kill", "signal 9", marks=pytest.mark.long),
         pytest.param("raise", "ValueError: loss is NaN", marks=pytest.mark.long),
     ],

@@ -1,4 +1,7 @@
-"""`ddp_fault.py HOW`: rank 2 of a DDP job that hvd_ext serves fails, in one of several ways."""
+"""`ddp_fault.py HOW`: rank 2 of a DDP job that hvd_ext serves fails, in one of several ways.
+
+With "group" the job is ranks 1 and 2 alone.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,15 @@ torch.set_num_threads(1)
 if how == "init" and is_odd:
     fail()
 dist.init_process_group("gloo", init_method="mpi://")
+group = None
+if how == "group":
+    group = dist.new_group([1, 2])
+    if dist.get_rank() == 0:
+        sys.exit()
 layers = [torch.nn.Linear(40, 40) for _ in range(4)]
-model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.001)
+model = DistributedDataParallel(
+    torch.nn.Sequential(*layers), bucket_cap_mb=0.001, process_group=group
+)
 if how == "attach" and is_odd:
     fail()
 exchange = hvd_ext.c10d.attach(model)

@@ -26,7 +26,7 @@ def everyone_is_where_the_hosts_say():
     assert topology.cross.size == hosts
     assert topology.hosts == tuple(f"host{r // ranks_per_host}" for r in range(size))
     first = rank // ranks_per_host * ranks_per_host
-    assert topology.node_world_ranks() == list(range(first, first + ranks_per_host))
+    assert topology.node_ranks() == list(range(first, first + ranks_per_host))
     assert topology.cross.rank == rank // ranks_per_host
 
 
