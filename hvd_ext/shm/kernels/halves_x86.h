@@ -49,7 +49,7 @@ AVX2_CODE INLINE struct floats256 widen_bfloat256(const char *at) {
                               _mm256_castsi256_ps(high)};
 }
 
-/* Rounded in the upper 16 bits. A NaN, which is quiet since it was scaled, is cut off. */
+/* Rounded in the upper 16 bits. A NaN, which is quiet by now, is cut off. */
 AVX2_CODE INLINE __m256i round_bfloat256(__m256 value) {
     __m256i bits = _mm256_castps_si256(value);
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -88,7 +88,7 @@ AVX2_CODE INLINE struct floats256 widen_half256(const char *at) {
                               _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at + 1))};
 }
 
-/* A NaN, which is quiet since it was scaled, keeps its sign and nothing else. There are few. */
+/* A NaN, which is quiet by now, keeps its sign and nothing else. There are few. */
 AVX2_CODE INLINE __m256i narrow_half256(struct floats256 wide) {
     __m256i halves = _mm256_set_m128i(_mm256_cvtps_ph(wide.high, _MM_FROUND_TO_NEAREST_INT),
                                       _mm256_cvtps_ph(wide.low, _MM_FROUND_TO_NEAREST_INT));
@@ -117,28 +117,38 @@ AVX512_CODE INLINE __m512i narrow_half512(struct floats512 wide) {
     return halves;
 }
 
-#define DEFINE_VECTORS(NAME, BITS, CODE, MM, WIDEN, NARROW, COMBINE)                      \
+/* Sums and products are no signalling NaN: times 1 they stay as they are, and are not multiplied. */
+#define DEFINE_VECTORS(NAME, BITS, CODE, MM, WIDEN, NARROW, COMBINE, QUIETS)              \
     CODE INLINE __m##BITS##i NAME##_step(const char *const *in, int n_in, uint64_t at,    \
-                                         __m##BITS factor) {                              \
+                                         __m##BITS factor, int scales) {                  \
         struct floats##BITS sum = WIDEN(in[0] + at);                                      \
         for (int r = 1; r < n_in; r++) {                                                  \
             struct floats##BITS next = WIDEN(in[r] + at);                                 \
             sum.low = COMBINE(MM, sum.low, next.low);                                     \
             sum.high = COMBINE(MM, sum.high, next.high);                                  \
         }                                                                                 \
-        sum.low = MM##_mul_ps(sum.low, factor);                                           \
-        sum.high = MM##_mul_ps(sum.high, factor);                                         \
+        if (scales) {                                                                     \
+            sum.low = MM##_mul_ps(sum.low, factor);                                       \
+            sum.high = MM##_mul_ps(sum.high, factor);                                     \
+        }                                                                                 \
         return NARROW(sum);                                                               \
+    }                                                                                     \
+    CODE INLINE void NAME##_steps(const char *const *in, int n_in, char *const *out,      \
+                                  int n_out, uint64_t end, __m##BITS factor, int scales) { \
+        for (uint64_t at = 0; at < end; at += BITS / 8) {                                 \
+            __m##BITS##i halves = NAME##_step(in, n_in, at, factor, scales);              \
+            for (int r = 0; r < n_out; r++) memcpy(out[r] + at, &halves, BITS / 8);       \
+        }                                                                                 \
     }                                                                                     \
     CODE static void NAME(const char *const *in, int n_in, char *const *out, int n_out,   \
                           uint64_t count, double scale) {                                 \
         enum { STEP = BITS / 8 };                                                         \
         const __m##BITS factor = MM##_set1_ps((float)scale);                              \
         const uint64_t bytes = 2 * count, left = bytes % STEP, end = bytes - left;        \
-        for (uint64_t at = 0; at < end; at += STEP) {                                     \
-            __m##BITS##i halves = NAME##_step(in, n_in, at, factor);                      \
-            for (int r = 0; r < n_out; r++) memcpy(out[r] + at, &halves, STEP);           \
-        }                                                                                 \
+        if (QUIETS && n_in > 1 && scale == 1.0)                                           \
+            NAME##_steps(in, n_in, out, n_out, end, factor, 0);                           \
+        else                                                                              \
+            NAME##_steps(in, n_in, out, n_out, end, factor, 1);                           \
         if (!left) return;                                                                \
         char rest[n_in][STEP];                                                            \
         const char *rests[n_in];                                                          \
@@ -146,19 +156,19 @@ AVX512_CODE INLINE __m512i narrow_half512(struct floats512 wide) {
             memset(rest[r], 0, STEP);                                                     \
             rests[r] = memcpy(rest[r], in[r] + end, left);                                \
         }                                                                                 \
-        __m##BITS##i halves = NAME##_step(rests, n_in, 0, factor);                        \
+        __m##BITS##i halves = NAME##_step(rests, n_in, 0, factor, 1);                     \
         for (int r = 0; r < n_out; r++) memcpy(out[r] + end, &halves, left);              \
     }
 
 #define DEFINE_FORM(NAME, BITS, CODE, MM, TYPE)                                           \
     DEFINE_VECTORS(sum_##NAME, BITS, CODE, MM, widen_##TYPE##BITS, narrow_##TYPE##BITS,   \
-                   VECTORS_ADD)                                                           \
+                   VECTORS_ADD, 1)                                                        \
     DEFINE_VECTORS(min_##NAME, BITS, CODE, MM, widen_##TYPE##BITS, narrow_##TYPE##BITS,   \
-                   VECTORS_LESS)                                                          \
+                   VECTORS_LESS, 0)                                                       \
     DEFINE_VECTORS(max_##NAME, BITS, CODE, MM, widen_##TYPE##BITS, narrow_##TYPE##BITS,   \
-                   VECTORS_MORE)                                                          \
+                   VECTORS_MORE, 0)                                                       \
     DEFINE_VECTORS(product_##NAME, BITS, CODE, MM, widen_##TYPE##BITS,                    \
-                   narrow_##TYPE##BITS, VECTORS_MULTIPLY)
+                   narrow_##TYPE##BITS, VECTORS_MULTIPLY, 1)
 
 DEFINE_FORM(float16_avx2, 256, AVX2_CODE, _mm256, half)
 DEFINE_FORM(bfloat16_avx2, 256, AVX2_CODE, _mm256, bfloat)
