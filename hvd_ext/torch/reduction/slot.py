@@ -160,10 +160,10 @@ class GradientSlot:
         if grad is not None and grad.__class__ is InFlight:
             grad.__class__ = torch.Tensor  # type: ignore[assignment]
         if grad is None or grad.data_ptr() != self.address or version_of(grad) != self.version:
-            raise self.changed()
+            raise self.complaint()
 
-    def changed(self) -> UsageError:
-        """The complaint that something wrote to the gradient."""
+    def complaint(self) -> UsageError:
+        """The error that something wrote to the gradient while it was exchanged."""
         return UsageError(
             f"the gradient of {self.name!r} was changed between backward() and step(), while "
             "it was exchanged: call optimizer.synchronize() before, and then step() inside "

@@ -78,7 +78,7 @@ class Together:
         """As GradientSlot.check_untouched, of gradients that will be copied back."""
         for batch in self._batches:
             if changed := batch.find_changed():
-                raise changed.changed()
+                raise changed.complaint()
 
     def give_back(self) -> None:
         """Have gradients hold their sums, where `.grad` is no view of the arena."""
