@@ -37,6 +37,7 @@ TESTS = (
         "tests/single/compression/test_codec.py",
         "tests/single/arena/test_layout.py",
     ),
+    *("tests/single/arena/test_copies.py", "tests/single/allreduce/test_kernels.py"),
     *("tests/single/data/test_packed.py", "tests/single/hvprof/test_record.py"),
     *("tests/single/hvprof/test_record_files.py", "tests/single/hvprof/test_handles.py"),
     *("tests/parallel/job/test_regions.py", "tests/parallel/arena/test_sums.py"),
