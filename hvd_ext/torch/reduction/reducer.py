@@ -140,6 +140,7 @@ class Reducer:
     def set_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes fill a gradient, between two steps."""
         self._passes_per_step = passes
+        self._together.forget()
         self._together.restore_hooks()
         self._reset()
 
@@ -174,11 +175,11 @@ class Reducer:
         self._factory.begin_step(self.number)
         self._bring_in()
         self._together.check_untouched()
-        for slot in self._slots:
+        for slot in self._together.outside_batches(self._slots):
             if slot.passes_left > 0:
                 slot.passes_left = 0
                 self._fill(slot)
-            elif not slot.is_in_batch:
+            else:
                 slot.check_untouched()
 
     def _finish(self) -> None:
@@ -190,7 +191,7 @@ class Reducer:
     def _end_step(self) -> None:
         self._sparse.finish(self._step)
         self._together.give_back()
-        for slot in self._slots:
+        for slot in self._together.outside_batches(self._slots):
             if slot.others:
                 slot.give_copy()
         self._reset()
@@ -304,11 +305,10 @@ class Reducer:
             slot.ready_s = min(slot.ready_s, now_s - self._backward_since_s)
         self._fill(slot)
         slot.hand_over()
-        if slot.bucket is None:
-            return
-        slot.bucket.missing -= 1
-        if slot.bucket.missing == 0:
-            self._submit_complete()
+        if slot.bucket is not None:
+            slot.bucket.missing -= 1
+            if slot.bucket.missing == 0:
+                self._submit_complete()
 
     def _take_short(self, slot: GradientSlot) -> None:
         """Take a gradient that is brought in with others."""
@@ -339,7 +339,7 @@ class Reducer:
             slot.contribute_zeros()
 
     def _reset(self) -> None:
-        for slot in self._slots:
+        for slot in self._together.outside_batches(self._slots):
             slot.passes_left = self._passes_per_step
         for bucket in self._buckets:
             bucket.missing = len(bucket.layout.spans)

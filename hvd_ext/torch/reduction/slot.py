@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -52,12 +52,14 @@ class GradientSlot:
         bucket: None if the gradient is sparse, and has no place in the arena.
         passes_left: backward passes that this step's gradient still takes.
         may_wait: it may be copied into the arena together with others.
-        is_in_batch: a Batch keeps watch over this step's `.grad`, which is no view of an arena.
         version: of `.grad` when the exchange received it.
         ready_s: the earliest that it was ready after backward began.
         others: of the same parameter, in other optimizers; gone with these. As long as there are
             any, `.grad` is no view of an arena, and each optimizer's step puts its own sum there.
+        sharings: how often a slot has found another of its parameter, in this process.
     """
+
+    sharings: ClassVar[int] = 0
 
     index: int
     name: str
@@ -68,7 +70,6 @@ class GradientSlot:
     version: int = 0
     address: int = 0
     may_wait: bool = False
-    is_in_batch: bool = False
     sparse: bool = False
     ready_s: float = math.inf
     others: list[weakref.ref[GradientSlot]] = field(default_factory=list)
@@ -86,6 +87,7 @@ class GradientSlot:
         for other in of_parameter:
             self.others.append(weakref.ref(other))
             other.others.append(weakref.ref(self))
+            GradientSlot.sharings += 1
         of_parameter.add(self)
         if self.others and self.parameter.grad is not None:  # a view, so far
             self.parameter.grad = self.parameter.grad.detach().clone()

@@ -45,6 +45,8 @@ class Together:
         self._orders: dict[BucketState, list[GradientSlot]] = {}
         self._ends: dict[BucketState, Ends] = {}
         self._batches: list[Batch] = []  # that are in the arena
+        self._outside: Sequence[GradientSlot] = ()
+        self._outside_of: tuple[object, ...] = ()
 
     def take(self, slot: GradientSlot, bucket: BucketState, bring_in: Callable[[], None]) -> None:
         """Take a gradient, which then counts as the bucket's.
@@ -56,8 +58,7 @@ class Together:
         """
         if not self._waiting:
             after_backward(bring_in)
-        self._waiting.append(slot)
-        _count([slot], bucket)
+        self._add([slot], bucket)
         if self.learns:
             self._orders.setdefault(bucket, []).append(slot)
         elif ends := self._ends.get(bucket):
@@ -65,8 +66,7 @@ class Together:
             if others_are_there is None:
                 self._ends.pop(bucket).restore()
             elif others_are_there:
-                self._take_batch(ends.batch)
-                _count(ends.batch.slots, bucket)
+                self._take_batch(ends.batch, bucket)
 
     def bring_in(self, fill: Callable[[GradientSlot], None]) -> None:
         """Copy what waits into the arena; see `bring_in` below."""
@@ -79,6 +79,17 @@ class Together:
         for batch in self._batches:
             if changed := batch.find_changed():
                 raise changed.complaint()
+
+    def outside_batches(self, slots: Sequence[GradientSlot]) -> Sequence[GradientSlot]:
+        """Those of the reducer's slots that no batch has brought into the arena in this step."""
+        if not self._batches:
+            return slots
+        known = (len(slots), *self._batches)
+        if known != self._outside_of:  # as a rule the same in each step
+            inside = {slot.index for batch in self._batches for slot in batch.slots}
+            self._outside = [slot for slot in slots if slot.index not in inside]
+            self._outside_of = known
+        return self._outside
 
     def give_back(self) -> None:
         """Have gradients hold their sums, where `.grad` is no view of the arena."""
@@ -102,6 +113,7 @@ class Together:
         for ends in self._ends.values():
             ends.restore()
         self._ends.clear()
+        self._outside, self._outside_of = (), ()
 
     def forget(self) -> None:
         """Forget the gradients of this step."""
@@ -112,18 +124,18 @@ class Together:
             batch.forget()
         self._batches.clear()
 
-    def _take_batch(self, batch: Batch) -> None:
+    def _add(self, slots: Sequence[GradientSlot], bucket: BucketState) -> None:
+        for slot in slots:
+            slot.passes_left = 0
+        bucket.missing -= len(slots)
+        self._waiting += slots
+
+    def _take_batch(self, batch: Batch, bucket: BucketState) -> None:
         if self._copies_back and batch.bring_in():
             self._batches.append(batch)
+            bucket.missing -= len(batch.slots)
         else:
-            self._waiting += batch.slots
-
-
-def _count(slots: Sequence[GradientSlot], bucket: BucketState) -> None:
-    """Count gradients as their bucket's."""
-    bucket.missing -= len(slots)
-    for slot in slots:
-        slot.passes_left = 0
+            self._add(batch.slots, bucket)
 
 
 def bring_in(waiting: Sequence[GradientSlot], fill: Callable[[GradientSlot], None]) -> None:
