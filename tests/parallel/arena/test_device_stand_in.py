@@ -151,9 +151,9 @@ def anew_under_way(topology, patch) -> tuple[bool, str]:
     data = raw(values("float32", 300_000, rank, 0))
     device.fill(arena, 0, data)
     if rank == 1:
-        arena._stream.launch_host_func(time.sleep, 1.0)
+        arena._stream.launch_host_func(time.sleep, 3.0)
         # Its own memory still holds what is to be summed by then.
-        runtime.launchHostFunc(0, time.sleep, 2.0)
+        runtime.launchHostFunc(0, time.sleep, 4.5)
     arena.reduce(0)
     place = arena.data.data.ptr
     arena.close()
