@@ -1,11 +1,16 @@
-"""What tests of hazards share."""
+"""Fixtures that several tests of the optimizer share."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.optimizer.layers import Training
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +24,13 @@ def nodes_by_variable() -> Iterator[None]:
             each = int(ranks_per_node)
             patch.setattr(lifecycle, "discover", lambda comm, _: pretend(comm, each))
         yield
+
+
+@pytest.fixture
+def training(hvd: ModuleType) -> Training:
+    """A training of many short gradients, of which the first and the last have hooks."""
+    from tests.support.optimizer.layers import Training
+
+    made = Training()
+    made.until_two_hooks_are_left()
+    return made

@@ -17,13 +17,6 @@ pytestmark = [pytest.mark.ranks(2), pytest.mark.usefixtures("hvd")]
 
 
 @pytest.fixture
-def training():
-    made = Training()
-    made.until_two_hooks_are_left()
-    return made
-
-
-@pytest.fixture
 def brought_in(monkeypatch):
     """Whether each batch was brought in, so far."""
     noted = []
@@ -77,7 +70,7 @@ def with_a_graph(grad):
 
 
 UNUSUAL = {
-    "of a subclass": lambda grad: grad.as_subclass(Subclass),
+    "a subclass of Tensor": lambda grad: grad.as_subclass(Subclass),
     "in columns": lambda grad: grad.t().contiguous().t(),
     "lazily negated": lazily_negated,
     "with a graph": with_a_graph,

@@ -7,16 +7,9 @@ import torch
 
 import hvd_ext.torch as hvd
 from hvd_ext.errors import UsageError
-from tests.support.optimizer.layers import LAYERS, Training
+from tests.support.optimizer.layers import LAYERS
 
 pytestmark = [pytest.mark.ranks(2), pytest.mark.usefixtures("hvd")]
-
-
-@pytest.fixture
-def training():
-    made = Training()
-    made.until_two_hooks_are_left()
-    return made
 
 
 EACH = 2 * LAYERS
