@@ -33,8 +33,8 @@ class Topology:
             `homogeneous`.
         hosts: host name of every rank.
         homogeneous: every node has the same number of ranks.
-        ranks: the numbers of all ranks in the job, by which errors name them; where they are some
-            of the job's ranks, these are not those of `world`.
+        ranks: the number of each rank in the whole job, which errors print. It differs from the
+            rank in `world` if `world` is a part of the job.
     """
 
     world: MPI.Comm

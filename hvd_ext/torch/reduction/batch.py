@@ -41,7 +41,7 @@ class Batch:
         self._dtypes = {slot.view.dtype for slot in slots}
         self._sharings, self._is_shared = -1, False
         self._is_contiguous = all(slot.view.is_contiguous() for slot in slots)
-        # Of this step.
+        # The gradients that this step has copied.
         self._grads: Sequence[torch.Tensor] = ()
         self._sources = array("Q")
         self._versions: Sequence[int] = ()

@@ -92,7 +92,7 @@ class Together:
         return self._outside
 
     def give_back(self) -> None:
-        """Have gradients hold their sums, where `.grad` is no view of the arena."""
+        """Copy the sums of the batches from the arena back to `.grad`."""
         for batch in self._batches:
             batch.give_back()
 
