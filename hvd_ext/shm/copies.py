@@ -1,4 +1,4 @@
-"""Many short copies by one call."""
+"""Many short copies by one call, and digests of as many memories."""
 
 from __future__ import annotations
 
@@ -15,5 +15,22 @@ def copy_each(into: array[int], sources: array[int], lengths: array[int]) -> Non
         sources: addresses, as many.
         lengths: in bytes, as many.
     """
-    places = (each.buffer_info()[0] for each in (into, sources, lengths))
-    load_library().copy_each(*places, len(into))
+    load_library().copy_each(*map(_start, (into, sources, lengths)), len(into))
+
+
+def digest_each(sources: array[int], lengths: array[int]) -> array[int]:
+    """A number for each memory: the same as long as its bytes are the same.
+
+    Changed bytes give the same number once in 2^64 changes.
+
+    Args:
+        sources: addresses; an array of type "Q".
+        lengths: in bytes, as many; an array of type "Q".
+    """
+    digests = array("Q", bytes(8 * len(sources)))
+    load_library().digest_each(*map(_start, (sources, lengths)), len(sources), _start(digests))
+    return digests
+
+
+def _start(values: array[int]) -> int:
+    return values.buffer_info()[0]

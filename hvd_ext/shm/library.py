@@ -40,7 +40,8 @@ def load_library() -> ctypes.CDLL:
     library.window_done.restype = None
     library.window_finish.argtypes = [address, ticket, timeout_s]
     library.copy_each.argtypes = [address, address, address, ctypes.c_uint64]
-    library.copy_each.restype = None
+    library.digest_each.argtypes = [address, address, ctypes.c_uint64, address]
+    library.copy_each.restype = library.digest_each.restype = None
     library.flag_raise.argtypes = library.flag_is_raised.argtypes = [address]
     library.flag_raise.restype = None
     use_kernels(library, kernels())

@@ -2,24 +2,26 @@
 
 To make a view of the arena for `.grad` takes longer than to copy a short gradient. These stay where
 autograd has made them: they are copied in when the bucket is complete, and the sums are copied
-back to them at the end of the step.
+back to them at the end of the step. Digests of their bytes show whether something wrote to them
+meanwhile, which takes less time than to make each an `InFlight`.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from operator import attrgetter, eq, is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
 
-from hvd_ext.shm.copies import copy_each
+from hvd_ext.shm.copies import copy_each, digest_each
 from hvd_ext.torch.reduction.slot import GradientSlot
-from hvd_ext.torch.torch_internals import InFlight, version_of
 
-_layout_of, _dtype_of, _requires_grad = map(attrgetter, ("layout", "dtype", "requires_grad"))
-_address_of = torch.Tensor.data_ptr
+_grad_of, _layout_of, _dtype_of, _requires_grad = map(
+    attrgetter, ("grad", "layout", "dtype", "requires_grad")
+)
+_NONE = type(None)
 
 
 class Batch:
@@ -41,53 +43,50 @@ class Batch:
         self._dtypes = {slot.view.dtype for slot in slots}
         self._sharings, self._is_shared = -1, False
         self._is_contiguous = all(slot.view.is_contiguous() for slot in slots)
-        # The gradients that this step has copied.
-        self._grads: Sequence[torch.Tensor] = ()
+        # The gradients of this step, and where they lie once they are copied.
+        self._grads: Sequence[Any] = ()
         self._sources = array("Q")
-        self._versions: Sequence[int] = ()
+        self._digests = array("Q")
 
     def have_no_gradient(self) -> bool:
         """Whether no slot has one."""
-        return all(parameter.grad is None for parameter in self._parameters)
+        return set(map(type, map(_grad_of, self._parameters))) == {_NONE}
 
-    def have_gradients(self) -> bool:
-        """Whether every slot has one."""
-        return all(parameter.grad is not None for parameter in self._parameters)
+    def collect(self) -> bool:
+        """Look the gradients up; returns whether every slot has one."""
+        self._grads = list(map(_grad_of, self._parameters))
+        return _NONE not in map(type, self._grads)
 
     def bring_in(self) -> bool:
-        """Copy gradients into the arena: from now on they are being exchanged.
+        """Copy the collected gradients into the arena: from now on they are being exchanged.
 
         Returns:
             Whether that was done: it is not if one lies in memory in another way than in the
             arena, or is not autograd's alone.
         """
-        grads: list[Any] = [parameter.grad for parameter in self._parameters]
-        if not self._can_copy(grads):
+        if not self._can_copy(self._grads):
             return False
-        sources = array("Q", map(_address_of, grads))
+        sources = _addresses(self._grads)
         # Two that share memory would get one sum; one that is known to be zero may have none.
         if len({0, *sources}) <= len(sources):
             return False
-        self._grads, self._sources = grads, sources
+        self._sources = sources
         copy_each(self._places, sources, self._lengths)
-        self._versions = list(map(version_of, grads))
-        for grad in grads:
-            grad.__class__ = InFlight
+        self._digests = digest_each(sources, self._lengths)
         return True
 
     def find_changed(self) -> GradientSlot | None:
         """A slot whose gradient something wrote to since `bring_in`."""
-        for grad in self._grads:
-            grad.__class__ = torch.Tensor
-        now = [parameter.grad for parameter in self._parameters]
-        same = map(is_, now, self._grads)
-        unmoved = map(eq, map(_address_of, self._grads), self._sources)
-        unchanged = map(eq, map(version_of, self._grads), self._versions)
         # A gradient at a time would take three times as long.
-        for of_all in (same, unmoved, unchanged):
-            checked = list(of_all)
-            if not all(checked):
-                return self.slots[checked.index(False)]
+        same = list(map(is_, map(_grad_of, self._parameters), self._grads))
+        if not all(same):
+            return self.slots[same.index(False)]
+        addresses = _addresses(self._grads)
+        if addresses != self._sources:
+            return self.slots[_first_difference(addresses, self._sources)]
+        digests = digest_each(self._sources, self._lengths)
+        if digests != self._digests:
+            return self.slots[_first_difference(digests, self._digests)]
         return None
 
     def give_back(self) -> None:
@@ -96,8 +95,8 @@ class Batch:
 
     def forget(self) -> None:
         """Forget this step's gradients."""
-        self._grads = self._versions = ()
-        self._sources = array("Q")
+        self._grads = ()
+        self._sources = self._digests = array("Q")
 
     def _has_shared(self) -> bool:
         """Whether another optimizer takes one of the gradients, too."""
@@ -118,3 +117,11 @@ class Batch:
             and all(map(torch.Tensor.is_contiguous, grads))
             and not any(map(torch.Tensor.is_neg, grads))
         )
+
+
+def _addresses(tensors: Sequence[torch.Tensor]) -> array[int]:
+    return array("Q", map(torch.Tensor.data_ptr, tensors))
+
+
+def _first_difference(one: array[int], other: array[int]) -> int:
+    return next(index for index, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)

@@ -50,7 +50,7 @@ class Ends:
         if slot is self._first:
             self._has_begun = self.batch.have_no_gradient()
             return False if self._has_begun else None
-        if self._has_begun and self.batch.have_gradients():
+        if self._has_begun and self.batch.collect():
             self._has_begun = False
             return True
         return None
@@ -58,6 +58,7 @@ class Ends:
     def forget(self) -> None:
         """Begin with another step."""
         self._has_begun = False
+        self.batch.forget()
 
     def restore(self) -> None:
         """Add the hooks that were removed."""

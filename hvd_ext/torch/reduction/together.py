@@ -135,6 +135,7 @@ class Together:
             self._batches.append(batch)
             bucket.missing -= len(batch.slots)
         else:
+            batch.forget()
             self._add(batch.slots, bucket)
 
 

@@ -109,12 +109,14 @@ def test_two_gradients_in_the_same_memory(training, brought_in):
     handle.remove()
 
 
-@pytest.mark.parametrize("change", ["in place", "data", "another", "none"])
+@pytest.mark.parametrize("change", ["in place", "by numpy", "data", "another", "none"])
 def test_a_changed_gradient_is_refused(training, brought_in, change):
     parameter, _ = middle(training)
     training.backward()
     if change == "in place":
         parameter.grad.data.mul_(2)
+    elif change == "by numpy":
+        parameter.grad.numpy()[-1] *= -1
     elif change == "data":
         parameter.grad.data = parameter.grad.clone()
     else:
