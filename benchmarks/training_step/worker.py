@@ -181,6 +181,7 @@ def _ddp(
 
 
 def _fsdp(*, used: bool = False) -> _Exchange:
+    import torch
     from mpi4py import MPI
     from torch.distributed.fsdp import fully_shard
 
@@ -189,7 +190,9 @@ def _fsdp(*, used: bool = False) -> _Exchange:
     def tie(training: Training) -> tuple[Any, Any]:
         network = training.network
         for child in network.children():
-            if any(True for _ in child.parameters()):
+            # A list of parameters has no forward pass, before which they could be gathered.
+            holds_parameters = any(True for _ in child.parameters())
+            if holds_parameters and not isinstance(child, torch.nn.ParameterList):
                 fully_shard(child)
         fully_shard(network)
         if used:
