@@ -30,8 +30,6 @@ class GroupCore(GroupBase):
 
     def __init__(
         self,
-        rank: int,
-        ranks: Sequence[int],
         topology: Topology,
         carrier: Carrier,
         messages: PointToPoint,
@@ -40,15 +38,14 @@ class GroupCore(GroupBase):
         """Take over what the ranks have made together.
 
         Args:
-            rank: within the group.
-            ranks: global, of the group's.
             topology: the group's.
             carrier: for its collectives.
             messages: for its sends and receives.
             timeout_s: how long ranks are waited for.
         """
-        super().__init__(rank, len(ranks), "hvd_ext")
-        self._own, self._count, self._ranks = rank, len(ranks), tuple(ranks)
+        world = topology.world
+        super().__init__(world.rank, world.size, "hvd_ext")
+        self._own, self._count, self._ranks = world.rank, world.size, topology.ranks
         self._carrier, self._timeout_s = carrier, timeout_s
         self._hosts = topology.hosts_by_rank
         self._turns = Turns()

@@ -147,19 +147,18 @@ class Message(Work):
 class Messages:
     """One group's messages."""
 
-    def __init__(self, topology: Topology, ranks: Sequence[int], limit_s: float) -> None:
+    def __init__(self, topology: Topology, limit_s: float) -> None:
         """Make the communicator; collective over the group.
 
         Args:
             topology: the group's.
-            ranks: global, of the group's.
             limit_s: how long a message is waited for.
         """
         from mpi4py import MPI
 
         self._lease = topology.borrow("c10d", topology.world)
         (self._comm,) = self._lease.comms
-        self._ranks, self._hosts = ranks, topology.hosts_by_rank
+        self._ranks, self._hosts = topology.ranks, topology.hosts_by_rank
         self._limit_s = limit_s
         self._under_way: list[Message] = []
         self._is_spoilt = False

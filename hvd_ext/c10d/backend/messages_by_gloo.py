@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -83,16 +82,15 @@ class GlooMessage(Work):
 class GlooMessages:
     """One group's messages."""
 
-    def __init__(self, topology: Topology, ranks: Sequence[int], limit_s: float) -> None:
+    def __init__(self, topology: Topology, limit_s: float) -> None:
         """Connect the ranks; collective over the group.
 
         Args:
             topology: the group's, over a store.
-            ranks: global, of the group's.
             limit_s: how long a message is waited for.
         """
-        self._ranks, self._limit_s = ranks, limit_s
-        self._hosts = topology.hosts_by_rank
+        self._ranks, self._hosts = topology.ranks, topology.hosts_by_rank
+        self._limit_s = limit_s
         comm: Any = topology.borrow("c10d", topology.world).comms[0]
         self._comm = comm
         self._gloo: Any = ProcessGroupGloo(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -67,18 +66,18 @@ def create(options: Any, backend_options: object = None) -> Group:
     )
     # Its collectives do not pass torch's dispatcher with every version.
     begin_without_mpi(ranks[rank], size, NAME)
-    carrier = _carrier(topology, ranks, timeout_s)
+    carrier = _carrier(topology, timeout_s)
     point_to_point = Messages if by_mpi(topology) else GlooMessages
-    messages = point_to_point(topology, ranks, timeout_s)
+    messages = point_to_point(topology, timeout_s)
     reported = Reported(carrier, len(ranks))
-    group = Group(rank, ranks, topology, reported, messages, timeout_s)
+    group = Group(topology, reported, messages, timeout_s)
     note(group)
     if compares_collectives():
         _compared.append(group)
     return group
 
 
-def _carrier(topology: Topology, ranks: Sequence[int], timeout_s: float) -> Carrier:
+def _carrier(topology: Topology, timeout_s: float) -> Carrier:
     """In the node's memory if its ranks can share it, else by messages; on all ranks alike."""
     if topology.one_node:
         try:
