@@ -122,7 +122,11 @@ def test_a_page_shows_a_job_and_stays_when_it_has_ended(tmp_path: Path) -> None:
     serve = [*WATCH, str(run_folder), "--serve", "0", "--every", "0.5"]
     with job(run_folder, 2, "slow", 6):
         until(run_folder, "rank-00001.now")
-        with subprocess.Popen(serve, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as server:
+        with (
+            subprocess.Popen(serve, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as server,
+            ExitStack() as stack,
+        ):
+            stack.callback(server.kill)  # a page without the text would be served for ever
             assert server.stdout is not None
             line = server.stdout.readline()
             assert line.startswith("hvprof: http://127.0.0.1:"), line
