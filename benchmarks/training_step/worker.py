@@ -190,7 +190,7 @@ def _fsdp(*, used: bool = False) -> _Exchange:
     def tie(training: Training) -> tuple[Any, Any]:
         network = training.network
         for child in network.children():
-            # A list of parameters has no forward pass, before which they could be gathered.
+            # FSDP gathers a child's parameters in its forward(), which a ParameterList lacks.
             holds_parameters = any(True for _ in child.parameters())
             if holds_parameters and not isinstance(child, torch.nn.ParameterList):
                 fully_shard(child)

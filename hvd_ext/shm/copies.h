@@ -17,15 +17,14 @@ void copy_each(char *const *into, const char *const *from, const uint64_t *bytes
 __extension__ typedef unsigned __int128 product;
 
 static uint64_t mixed(uint64_t into, uint64_t word) {
-    /* Both halves: of a word's highest bits, the lower half keeps next to nothing. */
+    /* The lower half alone would lose most of what the word's highest bits say. */
     const product both = (product)(into ^ word) * 0x9e3779b97f4a7c15u;
     return (uint64_t)both ^ (uint64_t)(both >> 64);
 }
 
-/* Of equal memory, the same number; of memory that was changed, another one, but for one change
- * in 2^64. */
+/* A hash of some bytes. A change of the bytes goes unnoticed with a probability of 2^-64. */
 static uint64_t digest(const char *from, uint64_t bytes) {
-    uint64_t lanes[LANES] = {1, 2, 3, 4}; /* a multiplication waits for that of its lane alone */
+    uint64_t lanes[LANES] = {1, 2, 3, 4}; /* independent, so that multiplications overlap */
     while (bytes > 0) {
         uint64_t words[LANES] = {0};
         const uint64_t taken = bytes < sizeof words ? bytes : sizeof words;

@@ -1,4 +1,4 @@
-"""Many short copies by one call, and digests of as many memories."""
+"""One call that copies many short pieces of memory, and one that hashes them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def copy_each(into: array[int], sources: array[int], lengths: array[int]) -> Non
 
 
 def digest_each(sources: array[int], lengths: array[int]) -> array[int]:
-    """A number for each memory: the same as long as its bytes are the same.
+    """Compute a 64-bit hash of each piece of memory.
 
-    Changed bytes give the same number once in 2^64 changes.
+    A change of the bytes goes unnoticed with a probability of 2^-64.
 
     Args:
         sources: addresses; an array of type "Q".

@@ -2,8 +2,8 @@
 
 To make a view of the arena for `.grad` takes longer than to copy a short gradient. These stay where
 autograd has made them: they are copied in when the bucket is complete, and the sums are copied
-back to them at the end of the step. Digests of their bytes show whether something wrote to them
-meanwhile, which takes less time than to make each an `InFlight`.
+back to them at the end of the step. A hash of each gradient's bytes shows whether something changed
+it during the exchange. This is faster than an `InFlight` for each gradient.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Batch:
         self._dtypes = {slot.view.dtype for slot in slots}
         self._sharings, self._is_shared = -1, False
         self._is_contiguous = all(slot.view.is_contiguous() for slot in slots)
-        # The gradients of this step, and where they lie once they are copied.
+        # This step's gradients; once they are copied, their addresses and digests.
         self._grads: Sequence[Any] = ()
         self._sources = array("Q")
         self._digests = array("Q")
@@ -53,9 +53,12 @@ class Batch:
         return set(map(type, map(_grad_of, self._parameters))) == {_NONE}
 
     def collect(self) -> bool:
-        """Look the gradients up; returns whether every slot has one."""
-        self._grads = list(map(_grad_of, self._parameters))
-        return _NONE not in map(type, self._grads)
+        """Look up this step's gradients; returns whether every slot has one."""
+        grads = list(map(_grad_of, self._parameters))
+        if _NONE in map(type, grads):
+            return False
+        self._grads = grads
+        return True
 
     def bring_in(self) -> bool:
         """Copy the collected gradients into the arena: from now on they are being exchanged.

@@ -58,7 +58,6 @@ class Ends:
     def forget(self) -> None:
         """Begin with another step."""
         self._has_begun = False
-        self.batch.forget()
 
     def restore(self) -> None:
         """Add the hooks that were removed."""

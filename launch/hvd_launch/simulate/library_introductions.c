@@ -1,9 +1,9 @@
 /* Preloaded into smpirun: makes SMPI's communicators on thousands of ranks in a minute.
 
-   To make them, SMPI exchanges a few bytes between all ranks, always by a ring allgather. A ring
-   of n ranks sends n^2 messages, which takes an hour to simulate on 4,096 ranks. The measurement
-   begins later. So until `introductions_are_over`, Bruck's algorithm replaces the ring: it sends
-   n log n messages and gives the same result. RING and BRUCK are mangled C++ names of SimGrid. If a
+   SMPI makes a communicator with an allgather of a few bytes, and always uses the ring algorithm.
+   The ring sends n^2 messages among n ranks: on 4,096 ranks, the simulation takes an hour. Bruck's
+   algorithm sends n log n messages and gives the same result. It replaces the ring until
+   `introductions_are_over`, before anything is measured. RING and BRUCK are mangled C++ names of SimGrid. If a
    release renames them, the ring is used as before. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

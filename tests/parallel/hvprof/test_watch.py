@@ -126,7 +126,7 @@ def test_a_page_shows_a_job_and_stays_when_it_has_ended(tmp_path: Path) -> None:
             subprocess.Popen(serve, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as server,
             ExitStack() as stack,
         ):
-            stack.callback(server.kill)  # a page without the text would be served for ever
+            stack.callback(server.kill)  # if an assertion fails, the server would run for ever
             assert server.stdout is not None
             line = server.stdout.readline()
             assert line.startswith("hvprof: http://127.0.0.1:"), line

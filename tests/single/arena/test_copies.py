@@ -1,4 +1,4 @@
-"""Many copies of different lengths, and digests of their memory."""
+"""copy_each and digest_each: pieces of memory of different lengths."""
 
 from __future__ import annotations
 
