@@ -23,7 +23,6 @@ from edsr.bicubic import Pixels
 from edsr.images import (
     KERNELS,
     MATLAB,
-    SUFFIXES,
     find_images,
     load_rgb,
     resize_bicubic,
@@ -35,6 +34,7 @@ from edsr.model import EDSR
 from edsr.tiles import upscale_pixels
 from edsr.weights import load_model
 from hvd_ext.cli import progress, run
+from hvd_ext.data.packed.folders import SUFFIXES
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import make_folder
 from training import ranks

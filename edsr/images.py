@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +11,24 @@ from PIL import Image
 
 from edsr import bicubic
 from edsr.bicubic import Pixels
+from hvd_ext.data.packed.folders import SUFFIXES
+from hvd_ext.data.packed.folders import find_images as list_images
+from hvd_ext.data.packed.images import decode_image
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import atomic_path
-from training.samples.images import read_image
 
 MATLAB = "matlab"
 # Whose bicubic makes the small images: imresize, as in the literature, or Pillow's resize,
 # which mirrors no borders.
 KERNELS = (MATLAB, "pillow")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
 
 
-def find_images(path: Path) -> list[Path]:
+def find_images(path: Path, program: str = "") -> list[Path]:
     """The image itself, or the images of a folder by name, so that all ranks agree.
+
+    Args:
+        path: an image, or a folder.
+        program: says on standard error what else the folder has; "": nothing is said.
 
     Raises:
         UsageError: the path does not exist, or the folder holds no image.
@@ -31,10 +37,12 @@ def find_images(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise UsageError(f"{path} does not exist: name a folder of images")
-    found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
-    if not found:
+    found = list_images(path)
+    if not found.names:
         raise UsageError(f"{path} holds no image ({' '.join(SUFFIXES)}): name another folder")
-    return found
+    if program and found.left_out:
+        print(f"{program}: left out in {path}: {found.describe_left_out()}", file=sys.stderr)
+    return [path / name for name in found.names]
 
 
 def open_image(path: Path, data: bytes | None = None) -> Image.Image:
@@ -48,7 +56,7 @@ def open_image(path: Path, data: bytes | None = None) -> Image.Image:
         UsageError: it is not an image, is cut off, is far too large, or has more than 8 bits
             a channel.
     """
-    upright = read_image(path if data is None else io.BytesIO(data), path)
+    upright = decode_image(path if data is None else data, path)
     return upright.convert("RGBA" if upright.has_transparency_data else "RGB")
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,14 @@ from PIL import Image
 from torch import Tensor
 
 from hvd_ext.data import PackedFile, fingerprint, map_ahead
+from hvd_ext.data.packed.folders import SUFFIXES, find_classes
+from hvd_ext.data.packed.images import decode_image
 from hvd_ext.errors import UsageError
 from training import ranks
-from training.samples.images import read_image
 from training.samples.packs import is_pack, open_pack
 
 Opened = tuple[Image.Image, int]
 Sample = tuple[NDArray[np.uint8], int]
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 # Mean and standard deviation of ImageNet's colours, as shares of 255.
 _MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
@@ -65,12 +63,14 @@ class ClassFolder(Images):
         classes: names of the classes; a label is a place in them.
         samples: (class/image, label) of each, in the order of the names.
         fingerprint: the same for the same names and labels.
+        left_out: what else the folder has, as text of one line; or "".
     """
 
     root: Path
     classes: tuple[str, ...]
     samples: tuple[tuple[str, int], ...]
     fingerprint: str
+    left_out: str = ""
 
     @classmethod
     def read(cls, root: Path, classes: tuple[str, ...] = ()) -> ClassFolder:
@@ -81,30 +81,27 @@ class ClassFolder(Images):
             classes: the classes that it may have; empty: those that it has.
 
         Raises:
-            UsageError: the folder does not exist, holds no image, or has an unknown class.
+            UsageError: the folder does not exist, holds no image, or has an unknown or empty class.
         """
         if not root.is_dir():
             raise UsageError(f"{root} does not exist: name a folder of class folders")
-        found = tuple(sorted(p.name for p in root.iterdir() if p.is_dir()))
-        classes = classes or found
-        require_known(root, found, classes)
-        labels = {name: label for label, name in enumerate(classes)}
-        samples = tuple(
-            (f"{name}/{image}", labels[name])
-            for name in found
-            for image in sorted(entry.name for entry in os.scandir(root / name))
-            if image.lower().endswith(SUFFIXES)
-        )
-        if not samples:
+        found = find_classes(root)
+        if not found.names:
             raise UsageError(f"{root} holds no class/image ({' '.join(SUFFIXES)})")
-        return cls(root, classes, samples, fingerprint(samples))
+        classes = classes or tuple(found.classes)
+        require_known(root, found.classes, classes)
+        labels = [classes.index(name) for name in found.classes]
+        samples = tuple(
+            (name, labels[label]) for name, label in zip(found.names, found.labels, strict=True)
+        )
+        return cls(root, classes, samples, fingerprint(samples), found.describe_left_out())
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Opened:
         name, label = self.samples[index]
-        return read_image(self.root / name, self.root / name).convert("RGB"), label
+        return decode_image(self.root / name).convert("RGB"), label
 
 
 class ClassPack(Images):
@@ -149,7 +146,7 @@ class ClassPack(Images):
         image, label = sample["image"], self._labels[int(sample["label"])]
         if isinstance(image, bytes):
             name = f"{self._file.path}: {self._file.name(index)}"
-            return read_image(io.BytesIO(image), name).convert("RGB"), label
+            return decode_image(image, name).convert("RGB"), label
         return Image.fromarray(image), label
 
 
@@ -180,7 +177,10 @@ def read_images(
     """
     if is_pack(path):
         return ClassPack(open_pack(path, hvd, program, args), classes)
-    return ranks.read_on_rank_0(hvd, program, lambda: ClassFolder.read(path, classes))
+    folder = ranks.read_on_rank_0(hvd, program, lambda: ClassFolder.read(path, classes))
+    if folder.left_out and hvd.rank() == 0:
+        print(f"{program}: left out in {path}: {folder.left_out}", file=sys.stderr)
+    return folder
 
 
 def centred(opened: Opened, side: int) -> Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -99,6 +100,8 @@ def main(arguments: Sequence[str]) -> int:
     path: Path = options.output if options.command == "pack" else options.file
     if options.command == "pack":
         samples = open_samples(options.source, decoded=options.decoded)
+        if samples.left_out:
+            print(f"{PROGRAM}: left out: {samples.left_out}", file=sys.stderr)
         with progress("packing", len(samples)) as advance:
             pack(samples, path, advance)
     with PackedFile(path) as file:

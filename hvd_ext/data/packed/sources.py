@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from hvd_ext.data.packed.folders import SUFFIXES, find_classes, find_images
+from hvd_ext.data.packed.images import decode_image
 from hvd_ext.data.packed.layout import Field
 from hvd_ext.errors import UsageError
 
-IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
 HDF5 = (".h5", ".hdf5", ".nc")
 
 
@@ -40,11 +40,13 @@ class Samples(Protocol):
         fields: of each sample; at most the last one varies in length.
         classes: what the field "label" is a place in; may be empty.
         names: of the samples; may be empty.
+        left_out: what else the source has, as text of one line; or "".
     """
 
     fields: tuple[Field, ...]
     classes: tuple[str, ...]
     names: list[str]
+    left_out: str
 
     def __len__(self) -> int: ...
 
@@ -52,7 +54,7 @@ class Samples(Protocol):
 
 
 class ImageFolder:
-    """The images of DIR, or of DIR/class, in the order of their names.
+    """The images of DIR, or of DIR/class and below, in the order of their names.
 
     Each is decoded once, to see that it is whole.
     """
@@ -65,20 +67,22 @@ class ImageFolder:
             decoded: keep pixels instead of the bytes of the files.
 
         Raises:
-            UsageError: it holds no image.
+            UsageError: it holds no image, or a class without one.
         """
         self.folder, self._decoded = folder, decoded
-        self.paths = _images(folder)
-        self.classes: tuple[str, ...] = ()
-        if not self.paths:
-            self.classes = tuple(sorted(p.name for p in folder.iterdir() if p.is_dir()))
-            self.paths = [path for name in self.classes for path in _images(folder / name)]
-        if not self.paths:
-            raise UsageError(f"{folder} holds no image or class/image ({' '.join(IMAGES)})")
+        found = find_images(folder)
+        if not found.names:
+            found = find_classes(folder)
+        if not found.names:
+            raise UsageError(f"{folder} holds no image or class/image ({' '.join(SUFFIXES)})")
+        self.classes = tuple(found.classes)
+        self._labels = found.labels
         image = Field("image", "pixels" if decoded else "bytes")
         label = [Field("label", "array", "<i8")] if self.classes else []
         self.fields = (*label, image)
-        self.names = [str(path.relative_to(folder)) for path in self.paths]
+        self.names = found.names
+        self.paths = [folder / name for name in found.names]
+        self.left_out = found.describe_left_out()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -89,10 +93,10 @@ class ImageFolder:
             data = path.read_bytes()
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        pixels = decode_image(data, path)
+        pixels = np.asarray(decode_image(data, path).convert("RGB"))
         values: dict[str, Any] = {"image": pixels if self._decoded else data}
         if self.classes:
-            values["label"] = np.int64(self.classes.index(path.parent.name))
+            values["label"] = np.int64(self._labels[sample])
         return values
 
 
@@ -117,6 +121,7 @@ class Arrays:
         self._rows = next(iter(rows.values()))
         self.classes: tuple[str, ...] = ()
         self.names: list[str] = []
+        self.left_out = ""
         self.fields = tuple(
             Field(name, "array", np.dtype(array.dtype).newbyteorder("<").str, array.shape[1:])
             for name, array in arrays.items()
@@ -190,28 +195,3 @@ def open_source(file: str) -> Source:
             "or the folder of a zarr array"
         ) from error
     return source
-
-
-def decode_image(data: bytes, name: object) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The pixels (H, W, 3) of an image file, upright.
-
-    Raises:
-        UsageError: it is not a readable image, or has more than 8 bits a channel.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(io.BytesIO(data)) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if image.mode[0] in "IF":  # Pillow would make all above 255 white
-                raise UsageError(
-                    f"{name} has mode {image.mode}, not 8 bits a channel: convert it first"
-                )
-            return np.asarray(image.convert("RGB"))
-    # Pillow's decoders raise SyntaxError and others for files that only begin well.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{name} is not a readable image (is it cut off?): {error}") from error
-
-
-def _images(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in IMAGES and p.is_file())

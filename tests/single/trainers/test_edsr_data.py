@@ -135,7 +135,7 @@ def test_folders_without_images_are_refused(tmp_path: Path) -> None:
 
 def test_sixteen_bit_images_are_refused(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "deep.png")
-    with pytest.raises(UsageError, match="not 8 bits a channel"):
+    with pytest.raises(UsageError, match="bits a channel, not 8"):
         open_image(tmp_path / "deep.png")
 
 

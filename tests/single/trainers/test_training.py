@@ -231,7 +231,7 @@ def test_sixteen_bits_a_channel_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     Image.fromarray(np.full((80, 80), 40_000, np.uint16)).save(folder / "deep.png")
-    with pytest.raises(UsageError, match="not 8 bits a channel"):
+    with pytest.raises(UsageError, match="bits a channel, not 8"):
         ClassFolder.read(tmp_path)[0]
 
 
