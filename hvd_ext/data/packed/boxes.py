@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from operator import index
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,41 @@ from numpy.typing import NDArray
 from hvd_ext.data.packed.layout import BLOCK_BYTES, Field
 
 Box = tuple[tuple[int, int], ...]  # (first, end) along each dim
+
+
+def per_dim(given: Any, dims: int) -> list[int | slice]:
+    """An index of NumPy's as one number or slice for each dim.
+
+    Raises:
+        IndexError: it has more of them than there are dims.
+        TypeError: it has something else.
+    """
+    parts = list(given) if isinstance(given, tuple) else [given]
+    dots = [place for place, part in enumerate(parts) if part is Ellipsis]
+    missing = dims - (len(parts) - len(dots))
+    if missing < 0 or len(dots) > 1:
+        shown = " ".join(repr(given).split())
+        raise IndexError(f"{shown:.80}: give at most one number or slice for each of {dims} dims")
+    place = dots[0] if dots else len(parts)
+    parts[place : place + len(dots)] = [slice(None)] * missing
+    return [part if isinstance(part, slice) else _number(part) for part in parts]
+
+
+def _number(part: Any) -> int:
+    try:
+        if not isinstance(part, bool):  # NumPy's mask of no dim
+            return index(part)
+    except TypeError:
+        pass
+    shown = " ".join(repr(part).split())
+    raise TypeError(f"index {shown:.80}: use numbers, slices and ...")
+
+
+def extent_of(chosen: int | range) -> tuple[int, int]:
+    """First and end of what encloses a number, or the numbers of a range."""
+    if isinstance(chosen, int):
+        return chosen, chosen + 1
+    return (min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1) if chosen else (0, 0)
 
 
 def runs(wanted: NDArray[np.bool_]) -> list[tuple[int, int]]:

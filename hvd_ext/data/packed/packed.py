@@ -14,7 +14,7 @@ from zlib_ng.zlib_ng import crc32
 
 from hvd_ext.data.agreed import agreed
 from hvd_ext.data.packed import layout
-from hvd_ext.data.packed.boxes import runs
+from hvd_ext.data.packed.boxes import extent_of, per_dim, runs
 from hvd_ext.data.packed.layout import BLOCK_BYTES, DamagedError, Field, Header
 from hvd_ext.data.packed.tables import Tables
 from hvd_ext.data.reading import Bytes, FileReader
@@ -274,20 +274,32 @@ class PackedField:
         """
         return _array(record, self.field, self.begin)
 
-    def __getitem__(self, index: tuple[slice, ...]) -> NDArray[Any]:
-        """The block of one slice per dimension, each of step 1.
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.file)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The elements that numbers and slices choose, as NumPy's array would give them.
 
         Raises:
+            IndexError: a number is not that of an element, or there are more than dimensions.
+            TypeError: the index has something else, such as a list.
             UsageError: a sample is damaged, or cannot be read.
         """
-        (first, end), *box = (
-            part.indices(extent)[:2] for part, extent in zip(index, self.shape, strict=True)
-        )
-        result = np.empty((end - first, *(high - low for low, high in box)), self.dtype)
-        wanted = layout.touched(self.field, self.begin, tuple(box))
-        for row, sample in enumerate(range(first, end)):
-            record = self.file.record(sample, wanted)
-            result[row] = self.of(record)[index[1:]]
+        rows, *inner = per_dim(index, len(self.shape))
+        samples = range(len(self))[rows]
+        chosen = [range(extent)[part] for part, extent in zip(inner, self.field.shape, strict=True)]
+        wanted = layout.touched(self.field, self.begin, tuple(map(extent_of, chosen)))
+
+        def cut(sample: int) -> Any:
+            return self.of(self.file.record(sample, wanted))[tuple(inner)]
+
+        if isinstance(samples, int):
+            return cut(samples)
+        lengths = (len(part) for part in chosen if isinstance(part, range))
+        result = np.empty((len(samples), *lengths), self.dtype)
+        for row, sample in enumerate(samples):
+            result[row] = cut(sample)
         return result
 
 
