@@ -10,7 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hvd_ext.cli import add_version, at_least, output_file, progress, run, size_bytes
+from hvd_ext.cli import (
+    add_version,
+    at_least,
+    exit_on_sigterm,
+    output_file,
+    progress,
+    run,
+    size_bytes,
+)
 from hvd_ext.data.packed.layout import printable
 from hvd_ext.data.packed.pack import pack, unpack, verify
 from hvd_ext.data.packed.packed import PackedFile
@@ -174,4 +182,5 @@ def _show(told: dict[str, Any], before: str) -> None:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()  # no part of a file stays
     run(main, PROGRAM)

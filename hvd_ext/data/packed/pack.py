@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from json import dumps
 from pathlib import Path
@@ -26,6 +25,7 @@ from hvd_ext.data.packed.layout import (
     encode_pixels,
     record_begin,
 )
+from hvd_ext.data.packed.names import file_paths
 from hvd_ext.data.packed.packed import PackedFile
 from hvd_ext.data.packed.sources import Samples
 from hvd_ext.errors import HvdExtError, UsageError
@@ -34,8 +34,6 @@ from hvd_ext.system.files import atomic_path, make_folder
 T = TypeVar("T")
 
 _BATCH = 16
-_MOST_FOLDERS = 100
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def pack(samples: Samples, path: Path, advance: Advance) -> None:
@@ -119,63 +117,27 @@ def unpack(file: PackedFile, folder: Path, advance: Advance) -> None:
             occurs twice; nothing is written for a wrong name.
         HvdExtError: the folder cannot be written.
     """
-    last = file.header.fields[-1]
-    if last.kind == "array":
-        names = [f"{field.name}.npy" for field in file.header.fields]
-    else:
-        names = [file.name(number) for number in range(len(file))]
-    ending = ".png" if last.kind == "pixels" else None
-    targets = _targets(file, folder, names, ending)
+    fields = file.header.fields
+    last = fields[-1]
+    names = [] if last.kind == "array" else [file.name(number) for number in range(len(file))]
+    targets = file_paths(file.path, fields, names, folder, "nothing is unpacked")
     try:
         for path in targets:
             make_folder(path.parent)
         if last.kind == "array":
-            for field, path in zip(file.header.fields, targets, strict=True):
+            for field, path in zip(fields, targets, strict=True):
                 with atomic_path(path) as temporary:
                     _write_array(file, field, temporary, advance)
             return
         for number, values in enumerate(_ahead(file.__getitem__, len(file))):
-            if last.kind == "bytes":
-                targets[number].write_bytes(values[last.name])
-            else:
-                _write_image(file, number, values[last.name], targets[number])
+            with atomic_path(targets[number]) as temporary:
+                if last.kind == "bytes":
+                    temporary.write_bytes(values[last.name])
+                else:
+                    _write_image(file, number, values[last.name], temporary)
             advance(number + 1)
     except OSError as error:
         raise HvdExtError(f"cannot write to {folder}: {error.strerror or error}") from error
-
-
-def _targets(
-    file: PackedFile, folder: Path, names: Sequence[str], ending: str | None
-) -> list[Path]:
-    """Where files of some names go, each another one within the folder, links followed.
-
-    Raises:
-        UsageError: a name leads elsewhere, or cannot be shown in a line.
-    """
-    base = os.path.realpath(folder)
-    targets: dict[str, Path] = {}
-    for name in names:
-        try:
-            path = folder / name
-            path = path.with_suffix(ending) if ending else path
-            final = os.path.realpath(path)
-        except ValueError:  # it holds what no path can
-            path, final = folder, base
-        problem = ""
-        if final == base or os.path.commonpath([base, final]) != base:
-            problem = f"is no file within {folder}"
-        elif final in targets:
-            problem = "is where another file of it goes"
-        elif _CONTROLS.search(name):
-            problem = "holds control characters"
-        elif name.count("/") > _MOST_FOLDERS:
-            problem = f"lies in more than {_MOST_FOLDERS} folders"
-        if problem:
-            raise UsageError(
-                f"{file.path} names {name!r:.80}, which {problem}: nothing is unpacked"
-            )
-        targets[final] = path
-    return list(targets.values())
 
 
 def _write_image(file: PackedFile, number: int, pixels: NDArray[np.uint8], path: Path) -> None:

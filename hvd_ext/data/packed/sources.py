@@ -10,7 +10,8 @@ import numpy as np
 
 from hvd_ext.data.packed.folders import SUFFIXES, find_classes, find_images
 from hvd_ext.data.packed.images import decode_image
-from hvd_ext.data.packed.layout import Field
+from hvd_ext.data.packed.layout import Field, printable
+from hvd_ext.data.packed.names import require_unpackable
 from hvd_ext.errors import UsageError
 
 HDF5 = (".h5", ".hdf5", ".nc")
@@ -147,18 +148,29 @@ def open_samples(sources: list[str], *, decoded: bool = False) -> Samples:
         decoded: keep the pixels of images.
 
     Raises:
-        UsageError: they cannot be read.
+        UsageError: they cannot be read, or have names that `unpack` would refuse.
     """
+    samples = _open_samples(sources, decoded=decoded)
+    require_unpackable(printable(sources[0]), samples.fields, samples.names)
+    return samples
+
+
+def _open_samples(sources: list[str], *, decoded: bool) -> Samples:
     if all("=" in source for source in sources):
-        named = (source.partition("=") for source in sources)
-        return Arrays({name: open_source(file) for name, _, file in named})
+        arrays: dict[str, str] = {}
+        for name, _, file in (source.partition("=") for source in sources):
+            if name in arrays:
+                raise UsageError(f"{name}={arrays[name]} and {name}={file}: give each its own name")
+            arrays[name] = file
+        return Arrays({name: open_source(file) for name, file in arrays.items()})
     if len(sources) > 1:
         raise UsageError(f"{sources}: give one folder, or NAME=FILE for each array")
     folder = Path(sources[0])
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder: give one, or NAME=FILE for each array")
-    if arrays := sorted(folder.glob("*.npy")):
-        return Arrays({path.stem: open_source(str(path)) for path in arrays})
+    files = [path for path in sorted(folder.glob("*.npy")) if not path.name.startswith(".")]
+    if files:
+        return Arrays({path.stem: open_source(str(path)) for path in files})
     return ImageFolder(folder, decoded=decoded)
 
 

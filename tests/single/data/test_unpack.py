@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from hvd_ext.data.packed.layout import Field
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import Arrays, ImageFolder
 from hvd_ext.errors import UsageError
+from testbed.ranks import ROOT, environment
 
 
 def nothing(completed: int, note: str = "", total: int | None = None) -> None:
@@ -127,3 +132,53 @@ def test_pixels_that_are_no_image_are_one_line(tmp_path: Path) -> None:
     pack(Deep(), tmp_path / "d.pack", nothing)
     with pytest.raises(UsageError, match=r"sample 0 of shape \(4, 4, 7\) cannot be written as PNG"):
         main(["unpack", str(tmp_path / "d.pack"), str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize(
+    ("sources", "problem"),
+    [
+        (["x=a.npy", "x=b.npy"], "x=a.npy and x=b.npy: give each its own name"),
+        (["../x=a.npy"], r"'\.\./x\.npy', which is no file within the folder: rename it"),
+        (["=a.npy"], "a field is named ''"),
+        (["a\nb=a.npy"], r"'a\\nb\.npy', which holds control characters: rename it"),
+        (["lines"], r"'a\\nb\.png', which holds control characters: rename it"),
+        (["twins", "--decoded"], r"'a\.png', which is where another file of it goes: rename it"),
+    ],
+)
+def test_names_that_cannot_be_unpacked_are_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("a", 1), ("b", 2)):
+        np.save(f"{name}.npy", np.full((2, 3), value))
+    for path in ("lines/a\nb.png", "twins/a.png", "twins/a.jpg"):
+        Path(path).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(path)
+    with pytest.raises(UsageError, match=problem) as error:
+        main(["pack", *sources, "-o", "out.pack"])
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("*.pack"))
+    # Encoded images keep their endings.
+    assert main(["pack", "twins", "-o", "twins.pack"]) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_command_that_is_ended_leaves_no_part_of_a_file(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    # It has no blocks on the disk.
+    np.lib.format.open_memmap(tmp_path / "long.npy", "w+", np.uint8, (1 << 14, 1 << 20))
+    command = [sys.executable, "-m", "hvd_ext.data", "pack", "x=long.npy", "-o", "long.pack"]
+    packing = subprocess.Popen(
+        command, cwd=tmp_path, env=environment() | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE
+    )
+    try:
+        while not list(tmp_path.glob(".long.*.part.pack")):
+            assert packing.poll() is None
+            time.sleep(0.01)
+        packing.send_signal(number)
+        assert packing.wait(60) != 0
+    finally:
+        packing.kill()
+        packing.communicate()
+    assert [path.name for path in tmp_path.iterdir()] == ["long.npy"]
