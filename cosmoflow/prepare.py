@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cosmoflow.model import CHANNELS, PARAMETERS, WIDTHS
-from hvd_ext.cli import progress, run
+from hvd_ext.cli import exit_on_sigterm, progress, run
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import atomic_path, make_folder
 from training.arguments import Parser
@@ -26,6 +26,7 @@ PROGRAM = "cosmoflow.prepare"
 EXAMPLE = "python -m cosmoflow.prepare universes --width 128 --output cubes"
 COUNTS, LABELS = "full", "unitPar"
 _SUFFIXES = (".hdf5", ".h5")
+_ROUNDING = 1e-6  # of a parameter at the end of its range, which was scaled in float32
 
 
 def parser() -> Parser:
@@ -64,8 +65,11 @@ def main(arguments: Sequence[str]) -> int:
     per_universe = (side // args.width) ** 3
     make_folder(args.output)
     _write_cubes(args, paths, per_universe, dtype)
+    labels = np.repeat(labels, per_universe, axis=0)
+    header = {"descr": labels.dtype.str, "fortran_order": False, "shape": labels.shape}
     with atomic_path(args.output / "labels.npy") as temporary, temporary.open("wb") as stream:
-        np.save(stream, np.repeat(labels, per_universe, axis=0))
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(labels.tobytes())  # np.save names no cause where a disk is full
     found = {"universes": len(paths), "cubes": len(paths) * per_universe, "width": args.width}
     if args.json:
         print(json.dumps({**found, "dtype": str(dtype), "output": str(args.output)}, indent=2))
@@ -78,20 +82,32 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def find_universes(paths: Sequence[Path]) -> list[Path]:
-    """HDF5 files, and those within folders, each folder's in order.
+    """HDF5 files, and those within folders, each folder's in order, but for hidden ones.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are none, or one is named twice.
     """
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            found += sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES and p.is_file())
-        else:
-            found.append(path)
+    found: dict[Path, Path] = {}
+    for named in paths:
+        for path in _within(named) if named.is_dir() else [named]:
+            if path.resolve() in found:
+                raise UsageError(
+                    f"{path} is named twice: name each file, or the folder of it, once"
+                )
+            found[path.resolve()] = path
     if not found:
         raise UsageError(f"{', '.join(map(str, paths))}: no {' or '.join(_SUFFIXES)} file is there")
-    return found
+    return list(found.values())
+
+
+def _within(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in _SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
 
 
 def cut(counts: Any, width: int) -> Iterator[Array]:
@@ -132,6 +148,11 @@ def _cubes(path: Path, width: int) -> Iterator[Array]:
                 return
             except OSError as error:
                 raise UsageError(f"{path} is damaged: {error}: fetch it again") from error
+            if not (np.isfinite(cube).all() and cube.min() >= 0):
+                raise UsageError(
+                    f"{path}: {COUNTS} holds {cube.min()}, which is no count of particles: leave "
+                    "this file out"
+                )
             yield cube
 
 
@@ -142,20 +163,25 @@ def _layout(path: Path, width: int) -> tuple[int, np.dtype[Any]]:
         UsageError: the file is not a universe, or cannot be cut so.
     """
     with _open(path) as file:
-        missing = [name for name in (COUNTS, LABELS) if name not in file]
+        # A group has no shape, and an empty dataset none either.
+        counts, labels = (file.get(name) for name in (COUNTS, LABELS))
+        missing = [
+            name
+            for name, data in ((COUNTS, counts), (LABELS, labels))
+            if getattr(data, "shape", None) is None or data.dtype.kind not in "iuf"
+        ]
         if missing:
             raise UsageError(
-                f"{path} has no {' and no '.join(missing)}: give files with {COUNTS} "
-                f"(W, W, W, {CHANNELS}) and {LABELS} ({PARAMETERS},)"
+                f"{path} has no numbers {' and no numbers '.join(missing)}: give files with "
+                f"{COUNTS} (W, W, W, {CHANNELS}) and {LABELS} ({PARAMETERS},)"
             )
-        counts, labels = file[COUNTS], file[LABELS]
-        side = counts.shape[0]
+        side = counts.shape[0] if counts.shape else 0
         if counts.shape != (side, side, side, CHANNELS) or labels.shape != (PARAMETERS,):
             raise UsageError(
                 f"{path}: {COUNTS} {counts.shape} and {LABELS} {labels.shape} are not "
                 f"(W, W, W, {CHANNELS}) and ({PARAMETERS},)"
             )
-        if side % width:
+        if side == 0 or side % width:
             raise UsageError(f"{path}: {side} cells a side are not a multiple of --width {width}")
         return side, counts.dtype
 
@@ -165,6 +191,8 @@ def _read_labels(path: Path) -> Array:
         labels = np.asarray(file[LABELS])
     if not np.isfinite(labels).all():
         raise UsageError(f"{path}: {LABELS} {labels} are not finite: leave this file out")
+    if np.abs(labels).max() > 1 + _ROUNDING:
+        raise UsageError(f"{path}: {LABELS} {labels} are not within -1..1: leave this file out")
     return labels
 
 
@@ -180,4 +208,5 @@ def _open(path: Path) -> Any:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()  # no part of a file stays
     run(main, PROGRAM)
