@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import shutil
@@ -73,15 +74,34 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     Raises:
         HvdExtError: it cannot be written; an older checkpoint at `path` is kept.
     """
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, _Stream(temporary, "w") as stream:
         try:
-            with temporary.open("wb") as stream:
-                torch.save(_of_one_text(state), stream)
-                stream.flush()
-                os.fsync(stream.fileno())
+            torch.save(_of_one_text(state), stream)
         except RuntimeError as error:
-            # torch's writer hides a full disk behind a RuntimeError.
-            raise OSError(str(error).splitlines()[0]) from error
+            # torch's writer raises another error when a write has failed.
+            raise stream.error or OSError(str(error).splitlines()[0]) from error
+        os.fsync(stream.fileno())
+
+
+class _Stream(io.FileIO):
+    """A file that keeps the error of a write.
+
+    Attributes:
+        error: of the first write that failed.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        count = len(left)
+        try:
+            while left:
+                left = left[super().write(left) or 0 :]
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        return count
 
 
 def _of_one_text(value: Any) -> Any:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from edsr import train as edsr_train
 from hvd_ext.cli import above_zero, at_least, not_negative
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import HvdExtError, UsageError
 from mesh import train as mesh_train
 from resnet import train as resnet_train
 from resnet.folder import ClassFolder
@@ -45,6 +45,11 @@ def test_a_checkpoint_with_one_wrong_bit_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(UsageError, match="damaged or cut off"):
         load_checkpoint(path, "a", ("model",))
+
+
+def test_a_full_disk_is_named_as_such() -> None:
+    with pytest.raises(HvdExtError, match=r"^cannot write /dev/full: No space left on device$"):
+        save_checkpoint(Path("/dev/full"), {"kind": "a", "model": {"w": torch.ones(1000)}})
 
 
 def test_a_checkpoint_that_lacks_something_is_refused(tmp_path: Path) -> None:
