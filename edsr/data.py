@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from edsr.bicubic import Pixels
-from edsr.images import find_images, load_rgb
-from hvd_ext.data import PackedFile
-from hvd_ext.errors import UsageError
+from edsr.pairs import Pair
 
 SYNTHETIC_IMAGES = 16
-
-Pair = tuple[Pixels, Pixels]
-
-
-@dataclass(frozen=True)
-class Images:
-    """Some images, decoded when they are opened.
-
-    Attributes:
-        count: how many.
-        open: gives one by its number, (H, W, 3).
-    """
-
-    count: int
-    open: Callable[[int], Pixels]
 
 
 class Patches:
@@ -74,52 +55,6 @@ def stack(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
     """Pairs of patches as float (N, 3, H, W) of range 0..255."""
     lows, highs = zip(*pairs, strict=True)
     return _to_tensor(np.stack(lows)), _to_tensor(np.stack(highs))
-
-
-def folder_images(folder: Path, least: int) -> Images:
-    """The images of a folder.
-
-    Args:
-        folder: as `find_images` takes it.
-        least: length of the high-resolution patch.
-
-    Raises:
-        UsageError: the folder holds no image; and when one is opened, that it is not readable,
-            or smaller than the patch.
-    """
-    paths = find_images(folder)
-    return Images(len(paths), lambda i: _at_least(load_rgb(paths[i]), least, paths[i]))
-
-
-def packed_images(file: PackedFile, least: int) -> Images:
-    """The images of a packed file.
-
-    Args:
-        file: of images.
-        least: length of the high-resolution patch.
-
-    Raises:
-        UsageError: it holds no images; and when one is opened, that it is damaged, or smaller
-            than the patch.
-    """
-    if file.header.fields[-1].name != "image":
-        raise UsageError(f"{file.path} holds no images: pack a folder of images")
-
-    def opened(number: int) -> Pixels:
-        image, name = file[number]["image"], file.path / file.name(number)
-        return _at_least(load_rgb(name, image) if isinstance(image, bytes) else image, least, name)
-
-    return Images(len(file), opened)
-
-
-def _at_least(image: Pixels, least: int, path: Path) -> Pixels:
-    height, width = image.shape[:2]
-    if min(height, width) < least:
-        raise UsageError(
-            f"{path} is {width}x{height}, smaller than the patch of {least}x{least}: "
-            "leave it out or lower --patch"
-        )
-    return image
 
 
 def synthetic_image(seed: int, index: int, length: int) -> Pixels:

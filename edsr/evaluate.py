@@ -12,6 +12,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,18 @@ from rich.console import Console
 from rich.table import Table
 
 from edsr.bicubic import Pixels
-from edsr.images import (
-    KERNELS,
-    MATLAB,
-    find_images,
-    load_rgb,
-    resize_bicubic,
-    save_image,
-    shrink,
-)
+from edsr.images import KERNELS, MATLAB, resize_bicubic, save_image
 from edsr.metrics import least_length, psnr_db, ssim
 from edsr.model import EDSR
+from edsr.pairs import Pairs, folder_images
 from edsr.tiles import upscale_pixels
 from edsr.weights import load_model
 from hvd_ext.cli import progress, run
-from hvd_ext.data.packed.folders import SUFFIXES
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import make_folder
 from training import ranks
 from training.arguments import Parser, add_device_arguments
+from training.samples.checking import find_unusable, refuse_unusable
 
 PROGRAM = "edsr.evaluate"
 EXAMPLE = "python -m edsr.evaluate --checkpoint runs/x2/checkpoint.pt --data photographs/test"
@@ -97,23 +91,28 @@ def main(arguments: Sequence[str]) -> int:
     args, hvd = ranks.start(parser(), arguments, exchange="none")
     rank, size = hvd.rank(), hvd.size()
     with ranks.collective_errors(hvd, PROGRAM):
-        pairs = _pairs(args)
         device = ranks.device(args, hvd)
         model = load_model(args.checkpoint).to(device)
-        if args.save_results and rank == 0:
-            make_folder(args.save_results)
-    mine = {}
+        chosen = _open(args, model.architecture.scale, PROGRAM if rank == 0 else "")
+        if args.save_results:
+            _require_other_names(args, model, chosen)
+            if rank == 0:
+                make_folder(args.save_results)
+    check = [partial(pairs.check, number) for _, pairs, number in chosen]
+    unusable = find_unusable(hvd, len(chosen), lambda place: check[place]())
+    refuse_unusable(hvd, PROGRAM, unusable, len(chosen))
+    mine: dict[int, Figures] = {}
     with ranks.collective_errors(hvd, PROGRAM):
-        chosen = pairs[rank::size]
-        with progress("evaluating", len(chosen), shown=rank == 0) as advance:
-            for name, path, low in chosen:
-                mine[name, path] = _judge_file(args, model, path, low)
+        places = range(rank, len(chosen), size)
+        with progress("evaluating", len(places), shown=rank == 0) as advance:
+            for place in places:
+                mine[place] = _judge_file(args, model, *chosen[place][1:])
                 advance(len(mine), "")
-    found = {key: row for part in hvd.allgather_object(mine) for key, row in part.items()}
+    found = {place: row for part in hvd.allgather_object(mine) for place, row in part.items()}
     if rank == 0:
         sets: dict[str, dict[str, Figures]] = {}
-        for name, path, _ in pairs:
-            sets.setdefault(name, {})[str(path)] = found[name, path]
+        for place, (name, pairs, number) in enumerate(chosen):
+            sets.setdefault(name, {})[str(pairs.images.name(number))] = found[place]
         _report(args, model, sets)
     return 0
 
@@ -155,62 +154,45 @@ def judge(
     return figures, made
 
 
-def find_low(folder: Path, high: Path, scale: int) -> Path:
-    """The small image of `high` in a folder, named as DIV2K's are (0801x2.png) or alike.
-
-    Raises:
-        UsageError: there is none.
-    """
-    names = [
-        f"{stem}{suffix}" for stem in (f"{high.stem}x{scale}", high.stem) for suffix in SUFFIXES
-    ]
-    found = next((folder / name for name in names if (folder / name).is_file()), None)
-    if found is None:
-        raise UsageError(f"{folder} holds no small image of {high.name}, such as {names[0]}")
-    return found
-
-
-def cut_to(high: Pixels, low: Pixels, scale: int, name: Path) -> Pixels:
-    """The part of `high` that a given small image shows.
-
-    Raises:
-        UsageError: `low` is not 1/scale of it.
-    """
-    height, width = (length * scale for length in low.shape[:2])
-    left = [have - want for have, want in zip(high.shape, (height, width), strict=False)]
-    if not all(0 <= pixels < scale for pixels in left):
-        raise UsageError(
-            f"{name} is {high.shape[1]}x{high.shape[0]}, its small image "
-            f"{low.shape[1]}x{low.shape[0]}: that is not 1/{scale} of it"
-        )
-    return high[:height, :width]
-
-
-def _pairs(args: argparse.Namespace) -> list[tuple[str, Path, Path | None]]:
-    """Set and path of each image, and the folder of its small image if that is given."""
+def _open(args: argparse.Namespace, scale: int, program: str) -> list[tuple[str, Pairs, int]]:
+    """Each image: the name of its set, its pairs, and its number in them."""
     if args.low and len(args.low) != len(args.data):
         raise UsageError(
             f"--low names {len(args.low)} folders for {len(args.data)} of --data: give as many"
         )
-    lows: list[Path | None] = args.low or [None] * len(args.data)
-    return [
-        (str(data), path, low)
-        for data, low in zip(args.data, lows, strict=True)
-        for path in find_images(data)
-    ]
+    chosen = []
+    for data, low in zip(args.data, args.low or [None] * len(args.data), strict=True):
+        images = folder_images(data, program)
+        pairs = Pairs(images, scale, least_length(scale + SHAVE), low, args.kernel)
+        chosen += [(str(data), pairs, number) for number in range(len(pairs))]
+    return chosen
 
 
-def _judge_file(args: argparse.Namespace, model: EDSR, path: Path, folder: Path | None) -> Figures:
-    scale = model.architecture.scale
-    high = load_rgb(path)
-    if folder is None:
-        low, high = shrink(high, scale, args.kernel)
-    else:
-        low = load_rgb(find_low(folder, path, scale))
-        high = cut_to(high, low, scale, path)
+def _result(args: argparse.Namespace, model: EDSR, pairs: Pairs, number: int) -> Path:
+    name = f"{pairs.images.name(number).stem}_x{model.architecture.scale}.png"
+    return Path(args.save_results / name)
+
+
+def _require_other_names(
+    args: argparse.Namespace, model: EDSR, chosen: Sequence[tuple[str, Pairs, int]]
+) -> None:
+    """Raise UsageError if a result would replace another one."""
+    sources: dict[Path, Path] = {}
+    for _, pairs, number in chosen:
+        source, result = pairs.images.name(number), _result(args, model, pairs, number)
+        if result in sources:
+            raise UsageError(
+                f"--save-results: {sources[result]} and {source} would both be saved as {result}: "
+                "evaluate them one after the other, in separate folders"
+            )
+        sources[result] = source
+
+
+def _judge_file(args: argparse.Namespace, model: EDSR, pairs: Pairs, number: int) -> Figures:
+    low, high = pairs[number]
     figures, made = judge(model, high, low, args.kernel, ensemble=args.self_ensemble)
     if args.save_results:
-        save_image(Image.fromarray(made), args.save_results / f"{path.stem}_x{scale}.png")
+        save_image(Image.fromarray(made), _result(args, model, pairs, number))
     return figures
 
 

@@ -73,8 +73,13 @@ def load_rgb(path: Path, data: bytes | None = None) -> Pixels:
     return np.asarray(open_image(path, data).convert("RGB"))
 
 
-def save_image(image: Image.Image, path: Path) -> None:
+def save_image(image: Image.Image, path: Path, profile: bytes | None = None) -> None:
     """Write an image in the format that the name's ending says.
+
+    Args:
+        image: the image.
+        path: gets the file.
+        profile: ICC profile of the colors.
 
     Raises:
         UsageError: as `check_format`.
@@ -82,7 +87,7 @@ def save_image(image: Image.Image, path: Path) -> None:
     """
     check_format(path, image.mode)
     with atomic_path(path) as temporary:
-        image.save(temporary)
+        image.save(temporary, icc_profile=profile)
 
 
 def check_format(path: Path, mode: str) -> None:

@@ -16,17 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from edsr.data import (
-    SYNTHETIC_IMAGES,
-    Images,
-    Patches,
-    folder_images,
-    packed_images,
-    stack,
-    synthetic_image,
-)
-from edsr.evaluate import judge
-from edsr.images import KERNELS, MATLAB, shrink
+from edsr.data import SYNTHETIC_IMAGES, Patches, stack, synthetic_image
+from edsr.evaluate import SHAVE, judge
+from edsr.images import KERNELS, MATLAB
+from edsr.metrics import least_length
 from edsr.model import (
     EDSR,
     KIND,
@@ -34,15 +27,18 @@ from edsr.model import (
     Architecture,
     write_architecture,
 )
+from edsr.pairs import Images, Pairs, folder_images, packed_images
 from edsr.weights import load_weights, start_from
 from hvd_ext import spatial
 from hvd_ext.cli import above_zero, at_least, progress, run
 from hvd_ext.data import Order, fingerprint
 from hvd_ext.data.store.node import Arrays, share_arrays
+from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from training import loop, ranks
 from training.arguments import (
     Parser,
+    add_check_argument,
     add_exchange_arguments,
     add_loading_arguments,
     add_log_arguments,
@@ -53,6 +49,7 @@ from training.by_steps import StepLoop
 from training.grids import sample_groups
 from training.rates import halved
 from training.run import Run
+from training.samples.checking import find_unusable, refuse_unusable
 from training.samples.packs import is_pack, open_pack
 
 PROGRAM = "edsr.train"
@@ -66,6 +63,13 @@ def parser() -> Parser:
         "--data", type=Path, metavar="DIR", help="folder of images, or a packed file"
     )
     source.add_argument("--synthetic", action="store_true", help="train on synthetic images")
+    cli.add_argument(
+        "--low",
+        type=Path,
+        metavar="DIR",
+        help="folder of downscaled images for --data, named 0801x2.png or 0801.png for 0801.png; "
+        "without it images are downscaled",
+    )
     cli.add_argument("--output", type=Path, required=True, metavar="DIR", help="output folder")
     cli.add_argument("--scale", type=int, default=2, help="upscaling factor: 2, 3 or 4")
     cli.add_argument("--preset", choices=PRESETS, default="baseline", help="network size")
@@ -123,6 +127,13 @@ def parser() -> Parser:
     cli.add_argument(
         "--validate", type=Path, metavar="DIR", help="folder of images, or a packed file"
     )
+    cli.add_argument(
+        "--validate-low",
+        type=Path,
+        metavar="DIR",
+        help="folder of downscaled images for --validate",
+    )
+    add_check_argument(cli)
     add_log_arguments(cli, checkpoint_every=1000, validate_every="1000")
     begin = cli.add_mutually_exclusive_group()
     begin.add_argument(
@@ -169,9 +180,16 @@ class EdsrTrainer(loop.Trainer):
             load_weights(self.model, self._resumed["model"], self.run.checkpoint_path)
         elif self.run.leads and args.load:
             start_from(self.model, args.load)
-        self._images = self._open_images()
+        for low, high in (("low", "data"), ("validate_low", "validate")):
+            if getattr(args, low) and not getattr(args, high):
+                names = (f"--{name.replace('_', '-')}" for name in (low, high))
+                raise UsageError("{} holds the small images of {}: give both".format(*names))
+        least = args.patch * args.scale
+        self._pairs = Pairs(self._open_images(least), args.scale, least, args.low, args.kernel)
         if args.validate:
-            self._held_out = self._open(args.validate, 1)
+            least = least_length(args.scale + SHAVE)
+            images = self._open(args.validate)
+            self._held_out = Pairs(images, args.scale, least, args.validate_low, args.kernel)
             self.figures = ("psnr_db", "bicubic_db")
             # Each rank has images of its own, also where patches are shared.
             self._judged = deepcopy(self.model)
@@ -184,21 +202,36 @@ class EdsrTrainer(loop.Trainer):
                 self.average.module.load_state_dict(self._resumed["ema"])
 
     def load(self) -> None:
-        """Decode the images, each on one rank of a node. A collective.
+        """Decode the images, each on one rank of a node, and look at those to validate with.
+
+        A collective.
 
         Raises:
-            UsageError: an image cannot be used, or the run that is resumed had others.
+            UsageError: the run that is resumed had other images.
+            SystemExit: images cannot be used; rank 0 has named them.
         """
-        args = self.args
-        with progress("loading", self._images.count, shown=self.run.leads) as loaded:
+        args, hvd = self.args, self.hvd
+        unusable: dict[int, str] = {}
+        with progress("loading", len(self._pairs), shown=self.run.leads) as loaded:
 
             def made(number: int) -> Arrays:
                 loaded(number)
-                image = self._images.open(number)
-                content = np.array(zlib.crc32(image.tobytes()))
-                return (*shrink(image, args.scale, args.kernel), content)
+                try:
+                    low, high = self._pairs[number]
+                except UsageError as error:  # all of them are to be named
+                    unusable[number] = str(error)
+                    return (np.zeros(0), np.zeros(0), np.zeros(0))
+                content = zlib.crc32(low.tobytes(), zlib.crc32(high.tobytes()))
+                return low, high, np.array(content)
 
-            kept = share_arrays(self._images.count, made)
+            kept = share_arrays(len(self._pairs), made)
+        everyones = hvd.allgather_object(unusable, name="unusable")
+        unusable = dict(sorted(item for part in everyones for item in part.items()))
+        refuse_unusable(hvd, PROGRAM, unusable, len(kept))
+        if args.validate:
+            check = self._held_out.__getitem__ if args.check_images else self._held_out.check
+            unusable = find_unusable(hvd, len(self._held_out), check)
+            refuse_unusable(hvd, PROGRAM, unusable, len(self._held_out))
         self.contents = [int(content) for _, _, content in kept]
         self.patches = Patches([(low, high) for low, high, _ in kept], args.scale, args.patch)
         self.run.follow(Order(len(kept), args.seed, data=fingerprint(self.contents)))
@@ -265,10 +298,11 @@ class EdsrTrainer(loop.Trainer):
         learnt = self.average.module if self.average else self.model
         self._judged.to(self.run.device).load_state_dict(learnt.state_dict())
         sums = torch.zeros(3, dtype=torch.float64)
-        for number in range(hvd.rank(), self._held_out.count, hvd.size()):
-            low, high = shrink(self._held_out.open(number), args.scale, args.kernel)
-            figures, _ = judge(self._judged, high, low, args.kernel)
-            sums += torch.tensor([figures["edsr_rgb_db"], figures["bicubic_rgb_db"], 1])
+        with ranks.collective_errors(hvd, PROGRAM):
+            for number in range(hvd.rank(), len(self._held_out), hvd.size()):
+                low, high = self._held_out[number]
+                figures, _ = judge(self._judged, high, low, args.kernel)
+                sums += torch.tensor([figures["edsr_rgb_db"], figures["bicubic_rgb_db"], 1])
         mine, bicubic, count = hvd.allreduce(sums, name="validation", op=hvd.Sum)
         return float(mine / count), float(bicubic / count)
 
@@ -276,17 +310,21 @@ class EdsrTrainer(loop.Trainer):
         """The averaged weights."""
         return {"ema": self.average.module.state_dict()} if self.average else {}
 
-    def _open_images(self) -> Images:
-        args = self.args
-        least = args.patch * args.scale
+    def _open_images(self, least: int) -> Images:
+        args, length = self.args, 2 * least
         if args.synthetic:
-            return Images(SYNTHETIC_IMAGES, lambda i: synthetic_image(args.seed, i, 2 * least))
-        return self._open(args.data, least)
+            return Images(
+                SYNTHETIC_IMAGES,
+                lambda number: synthetic_image(args.seed, number, length),
+                lambda number: (length, length),
+                lambda number: Path(f"synthetic/{number}"),
+            )
+        return self._open(args.data)
 
-    def _open(self, path: Path, least: int) -> Images:
+    def _open(self, path: Path) -> Images:
         if is_pack(path):
-            return packed_images(open_pack(path, self.hvd, PROGRAM, self.args), least)
-        return folder_images(path, least)
+            return packed_images(open_pack(path, self.hvd, PROGRAM, self.args))
+        return folder_images(path, PROGRAM if self.run.leads else "")
 
 
 def main(arguments: Sequence[str]) -> int:

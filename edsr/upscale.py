@@ -112,8 +112,14 @@ def _save(args: argparse.Namespace, image: Image.Image, result: Image.Image) -> 
     if image.mode == "RGBA":
         alpha = image.getchannel("A").resize(result.size, Image.Resampling.BICUBIC)
         result.putalpha(alpha)
-    save_image(result, args.output)
+    save_image(result, args.output, _rgb_profile(image))
     print(f"{args.output}: {image.width}x{image.height} -> {result.width}x{result.height}")
+
+
+def _rgb_profile(image: Image.Image) -> bytes | None:
+    """The ICC profile of an image that was RGB in its file; others do not fit the result."""
+    profile: bytes = image.info.get("icc_profile") or b""
+    return profile if profile[16:20] == b"RGB " else None
 
 
 def _errors(hvd: ModuleType | None) -> AbstractContextManager[None]:

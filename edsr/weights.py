@@ -25,6 +25,7 @@ _RENAMED = (
     (r"^upsample\.", "tail.0."),
     (r"^conv_last\.", "tail.1."),
 )
+_CHANNELS = 3
 _SCALES = {(4, False): 2, (9, False): 3, (4, True): 4}
 
 
@@ -121,11 +122,16 @@ def _own_name(name: str) -> str:
 def _read_off(weights: Mapping[str, Tensor], path: Path) -> Architecture:
     blocks = sum(re.fullmatch(r"body\.\d+\.body\.0\.weight", name) is not None for name in weights)
     try:
-        features = len(weights["head.0.weight"])
+        features, channels = weights["head.0.weight"].shape[:2]
         factor = len(weights["tail.0.0.weight"]) // features
         scale = _SCALES[factor, "tail.0.2.weight" in weights]
-    except KeyError as error:
+    except (KeyError, ValueError) as error:
         raise UsageError(f"{path} holds no weights of an EDSR, x2, x3 or x4") from error
+    if channels != _CHANNELS:
+        raise UsageError(
+            f"{path} is of an EDSR for images ({channels}, H, W), not ({_CHANNELS}, H, W): take "
+            "one for RGB"
+        )
     # No shape tells it: the published networks of this width have it.
     full = PRESETS["full"]
     res_scale = full["res_scale"] if features >= full["features"] else 1.0

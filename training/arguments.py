@@ -180,6 +180,16 @@ def add_loading_arguments(parser: argparse._ActionsContainer, workers: int) -> N
     )
 
 
+def add_check_argument(parser: argparse._ActionsContainer) -> None:
+    """Add --check-images."""
+    parser.add_argument(
+        "--check-images",
+        action="store_true",
+        help="before the first step decode all images that are read later; without it only their "
+        "headers are read",
+    )
+
+
 def add_store_argument(parser: argparse._ActionsContainer) -> None:
     """Add the flag of trainers whose samples a store can keep."""
     parser.add_argument(

@@ -24,7 +24,8 @@ MAY_CHANGE = frozenset(
     {
         *("data", "train_dir", "val_dir", "output", "log_dir", "json", "load", "resume"),
         *("steps", "log_every", "checkpoint_every", "checkpoint_format", "keep", "evaluate"),
-        *("validate", "validate_every", "tensorboard"),
+        *("validate", "validate_every", "tensorboard", "low", "validate_low"),
+        *("check_images", "skip_unreadable"),
         *("exchange", "device", "threads", "workers", "prefetch", "store", "grid"),
         *("stage_to", "share_staging"),
         *("channels", "split_filters", "gather_before", "val_batch_size", "stop_after"),

@@ -52,7 +52,7 @@ RESUMED = (*RESUMED, "--keep", 2, "--checkpoint-every", 3, "--validate-every", 5
 BAD = {
     ("--scale", 5): "scale 5 is not 2, 3 or 4",
     ("--patch", "many"): "'many' is not a whole number >= 1",
-    ("--patch", 40): "smaller than the patch of 80x80",
+    ("--patch", 40): "smaller than 80x80: leave it out",
     ("--load", "OTHER"): "is a checkpoint of 'resnet', not of 'edsr'",
     ("--data", "CUT"): "is not a readable image",
 }

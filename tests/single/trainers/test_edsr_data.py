@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 from torch import Tensor
 
-from edsr.data import Pair, Patches, folder_images, packed_images, stack, synthetic_image
+from edsr.data import Patches, stack, synthetic_image
 from edsr.images import find_images, load_rgb, open_image, resize_bicubic, shrink
+from edsr.pairs import Pair, Pairs, folder_images, packed_images
 from hvd_ext.data import Order, PackedFile, share
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.sources import ImageFolder
@@ -94,26 +95,57 @@ def _nothing(count: int, note: str = "", total: int | None = None) -> None:
 
 
 def test_a_folder_is_read_by_name(folder: Path) -> None:
-    images = folder_images(folder, 40)
+    images = folder_images(folder)
     assert [images.open(i).shape for i in range(images.count)] == [(48, 48, 3), (40, 40, 3)]
+    assert [images.size(i) for i in range(images.count)] == [(48, 48), (40, 40)]
 
 
 @pytest.mark.parametrize("decoded", [False, True])
 def test_a_packed_folder_holds_the_same_images(folder: Path, tmp_path: Path, decoded: bool) -> None:
     path = tmp_path / "a.pack"
     pack(ImageFolder(folder, decoded=decoded), path, _nothing)
-    expected = folder_images(folder, 40)
+    expected = folder_images(folder)
     with PackedFile(path) as file:
-        found = packed_images(file, 40)
+        found = packed_images(file)
         assert found.count == expected.count == 2
         assert all(np.array_equal(found.open(i), expected.open(i)) for i in range(2))
-        with pytest.raises(UsageError, match=r"b\.png is 40x40, smaller than the patch of 41x41"):
-            packed_images(file, 41).open(1)
+        assert [found.size(i) for i in range(2)] == [(48, 48), (40, 40)]
+        with pytest.raises(UsageError, match=r"b\.png is 40x40, smaller than 41x41: leave it out"):
+            Pairs(found, 1, 41)[1]
+
+
+def refused(pairs: Pairs, number: int, message: str) -> None:
+    for read in (pairs.__getitem__, pairs.check):
+        with pytest.raises(UsageError, match=message) as error:
+            read(number)
+        assert "\n" not in str(error.value)
 
 
 def test_an_image_smaller_than_the_patch_is_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"b\.png is 40x40, smaller than the patch of 41x41"):
-        folder_images(folder, 41).open(1)
+    refused(Pairs(folder_images(folder), 1, 41), 1, r"b\.png is 40x40, smaller than 41x41")
+    # A multiple of the scale is left of it.
+    refused(Pairs(folder_images(folder), 3, 40), 1, r"b\.png is 40x40, smaller than 40x40")
+
+
+def test_given_small_images_are_used_rounded_up_or_down(tmp_path: Path) -> None:
+    for name in ("high", "low"):
+        (tmp_path / name).mkdir()
+    high = synthetic_image(0, 1, 50)[:49, :47]
+    Image.fromarray(high).save(tmp_path / "high" / "a.png")
+    pairs = Pairs(folder_images(tmp_path / "high"), 2, 20, tmp_path / "low")
+    refused(pairs, 0, r"low holds no small image of a\.png, such as ax2\.png")
+    given = synthetic_image(0, 2, 25)
+    # 47 / 2 and 49 / 2 rounded up as MATLAB's imresize does, and down.
+    for height, width in ((25, 24), (24, 23), (25, 23), (24, 24)):
+        Image.fromarray(given[:height, :width]).save(tmp_path / "low" / "ax2.png")
+        pairs.check(0)
+        low, large = pairs[0]
+        assert np.array_equal(low, given[:24, :23])
+        assert np.array_equal(large, high[:48, :46])
+    for height, width in ((26, 24), (24, 22), (23, 23), (48, 46)):
+        small = Image.fromarray(np.zeros((height, width, 3), np.uint8))
+        small.save(tmp_path / "low" / "ax2.png")
+        refused(pairs, 0, f"a.png is 47x49, its small image {width}x{height}: that is not 1/2 of")
 
 
 @pytest.mark.parametrize("keep", [0, 20, 0.5, 0.95])

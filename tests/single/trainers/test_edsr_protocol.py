@@ -115,6 +115,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(image).save(root / part / f"080{number}.png")
             low, _ = shrink(image, 2)
             Image.fromarray(low).save(root / f"{part}_low" / f"080{number}x2.png")
+    for name in ("again/0802.jpg", "bad/small.png"):
+        (root / name).parent.mkdir()
+        Image.fromarray(synthetic_image(1, 1, 20)).save(root / name)
+    for number in range(11):
+        (root / "bad" / f"{number:02d}.png").write_text("no image")
     torch.manual_seed(0)
     model = edsr(2, blocks=1, features=4)
     arch = write_architecture(model.architecture)
@@ -143,6 +148,9 @@ def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         for low, message in UNFIT.items()
     }
     commands["made"] = ("edsr.evaluate", *flags_of(folder))
+    twice = ("--data", folder / "one", folder / "one_low" / "0801x2.png", folder / "again")
+    commands["twice"] = (*commands["made"], *twice, "--save-results", folder / "lost")
+    commands["bad"] = (*commands["made"], "--data", folder / "one", folder / "bad")
     return run_in_turn(0, tmp_path_factory.mktemp("alone"), commands)
 
 
@@ -177,3 +185,21 @@ def test_small_images_that_do_not_fit_are_refused(alone: Runs) -> None:
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert message in line
+
+
+def test_results_of_equal_names_do_not_replace_each_other(folder: Path, alone: Runs) -> None:
+    done = alone["twice"]
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"{folder}/one/0802.png and {folder}/again/0802.jpg would both be saved as " in line
+    assert not (folder / "lost").exists()
+
+
+def test_all_images_that_cannot_be_used_are_named_at_once(folder: Path, alone: Runs) -> None:
+    done = alone["bad"]
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("edsr.evaluate: error: 12 of 14 images cannot be used: ")
+    for number in range(10):
+        assert f"{folder}/bad/{number:02d}.png is not a readable image" in line
+    assert line.endswith("; and 2 more")

@@ -56,6 +56,19 @@ def test_upscale_takes_any_mode(
             assert result.getchannel("A").tobytes() == alpha.tobytes()
 
 
+@pytest.mark.parametrize("space", ["RGB ", "CMYK", "GRAY"])
+def test_upscale_keeps_the_profile_of_rgb(
+    tmp_path: Path, checkpoint: str, photo: Image.Image, space: str
+) -> None:
+    profile = bytes(16) + space.encode() + bytes(108)
+    photo.save(tmp_path / "in.png", icc_profile=profile)
+    for ending in ("png", "jpg", "tif"):
+        out = tmp_path / f"out.{ending}"
+        assert upscale.main([str(tmp_path / "in.png"), str(out), "--checkpoint", checkpoint]) == 0
+        with Image.open(out) as result:
+            assert result.info.get("icc_profile") == (profile if space == "RGB " else None)
+
+
 def test_tiles_and_whole_write_the_same_image(
     tmp_path: Path, checkpoint: str, photo: Image.Image
 ) -> None:

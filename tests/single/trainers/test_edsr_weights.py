@@ -71,6 +71,10 @@ def test_another_scale_begins_with_all_that_fits(
         ({"fc.weight": torch.zeros(3)}, "holds no weights of an EDSR"),
         ({"kind": "resnet"}, "is a checkpoint of 'resnet', not of 'edsr'"),
         ({"params": {"conv_first.weight": torch.zeros(4, 3, 3, 3)}}, "holds no weights of an EDSR"),
+        (
+            {"head.0.weight": torch.zeros(4, 1, 3, 3), "tail.0.0.weight": torch.zeros(16, 4, 3, 3)},
+            r"is of an EDSR for images \(1, H, W\), not \(3, H, W\): take one for RGB",
+        ),
     ],
 )
 def test_other_weights_are_refused(tmp_path: Path, held: object, message: str) -> None:
