@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from edsr.bicubic import Pixels
-from edsr.pairs import Pair
+from edsr.pairs import Pair, Pairs
+from hvd_ext.cli import progress
+from hvd_ext.data.store.node import Arrays, share_arrays
+from hvd_ext.errors import UsageError
+from training.samples.checking import everyones, refuse_unusable
 
 SYNTHETIC_IMAGES = 16
 
@@ -55,6 +61,35 @@ def stack(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
     """Pairs of patches as float (N, 3, H, W) of range 0..255."""
     lows, highs = zip(*pairs, strict=True)
     return _to_tensor(np.stack(lows)), _to_tensor(np.stack(highs))
+
+
+def load_pairs(pairs: Pairs, hvd: ModuleType, program: str) -> tuple[list[Pair], list[int]]:
+    """All pairs, each decoded by one rank of a node, and a checksum of each. A collective.
+
+    Args:
+        pairs: the same on all ranks.
+        hvd: the exchange.
+        program: the name that errors begin with.
+
+    Raises:
+        SystemExit: some cannot be used; rank 0 has named them.
+    """
+    unusable: dict[int, str] = {}
+    with progress("loading", len(pairs), shown=hvd.rank() == 0) as loaded:
+
+        def made(number: int) -> Arrays:
+            loaded(number)
+            try:
+                low, high = pairs[number]
+            except UsageError as error:  # all of them are to be named
+                unusable[number] = str(error)
+                return (np.zeros(0), np.zeros(0), np.zeros(0))
+            content = zlib.crc32(low.tobytes(), zlib.crc32(high.tobytes()))
+            return low, high, np.array(content)
+
+        kept = share_arrays(len(pairs), made)
+    refuse_unusable(hvd, program, everyones(hvd, unusable), len(pairs))
+    return [(low, high) for low, high, _ in kept], [int(content) for _, _, content in kept]
 
 
 def synthetic_image(seed: int, index: int, length: int) -> Pixels:

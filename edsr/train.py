@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import zlib
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
@@ -11,12 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from edsr.data import SYNTHETIC_IMAGES, Patches, stack, synthetic_image
+from edsr.data import SYNTHETIC_IMAGES, Patches, load_pairs, stack, synthetic_image
 from edsr.evaluate import SHAVE, judge
 from edsr.images import KERNELS, MATLAB
 from edsr.metrics import least_length
@@ -30,9 +28,8 @@ from edsr.model import (
 from edsr.pairs import Images, Pairs, folder_images, packed_images
 from edsr.weights import load_weights, start_from
 from hvd_ext import spatial
-from hvd_ext.cli import above_zero, at_least, progress, run
+from hvd_ext.cli import above_zero, at_least, run
 from hvd_ext.data import Order, fingerprint
-from hvd_ext.data.store.node import Arrays, share_arrays
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region
 from training import loop, ranks
@@ -211,29 +208,12 @@ class EdsrTrainer(loop.Trainer):
             SystemExit: images cannot be used; rank 0 has named them.
         """
         args, hvd = self.args, self.hvd
-        unusable: dict[int, str] = {}
-        with progress("loading", len(self._pairs), shown=self.run.leads) as loaded:
-
-            def made(number: int) -> Arrays:
-                loaded(number)
-                try:
-                    low, high = self._pairs[number]
-                except UsageError as error:  # all of them are to be named
-                    unusable[number] = str(error)
-                    return (np.zeros(0), np.zeros(0), np.zeros(0))
-                content = zlib.crc32(low.tobytes(), zlib.crc32(high.tobytes()))
-                return low, high, np.array(content)
-
-            kept = share_arrays(len(self._pairs), made)
-        everyones = hvd.allgather_object(unusable, name="unusable")
-        unusable = dict(sorted(item for part in everyones for item in part.items()))
-        refuse_unusable(hvd, PROGRAM, unusable, len(kept))
+        kept, self.contents = load_pairs(self._pairs, hvd, PROGRAM)
         if args.validate:
             check = self._held_out.__getitem__ if args.check_images else self._held_out.check
             unusable = find_unusable(hvd, len(self._held_out), check)
             refuse_unusable(hvd, PROGRAM, unusable, len(self._held_out))
-        self.contents = [int(content) for _, _, content in kept]
-        self.patches = Patches([(low, high) for low, high, _ in kept], args.scale, args.patch)
+        self.patches = Patches(kept, args.scale, args.patch)
         self.run.follow(Order(len(kept), args.seed, data=fingerprint(self.contents)))
 
     def start(self) -> None:

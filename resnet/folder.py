@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hvd_ext.data import PackedFile, fingerprint, map_ahead
 from hvd_ext.data.packed.folders import SUFFIXES, find_classes
-from hvd_ext.data.packed.images import decode_image
+from hvd_ext.data.packed.images import decode_image, image_size
 from hvd_ext.errors import UsageError
 from training import ranks
 from training.samples.packs import is_pack, open_pack
@@ -51,6 +51,14 @@ class Images(ABC):
 
         Raises:
             UsageError: it cannot be read.
+        """
+
+    @abstractmethod
+    def check(self, index: int) -> None:
+        """See, by its header, that image `index` can be read.
+
+        Raises:
+            UsageError: it cannot.
         """
 
 
@@ -99,6 +107,9 @@ class ClassFolder(Images):
     def __len__(self) -> int:
         return len(self.samples)
 
+    def check(self, index: int) -> None:
+        image_size(self.root / self.samples[index][0])
+
     def __getitem__(self, index: int) -> Opened:
         name, label = self.samples[index]
         return decode_image(self.root / name).convert("RGB"), label
@@ -127,6 +138,9 @@ class ClassPack(Images):
 
     def __len__(self) -> int:
         return len(self._file)
+
+    def check(self, index: int) -> None:
+        """Nothing is to be seen: images were decoded when they were packed."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -202,14 +216,25 @@ def train_sample(opened: Opened, side: int, rng: np.random.Generator) -> Sample:
 
 
 def load_batches(
-    batches: Iterable[Iterable[int]], load: Callable[[int], Sample], workers: int, ahead: int = 2
+    batches: Iterable[Iterable[int]],
+    load: Callable[[int], Sample | None],
+    workers: int,
+    ahead: int = 2,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Load batches of samples on threads, some batches ahead.
 
-    Returns:
-        What `stack` makes of each.
+    Args:
+        batches: numbers of samples.
+        load: gives a sample, or None for one that is left out.
+        workers: number of threads.
+        ahead: batches.
+
+    Yields:
+        `stack` of each batch that has a sample.
     """
-    return map(stack, map_ahead(load, batches, workers=workers, ahead=ahead))
+    for loaded in map_ahead(load, batches, workers=workers, ahead=ahead):
+        if batch := [sample for sample in loaded if sample is not None]:
+            yield stack(batch)
 
 
 def stack(samples: list[Sample]) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from hvd_ext.events import region
 from resnet.folder import Opened, Sample, centred, normalised, read_images, stack, train_sample
 from resnet.model import KIND, MODELS, ResNet
 from resnet.optimizer import distributed, learning_rate, sgd
+from resnet.readable import ReadableImages, check_images
 from resnet.validation import FIGURES, describe, latest, means, sums, validate
 from resnet.weights import load_weights, start_from
 from training import ranks
@@ -43,6 +44,7 @@ class ImageNetTrainer(EpochTrainer):
         self.images = read_images(args.train_dir, hvd, program, (), args)
         classes = self.images.classes
         self.held_out = read_images(args.val_dir, hvd, program, classes, args)
+        self.readable = ReadableImages(self.images)
         self.passes = ranks.passes(args, hvd)
         self.rank_batch = args.batch_size * self.passes
         self.run = Run(args, hvd, program, KIND, self.rank_batch * hvd.size())
@@ -58,6 +60,10 @@ class ImageNetTrainer(EpochTrainer):
         self.model = MODELS[args.model](len(self.images.classes), zero_init_residual=True)
         self._resumed = self._read_checkpoint() if self.run.leads else {}
         self.run.follow(Order(len(self.images), args.seed, data=self.images.fingerprint))
+
+    def check(self) -> None:
+        """Look at all images. A collective."""
+        check_images((self.images, self.held_out), self.args, self.hvd, self.run.program)
 
     def start(self) -> None:
         """Give every rank the state of rank 0. A collective."""
@@ -76,12 +82,13 @@ class ImageNetTrainer(EpochTrainer):
         def transform(opened: Opened, rng: np.random.Generator) -> Sample:
             return train_sample(opened, side, rng) if args.augment else centred(opened, side)
 
-        self.loader = run.loader(self.images, hvd.rank(), hvd.size(), transform, stack)
+        images = self.readable if args.skip_unreadable else self.images
+        self.loader = run.loader(images, hvd.rank(), hvd.size(), transform, stack)
 
     def step(self) -> Tensor:
         args, run = self.args, self.run
         with region("load", kind="io"):
-            images, labels = next(self.loader)
+            images, labels = run.next_batch(self.loader)
             images = images.to(run.device, memory_format=ranks.memory_format(args))
             labels = labels.to(run.device)
         for group in self.optimizer.param_groups:
@@ -113,13 +120,16 @@ class ImageNetTrainer(EpochTrainer):
         return (self.optimizer.param_groups[0]["lr"],)
 
     def figures_of_epoch(self) -> tuple[float, ...]:
+        if self.args.skip_unreadable:
+            self.readable.report(self.hvd, self.run.program)
         found = means(self.hvd.broadcast(self.sums.cpu(), 0, name="sums"))
         self.sums.zero_()
         return tuple(found.values())
 
     def validate(self) -> tuple[float, ...]:
         """FIGURES of the validation images, each counted once. A collective."""
-        found = validate(self.model, self.held_out, self.args, self.hvd, self.run.device)
+        run = self.run
+        found = validate(self.model, self.held_out, self.args, self.hvd, run.device, run.program)
         self.model.train()
         return tuple(found.values())
 
@@ -127,8 +137,8 @@ class ImageNetTrainer(EpochTrainer):
         return describe(figures)
 
     def state(self) -> dict[str, Any]:
-        """The sums of the epoch so far."""
-        return {"sums": self.sums.cpu()}
+        """The sums of the epoch so far, and the names of the classes."""
+        return {"sums": self.sums.cpu(), "classes": list(self.images.classes)}
 
     def gather(self) -> None:
         """Bring to rank 0 what ranks keep apart, so that one checkpoint holds all of it.

@@ -19,6 +19,7 @@ from resnet.validation import evaluate, require_weights
 from training import ranks
 from training.arguments import (
     Parser,
+    add_check_argument,
     add_exchange_arguments,
     add_loading_arguments,
     add_precision_arguments,
@@ -166,6 +167,13 @@ def parser() -> Parser:
         dest="augment",
         help="crop training images as for validation, without random crops and flips",
     )
+    add_check_argument(folder)
+    folder.add_argument(
+        "--skip-unreadable",
+        action="store_true",
+        help="train with the next image in place of one that cannot be read, validate without it, "
+        "and report which they are",
+    )
     add_loading_arguments(folder, workers=4)
     add_store_argument(folder)
     return cli
@@ -197,6 +205,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     with ranks.collective_errors(hvd, PROGRAM):
         trainer = ImageNetTrainer(_checked(args), hvd, PROGRAM)
+    trainer.check()
     EpochLoop(trainer).train()
     return 0
 
@@ -204,6 +213,8 @@ def main(arguments: Sequence[str]) -> int:
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
     if not (args.train_dir and args.val_dir):
         raise UsageError("nothing to train on: give --train-dir and --val-dir, or --synthetic")
+    if args.skip_unreadable and args.store is not None:
+        raise UsageError("--skip-unreadable: --store keeps what can be read: leave one of them out")
     try:
         names = {args.checkpoint_format.format(epoch=epoch) for epoch in (1, 2)}
     except (KeyError, IndexError, ValueError, AttributeError) as error:

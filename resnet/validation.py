@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import write_json
-from resnet.folder import Images, centred, load_batches, normalised, read_images
+from resnet.folder import Images, Sample, centred, load_batches, normalised, read_images
 from resnet.model import MODELS
+from resnet.readable import check_images
 from resnet.weights import load_weights, read_weights
 from training import ranks
 
@@ -37,37 +38,51 @@ def means(sums: Tensor) -> dict[str, float]:
     return {name: part / count for name, part in zip(FIGURES, parts, strict=True)}
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def validate(
     model: nn.Module,
     images: Images,
     args: argparse.Namespace,
     hvd: ModuleType,
     device: torch.device,
+    program: str,
 ) -> dict[str, float]:
     """FIGURES over all images, each counted once by one rank. A collective.
 
     Args:
         model: on the device; it is left as it is for validation.
         images: the same on every rank.
-        args: --image-size, --val-batch-size, --workers, --bf16 and --channels-last.
+        args: --image-size, --val-batch-size, --workers, --skip-unreadable, --bf16 and
+            --channels-last.
         hvd: the exchange.
         device: of this rank.
+        program: the name that errors begin with.
+
+    Raises:
+        SystemExit: an image cannot be read, and is not to be skipped; rank 0 has said which.
     """
     model.eval()
     side, batch = args.image_size, args.val_batch_size
     mine = range(hvd.rank(), len(images), hvd.size())
     batches = (mine[k : k + batch] for k in range(0, len(mine), batch))
     total = torch.zeros(4, dtype=torch.float64, device=device)
-    for pixels, labels in load_batches(
-        batches, lambda index: centred(images[index], side), args.workers
-    ):
-        truth = labels.to(device)
-        with ranks.autocast(args, device):
-            pixels = pixels.to(device, memory_format=ranks.memory_format(args))
-            logits = model(normalised(pixels))
-            loss = nn.functional.cross_entropy(logits, truth)
-        total += sums(loss, logits, truth)
+
+    def load(index: int) -> Sample | None:
+        try:
+            return centred(images[index], side)
+        except UsageError:
+            if args.skip_unreadable:
+                return None
+            raise
+
+    with ranks.collective_errors(hvd, program):
+        for pixels, labels in load_batches(batches, load, args.workers):
+            truth = labels.to(device)
+            with ranks.autocast(args, device):
+                pixels = pixels.to(device, memory_format=ranks.memory_format(args))
+                logits = model(normalised(pixels))
+                loss = nn.functional.cross_entropy(logits, truth)
+            total += sums(loss, logits, truth)
     return means(hvd.allreduce(total.cpu(), op=hvd.Sum, name="validation"))
 
 
@@ -77,12 +92,15 @@ def evaluate(args: argparse.Namespace, hvd: ModuleType, program: str, weights: P
     Raises:
         SystemExit: weights or images cannot be used; rank 0 has said why.
     """
-    images = read_images(args.val_dir, hvd, program)
     with ranks.collective_errors(hvd, program):
         device = ranks.device(args, hvd)
+        state, classes = read_weights(weights)
+    images = read_images(args.val_dir, hvd, program, classes)
+    with ranks.collective_errors(hvd, program):
         model = MODELS[args.model](len(images.classes))
-        load_weights(model, read_weights(weights), weights)
-    found = validate(model.to(device), images, args, hvd, device)
+        load_weights(model, state, weights)
+    check_images((images,), args, hvd, program)
+    found = validate(model.to(device), images, args, hvd, device, program)
     if hvd.rank() != 0:
         return
     print(f"{weights}: {describe(found)} of {len(images)} images")

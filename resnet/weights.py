@@ -14,8 +14,8 @@ from training.checkpoint import read_file
 Weights = dict[str, Tensor]
 
 
-def read_weights(path: Path) -> Weights:
-    """The state_dict in a file.
+def read_weights(path: Path) -> tuple[Weights, tuple[str, ...]]:
+    """The state_dict in a file, and the names of its classes if it has them.
 
     Args:
         path: a checkpoint of resnet.train, a bare state_dict (torchvision's), or a dict with one
@@ -30,7 +30,8 @@ def read_weights(path: Path) -> Weights:
     inner = next((found[key] for key in ("state_dict", "model") if key in found), found)
     if not isinstance(inner, Mapping) or not any(str(key).endswith("fc.weight") for key in inner):
         raise UsageError(f"{path} holds no weights of a ResNet")
-    return {str(name).removeprefix("module."): value for name, value in inner.items()}
+    weights = {str(name).removeprefix("module."): value for name, value in inner.items()}
+    return weights, tuple(map(str, found.get("classes", ())))
 
 
 def load_weights(model: ResNet, weights: Weights, path: Path) -> None:
@@ -50,7 +51,8 @@ def load_weights(model: ResNet, weights: Weights, path: Path) -> None:
         classes = model.fc.out_features
         raise UsageError(
             f"the weights in {path} do not fit {model.name} of {classes} classes: name their "
-            "--model, or other weights"
+            "--model, or other weights; without the names of classes in them, --val-dir must have "
+            "a folder of each class"
         ) from error
 
 
@@ -60,7 +62,7 @@ def start_from(model: ResNet, path: Path) -> None:
     Raises:
         UsageError: they are of another network.
     """
-    weights = read_weights(path)
+    weights, _ = read_weights(path)
     own = model.state_dict()
     if weights["fc.weight"].shape != own["fc.weight"].shape:
         weights |= {name: own[name] for name in ("fc.weight", "fc.bias")}

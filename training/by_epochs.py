@@ -63,7 +63,8 @@ class EpochLoop(Loop[EpochTrainer]):
             recipe = self.trainer.recipe
             print(f"{run.hvd.size()} ranks, batch {run.global_batch} of all, {recipe}", flush=True)
         while run.position.epoch < epochs:
-            self._finish_epoch(self._take_steps_of_epoch())
+            per_second = 0.0 if run.pending else self._take_steps_of_epoch()
+            self._finish_epoch(per_second)
 
     def _take_steps_of_epoch(self) -> float:
         """Take what is left of this epoch's steps; returns samples per second, of all ranks."""
@@ -85,15 +86,17 @@ class EpochLoop(Loop[EpochTrainer]):
             self.save(self._checkpoint_path(end))
 
         run.take_steps(f"epoch {end}", first + len(trainer.loader), trainer.step, note, save)
-        return rate()
+        per_second = rate()
+        run.pending = True
+        save()  # before the validation: an image may have become unreadable
+        return per_second
 
     def _finish_epoch(self, per_second: float) -> None:
         """Validate, save and log. A collective."""
         trainer, run, args = self.trainer, self.run, self.run.args
-        trainer.gather()
         trained = dict(zip(trainer.figures, trainer.figures_of_epoch(), strict=True))
         improved = self.validate()
-        position = run.position
+        position, run.pending = run.position, False
         position.epoch, position.step = position.epoch + 1, 0
         self.save(self._checkpoint_path(position.epoch))
         if improved:

@@ -29,10 +29,14 @@ class StepLoop(Loop[Trainer]):
         self._log = open_log(args.output / "log.csv", (*usual, *trainer.columns))
         if trainer.figures:
             path = args.output / "validation.csv"
+            open_log = partial(open_log, resumed_at=at - self.run.pending)
             self._validation = open_log(path, ("step", *trainer.figures))
 
     def take_steps(self) -> None:
         run = self.run
+        if run.pending:
+            self._validate_and_keep_best()
+            self._save_and_keep()
         run.take_steps(
             run.program, run.args.steps, self.trainer.step, self._after_step, self._save_and_keep
         )
@@ -67,7 +71,10 @@ class StepLoop(Loop[Trainer]):
         return f"loss {self._loss:.4f}  {per_second:.2f} {trainer.unit}/s"
 
     def _validate_and_keep_best(self) -> str:
+        self.run.pending = True
+        self.save(self.run.checkpoint_path)  # first: an image may have become unreadable
         improved = self.validate()
+        self.run.pending = False
         if self._validation:
             self._validation.write(self.run.position.step, *self.figures.values())
         if improved:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,27 +26,17 @@ from training.checkpoint import (
     save_checkpoint,
     shaping_flags,
 )
-from training.stopping import STOPPED, Stopping
+from training.position import Position
+from training.samples.batches import SamplesError, next_batch
+from training.stopping import Stopping
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_HELD = ("flags", "global_batch", "model", "optimizer", "epoch", "step", "best", "order", "rng")
-
-
-@dataclass
-class Position:
-    """Where a run is.
-
-    Attributes:
-        epoch: whole epochs, of a run that counts them; steps are then of this epoch.
-        step: steps taken.
-        samples: used so far by all ranks, which is the position in the order of samples.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    samples: int = 0
+_HELD = (
+    *("flags", "global_batch", "model", "optimizer", "epoch", "step", "best", "pending"),
+    *("order", "rng"),
+)
 
 
 class Run:
@@ -63,9 +51,11 @@ class Run:
         step_times_s: of the steps that this process took.
         resume_hint: text to add to the flags to resume from the checkpoint.
         best: the figure by which the best checkpoint so far was chosen, or None.
+        pending: whether the validation after the last step is still to be done.
     """
 
     resume_hint = " and --resume"
+    pending = False
     order: Order
 
     def __init__(
@@ -102,7 +92,7 @@ class Run:
         order = checkpoint["order"]
         self.position = Position(checkpoint["epoch"], checkpoint["step"], order["position"])
         self._resumed_order = order
-        self.best = checkpoint["best"]
+        self.best, self.pending = checkpoint["best"], checkpoint["pending"]
         return checkpoint
 
     def follow(self, order: Order) -> None:
@@ -198,8 +188,8 @@ class Run:
         """
         hvd = self.hvd
         hvprof.watch_exchange(optimizer)
-        mine = (self.position, self.best, resumed.get("rng"))
-        self.position, self.best, rng = hvd.broadcast_object(mine, root_rank=0)
+        mine = (self.position, self.best, self.pending, resumed.get("rng"))
+        self.position, self.best, self.pending, rng = hvd.broadcast_object(mine, root_rank=0)
         if rng is not None:
             if any(getattr(weight, "hvd_ext_own", False) for weight in model.parameters()):
                 # Each rank takes what is its own.
@@ -233,13 +223,20 @@ class Run:
             save: writes a checkpoint; collective.
 
         Raises:
-            SystemExit: the run was asked to stop, and has written a checkpoint.
+            SystemExit: the run was asked to stop, or lacks samples; its checkpoint is written.
             HvdExtError: the loss is not finite; the last checkpoint stays.
         """
         with progress(title, steps, shown=self.leads) as advance:
             while self.position.step < steps:
                 began_s = time.perf_counter()
-                loss = step()
+                try:
+                    loss = step()
+                except SamplesError as error:
+                    if self.step_times_s:
+                        save()
+                    self._stopping.settle()
+                    with ranks.collective_errors(self.hvd, self.program):
+                        error.raise_mine()
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
                 self.position.step += 1
@@ -248,13 +245,28 @@ class Run:
                 self._require_finite(loss)
                 advance(self.position.step, note(loss))
                 if self.position.step < steps:
-                    if reason := self._stopping.asked():
+                    if self._stopping.asked():
                         save()
-                        self._leave(reason)
+                        at = f"{self.program}: stopped after step {self.position.step}"
+                        self._stopping.leave(self.hvd, at, self.resume_hint)
                     if self.due(self.args.checkpoint_every):
                         save()
                 hvprof.step()
         self._stopping.settle()
+
+    def next_batch(self, loader: DataLoader, *, apart: bool = True) -> Any:
+        """The next batch of this rank, for a step. A collective.
+
+        If a rank cannot read its samples, no rank takes the step, and `take_steps` ends the run.
+
+        Args:
+            loader: of this rank's batches.
+            apart: whether no other rank has a part in reading them.
+        """
+        args = self.args
+        if not apart or loader.store or args.synthetic or args.exchange == "none":
+            return next(loader)  # an error ends the job, whose other ranks wait or do not care
+        return next_batch(loader, self._stopping.any_rank)
 
     def _require_finite(self, loss: Tensor) -> None:
         if torch.isfinite(loss).all():
@@ -265,20 +277,6 @@ class Run:
             f"{last - self.global_batch} to {last - 1}: lower the learning rate, or look for a "
             "damaged sample; the last checkpoint stays"
         )
-
-    def _leave(self, reason: str) -> NoReturn:
-        """End the process as one that is to be started again. A collective."""
-        self._stopping.settle()
-        if self.leads:
-            print(
-                f"{self.program}: stopped after step {self.position.step} ({reason}): its "
-                f"checkpoint is written, resume with the same flags{self.resume_hint}",
-                file=sys.stderr,
-                flush=True,
-            )
-        # A launcher ends the job when the first rank leaves; by then rank 0 has spoken.
-        self.hvd.barrier()
-        raise SystemExit(STOPPED)
 
     @property
     def steps_taken(self) -> int:
@@ -338,6 +336,7 @@ class Run:
                     "epoch": self.position.epoch,
                     "step": self.position.step,
                     "best": self.best,
+                    "pending": self.pending,
                     "order": self.order.state(self.position.samples),
                     "rng": torch.get_rng_state(),
                 }

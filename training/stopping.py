@@ -6,10 +6,11 @@ A request to one rank reaches all some steps later; they end with STOPPED after 
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections import deque
-from types import FrameType
-from typing import TYPE_CHECKING
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,26 +44,56 @@ class Stopping:
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
 
-    def asked(self) -> str:
-        """Why to stop now, or "". A collective, to be called after every step."""
-        # Starts MPI where nothing has: not to be done by importing this module.
+    def asked(self) -> bool:
+        """Whether to stop now. A collective, to be called after every step."""
         from mpi4py import MPI
 
-        if self._comm is None:
-            self._comm = MPI.COMM_WORLD.Dup()
         if self._end_s is not None and time.monotonic() > self._end_s:
             self._mine = self._mine or _TIME_IS_UP
         sent, largest = np.array([self._mine], np.int32), np.zeros(1, np.int32)
-        request = self._comm.Iallreduce(sent, largest, MPI.MAX)
+        request = self._own_comm().Iallreduce(sent, largest, MPI.MAX)
         self._under_way.append((request, sent, largest))
         if len(self._under_way) > _STEPS_BEHIND:
             self._hear()
-        return self._reason()
+        return self._agreed != 0
+
+    def any_rank(self, mine: bool) -> bool:
+        """Whether `mine` is true on any rank. A collective, which waits for all."""
+        return bool(self._own_comm().allreduce(int(mine)))
+
+    def leave(self, hvd: ModuleType, stopped: str, hint: str) -> NoReturn:
+        """End the process as one that is to be started again. A collective.
+
+        Args:
+            hvd: the exchange.
+            stopped: where, for the message.
+            hint: text to add to the flags to resume.
+        """
+        reason = self._reason()
+        self.settle()
+        if hvd.rank() == 0:
+            print(
+                f"{stopped} ({reason}): its checkpoint is written, resume with the same flags"
+                f"{hint}",
+                file=sys.stderr,
+                flush=True,
+            )
+        # A launcher ends the job when the first rank leaves; by then rank 0 has spoken.
+        hvd.barrier()
+        raise SystemExit(STOPPED)
 
     def settle(self) -> None:
         """Hear what is under way, so that nothing of it outlives the run. A collective."""
         while self._under_way:
             self._hear()
+
+    def _own_comm(self) -> MPI.Intracomm:
+        # Starts MPI where nothing has: not to be done by importing this module.
+        from mpi4py import MPI
+
+        if self._comm is None:
+            self._comm = MPI.COMM_WORLD.Dup()
+        return self._comm
 
     def _hear(self) -> None:
         request, _, largest = self._under_way.popleft()
@@ -70,8 +101,6 @@ class Stopping:
         self._agreed = max(self._agreed, int(largest[0]))
 
     def _reason(self) -> str:
-        if self._agreed == 0:
-            return ""
         return (
             "its time is up" if self._agreed == _TIME_IS_UP else signal.Signals(self._agreed).name
         )

@@ -247,13 +247,13 @@ class VolumeTrainer(loop.Trainer):
 
     def step(self) -> Tensor:
         """Take one step; returns the loss of this group's samples, a scalar."""
-        args, position = self.args, self.run.position
+        args, run, position = self.args, self.run, self.run.position
         # A group's ranks draw alike where they compute the same.
         seeds = np.random.SeedSequence((args.seed, position.step, self.grid.sample_group))
         torch.manual_seed(int(seeds.generate_state(1)[0]))
         with region("load", kind="io"):
-            inputs, targets = next(self.loader)
-        epoch = self._epoch(position.samples + self.run.global_batch)
+            inputs, targets = run.next_batch(self.loader, apart=self.grid.shape.size == 1)
+        epoch = self._epoch(position.samples + run.global_batch)
         self.lr = warmed_up(self.full_rate, args.warmup_epochs, epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
@@ -263,7 +263,7 @@ class VolumeTrainer(loop.Trainer):
             parts = list(zip(*(x.split(args.batch_size) for x in (inputs, targets)), strict=True))
         loss = nn.functional.mse_loss
         losses = (lambda x=x, y=y: loss(self.replica(x), y) for x, y in parts)
-        return loop.descend(self.optimizer, *losses, slots=self.slots, step=self.run.steps_taken)
+        return loop.descend(self.optimizer, *losses, slots=self.slots, step=run.steps_taken)
 
     def row(self) -> tuple[float, ...]:
         """Epochs that are done, as a fraction, and the learning rate of the last step."""

@@ -41,8 +41,13 @@ def find_unusable(
         for batch in map_ahead(problem, batches, workers=workers, ahead=2):
             found |= {number: text for number, text in batch if text}
             advance(batch[-1][0] // hvd.size() + 1)
-    everyones: list[dict[int, str]] = hvd.allgather_object(found, name="unusable")
-    return dict(sorted(item for part in everyones for item in part.items()))
+    return everyones(hvd, found)
+
+
+def everyones(hvd: ModuleType, mine: dict[int, str]) -> dict[int, str]:
+    """The images that ranks cannot use, of all ranks. A collective."""
+    parts: list[dict[int, str]] = hvd.allgather_object(mine, name="unusable")
+    return dict(sorted(item for part in parts for item in part.items()))
 
 
 def describe(unusable: Mapping[int, str], count: int) -> str:

@@ -51,7 +51,8 @@ def image_size(file: Path | bytes, name: object = None) -> tuple[int, int]:
 
     with _opened(file, name) as image:
         width, height = image.size
-        lies = image.getexif().get(Base.Orientation, 1) >= 5
+        # Not there, Pillow would decode all of a PNG to look for it; a TIFF's size is upright.
+        lies = "exif" in image.info and image.getexif().get(Base.Orientation, 1) >= 5
         return (width, height) if lies else (height, width)
 
 

@@ -102,6 +102,24 @@ def test_8_bits_and_fewer_are_read(tmp_path: Path, mode: str) -> None:
     assert image_size(tmp_path / "a.png") == (4, 6)
 
 
+@pytest.mark.parametrize("ending", ["png", "jpg", "tif", "webp"])
+def test_a_size_is_that_of_the_upright_image_and_needs_only_the_header(
+    tmp_path: Path, ending: str
+) -> None:
+    path = tmp_path / f"a.{ending}"
+    noise = np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    for kept, size in ((None, (40, 60)), (exif, (60, 40))):
+        Image.fromarray(noise).save(path, **({"exif": kept} if kept else {}))
+        assert image_size(path) == size == np.shape(decode_image(path))[:2]
+        if ending in ("png", "jpg"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+            assert image_size(path) == size
+            with pytest.raises(UsageError, match="is not a readable image"):
+                decode_image(path)
+
+
 def test_a_ppm_with_fewer_values_is_scaled(tmp_path: Path) -> None:
     (tmp_path / "a.ppm").write_bytes(b"P6 8 8 127\n" + b"\x7f" * 192)
     assert np.asarray(decode_image(tmp_path / "a.ppm")).min() == 255

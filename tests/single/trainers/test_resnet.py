@@ -82,7 +82,7 @@ def test_torchvisions_weights_give_what_the_papers_network_gives(name: str, tmp_
     for path in sorted(tmp_path.iterdir()):
         model = MODELS[name](7).eval()
         assert set(model.state_dict()) == set(weights)
-        load_weights(model, read_weights(path), path)
+        load_weights(model, read_weights(path)[0], path)
         with torch.inference_mode():
             torch.testing.assert_close(model(images), logits(weights, images), rtol=1e-4, atol=1e-4)
     # Of other classes all but the last layer is taken over.

@@ -1,0 +1,75 @@
+"""Images of which some cannot be read: found before the first step, or left out and counted."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from hvd_ext.errors import UsageError
+from resnet.folder import Images, Opened
+from training.samples.checking import describe, everyones, find_unusable, refuse_unusable
+
+
+def check_images(
+    sets: Sequence[Images], args: argparse.Namespace, hvd: ModuleType, program: str
+) -> None:
+    """Look at all images before the first step. A collective.
+
+    Args:
+        sets: of images, the same on all ranks.
+        args: --check-images, --skip-unreadable and --workers.
+        hvd: the exchange.
+        program: the name that errors begin with.
+
+    Raises:
+        SystemExit: images cannot be read, and are not to be skipped; rank 0 has named them.
+    """
+    all_images = [(images, index) for images in sets for index in range(len(images))]
+
+    def check(number: int) -> None:
+        images, index = all_images[number]
+        if args.check_images:
+            images[index]
+        else:
+            images.check(index)
+
+    unusable = find_unusable(hvd, len(all_images), check, args.workers)
+    refuse_unusable(hvd, program, unusable, len(all_images), skip=args.skip_unreadable)
+
+
+class ReadableImages:
+    """Images in which the next image stands for one that cannot be read.
+
+    So each step has as many images as the others, and the same ones on any number of ranks.
+
+    Attributes:
+        unreadable: of each image that could not be read, the error.
+    """
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self.unreadable: dict[int, str] = {}
+
+    def __getitem__(self, index: int) -> Opened:
+        """The image `index`, or the next one that can be read.
+
+        Raises:
+            UsageError: none can be read.
+        """
+        count = len(self._images)
+        for number in range(index, index + count):
+            try:
+                if number % count not in self.unreadable:
+                    return self._images[number % count]
+            except UsageError as error:
+                self.unreadable[number % count] = str(error)
+        raise UsageError(f"none of {count} images can be read: {self.unreadable[index]}")
+
+    def report(self, hvd: ModuleType, program: str) -> None:
+        """Say on rank 0 which images could not be read so far. A collective."""
+        unreadable = everyones(hvd, self.unreadable)
+        if unreadable and hvd.rank() == 0:
+            text = describe(unreadable, len(self._images))
+            print(f"{program}: replaced by the next: {text}", file=sys.stderr, flush=True)
