@@ -15,6 +15,7 @@ from edsr.pairs import Pair, Pairs
 from hvd_ext.cli import progress
 from hvd_ext.data.store.node import Arrays, share_arrays
 from hvd_ext.errors import UsageError
+from training import ranks
 from training.samples.checking import everyones, refuse_unusable
 
 SYNTHETIC_IMAGES = 16
@@ -75,7 +76,11 @@ def load_pairs(pairs: Pairs, hvd: ModuleType, program: str) -> tuple[list[Pair],
         SystemExit: some cannot be used; rank 0 has named them.
     """
     unusable: dict[int, str] = {}
-    with progress("loading", len(pairs), shown=hvd.rank() == 0) as loaded:
+    # Agreed on, because the memory of one node may not suffice.
+    with (
+        ranks.collective_errors(hvd, program),
+        progress("loading", len(pairs), shown=hvd.rank() == 0) as loaded,
+    ):
 
         def made(number: int) -> Arrays:
             loaded(number)
