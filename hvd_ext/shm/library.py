@@ -39,6 +39,12 @@ def load_library() -> ctypes.CDLL:
     library.window_done.argtypes = [address, ticket]
     library.window_done.restype = None
     library.window_finish.argtypes = [address, ticket, timeout_s]
+    library.window_exchange.argtypes = [address, address, ticket, timeout_s]
+    library.window_collective_of.argtypes = [address, ctypes.c_int, ticket, address]
+    library.window_fail.argtypes = [address, ticket, ticket, ctypes.c_char_p]
+    library.window_why.argtypes = [address, ctypes.c_int, address]
+    library.window_collective_of.restype = library.window_fail.restype = None
+    library.window_why.restype = None
     library.copy_each.argtypes = [address, address, address, ctypes.c_uint64]
     library.digest_each.argtypes = [address, address, ctypes.c_uint64, address]
     library.copy_each.restype = library.digest_each.restype = None

@@ -16,51 +16,10 @@
  * Called from Python through ctypes, which releases the GIL. Linux only
  * (futex).
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <linux/futex.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include "waiting.h" /* first: it asks for GNU's functions */
 
 #include "copies.h"
 #include "kernels/forms.h"
-
-enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 250, LOOK_AGAIN_NS = 200000000 };
-enum { LINE = 64, PAYLOAD = 56 };
-/* EVEN and ODD: with such a ticket, of which the part lies in the same cache line. */
-enum mark { READY, DONE, EVEN, ODD };
-enum outcome { OVER, TIMED_OUT, DIED, REDUCED };
-
-struct control {
-    _Atomic uint64_t reached[2]; /* tickets this rank is ready with, and done with */
-    char pad0[48];
-    _Atomic uint32_t bell;      /* futex word, rung when what is awaited comes */
-    _Atomic uint64_t awaits[4]; /* the ticket this rank sleeps for; 0: awake */
-    char pad1[24];
-    char token[LINE]; /* of regions.py */
-    struct {
-        _Atomic uint64_t reached;
-        char part[PAYLOAD];
-    } line[2];
-};
-
-static _Atomic uint64_t *mark_of(struct control *c, enum mark mark) {
-    return mark < EVEN ? &c->reached[mark] : &c->line[mark - EVEN].reached;
-}
-
-struct window {
-    int32_t rank, size;
-    struct control **control;
-    char **data;
-    const int32_t *pid;
-    uint8_t *missing; /* out: which ranks are late */
-};
 
 /* One exchange, planned once and run again with a new ticket each time. */
 struct exchange {
@@ -71,87 +30,6 @@ struct exchange {
     double scale;  /* every element of a float result is multiplied by it */
     double transfer_s;
 };
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Whether a signal was handled meanwhile. */
-static int futex_wait(_Atomic uint32_t *word, uint32_t seen, long ns) {
-    struct timespec t = {0, ns};
-    return syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0) != 0 && errno == EINTR;
-}
-
-static void futex_wake(_Atomic uint32_t *word) {
-    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
-}
-
-static void reach(struct window *w, enum mark mark, uint64_t ticket) {
-    uint64_t before = atomic_exchange(mark_of(w->control[w->rank], mark), ticket);
-    for (int r = 0; r < w->size; r++) {
-        struct control *peer = w->control[r];
-        uint64_t awaited = atomic_load(&peer->awaits[mark]);
-        if (before < awaited && awaited <= ticket) {
-            atomic_fetch_add(&peer->bell, 1);
-            futex_wake(&peer->bell);
-        }
-    }
-}
-
-static uint64_t reached(const struct window *w, enum mark mark) {
-    return atomic_load(mark_of(w->control[w->rank], mark));
-}
-
-static int find_missing(struct window *w, enum mark mark, uint64_t ticket) {
-    int missing = 0;
-    for (int r = 0; r < w->size; r++) {
-        w->missing[r] = atomic_load(mark_of(w->control[r], mark)) < ticket;
-        missing += w->missing[r];
-    }
-    return missing;
-}
-
-/* Of those that are missing, keep the ones whose process is gone. */
-static int find_dead(struct window *w) {
-    int dead = 0;
-    for (int r = 0; r < w->size; r++) {
-        w->missing[r] = w->missing[r] && kill(w->pid[r], 0) != 0 && errno == ESRCH;
-        dead += w->missing[r];
-    }
-    return dead;
-}
-
-/* Wait until all ranks have reached a ticket: OVER; or TIMED_OUT after timeout_s, or once a
- * signal has come, which Python handles before it waits on; or DIED as soon as a rank that
- * is waited for is gone. */
-static enum outcome wait_for_all(struct window *w, enum mark mark, uint64_t ticket,
-                                 double timeout_s) {
-    for (int looks = 0; looks < LOOKS_BEFORE_YIELD; looks++)
-        if (!find_missing(w, mark, ticket)) return OVER;
-    struct control *own = w->control[w->rank];
-    double start = now_s();
-    while (now_s() - start < 1e-9 * SPIN_NS) {
-        sched_yield(); /* Who is waited for may be waiting for this core. */
-        if (!find_missing(w, mark, ticket)) return OVER;
-    }
-    for (;;) {
-        atomic_store(&own->awaits[mark], ticket);
-        uint32_t seen = atomic_load(&own->bell);
-        int interrupted = find_missing(w, mark, ticket) &&
-                          futex_wait(&own->bell, seen, LOOK_AGAIN_NS);
-        atomic_store(&own->awaits[mark], 0);
-        if (!find_missing(w, mark, ticket)) return OVER;
-        double waited = now_s() - start;
-        if (waited > 1e-9 * LOOK_AGAIN_NS && find_dead(w)) {
-            /* It may have come between the two looks, and ended after that. */
-            if (!find_missing(w, mark, ticket)) return OVER;
-            if (find_dead(w)) return DIED;
-        }
-        if (interrupted || waited > timeout_s) return find_missing(w, mark, ticket) ? TIMED_OUT : OVER;
-    }
-}
 
 static void reduce_shard(const struct window *w, const struct exchange *x) {
     if (w->size == 1 && x->scale == 1.0) return; /* it is the sum of itself */
@@ -165,13 +43,53 @@ static void reduce_shard(const struct window *w, const struct exchange *x) {
 
 /* Say that this rank's data of all exchanges up to `ticket` is there. */
 void window_ready(struct window *w, uint64_t ticket) {
-    if (reached(w, READY) < ticket) reach(w, READY, ticket);
+    if (reached(w, READY) >= ticket) return;
+    /* Two places are enough: who is ready with a ticket has compared the last but one. */
+    w->control[w->rank]->collectives[ticket & 1] = w->collective;
+    reach(w, READY, ticket);
 }
 
-/* Say that this rank is ready with `ticket`, and wait until all ranks are. */
+static const struct collective *collective_of(const struct window *w, int rank, uint64_t ticket) {
+    return &w->control[rank]->collectives[ticket & 1];
+}
+
+/* Say that this rank is ready with `ticket`, and wait until all ranks are: DIFFER if they are not
+ * in the same collective. */
 int window_meet(struct window *w, uint64_t ticket, double timeout_s) {
     window_ready(w, ticket);
-    return wait_for_all(w, READY, ticket, timeout_s);
+    enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
+    if (gave_up) return gave_up;
+    for (int r = 0; r < w->size; r++) {
+        const struct collective *theirs = collective_of(w, r, ticket);
+        if (theirs->bytes != w->collective.bytes || theirs->about != w->collective.about) return DIFFER;
+    }
+    return OVER;
+}
+
+/* Once ranks have met: the collective that a rank is in. */
+void window_collective_of(const struct window *w, int rank, uint64_t ticket, struct collective *out) {
+    *out = *collective_of(w, rank, ticket);
+}
+
+/* Say that this rank will not reach the tickets from `first` to `last`, and wake who waits. */
+void window_fail(struct window *w, uint64_t first, uint64_t last, const char *why) {
+    struct control *own = w->control[w->rank];
+    strncpy(own->why, why, WHY - 1);
+    /* For those who come once this rank has gone on with a later ticket. */
+    if (reached(w, READY) < first)
+        own->collectives[first & 1] = (struct collective){UINT64_MAX, UINT64_MAX};
+    atomic_store(&own->failed[1], last);
+    atomic_store(&own->failed[0], first);
+    for (int r = 0; r < w->size; r++) {
+        atomic_fetch_add(&w->control[r]->bell, 1);
+        futex_wake(&w->control[r]->bell);
+    }
+}
+
+/* Why a rank has failed; at least 512 bytes. */
+void window_why(const struct window *w, int rank, char *out) {
+    memcpy(out, w->control[rank]->why, WHY);
+    out[WHY - 1] = 0;
 }
 
 /* Wait until all ranks are done with all exchanges up to `ticket`. */
@@ -205,8 +123,7 @@ void window_done(struct window *w, uint64_t ticket) { reach(w, DONE, ticket); }
 /* A single exchange, from end to end, without a look at the clock, which takes a tenth of the
  * time of a short one. As those below, it is called again with its ticket where it gave up: what
  * this rank has reached says how far it came. */
-static int exchange_all(struct window *w, const struct exchange *x, uint64_t ticket,
-                        double timeout_s) {
+int window_exchange(struct window *w, const struct exchange *x, uint64_t ticket, double timeout_s) {
     if (reached(w, DONE) < ticket) {
         enum outcome gave_up = window_meet(w, ticket, timeout_s);
         if (gave_up) return gave_up;
@@ -326,7 +243,7 @@ int window_call(struct call *c) {
     uint64_t ticket = c->ticket + 1;
     enum outcome gave_up =
         c->buffer ? one_shot(c->window, c->exchange, c->buffer, ticket, c->timeout_s)
-                  : exchange_all(c->window, c->exchange, ticket, c->timeout_s);
+                  : window_exchange(c->window, c->exchange, ticket, c->timeout_s);
     if (!gave_up) c->ticket = ticket;
     return gave_up;
 }

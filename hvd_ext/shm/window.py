@@ -27,7 +27,21 @@ TREE_SUM = "tree_sum"
 _OPERATION_NUMBERS = {name: number for number, name in enumerate((*OPERATIONS, TREE_SUM))}
 PIECE_BYTES = 256 << 10
 _HEADER_BYTES = 4096  # data starts on a page
-_OVER, _TIMED_OUT, _DIED, _REDUCED = range(4)
+_OVER, _TIMED_OUT, _DIED, _REDUCED, _DIFFER, _FAILED = range(6)
+_WHY_BYTES = 512
+FOREVER = 2**64 - 1
+
+
+class CollectivesDifferError(Exception):
+    """Ranks have met in different collectives."""
+
+
+class PeersFailedError(Exception):
+    """Ranks of the node (in `args[0]`) have said that they will not come."""
+
+
+class _CCollective(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_uint64), ("about", ctypes.c_uint64))
 
 
 class _CWindow(ctypes.Structure):
@@ -38,6 +52,7 @@ class _CWindow(ctypes.Structure):
         ("data", ctypes.POINTER(ctypes.c_void_p)),
         ("pid", ctypes.POINTER(ctypes.c_int32)),
         ("missing", ctypes.POINTER(ctypes.c_uint8)),
+        ("collective", _CCollective),
     ]
 
 
@@ -93,6 +108,8 @@ class NodeWindow:
 
     Attributes:
         data: this rank's region, `data_bytes` long; none in a window over other memory.
+        collective: the numbers `bytes` and `about` of the collective that the next exchange is
+            part of, which ranks that meet compare. 0, if exchanges were planned together.
     """
 
     def __init__(self, node: MPI.Comm, data_bytes: int) -> None:
@@ -114,6 +131,7 @@ class NodeWindow:
             node.rank, node.size, self._control, self._data, self._pid, self._missing
         )
         self._address = ctypes.addressof(self._c)
+        self.collective = self._c.collective
         self._place: Place | None = None
         self.rank = node.rank
         self.data = memoryview(self._regions[node.rank])[_HEADER_BYTES:]
@@ -186,17 +204,29 @@ class NodeWindow:
             TimeoutError: local ranks (in `args[0]`) were not ready in time, or when a
                 signal came; calling again waits on.
             ProcessLookupError: local ranks (in `args[0]`) ended before they were.
+            CollectivesDifferError: ranks are not in the same collective.
+            PeersFailedError: local ranks have failed before they were.
         """
         code = self._library.window_reduce(self._address, exchange.address, ticket, timeout_s)
         if code in (_OVER, _REDUCED):
             return bool(code == _OVER)
         raise self.late(code)
 
+    def exchange(self, exchange: NodeExchange, ticket: int, timeout_s: float) -> None:
+        """Reduce from end to end: `reduce`, then `finish`.
+
+        Raises:
+            TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as `reduce`.
+        """
+        code = self._library.window_exchange(self._address, exchange.address, ticket, timeout_s)
+        if code != _OVER:
+            raise self.late(code)
+
     def meet(self, ticket: int, timeout_s: float) -> None:
         """Be ready with `ticket`, and wait until all ranks are.
 
         Raises:
-            TimeoutError, ProcessLookupError: as `reduce` does.
+            TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as `reduce`.
         """
         code = self._library.window_meet(self._address, ticket, timeout_s)
         if code != _OVER:
@@ -214,11 +244,27 @@ class NodeWindow:
         """Wait until all ranks are done with all exchanges up to `ticket`.
 
         Raises:
-            TimeoutError, ProcessLookupError: as `reduce` does.
+            TimeoutError, ProcessLookupError, PeersFailedError: as `reduce` does.
         """
         code = self._library.window_finish(self._address, ticket, timeout_s)
         if code != _OVER:
             raise self.late(code)
+
+    def collective_of(self, rank: int, ticket: int) -> tuple[int, int]:
+        """The `bytes` and `about` of the collective in which a local rank has met the others."""
+        found = _CCollective()
+        self._library.window_collective_of(self._address, rank, ticket, ctypes.byref(found))
+        return found.bytes, found.about
+
+    def fail(self, first: int, last: int, why: str) -> None:
+        """Report to the other ranks that this one skips the tickets from `first` to `last`."""
+        self._library.window_fail(self._address, first, last, why.encode()[: _WHY_BYTES - 1])
+
+    def why(self, rank: int) -> str:
+        """Why a local rank has failed."""
+        text = ctypes.create_string_buffer(_WHY_BYTES)
+        self._library.window_why(self._address, rank, text)
+        return text.value.decode(errors="replace")
 
     def plan_staged(self, dtype: str, count: int, operation: str, scale: float) -> NodeExchange:
         """Plan the exchange of messages of `count` elements that lie outside the window.
@@ -256,12 +302,14 @@ class NodeWindow:
         call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, piece, 0)
         return CCall(self._library.window_call, call, self, exchange)
 
-    def late(self, code: int) -> OSError:
+    def late(self, code: int) -> Exception:
         """The error for the code of an exchange that did not end; local ranks in `args[0]`.
 
         TimeoutError: they were not ready in time. ProcessLookupError: they ended.
         """
         missing = [rank for rank in range(self._size) if self._missing[rank]]
+        if code in (_DIFFER, _FAILED):
+            return CollectivesDifferError() if code == _DIFFER else PeersFailedError(missing)
         return ProcessLookupError(missing) if code == _DIED else TimeoutError(missing)
 
 

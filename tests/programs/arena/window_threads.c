@@ -34,7 +34,7 @@ static void *rank(void *number)
 {
     int me = (int)(intptr_t)number;
     uint8_t missing[RANKS];
-    struct window w = {me, RANKS, controls, data, pids, missing};
+    struct window w = {me, RANKS, controls, data, pids, missing, {0, 0}};
     static float buffers[RANKS][LONG];
     float *buffer = buffers[me];
     uint64_t ticket = 0;
