@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class HvdExtError(Exception):
+class HvdExtError(RuntimeError):
     """Base of hvd_ext's errors; the message says how to fix the cause.
 
-    The message quotes the value, the rule it breaks, and what to do, in one line.
+    The message quotes the value, the rule it breaks, and what to do, in one line. It is a
+    RuntimeError, as the errors of torch.distributed and Horovod are.
     """
 
     exit_code = 1
@@ -24,10 +25,8 @@ class NotInstalledError(HvdExtError, ImportError):
     """A package that hvd_ext needs is not installed; the message says how to get it."""
 
 
-class StallError(HvdExtError, RuntimeError):
+class StallError(HvdExtError):
     """Ranks did not arrive at an exchange in time; the message names them.
-
-    Like the errors of torch.distributed and Horovod, it is a RuntimeError.
 
     Attributes:
         ranks: their numbers in the world, where these are known.
