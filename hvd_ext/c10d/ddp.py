@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hvd_ext import settings
 from hvd_ext.c10d import lifecycle
 from hvd_ext.c10d.exchange import Exchange
-from hvd_ext.c10d.ranks import topology_of
+from hvd_ext.c10d.ranks import limit_s_of, topology_of
 from hvd_ext.compression.formats import FORMATS, Format, parse
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import MismatchError, UsageError
@@ -38,7 +38,7 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
     format = _format(settings.compression() if compression is None else compression)
     _check(ddp_model)
     topology = topology_of(ddp_model.process_group)
-    timeout_s = settings.stall_timeout_s()
+    timeout_s = limit_s_of(ddp_model.process_group)
     asked = monitored_allgather(
         *(topology.world, format.name, timeout_s, "hvd_ext.c10d.attach()"),
         *(topology.hosts_by_rank, topology.ranks),

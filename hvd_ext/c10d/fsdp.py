@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from hvd_ext import settings
+from hvd_ext.c10d.collectives import about, one_line
 from hvd_ext.c10d.placed import Placed
-from hvd_ext.c10d.ranks import topology_of
+from hvd_ext.c10d.ranks import limit_s_of, topology_of
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.shm.regions import WindowError
@@ -70,7 +71,9 @@ class _AllGather:
         self._placed = placed = _of(group) if output_tensor.device.type == "cpu" else None
         if placed is None:
             return dist.all_gather_single(output_tensor, input_tensor, group, async_op)
-        placed.all_gather(_bytes(output_tensor), _bytes(input_tensor))
+        with _told(placed):
+            placed.begin("FSDP's all-gather", about("all_gather()", input_tensor.dtype))
+            placed.all_gather(_bytes(output_tensor), _bytes(input_tensor))
         return None
 
 
@@ -106,10 +109,23 @@ class _ReduceScatter:
         if placed is None:
             return dist.reduce_scatter_single(output_tensor, input_tensor, op, group, async_op)
         stored = DTYPES[dtype].stored_as
-        scale = 1.0 / placed.size if op == dist.ReduceOp.AVG else 1.0
-        out, own = (_bytes(t).view(stored) for t in (output_tensor, input_tensor))
-        placed.reduce_scatter(out, own, dtype, scale)
+        average = op == dist.ReduceOp.AVG
+        what = about("reduce_scatter()", input_tensor.dtype, "AVG" if average else "SUM")
+        with _told(placed):
+            placed.begin("FSDP's reduce-scatter", what)
+            out, own = (_bytes(t).view(stored) for t in (output_tensor, input_tensor))
+            placed.reduce_scatter(out, own, dtype, 1.0 / placed.size if average else 1.0)
         return None
+
+
+@contextmanager
+def _told(placed: Placed) -> Iterator[None]:
+    """Have an error of this rank end the wait of the others."""
+    try:
+        yield
+    except BaseException as error:
+        placed.fail(one_line(error))
+        raise
 
 
 def _allocate(
@@ -139,7 +155,7 @@ def _make(group: dist.ProcessGroup) -> Placed | None:
     why = "" if topology.one_node else f"its ranks are on {topology.nodes} nodes"
     if not why:
         try:
-            return Placed(topology, settings.stall_timeout_s())
+            return Placed(topology, limit_s_of(group))
         except WindowError as error:  # on every rank alike
             why = str(error)
     if topology.world.rank == 0:

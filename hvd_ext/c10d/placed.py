@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvd_ext.c10d import collectives
 from hvd_ext.c10d.staged import Staged
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import align_up
 from hvd_ext.shm.regions import WindowError, on_every_rank
-from hvd_ext.shm.window import NodeWindow
+from hvd_ext.shm.window import FOREVER, NodeWindow
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
@@ -72,7 +73,7 @@ class Placed(Staged):
         """As `Staged.all_gather`."""
         count = len(own)
         in_place = _address(own) == _address(out) + self.rank * count
-        place = self._agree(out if in_place else None)
+        place = self._agree(out if in_place else None, count, "all_gather")
         if place is None:
             super().all_gather(out, own)
         else:
@@ -87,7 +88,7 @@ class Placed(Staged):
         self, out: Array, own: Array, dtype: str, scale: float, operation: str = "sum"
     ) -> None:
         """As `Staged.reduce_scatter`; `own` may be overwritten."""
-        place = self._agree(own)
+        place = self._agree(own, out.nbytes, "reduce_scatter")
         if place is None:
             super().reduce_scatter(out, own, dtype, scale, operation)
         else:
@@ -100,27 +101,27 @@ class Placed(Staged):
             # The whole row is this rank's.
             exchange.plan.begin, exchange.plan.count = 0, len(out)
             self._place_ticket += 1
-            self._monitored(functools.partial(self._places.reduce, exchange, self._place_ticket))
+            self._wait(functools.partial(self._places.reduce, exchange, self._place_ticket))
             out[:] = self._place_memories[self.rank][at : at + row_bytes].view(out.dtype)
         self._grow()
 
-    def _agree(self, array: Array | None) -> int | None:
+    def fail(self, why: str) -> None:
+        """As `Staged.fail`."""
+        super().fail(why)
+        if self._places is not None:
+            self._places.fail(self._place_ticket, FOREVER, why)
+
+    def _agree(self, array: Array | None, count_bytes: int, step: str) -> int | None:
         """The place in which every rank has its array; None: some have it elsewhere."""
         own = _NOWHERE if array is None else self._place_of(array)
-        everyones = self._gather_numbers(own, self._wanted_bytes)
+        everyones = self._gather_numbers(
+            np.array([own, self._wanted_bytes]), count_bytes, collectives.step(step)
+        )
         self._wanted_bytes = int(everyones[:, 1].max())
         if own == _NOWHERE or not (everyones[:, 0] == own).all():
             return None
         self._read_in[own] = self._ticket
         return own
-
-    def _gather_numbers(self, *numbers: int) -> Any:
-        """The numbers of every rank, (ranks, numbers) of int64; all ranks have come by then."""
-        ticket, place = self._next()
-        own = slice(place, place + 8 * len(numbers))
-        self._memories[self.rank][own].view(np.int64)[:] = numbers
-        self._monitored(functools.partial(self._window.meet, ticket))
-        return np.stack([memory[own].view(np.int64) for memory in self._memories])
 
     def _place_of(self, array: Array) -> int:
         if self._places is None:

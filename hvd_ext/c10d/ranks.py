@@ -14,7 +14,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from hvd_ext import settings
 from hvd_ext.c10d import without_mpi
 from hvd_ext.c10d.lifecycle import watch
-from hvd_ext.c10d.torch_internals import store_of
+from hvd_ext.c10d.torch_internals import store_of, timeout_s_of
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.topology import Topology, discover
@@ -85,9 +85,14 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
         tuple(dist.get_process_group_ranks(group)),
         *(dist.get_rank(), dist.get_world_size()),
         occasion="hvd_ext.c10d.attach()",
-        timeout_s=settings.stall_timeout_s(),
+        timeout_s=limit_s_of(group),
         store=store_of(group),
     )
+
+
+def limit_s_of(group: dist.ProcessGroup) -> float:
+    """How long the ranks of a process group are waited for in hvd_ext's own exchanges."""
+    return min(timeout_s_of(group), settings.stall_timeout_s())
 
 
 def topology_among(

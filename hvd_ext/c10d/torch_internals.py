@@ -6,19 +6,24 @@ these, its test in tests/single/c10d/test_torch_internals.py fails, and this fil
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch._C import _dynamo
 
 # From torch 2.14 on a Backend can be written in Python; before that, a whole ProcessGroup.
 _IS_BACKEND = torch.__version__ >= "2.14"
 _Base: Any = c10d.Backend if _IS_BACKEND else dist.ProcessGroup
 WorkBase: Any = c10d.Work
+_eval_frame: Any = _dynamo.eval_frame
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def share_storage(tensor: torch.Tensor) -> int:
@@ -46,6 +51,19 @@ def share_storage(tensor: torch.Tensor) -> int:
 def store_of(group: dist.ProcessGroup) -> Any:
     """The store over which a process group was made; the same object each time."""
     return dist.distributed_c10d._world.pg_map[group][1]
+
+
+def timeout_s_of(group: dist.ProcessGroup) -> float:
+    """How long a process group waits on the CPU for its ranks; infinite if that is not known."""
+    pair: Any = group
+    try:
+        backend = pair._get_backend(torch.device("cpu"))
+    except RuntimeError:  # it serves other devices alone
+        return math.inf
+    if isinstance(backend, GroupBase):
+        return backend.timeout_s
+    limit = getattr(getattr(backend, "options", None), "_timeout", None)
+    return limit.total_seconds() if isinstance(limit, timedelta) else math.inf
 
 
 def reduction_name(options: Any) -> str:
@@ -128,6 +146,18 @@ def compares_collectives() -> bool:
     return bool(level == dist.DebugLevel.DETAIL)  # type: ignore[attr-defined]
 
 
+def untraced(function: F) -> F:
+    """The same function, which torch.compile does not trace.
+
+    It would trace methods that C++ calls, such as those of a process group, and fail.
+    `torch.compiler.disable` imports the compiler.
+    """
+    skip = _eval_frame._FrameAction.SKIP
+    strategy = _eval_frame._FrameExecStrategy(skip, skip)  # of it, and of what it calls
+    _eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    return function
+
+
 class GroupBase(_Base):
     """A backend for the CPU as torch expects it, apart from communication."""
 
@@ -135,17 +165,19 @@ class GroupBase(_Base):
     supports_coalescing = False
     supports_time_estimate = False
 
-    def __init__(self, rank: int, size: int, backend: str) -> None:
+    def __init__(self, rank: int, size: int, backend: str, timeout_s: float = math.inf) -> None:
         """Note who this is.
 
         Args:
             rank: within the group.
             size: of the group.
             backend: its name, as `init_process_group` takes it.
+            timeout_s: how long ranks are waited for.
         """
         super().__init__(rank, size)
         self._backend, self._name = backend, backend
         self._begun = 0  # collectives
+        self.timeout_s = timeout_s
 
     def getBackendName(self) -> str:
         return self._backend

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from hvd_ext.errors import MismatchError
+
 if TYPE_CHECKING:
     import torch
 
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
 
 # What to raise where ranks are late.
 SETTING = "the timeout of the process group"
+
+
+class AgreedError(MismatchError):
+    """Raised on all ranks alike, so that they stay in step."""
 
 
 class Carrier(Protocol):
@@ -26,8 +32,14 @@ class Carrier(Protocol):
 
     name: str
 
-    def expect(self, name: str, limit_s: float) -> None:
-        """Note what the next call is, and how long it may take."""
+    def expect(self, name: str, limit_s: float, about: int) -> None:
+        """Note what the next call is, how long it may take, and its number in `collectives`."""
+
+    def refuse(self, why: str) -> None:
+        """Skip the next call on this rank alone, and report the reason to the others."""
+
+    def fail(self, why: str) -> None:
+        """Skip all calls from now on, and report the reason to the others."""
 
     def missing(self) -> Sequence[int]:
         """Global ranks that the running call waits for, as far as that is known."""
@@ -43,13 +55,14 @@ class Carrier(Protocol):
     def all_gather(self, out: Array, own: Array) -> None:
         """Have `out` hold every rank's `own`, in rank order."""
 
+    def all_gather_rows(self, rows: Sequence[Array], own: Array) -> None:
+        """Have `rows` hold every rank's `own`."""
+
     def broadcast(self, array: Array, root: int) -> None:
         """Have every rank hold what rank `root` of the group does."""
 
-    def all_to_all(
-        self, out: Array, out_bytes: Sequence[int], own: Array, own_bytes: Sequence[int]
-    ) -> None:
-        """Give each rank its part of `own`, and have `out` hold what each gave; in rank order."""
+    def all_to_all(self, outs: Sequence[Array], owns: Sequence[Array]) -> None:
+        """Give each rank one of `owns`, and have `outs` hold what each gave."""
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
-from hvd_ext.c10d.backend.core import GroupCore
-from hvd_ext.c10d.backend.tensors import read, split, written
+from hvd_ext.c10d.backend.core import GroupCore, collective
+from hvd_ext.c10d.backend.tensors import read, written
 from hvd_ext.c10d.backend.work import Work
+from hvd_ext.c10d.torch_internals import untraced
 from hvd_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from hvd_ext.allreduce.operations import Array
 
 
 class Copying(GroupCore):
     """broadcast, all_gather, gather, scatter and all_to_all, as torch calls them."""
 
+    @collective
     def broadcast(self, tensors: list[Tensor], options: Any) -> Work:
         """Have every rank hold the root's tensors."""
         root = options.rootRank
+        writes = [] if root == self._own else tensors
 
         def do() -> None:
             for tensor in tensors:
-                with written(tensor) as array:
-                    self._carrier.broadcast(array, root)
+                self._broadcast(tensor, root)
 
-        return self._begin("broadcast()", tensors, tensors, do, options)
+        return self._begin("broadcast()", tensors, tensors, do, options, writes=writes, root=root)
 
+    def _broadcast(self, tensor: Tensor, root: int) -> None:
+        if root == self._own:  # its tensor may be one that cannot be written
+            self._carrier.broadcast(read(tensor), root)
+        else:
+            with written(tensor) as (array,):
+                self._carrier.broadcast(array, root)
+
+    @untraced
     def all_gather_single(self, out: Tensor, own: Tensor, options: Any = None) -> Work:
         """Have `out` hold every rank's `own`, in rank order."""
         return self.all_gather_single_coalesced([out], [own], options)
 
+    @collective
     def all_gather_single_coalesced(
         self, outs: list[Tensor], owns: list[Tensor], options: Any = None
     ) -> Work:
@@ -47,6 +61,7 @@ class Copying(GroupCore):
 
         return self._begin(name, [*outs, *owns], outs, do, options)
 
+    @collective
     def allgather(self, lists: list[list[Tensor]], owns: list[Tensor], options: Any = None) -> Work:
         """Have each of `lists` hold every rank's tensor, in rank order."""
         name = "all_gather()"
@@ -60,6 +75,7 @@ class Copying(GroupCore):
         every = [tensor for parts in lists for tensor in parts]
         return self._begin(name, [*every, *owns], every, do, options)
 
+    @untraced
     def allgather_coalesced(
         self, lists: list[list[Tensor]], owns: list[Tensor], options: Any = None
     ) -> Work:
@@ -67,20 +83,19 @@ class Copying(GroupCore):
         return self.allgather([list(parts) for parts in zip(*lists, strict=True)], owns, options)
 
     def _gather(self, out: Tensor, own: Tensor) -> None:
-        with written(out) as array:
+        with written(out) as (array,):
             self._carrier.all_gather(array, read(own))
 
     def _gather_list(self, parts: Sequence[Tensor], own: Tensor) -> None:
         if len({part.nbytes for part in parts}) == 1:
-            whole = np.empty(self._count * own.nbytes, np.uint8)
-            self._carrier.all_gather(whole, read(own))
-            split(whole, parts)
+            with written(*parts) as rows:
+                self._carrier.all_gather_rows(rows, read(own))
             return
         parts[self._own].detach().copy_(own.detach().view(parts[self._own].shape))
         for root, part in enumerate(parts):
-            with written(part) as array:
-                self._carrier.broadcast(array, root)
+            self._broadcast(part, root)
 
+    @collective
     def all_to_all_single(
         self,
         out: Tensor,
@@ -94,15 +109,17 @@ class Copying(GroupCore):
         given, taken = self._row_bytes(name, own, own_rows), self._row_bytes(name, out, out_rows)
 
         def do() -> None:
-            with written(out) as array:
-                self._carrier.all_to_all(array, taken, read(own), given)
+            with written(out) as (array,):
+                self._carrier.all_to_all(_cut(array, taken), _cut(read(own), given))
 
         return self._begin(name, [out, own], [out], do, options)
 
+    @collective
     def alltoall(self, outs: list[Tensor], owns: list[Tensor], options: Any = None) -> Work:
         """Give each rank one of `owns`, and have `outs` hold what each gave."""
         return self._exchange("all_to_all()", outs, owns, options)
 
+    @collective
     def gather(self, lists: list[list[Tensor]], owns: list[Tensor], options: Any) -> Work:
         """Have the root's list hold every rank's tensor."""
         name, root = "gather()", options.rootRank
@@ -111,8 +128,9 @@ class Copying(GroupCore):
             self._check_list(name, outs, owns[0])
         empty = owns[0].new_empty(0)
         given = [owns[0] if rank == root else empty for rank in range(self._count)]
-        return self._exchange(name, outs or [empty] * self._count, given, options)
+        return self._exchange(name, outs or [empty] * self._count, given, options, root)
 
+    @collective
     def scatter(self, outs: list[Tensor], lists: list[list[Tensor]], options: Any) -> Work:
         """Have every rank hold its entry of the root's list."""
         name, root = "scatter()", options.rootRank
@@ -121,17 +139,16 @@ class Copying(GroupCore):
             self._check_list(name, owns, outs[0])
         empty = outs[0].new_empty(0)
         taken = [outs[0] if rank == root else empty for rank in range(self._count)]
-        return self._exchange(name, taken, owns or [empty] * self._count, options)
+        return self._exchange(name, taken, owns or [empty] * self._count, options, root)
 
-    def _exchange(self, name: str, outs: list[Tensor], owns: list[Tensor], options: Any) -> Work:
+    def _exchange(
+        self, name: str, outs: list[Tensor], owns: list[Tensor], options: Any, root: int = -1
+    ) -> Work:
         def do() -> None:
-            taken, given = [out.nbytes for out in outs], [own.nbytes for own in owns]
-            array = np.empty(sum(taken), np.uint8)
-            parts = np.concatenate([read(own) for own in owns])
-            self._carrier.all_to_all(array, taken, parts, given)
-            split(array, outs)
+            with written(*outs) as arrays:
+                self._carrier.all_to_all(arrays, [read(own) for own in owns])
 
-        return self._begin(name, [*outs, *owns], outs, do, options)
+        return self._begin(name, [*outs, *owns], outs, do, options, root=root)
 
     def _row_bytes(self, name: str, tensor: Tensor, rows: Sequence[int]) -> list[int]:
         """How many bytes belong to each rank."""
@@ -145,3 +162,9 @@ class Copying(GroupCore):
             )
         row = math.prod(tensor.shape[1:]) * tensor.element_size()
         return [number * row for number in rows]
+
+
+def _cut(array: Array, sizes: Sequence[int]) -> list[Array]:
+    """The parts of an array, of so many bytes."""
+    ends = list(itertools.accumulate(sizes))
+    return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor
 
 from hvd_ext.c10d.backend.reductions import name_of
-from hvd_ext.c10d.backend.tensors import check
+from hvd_ext.c10d.backend.tensors import check, check_written
 from hvd_ext.c10d.backend.work import Turns, Work
-from hvd_ext.c10d.torch_internals import GroupBase
+from hvd_ext.c10d.collectives import about, one_line
+from hvd_ext.c10d.torch_internals import GroupBase, untraced
 from hvd_ext.errors import HvdExtError, StallError, UsageError
 from hvd_ext.events import region
 from hvd_ext.job.stalls import StallReport
@@ -23,6 +25,22 @@ if TYPE_CHECKING:
 
 _ENDED = "the process group was destroyed: call init_process_group() or new_group() again"
 _END_WITHIN_S = 5.0
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def collective(method: M) -> M:
+    """A method that begins a collective: an error on this rank alone is reported to the others."""
+
+    @untraced
+    @functools.wraps(method)
+    def begin(group: GroupCore, *arguments: Any, **options: Any) -> Any:
+        try:
+            return method(group, *arguments, **options)
+        except Exception as error:
+            group.refuse(error)
+            raise
+
+    return cast("M", begin)
 
 
 class GroupCore(GroupBase):
@@ -44,11 +62,11 @@ class GroupCore(GroupBase):
             timeout_s: how long ranks are waited for.
         """
         world = topology.world
-        super().__init__(world.rank, world.size, "hvd_ext")
+        super().__init__(world.rank, world.size, "hvd_ext", timeout_s)
         self._own, self._count, self._ranks = world.rank, world.size, topology.ranks
-        self._carrier, self._timeout_s = carrier, timeout_s
+        self._carrier = carrier
         self._hosts = topology.hosts_by_rank
-        self._turns = Turns()
+        self._turns = Turns(carrier.fail)
         self._messages = messages
         # What begins within a coalescing manager.
         self._together: list[Work] | None = None
@@ -57,21 +75,44 @@ class GroupCore(GroupBase):
     def _begin(
         self,
         name: str,
-        used: Iterable[Tensor],
+        used: Sequence[Tensor],
         result: Sequence[Tensor],
         do: Callable[[], None],
         options: Any,
         *,
+        writes: Iterable[Tensor] | None = None,
+        operation: str = "",
+        root: int = -1,
         may_be_sparse: bool = False,
     ) -> Work:
+        """Run a collective in its turn.
+
+        Args:
+            name: as errors say it.
+            used: the tensors that it reads or writes.
+            result: what its future holds.
+            do: runs it.
+            options: torch's.
+            writes: the tensors that it writes; by default `result`.
+            operation: torch's name of the reduction, if it is one.
+            root: its rank in the group, if there is one.
+            may_be_sparse: sparse tensors are served.
+
+        Raises:
+            UsageError: a tensor is not served, or the group has ended.
+        """
         check(name, used, may_be_sparse=may_be_sparse)
+        check_written(name, result if writes is None else writes)
         self._begun += 1
         work = Work(name, result)
         work.late = self._late
         limit_s = self._limit_s(getattr(options, "timeout", None))
+        dtypes = [tensor.dtype for tensor in used]
+        others = tuple(dtypes) if len(set(dtypes)) > 1 else ()
+        what = about(name, dtypes[0] if dtypes else None, operation, root, others)
 
         def expected() -> None:
-            self._carrier.expect(name, limit_s)
+            self._carrier.expect(name, limit_s, what)
             do()
 
         waits = not getattr(options, "asyncOp", True)
@@ -81,10 +122,17 @@ class GroupCore(GroupBase):
             self._together.append(work)
         return work
 
+    def refuse(self, error: Exception) -> None:
+        """Report to the other ranks, in its turn, that a collective was refused on this one."""
+        if self._is_open:
+            why = one_line(error)
+            work = Work("a refused collective", [])
+            self._turns.run(work, lambda: self._carrier.refuse(why), waits=False)
+
     def _limit_s(self, asked: timedelta | None) -> float:
         """How long a call may take; torch's options have a negative time where nothing is asked."""
         limit_s = asked.total_seconds() if asked else 0.0
-        return limit_s if limit_s > 0 else self._timeout_s
+        return limit_s if limit_s > 0 else self.timeout_s
 
     def _late(self, name: str, waited_s: float) -> HvdExtError:
         missing = self._carrier.missing()

@@ -8,19 +8,23 @@ from typing import Any
 
 from torch import Tensor
 
+from hvd_ext.c10d.backend.core import collective
 from hvd_ext.c10d.backend.reducing import Reducing
 from hvd_ext.c10d.backend.tensors import check
 from hvd_ext.c10d.backend.work import Together, Work
+from hvd_ext.c10d.torch_internals import untraced
 from hvd_ext.errors import StallError, UsageError
 
 
 class Group(Reducing):
     """The ranks of one process group: all of torch's collectives, and point to point."""
 
+    @collective
     def barrier(self, opts: Any = None) -> Work:
         """Wait until every rank is here."""
         return self._begin("barrier()", [], [], self._carrier.barrier, opts)
 
+    @untraced
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait until every rank is here, and name those that are not.
 
@@ -43,14 +47,17 @@ class Group(Reducing):
             words = f"Rank {first} failed to pass monitoredBarrier"
             raise StallError(f"{words}: {error}", error.ranks) from None
 
+    @untraced
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:
         """Begin to send a tensor to a rank of the group."""
         return self._message("send()", tensors, lambda t: self._messages.send(t, peer, tag))
 
+    @untraced
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:
         """Begin to receive a tensor from a rank of the group."""
         return self._message("recv()", tensors, lambda t: self._messages.receive(t, peer, tag))
 
+    @untraced
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
         """Begin to receive a tensor from whichever rank sends one."""
         return self._message("recv()", tensors, lambda t: self._messages.receive(t, None, tag))
@@ -65,10 +72,12 @@ class Group(Reducing):
             self._together.append(message)
         return message
 
+    @untraced
     def start_coalescing(self) -> None:
         """Have `end_coalescing` answer for what begins from now on."""
         self._together = []
 
+    @untraced
     def end_coalescing(self) -> Together:
         """The work that has begun since."""
         works, self._together = self._together or [], None

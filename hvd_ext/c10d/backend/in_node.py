@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from hvd_ext.c10d.backend.carrier import SETTING
-from hvd_ext.c10d.staged import PIECE_BYTES, Staged
-from hvd_ext.errors import HvdExtError, MismatchError
+from hvd_ext.c10d import collectives
+from hvd_ext.c10d.backend.carrier import SETTING, AgreedError
+from hvd_ext.c10d.staged import PIECE_BYTES, Staged, pieces
+from hvd_ext.errors import HvdExtError
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.layout import LINE_BYTES
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.job.topology import Topology
+    from hvd_ext.shm.window import NodeExchange
 
 T = TypeVar("T")
 # After so long it is known who is late, and an abort is seen.
 _SLICE_S = 0.1
+_ALL_REDUCE, _BROADCAST, _ALL_TO_ALL, _BARRIER = map(
+    collectives.step, ("all_reduce", "broadcast", "all_to_all", "barrier")
+)
 
 
 class InNode(Staged):
@@ -39,18 +44,22 @@ class InNode(Staged):
             WindowError: on every rank, if some cannot share memory.
         """
         super().__init__(topology, timeout_s)
-        self._ranks = topology.node_ranks()
-        self._hosts = topology.hosts_by_rank
         self._late: list[int] = []
-        self._name = ""
         self._aborted = False
+        hosts, ranks = self._hosts, self._ranks
 
-    def expect(self, name: str, limit_s: float) -> None:
-        self._name, self._late = name, []
-        monitor = StallMonitor(self._hosts, self._ranks, limit_s, name, SETTING)
-        self._monitored = functools.partial(self._wait, monitor)
+        def monitor(name: str, limit_s: float) -> StallMonitor:
+            return StallMonitor(hosts, ranks, limit_s, name, SETTING)
 
-    def _wait(self, monitor: StallMonitor, wait: Callable[[float], T]) -> T:
+        # To make one takes a tenth of a short collective's time, and they serve again.
+        self._monitor_of = functools.lru_cache(maxsize=64)(monitor)
+        self._plan = functools.lru_cache(maxsize=64)(self._planned)
+
+    def expect(self, name: str, limit_s: float, about: int) -> None:
+        self._name, self._about, self._late = name, about, []
+        self._monitor = self._monitor_of(name, limit_s)
+
+    def _sliced(self, wait: Callable[[float], T]) -> Callable[[float], T]:
         def slice_(limit_s: float) -> T:
             if self._aborted:
                 raise HvdExtError(f"{self._name}: the process group was aborted")
@@ -60,74 +69,70 @@ class InNode(Staged):
                 self._late = late.args[0]
                 raise
 
-        return monitor(slice_)
+        return slice_
 
     def missing(self) -> list[int]:
         return [self._ranks[rank] for rank in self._late]
 
     def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
         most = PIECE_BYTES // array.itemsize
-        for begin in range(0, len(array), most):
+        for begin in pieces(len(array), most):
             part = array[begin : begin + most]
             ticket, place = self._next()
             piece = self._memories[self.rank][place : place + part.nbytes].view(part.dtype)
             piece[:] = part
-            exchange = self._window.plan(
-                place, len(part), dtype, scale, local=True, operation=operation
-            )
-            self._monitored(functools.partial(self._window.reduce, exchange, ticket))
-            self._monitored(functools.partial(self._window.finish, ticket))
+            exchange = self._plan(place, len(part), dtype, operation, scale)
+            self._note(array.nbytes, _ALL_REDUCE)
+            self._wait(functools.partial(self._window.exchange, exchange, ticket))
             part[:] = piece
         return "shared_memory"
 
+    def _planned(
+        self, place: int, count: int, dtype: str, operation: str, scale: float
+    ) -> NodeExchange:
+        return self._window.plan(place, count, dtype, scale, local=True, operation=operation)
+
     def broadcast(self, array: Array, root: int) -> None:
-        for begin in range(0, len(array), PIECE_BYTES):
+        for begin in pieces(len(array), PIECE_BYTES):
             part = array[begin : begin + PIECE_BYTES]
-            ticket, place = self._next()
+            _, place = self._next()
             piece = self._memories[root][place : place + len(part)]
             if self.rank == root:
                 piece[:] = part
-            self._monitored(functools.partial(self._window.meet, ticket))
+            self._meet(len(array), _BROADCAST)
             if self.rank != root:
                 part[:] = piece
 
-    def all_to_all(
-        self, out: Array, out_bytes: Sequence[int], own: Array, own_bytes: Sequence[int]
-    ) -> None:
-        given = self._agreed_bytes(out_bytes, own_bytes)
+    def all_to_all(self, outs: Sequence[Array], owns: Sequence[Array]) -> None:
+        longest = self._agree_on_bytes(outs, owns)
         cell = PIECE_BYTES // self.size // LINE_BYTES * LINE_BYTES
-        sources = np.split(own, np.cumsum(own_bytes)[:-1])
-        targets = np.split(out, np.cumsum(out_bytes)[:-1])
-        for begin in range(0, int(given.max()), cell):
-            ticket, place = self._next()
-            for rank, source in enumerate(sources):
-                part = source[begin : begin + cell]
+        for begin in range(0, longest, cell):
+            _, place = self._next()
+            for rank, own in enumerate(owns):
+                part = own[begin : begin + cell]
                 at = place + rank * cell
                 self._memories[self.rank][at : at + len(part)] = part
-            self._monitored(functools.partial(self._window.meet, ticket))
+            self._meet(longest, _ALL_TO_ALL)
             at = place + self.rank * cell
-            for target, memory in zip(targets, self._memories, strict=True):
-                part = target[begin : begin + cell]
+            for out, memory in zip(outs, self._memories, strict=True):
+                part = out[begin : begin + cell]
                 part[:] = memory[at : at + len(part)]
 
-    def _agreed_bytes(self, out_bytes: Sequence[int], own_bytes: Sequence[int]) -> Array:
-        """How much each rank gives each: (size, size); collective."""
-        mine = np.array([own_bytes, out_bytes], np.int64)
-        every = np.empty((self.size, *mine.shape), np.int64)
-        self.all_gather(every.reshape(-1).view(np.uint8), mine.reshape(-1).view(np.uint8))
-        given, taken = every[:, 0], every[:, 1].T
-        if (given != taken).any():
-            giver, taker = (int(indices[0]) for indices in np.nonzero(given != taken))
-            raise MismatchError(
-                f"{self._name}: rank {self._ranks[giver]} gives rank {self._ranks[taker]} "
-                f"{given[giver, taker]} bytes, and that one expects {taken[giver, taker]}: "
-                "make the sizes match"
-            )
-        return given
+    def _agree_on_bytes(self, outs: Sequence[Array], owns: Sequence[Array]) -> int:
+        """The most that a rank gives to another; collective.
+
+        Raises:
+            MismatchError: on every rank, if one gives another less or more than that one expects.
+        """
+        mine = np.array([*map(len, owns), *map(len, outs)], np.int64)
+        every = self._gather_numbers(mine, 0, _ALL_TO_ALL)
+        given = every[:, : self.size]
+        check_bytes(self._name, given, every[:, self.size :].T, self._ranks)
+        return int(given.max())
 
     def barrier(self) -> None:
-        ticket, _ = self._next()
-        self._monitored(functools.partial(self._window.meet, ticket))
+        self._next()
+        self._meet(0, _BARRIER)
 
     def abort(self) -> None:
         self._aborted = True
@@ -137,4 +142,24 @@ class InNode(Staged):
         if finished:
             self._memories.clear()
             del self._window
-            del self._monitored  # it holds this
+            del self._plan  # it holds this
+
+
+def check_bytes(name: str, given: Array, taken: Array, ranks: Sequence[int]) -> None:
+    """Compare what ranks give each other with what they expect.
+
+    Args:
+        name: of the collective.
+        given: (giver, taker), in bytes.
+        taken: likewise, what the taker expects.
+        ranks: global, of the group's.
+
+    Raises:
+        MismatchError: they differ; the ranks stay in step.
+    """
+    if (given != taken).any():
+        giver, taker = (int(indices[0]) for indices in np.nonzero(given != taken))
+        raise AgreedError(
+            f"{name}: rank {ranks[giver]} gives rank {ranks[taker]} {given[giver, taker]} bytes, "
+            f"and that one expects {taken[giver, taker]}: make the sizes match"
+        )

@@ -65,8 +65,12 @@ class Message(Work):
         """Whether it is known to be over."""
         return self._over.is_set()
 
-    def poll(self) -> bool:
-        """Whether it is over; MPI moves it meanwhile."""
+    def poll(self, *, calls_back: bool = True) -> bool:
+        """Whether it is over; MPI moves it meanwhile.
+
+        Args:
+            calls_back: callbacks may run on this thread.
+        """
         if self._over.is_set():
             return True
         from mpi4py import MPI
@@ -89,7 +93,10 @@ class Message(Work):
                 error = raised
             self._error = error
             self._over.set()
-        self.settle(error)
+        if calls_back or self._future is None:
+            self.settle(error)
+        else:
+            threading.Thread(target=self.settle, args=(error,), daemon=True).start()
         return True
 
     def _take(self, status: MPI.Status) -> None:
@@ -99,7 +106,7 @@ class Message(Work):
         found = status.Get_count(MPI.BYTE)
         if found != len(self._memory):
             raise self._mismatch(found)
-        with written(self._tensors[0]) as own:
+        with written(self._tensors[0]) as (own,):
             if own.ctypes.data != self._memory.ctypes.data:
                 own[:] = self._memory
 
@@ -262,7 +269,8 @@ class _Poller:
                     self._new.wait()
                     pause_s = _LONGEST_S
                 messages = list(self._messages)
-            over = [message for message in messages if message.poll()]
+            # A callback may wait for another message.
+            over = [message for message in messages if message.poll(calls_back=False)]
             pause_s = _SHORTEST_S if over else min(2 * pause_s, _LONGEST_S)
             with self._new:
                 self._messages = [one for one in self._messages if one not in over]

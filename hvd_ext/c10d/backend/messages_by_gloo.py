@@ -55,7 +55,7 @@ class GlooMessage(Work):
         return True
 
     def _take(self) -> None:
-        with written(self._tensors[0]) as own:
+        with written(self._tensors[0]) as (own,):
             if own.ctypes.data != self._held.data_ptr():
                 own[:] = self._held.numpy()
 
@@ -67,7 +67,7 @@ class GlooMessage(Work):
 
     def get_future(self) -> Any:
         self._watch()
-        return self._future
+        return super().get_future()
 
     def is_completed(self) -> bool:
         self._watch()

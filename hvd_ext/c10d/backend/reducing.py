@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hvd_ext.c10d.backend.carrier import AgreedError
 from hvd_ext.c10d.backend.copying import Copying
+from hvd_ext.c10d.backend.core import collective
 from hvd_ext.c10d.backend.reductions import Reduction, name_of, reduction_of
 from hvd_ext.c10d.backend.tensors import read, written
 from hvd_ext.c10d.backend.work import Work
+from hvd_ext.c10d.torch_internals import untraced
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 
@@ -20,6 +24,7 @@ from hvd_ext.errors import UsageError
 class Reducing(Copying):
     """all_reduce, reduce and reduce_scatter, as torch calls them."""
 
+    @collective
     def allreduce(self, tensors: list[Tensor], options: Any = None) -> Work:
         """Reduce each tensor over all ranks, in place; sparse ones are summed or averaged."""
         name = "all_reduce()"
@@ -32,27 +37,40 @@ class Reducing(Copying):
             for tensor, reduction in zip(tensors, reductions, strict=True):
                 (self._sum_sparse if tensor.is_sparse else self._reduce)(tensor, reduction)
 
-        return self._begin(name, tensors, tensors, do, options, may_be_sparse=True)
+        return self._begin(
+            *(name, tensors, tensors, do, options),
+            operation=_names(reductions),
+            may_be_sparse=True,
+        )
 
     allreduce_coalesced = allreduce
 
+    @collective
     def reduce(self, tensors: list[Tensor], options: Any) -> Work:
         """Reduce each tensor over all ranks; the root alone has the result."""
         name = "reduce()"
         reductions = [reduction_of(name, options, tensor.dtype) for tensor in tensors]
 
-        is_root = options.rootRank == self._own
+        root = options.rootRank
+        is_root = root == self._own
 
         def do() -> None:
             for tensor, reduction in zip(tensors, reductions, strict=True):
                 self._reduce(tensor if is_root else tensor.detach().clone(), reduction)
 
-        return self._begin(name, tensors, tensors, do, options)
+        return self._begin(
+            *(name, tensors, tensors, do, options),
+            writes=tensors if is_root else [],
+            operation=_names(reductions),
+            root=root,
+        )
 
+    @untraced
     def reduce_scatter_single(self, out: Tensor, own: Tensor, options: Any = None) -> Work:
         """Have `out` hold this rank's part of the reduction of `own`."""
         return self.reduce_scatter_single_coalesced([out], [own], options)
 
+    @collective
     def reduce_scatter_single_coalesced(
         self, outs: list[Tensor], owns: list[Tensor], options: Any = None
     ) -> Work:
@@ -67,8 +85,9 @@ class Reducing(Copying):
                 begin = self._own * out.numel()
                 self._reduce_scatter(out, own.detach().reshape(-1), begin, reduction, True)
 
-        return self._begin(name, [*outs, *owns], outs, do, options)
+        return self._begin(name, [*outs, *owns], outs, do, options, operation=_names(reductions))
 
+    @collective
     def reduce_scatter(
         self, outs: list[Tensor], lists: list[list[Tensor]], options: Any = None
     ) -> Work:
@@ -86,7 +105,7 @@ class Reducing(Copying):
                 self._reduce_scatter(out, whole, begin, reduction, alike)
 
         used = [*outs, *(tensor for parts in lists for tensor in parts)]
-        return self._begin(name, used, outs, do, options)
+        return self._begin(name, used, outs, do, options, operation=_names(reductions))
 
     def _reduce(self, tensor: Tensor, reduction: Reduction) -> None:
         if not reduction.has_kernel(tensor.dtype):
@@ -95,7 +114,7 @@ class Reducing(Copying):
             tensor.detach().copy_(functools.reduce(reduction.combine, rows))
             return
         dtype = name_of(tensor.dtype)
-        with written(tensor) as array:
+        with written(tensor) as (array,):
             stored = array.view(DTYPES[dtype].stored_as)
             self._carrier.all_reduce(stored, dtype, reduction.kernel, self._scale(reduction))
 
@@ -107,7 +126,7 @@ class Reducing(Copying):
         self._gather(facts, torch.tensor([len(own.values()), shape]))
         counts, shapes = facts.t().tolist()
         if len(set(shapes)) > 1:
-            raise UsageError(
+            raise AgreedError(
                 "all_reduce() of sparse tensors: shapes, sparse dimensions or dtypes differ "
                 "between ranks; make them the same"
             )
@@ -151,7 +170,7 @@ class Reducing(Copying):
             return
         dtype = name_of(out.dtype)
         stored = DTYPES[dtype].stored_as
-        with written(out) as array:
+        with written(out) as (array,):
             self._carrier.reduce_scatter(
                 array.view(stored),
                 read(whole).view(stored),
@@ -162,3 +181,8 @@ class Reducing(Copying):
 
     def _scale(self, reduction: Reduction) -> float:
         return 1.0 / self._count if reduction.is_average else 1.0
+
+
+def _names(reductions: Sequence[Reduction]) -> str:
+    """The reduction of a collective, which is the same for all its tensors."""
+    return reductions[0].name if reductions else ""

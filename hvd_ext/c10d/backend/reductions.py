@@ -18,11 +18,13 @@ class Reduction:
     """One reduction.
 
     Attributes:
+        name: torch's.
         kernel: its name in the window; "": it has none there.
         combine: two tensors' elements.
         is_average: the sum is divided by the number of ranks.
     """
 
+    name: str
     kernel: str
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     is_average: bool = False
@@ -33,14 +35,17 @@ class Reduction:
 
 
 _REDUCTIONS = {
-    "SUM": Reduction("sum", torch.add),
-    "AVG": Reduction("sum", torch.add, is_average=True),
-    "MIN": Reduction("min", torch.minimum),
-    "MAX": Reduction("max", torch.maximum),
-    "PRODUCT": Reduction("product", torch.mul),
-    "BAND": Reduction("", torch.bitwise_and),
-    "BOR": Reduction("", torch.bitwise_or),
-    "BXOR": Reduction("", torch.bitwise_xor),
+    reduction.name: reduction
+    for reduction in (
+        Reduction("SUM", "sum", torch.add),
+        Reduction("AVG", "sum", torch.add, is_average=True),
+        Reduction("MIN", "min", torch.minimum),
+        Reduction("MAX", "max", torch.maximum),
+        Reduction("PRODUCT", "product", torch.mul),
+        Reduction("BAND", "", torch.bitwise_and),
+        Reduction("BOR", "", torch.bitwise_or),
+        Reduction("BXOR", "", torch.bitwise_xor),
+    )
 }
 
 

@@ -31,6 +31,7 @@ class Reported:
         """
         self.carrier, self._size, self.name = carrier, size, carrier.name
         self.expect, self.missing = carrier.expect, carrier.missing
+        self.refuse, self.fail = carrier.refuse, carrier.fail
         self.abort, self.close = carrier.abort, carrier.close
 
     def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
@@ -51,17 +52,20 @@ class Reported:
         self.carrier.all_gather(out, own)
         self._report("allgather", out.nbytes, start_s)
 
+    def all_gather_rows(self, rows: Sequence[Array], own: Array) -> None:
+        start_s = time.monotonic()
+        self.carrier.all_gather_rows(rows, own)
+        self._report("allgather", len(rows) * own.nbytes, start_s)
+
     def broadcast(self, array: Array, root: int) -> None:
         start_s = time.monotonic()
         self.carrier.broadcast(array, root)
         self._report("bcast", array.nbytes, start_s)
 
-    def all_to_all(
-        self, out: Array, out_bytes: Sequence[int], own: Array, own_bytes: Sequence[int]
-    ) -> None:
+    def all_to_all(self, outs: Sequence[Array], owns: Sequence[Array]) -> None:
         start_s = time.monotonic()
-        self.carrier.all_to_all(out, out_bytes, own, own_bytes)
-        self._report("alltoall", own.nbytes, start_s)
+        self.carrier.all_to_all(outs, owns)
+        self._report("alltoall", sum(own.nbytes for own in owns), start_s)
 
     def barrier(self) -> None:
         start_s = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,30 +36,53 @@ def check(name: str, tensors: Iterable[torch.Tensor], *, may_be_sparse: bool = F
             raise UsageError(f"{name} of a sparse tensor: call to_dense() first")
 
 
-def memory(tensor: torch.Tensor) -> Array:
-    """A contiguous tensor's memory, 1-D, as uint8."""
-    flat: Array = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-    return flat
+def check_written(name: str, tensors: Iterable[torch.Tensor]) -> None:
+    """Refuse tensors that cannot hold a result.
+
+    Args:
+        name: the collective's, for errors.
+        tensors: that it writes.
+
+    Raises:
+        UsageError: two elements of a tensor share memory.
+    """
+    for tensor in tensors:
+        if not tensor.is_sparse and not tensor.is_contiguous() and _overlaps(tensor):
+            raise UsageError(
+                f"{name} into a tensor of shape {tuple(tensor.shape)} and strides "
+                f"{tensor.stride()}, whose elements share memory: give it a clone()"
+            )
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    dims = sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)
+    # Behind the elements of the dimensions with shorter strides.
+    ends = [0]
+    for stride, count in dims:
+        ends.append(ends[-1] + stride * (count - 1))
+    return any(stride <= end for (stride, _), end in zip(dims, ends, strict=False))
 
 
 def read(tensor: torch.Tensor) -> Array:
     """A tensor's elements in their order, 1-D, as uint8; a copy where they do not lie so."""
-    return memory(tensor.detach().contiguous())
+    return _memory(_plain(tensor))
 
 
 @contextmanager
-def written(tensor: torch.Tensor) -> Iterator[Array]:
-    """The memory of a tensor, as `read` gives it, that is to be changed."""
-    held = tensor.detach().contiguous()
-    yield memory(held)
-    if held.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(held)
+def written(*tensors: torch.Tensor) -> Iterator[list[Array]]:
+    """The memory of tensors, each as `read` gives it, that is to be changed."""
+    held = [_plain(tensor) for tensor in tensors]
+    yield [_memory(one) for one in held]
+    for tensor, one in zip(tensors, held, strict=True):
+        if one.data_ptr() != tensor.data_ptr():
+            tensor.detach().copy_(one)
 
 
-def split(array: Array, tensors: Sequence[torch.Tensor]) -> None:
-    """Have tensors hold what lies in `array`, one behind the other."""
-    begin = 0
-    for tensor in tensors:
-        with written(tensor) as part:
-            part[:] = array[begin : begin + len(part)]
-        begin += tensor.nbytes
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements in their order, without a sign or a conjugation still to be applied."""
+    return tensor.detach().contiguous().resolve_conj().resolve_neg()
+
+
+def _memory(tensor: torch.Tensor) -> Array:
+    flat: Array = tensor.reshape(-1).view(torch.uint8).numpy()
+    return flat

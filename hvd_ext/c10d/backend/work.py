@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
-from hvd_ext.c10d.torch_internals import WorkBase
-from hvd_ext.errors import HvdExtError, StallError, UsageError
+from hvd_ext.c10d.backend.carrier import AgreedError
+from hvd_ext.c10d.collectives import one_line
+from hvd_ext.c10d.torch_internals import WorkBase, untraced
+from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.events import region
 from hvd_ext.job.progress_thread import ProgressThread
 
 Run = Callable[[], object]
+
+
+class _Future(torch.futures.Future[Any]):
+    """A future that knows what it waits for."""
+
+    work: Work | None = None
+
+    def wait(self) -> Any:
+        if self.work is not None:
+            self.work._wait(None)
+        return super().wait()
 
 
 class Work(WorkBase):
@@ -30,25 +44,38 @@ class Work(WorkBase):
         super().__init__()
         self.name = name
         self._tensors = list(result)
-        self._future: Any = torch.futures.Future()
+        # Made only for who asks for it.
+        self._future: _Future | None = None
+        self._future_lock = threading.Lock()
         self._over = threading.Event()
         self._error: BaseException | None = None
         # The error for a wait of so many seconds that was in vain.
         self.late: Callable[[str, float], HvdExtError] = lambda name, s: HvdExtError(
             f"{name} did not end within {s:g} s"
         )
+        # Called by a thread that is about to wait.
+        self.about_to_wait: Callable[[], None] = lambda: None
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Have it be over, and wake whoever waits."""
-        self._error = error
-        self._over.set()
-        if error is None:
-            self._future.set_result(self._tensors)
-        elif isinstance(error, Exception):
-            self._future.set_exception(error)
-        else:  # Ctrl-C, for which a future has no place
-            self._future.set_exception(HvdExtError(f"{self.name} was interrupted"))
+        """Have it be over, and wake whoever waits; callbacks run here."""
+        with self._future_lock:
+            self._error = error
+            self._over.set()
+            future = self._future
+        if future is not None and future.work is not None:
+            future.work = None  # no circle is left
+            self._complete(future)
 
+    def _complete(self, future: _Future) -> None:
+        error = self._error
+        if error is None:
+            future.set_result(self._tensors)
+        elif isinstance(error, Exception):
+            future.set_exception(error)
+        else:  # Ctrl-C, for which a future has no place
+            future.set_exception(HvdExtError(f"{self.name} was interrupted"))
+
+    @untraced
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it is over; raises what it raised.
 
@@ -68,13 +95,23 @@ class Work(WorkBase):
         return True
 
     def _wait(self, limit_s: float | None) -> bool:
+        if not self._over.is_set():
+            self.about_to_wait()
         return self._over.wait(limit_s)
 
     def synchronize(self) -> None:
         self.wait()
 
+    @untraced
     def get_future(self) -> Any:
-        return self._future
+        with self._future_lock:
+            if self._future is None:
+                self._future = _Future()
+                if self._over.is_set():
+                    self._complete(self._future)
+                else:
+                    self._future.work = self
+            return self._future
 
     def is_completed(self) -> bool:
         return self._over.is_set()
@@ -97,6 +134,7 @@ class Together(WorkBase):
         self._works = list(works)
         self._future = torch.futures.collect_all([work.get_future() for work in works])
 
+    @untraced
     def wait(self, timeout: timedelta | None = None) -> bool:
         return all(work.wait(timeout) for work in self._works)
 
@@ -115,12 +153,24 @@ class Turns:
 
     Where the caller waits anyway and nothing is queued, the collective runs on the calling
     thread: handing it over takes longer than a short message does.
+
+    The callbacks of a collective's future come before the next collective, and what they begin
+    runs at once. So the order is the same on ranks where the collective was over before the
+    callback was added. A callback that waits for a queued collective gives the turn away.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        """Run nothing yet.
+
+        Args:
+            fail: reports to the other ranks why this one skips all later collectives.
+        """
+        self._fail = fail
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # held by what runs
+        self._queue: deque[tuple[Work, Run]] = deque()
         self._unfinished = 0
+        self._calls_back: int | None = None  # the thread that has the turn for callbacks
         self._closed = ""
         # After this the ranks are out of step.
         self._broken: BaseException | None = None
@@ -132,18 +182,21 @@ class Turns:
         Raises:
             UsageError: the turns are closed.
         """
+        work.about_to_wait = self._give_turn_away
         with self._lock:
             if self._closed:
                 raise UsageError(f"{work.name}: {self._closed}")
-            here = waits and not self._unfinished
-            self._unfinished += 1
-            if here:
+            from_callback = self._calls_back == threading.get_ident()
+            here = from_callback or (waits and not self._unfinished)
+            if not here:
+                self._queue.append((work, do))
+                self._submit(1)
+            elif not from_callback:
                 self._turn.acquire()
-            else:
-                if self._thread is None:
-                    self._thread = ProgressThread()
-                self._thread.submit(lambda: self._later(work, do))
-        if here:
+            self._unfinished += not from_callback
+        if from_callback:
+            work.settle(self._try(work, do))
+        elif here:
             self._run(work, do)
 
     def close(self, why: str, within_s: float) -> bool:
@@ -159,21 +212,52 @@ class Turns:
             self._turn.release()
         return done
 
-    def _later(self, work: Work, do: Run) -> None:
+    def _submit(self, count: int) -> None:
+        if self._thread is None:
+            self._thread = ProgressThread()
+        for _ in range(count):
+            self._thread.submit(self._run_next)
+
+    def _run_next(self) -> None:
         self._turn.acquire()
-        self._run(work, do)
+        if self._queue:
+            self._run(*self._queue.popleft())
+        else:  # the thread that gave the turn away, or its heir, has run it
+            self._turn.release()
 
     def _run(self, work: Work, do: Run) -> None:
-        error = self._broken
-        try:
-            if error is None:
-                do()
-        except BaseException as raised:  # handed to whoever waits
-            error = raised
-            if isinstance(raised, StallError) or not isinstance(raised, Exception):
-                self._broken = raised
-        self._turn.release()
-        with self._lock:
-            self._unfinished -= 1
-        # Last: what is called then may begin another collective.
+        error = self._try(work, do)
+        own = self._calls_back = threading.get_ident()
         work.settle(error)
+        with self._lock:
+            if self._calls_back == own:
+                self._end_turn()
+
+    def _try(self, work: Work, do: Run) -> BaseException | None:
+        """Run it, unless an error before has left the ranks out of step; returns its error."""
+        if self._broken is not None:
+            return self._broken
+        try:
+            do()
+        except AgreedError as error:
+            return error
+        except BaseException as error:  # handed to whoever waits
+            said = f"{work.name} failed on this rank: {one_line(error)}"
+            self._broken = error if isinstance(error, HvdExtError) else HvdExtError(said)
+            self._fail(one_line(error))
+            return error
+        return None
+
+    def _give_turn_away(self) -> None:
+        """Let another thread run the queue if this one is in a callback and is about to wait."""
+        with self._lock:
+            if self._calls_back == threading.get_ident() and self._thread is not None:
+                self._thread.close()
+                self._thread = None
+                self._submit(len(self._queue))
+                self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._calls_back = None
+        self._unfinished -= 1
+        self._turn.release()

@@ -8,12 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hvd_ext.c10d.backend import registration
-from hvd_ext.c10d.backend.by_messages import ByMessages
-from hvd_ext.c10d.backend.in_node import InNode
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import MismatchError
 from tests.ranks.asserts import parallel_assert
-from tests.support.arena.pretended_nodes import pretend
 from tests.support.c10d.references import (
     FLOATS,
     LENGTHS,
@@ -33,20 +29,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["node", "messages"])
-def group(request, comm, monkeypatch):
+@pytest.fixture
+def group(new_group):
     """A process group of all ranks: of one node, or of nodes of up to two ranks."""
-    if request.param == "messages":
-        pretended = pretend(comm, 1 if comm.size == 2 else 2)
-        monkeypatch.setattr(registration, "topology_among", lambda *_: pretended)
-        if comm.size == 1:
-            monkeypatch.setattr(type(pretended), "one_node", False)
-    made = dist.new_group()
-    kind = InNode if request.param == "node" else ByMessages
-    carrier = made._get_backend(torch.device("cpu"))._carrier.carrier
-    parallel_assert(comm, isinstance(carrier, kind), carrier)
-    yield made
-    dist.destroy_process_group(made)
+    return new_group()
 
 
 class Compared:
@@ -235,7 +221,7 @@ def test_sparse_tensors_of_other_shapes_are_refused_on_all_ranks(comm, group):
     if comm.size == 1:
         return
     own = torch.zeros(4 + comm.rank, 2).to_sparse(1)
-    with pytest.raises(UsageError, match="shapes, sparse dimensions or dtypes differ"):
+    with pytest.raises(MismatchError, match="shapes, sparse dimensions or dtypes differ"):
         dist.all_reduce(own, group=group)
 
 

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import hvd_ext.c10d
+from hvd_ext import settings
 from hvd_ext.c10d import fsdp
+from hvd_ext.c10d.ranks import limit_s_of
 from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
 from hvd_ext.events import listen
 from tests.ranks.asserts import parallel_assert
@@ -53,6 +56,59 @@ def test_futures_hold_the_tensors(comm):
     own = torch.ones(5)
     halved = dist.all_reduce(own, async_op=True).get_future().then(lambda f: f.value()[0] / 2)
     parallel_assert(comm, torch.equal(halved.wait(), torch.full((5,), comm.size / 2)), halved)
+
+
+def test_a_callback_may_begin_a_collective_and_wait_for_it(comm):
+    """In the order in which a rank calls it for which the first collective was over at once."""
+    total = [torch.full((count,), 1.0) for count in (3, 5, 7, 9)]
+
+    def again(tensor):
+        return lambda _: dist.all_reduce(tensor, async_op=True).get_future().wait()[0]
+
+    ends = []
+    for tensor in total:
+        future = dist.all_reduce(tensor, async_op=True).get_future()
+        ends.append(future.then(again(tensor)).then(again(tensor)))
+    for end in ends:
+        end.wait()
+    parallel_assert(comm, all((t == comm.size**3).all() for t in total), total)
+
+
+@pytest.mark.parametrize("how", ["work", "future"])
+def test_a_callback_may_wait_for_what_is_queued_behind_it(comm, how):
+    group = dist.new_group()
+    queued, tensors = [], [torch.ones(1), torch.ones(2), torch.ones(3)]
+    begun = threading.Event()
+
+    def wait(_):
+        begun.wait()
+        (queued[0] if how == "work" else queued[0].get_future()).wait()
+        return queued[0].is_completed() or FROM_2_14
+
+    first = dist.all_reduce(tensors[0], group=group, async_op=True)
+    waited = first.get_future().then(wait)
+    queued += [dist.all_reduce(t, group=group, async_op=True) for t in tensors[1:]]
+    begun.set()
+    parallel_assert(comm, waited.wait(), "did not wait")
+    queued[1].wait()
+    dist.all_reduce(tensors[0], group=group)
+    want = [comm.size**2, comm.size, comm.size]
+    parallel_assert(comm, [t[0].item() for t in tensors] == want, tensors)
+    dist.destroy_process_group(group)
+
+
+def test_a_callback_of_a_message_may_wait_for_another(comm):
+    rank, size = comm.rank, comm.size
+    before, after = (rank - 1) % size, (rank + 1) % size
+    got = [torch.empty(2), torch.empty(3)]
+    second = dist.irecv(got[1], before, tag=2)
+    first = dist.irecv(got[0], before, tag=1)
+    waited = first.get_future().then(lambda _: second.get_future().wait()[0].sum().item())
+    comm.Barrier()
+    works = [dist.isend(torch.full((n + 1,), 1.0 + rank), after, tag=n) for n in (1, 2)]
+    parallel_assert(comm, waited.wait() == 3 * (1 + before), "another sum")
+    for work in works:
+        work.wait()
 
 
 def test_a_call_that_waits_runs_on_its_own_thread_where_nothing_is_queued(comm):
@@ -319,6 +375,29 @@ def test_ddps_gradients_are_gloos(comm):
     near = [torch.allclose(a, b) for a, b in zip(want, got, strict=True)]
     parallel_assert(comm, all(near), near)
     dist.destroy_process_group(gloo)
+
+
+def test_ddp_with_powersgd_of_torch(comm):
+    """Its hook's callbacks begin collectives, and wait for them."""
+    torch.manual_seed(2)
+    layers = [torch.nn.Linear(64, 64) for _ in range(4)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.03)
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    torch.manual_seed(comm.rank)
+    for _ in range(5):
+        model.zero_grad()
+        model(torch.randn(8, 64)).square().mean().backward()
+    own = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy().tobytes()
+    parallel_assert(comm, set(comm.allgather(own)) == {own}, "ranks differ")
+
+
+def test_the_timeout_of_a_group_counts_in_hvd_exts_own_exchanges(comm):
+    for backend in ("gloo", "hvd_ext"):
+        group = dist.new_group(backend=backend, timeout=timedelta(seconds=15))
+        assert limit_s_of(group) == 15
+        dist.destroy_process_group(group)
+    assert limit_s_of(dist.group.WORLD) == settings.stall_timeout_s()
 
 
 def losses(rank, size, used):

@@ -75,6 +75,13 @@ def backend() -> None:
         found = torch.empty(4, dtype=torch.int64)
         assert dist.recv(found, src=0 if FROM_2_14 else None) == 0
         assert found.tolist() == [0, 1, 2, 3]
+    said, compared = "", dist.new_group()
+    try:
+        dist.all_reduce(torch.ones(3 + rank), group=compared)
+    except RuntimeError as error:
+        said = str(error)
+    # The second is PyTorch's, where it compares the ranks.
+    assert "all_reduce() of 12 bytes" in said or "Detected mismatch" in said, said
     groups = [dist.new_group([r]) for r in range(size)] + [dist.new_group()]
     for group in (groups[rank], groups[-1]):
         dist.barrier(group)
