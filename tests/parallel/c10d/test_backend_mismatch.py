@@ -1,4 +1,4 @@
-"""Ranks that call different collectives, or one of which fails alone: all of them are told."""
+"""Ranks that call different collectives, or one of which fails alone: all raise an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def floats(count):
     return torch.ones(count)
 
 
-# What the last rank calls, what the others call, and how the error names both.
+# The calls of the last rank and of the others, and how the error names both.
 CASES = {
     "count": (
         lambda g: dist.all_reduce(floats(500), group=g),
@@ -115,7 +115,7 @@ def test_different_collectives_are_named_on_every_rank(comm, new_group):
 
 
 def test_a_thread_that_uses_the_same_group_in_another_order_is_named(comm, new_group):
-    """As `async_save` does, beside the collectives of a training step."""
+    """As `async_save` does during the collectives of a training step."""
     group = new_group()
     calls = [lambda: dist.all_reduce(floats(2), group=group, async_op=True)]
     calls.append(lambda: dist.barrier(group, async_op=True))
