@@ -160,6 +160,7 @@ class NodeWindow:
         *,
         local: bool,
         operation: str = "sum",
+        part: tuple[int, int] | None = None,
     ) -> NodeExchange:
         """Plan the exchange of `count` elements at the same place of every rank's data.
 
@@ -171,9 +172,10 @@ class NodeWindow:
             local: False if the reduced shard is taken between nodes before it goes
                 back to the node's ranks.
             operation: one of OPERATIONS, or TREE_SUM.
+            part: the elements [begin, end) that this rank reduces; by default its shard.
         """
         item = DTYPES[dtype].item_bytes
-        begin, end = shard(count, self._size, self.rank, item)
+        begin, end = shard(count, self._size, self.rank, item) if part is None else part
         c = _CExchange(
             offset=offset_bytes,
             begin=begin,

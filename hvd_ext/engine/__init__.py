@@ -1,0 +1,1 @@
+"""What moves data for a group of ranks, whichever door they came through."""

@@ -1,0 +1,131 @@
+"""The two levels that the collectives stand on: a node's memory, and messages between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvd_ext.allreduce.agreed import read_table
+from hvd_ext.allreduce.algorithms.segments import MOST_BYTES, TAG, wait
+from hvd_ext.engine.nodes import Nodes
+from hvd_ext.job.stalls import StallMonitor
+from hvd_ext.shm.regions import on_every_rank
+from hvd_ext.shm.window import NodeExchange, NodeWindow
+from hvd_ext.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.job.topology import Topology
+
+# What a node's ranks put into memory at once: it is in the caches still when peers read it.
+PIECE_BYTES = MIB
+# From here on a message is cut among a node's ranks. Below, more messages cost more than the
+# bytes that each of them saves.
+RAILS_BYTES = 64 * KIB
+_NO_LIMIT_S = 1e9  # the watchdog's, which sees the ranks of all nodes
+
+
+class Levels:
+    """The ranks of one group, its memory within each node, and its communicators between them.
+
+    Attributes:
+        rank, size: in the group.
+        nodes: which ranks share one.
+        local_rank: among those of this rank's node.
+        comm: all ranks, for messages.
+        rail: the ranks with this local rank, one of each node that has as many.
+        memories: of the node's ranks by local rank, uint8: two places of PIECE_BYTES.
+        table: names the algorithm of an allreduce between nodes.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        """Make the memory and the communicators; collective over the group.
+
+        Raises:
+            WindowError: on every rank, if those of some node cannot share memory.
+        """
+        world, node = topology.world, topology.node
+        self.rank, self.size = world.rank, world.size
+        self.window = on_every_rank(topology, lambda: NodeWindow(node, 2 * PIECE_BYTES))
+        self.nodes = Nodes.of(world.allgather(min(node.allgather(world.rank))))
+        self.local_rank = node.rank
+        self.ranks_of_node = self.nodes.ranks[self.nodes.of_rank[self.rank]]
+        self.memories = [np.frombuffer(self.window.peer(r), np.uint8) for r in range(node.size)]
+        self.table = read_table(world)
+        self._lease = topology.borrow("collectives", world, topology.cross, world)
+        self.comm, self.rail, self.watched = self._lease.comms
+        self.uses = self._lease.uses
+        self._monitored = StallMonitor(
+            topology.hosts_by_rank, topology.node_ranks(), _NO_LIMIT_S, "a collective"
+        )
+        self._ticket = 0
+
+    @property
+    def node(self) -> int:
+        """The number of this rank's node."""
+        return self.nodes.of_rank[self.rank]
+
+    @property
+    def own(self) -> Array:
+        """This rank's memory."""
+        return self.memories[self.local_rank]
+
+    def next(self) -> tuple[int, int]:
+        """The next ticket, and where its place begins in every rank's memory.
+
+        Places alternate: who is ready with a ticket has read what lay in the other place.
+        """
+        self._ticket += 1
+        return self._ticket, (self._ticket & 1) * PIECE_BYTES
+
+    def meet(self, ticket: int) -> None:
+        """Be ready with a ticket, and wait until the node's ranks are."""
+        self._monitored(lambda limit_s: self.window.meet(ticket, limit_s))
+
+    def reduce(self, exchange: NodeExchange, ticket: int) -> None:
+        """Reduce this rank's part of an exchange, once the node's ranks are ready."""
+        self._monitored(lambda limit_s: self.window.reduce(exchange, ticket, limit_s))
+
+    def finish(self, ticket: int) -> None:
+        """Wait until the node's ranks are done with a ticket."""
+        self._monitored(lambda limit_s: self.window.finish(ticket, limit_s))
+
+    def close(self, finished: bool) -> None:
+        """Give back the communicators, if nothing runs any more."""
+        if finished:
+            self.memories.clear()
+            del self.window
+            self._lease.give_back()
+
+
+class Transfers:
+    """Messages under way, between two ranks in the order in which they were begun."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm = comm
+        self._requests: list[MPI.Request] = []
+
+    def send(self, part: Array, to: int) -> None:
+        """Begin to send what must stay as it is until `wait`; nothing if it is empty."""
+        self._requests += [self._comm.Isend(piece, to, TAG) for piece in _pieces(part)]
+
+    def receive(self, part: Array, source: int) -> None:
+        """Begin to receive as many bytes as were sent."""
+        self._requests += [self._comm.Irecv(piece, source, TAG) for piece in _pieces(part)]
+
+    def wait(self) -> None:
+        """Wait for all that was begun."""
+        requests, self._requests = self._requests, []
+        for request in requests:
+            wait(request)
+
+
+def _pieces(part: Array) -> Iterator[Array]:
+    """MPI counts with an int, and libraries compute bytes with one; it has no 16-bit floats."""
+    memory = part.view(np.uint8)
+    for begin in range(0, len(memory), MOST_BYTES):
+        yield memory[begin : begin + MOST_BYTES]

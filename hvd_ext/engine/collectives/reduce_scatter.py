@@ -1,0 +1,102 @@
+"""reduce_scatter: a node's partial sum of a row goes to the rank that the row is for.
+
+On K nodes of n ranks a node sends (K-1)/K of the whole, which no algorithm can undercut.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvd_ext.allreduce.algorithms.half import narrow, widen
+from hvd_ext.allreduce.algorithms.segments import scratch
+from hvd_ext.allreduce.operations import find_operation
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.engine.collectives.all_reduce import all_reduce
+from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES, Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.engine.collectives.levels import Levels
+
+
+def reduce_scatter(
+    levels: Levels, out: Array, own: Array, dtype: str, operation: str, scale: float
+) -> None:
+    """Give every rank its row of the reduction of all ranks' arrays.
+
+    Args:
+        levels: the group's.
+        out: 1-D and contiguous, of the type that stores `dtype`.
+        own: `size` times as long, the same on every rank.
+        dtype: a key of DTYPES.
+        operation: "sum", "min", "max" or "product".
+        scale: what every element of a sum is multiplied by.
+    """
+    if own.nbytes < RAILS_BYTES:
+        whole = own.copy()
+        all_reduce(levels, whole, dtype, operation, scale)
+        out[:] = whole.reshape(levels.size, len(out))[levels.rank]
+        return
+    rows = own.reshape(levels.size, len(out))
+    by_relay = [levels.nodes.relayed_by(rank) for rank in levels.ranks_of_node]
+    first = sum(map(len, by_relay[: levels.local_rank]))
+    mine = by_relay[levels.local_rank]
+    order = [row for relayed in by_relay for row in relayed]
+    most = PIECE_BYTES // levels.size // out.itemsize
+    transfers = Transfers(levels.comm)
+    sources = _sources(levels)
+    for begin in range(0, len(out), most):
+        count = min(most, len(out) - begin)
+        ticket, place = levels.next()
+        memory = levels.own[place : place + levels.size * count * out.itemsize]
+        piece = memory.view(out.dtype).reshape(levels.size, count)
+        np.take(rows[:, begin : begin + count], order, axis=0, out=piece)
+        exchange = levels.window.plan(
+            place,
+            piece.size,
+            dtype,
+            scale,
+            local=False,
+            operation=operation,
+            part=(first * count, (first + len(mine)) * count),
+        )
+        arriving = scratch(len(sources) * count, out.dtype).reshape(len(sources), count)
+        for row, source in zip(arriving, sources, strict=True):
+            if source != levels.rank:
+                transfers.receive(row, source)
+        levels.reduce(exchange, ticket)
+        for place_, row_ in enumerate(mine):
+            if row_ != levels.rank:
+                transfers.send(piece[first + place_], row_)
+        arriving[levels.node] = piece[first + mine.index(levels.rank)]
+        transfers.wait()
+        _combine(arriving, out[begin : begin + count], dtype, operation)
+
+
+def _sources(levels: Levels) -> Sequence[int]:
+    """The rank of each node that sends its partial sum of this rank's row."""
+    return [levels.nodes.relay(levels.rank, node) for node in range(len(levels.nodes.ranks))]
+
+
+def _combine(partial: Array, out: Array, dtype: str, operation: str) -> None:
+    """Combine the nodes' parts in the order of the nodes; 16-bit floats are rounded once."""
+    combine = find_operation(operation).combine
+    is_half = DTYPES[dtype].dtype_class == "half"
+    with np.errstate(all="ignore"):
+        if not is_half:
+            first, *others = partial
+            for other in others[:-1]:
+                combine(first, other, out=first)
+            combine(first, others[-1], out=out)
+            return
+        total = np.empty(len(out), np.float32)
+        wide = np.empty(len(out), np.float32)
+        widen(partial[0], total)
+        for row in partial[1:]:
+            widen(row, wide)
+            combine(total, wide, out=total)
+        narrow(total, out)

@@ -1,0 +1,68 @@
+"""Which ranks of a group share a node, and which rank of a node stands for a rank of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hvd_ext.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """A group's ranks by node. Pure.
+
+    Nodes may have different numbers of ranks, and a node's ranks need not be consecutive.
+
+    Attributes:
+        of_rank: the node of each rank.
+        ranks: each node's ranks, ascending.
+    """
+
+    of_rank: tuple[int, ...]
+    ranks: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, marks: Sequence[int]) -> Nodes:
+        """Number the nodes by their first ranks.
+
+        Args:
+            marks: of each rank, the same for the ranks of a node and for no others.
+
+        Raises:
+            UsageError: there are no ranks.
+        """
+        if not marks:
+            raise UsageError("no ranks: a group has at least one")
+        numbers = {mark: number for number, mark in enumerate(dict.fromkeys(marks))}
+        of_rank = tuple(numbers[mark] for mark in marks)
+        ranks: list[list[int]] = [[] for _ in numbers]
+        for rank, node in enumerate(of_rank):
+            ranks[node].append(rank)
+        return cls(of_rank, tuple(map(tuple, ranks)))
+
+    @property
+    def rails(self) -> int:
+        """How many ranks every node has at least: so many exchange between the nodes at once."""
+        return min(map(len, self.ranks))
+
+    def local_rank(self, rank: int) -> int:
+        """The place of a rank among those of its node."""
+        return self.ranks[self.of_rank[rank]].index(rank)
+
+    def relay(self, rank: int, node: int) -> int:
+        """The rank of `node` that sends to `rank`, and receives from it, for all of `node`.
+
+        For a rank of the node it is that rank itself. A node's ranks share the work evenly.
+        """
+        theirs = self.ranks[node]
+        return theirs[self.local_rank(rank) % len(theirs)]
+
+    def relayed_by(self, rank: int) -> tuple[int, ...]:
+        """The ranks for which `rank` is the relay of its node: itself, and ranks of other nodes."""
+        node = self.of_rank[rank]
+        return tuple(r for r in range(len(self.of_rank)) if self.relay(r, node) == rank)
+
+    def rail(self, number: int) -> tuple[int, ...]:
+        """The ranks with this local rank, by rank: one of each node that has as many ranks."""
+        return tuple(sorted(ranks[number] for ranks in self.ranks if number < len(ranks)))
