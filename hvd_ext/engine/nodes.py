@@ -63,6 +63,14 @@ class Nodes:
         node = self.of_rank[rank]
         return tuple(r for r in range(len(self.of_rank)) if self.relay(r, node) == rank)
 
+    @property
+    def most_relayed(self) -> int:
+        """The largest number of ranks that one rank is the relay for, itself included."""
+        return max(
+            1 + sum(-(-len(theirs) // len(ranks)) for theirs in self.ranks if theirs is not ranks)
+            for ranks in self.ranks
+        )
+
     def rail(self, number: int) -> tuple[int, ...]:
         """The ranks with this local rank, by rank: one of each node that has as many ranks."""
         return tuple(sorted(ranks[number] for ranks in self.ranks if number < len(ranks)))

@@ -47,6 +47,13 @@ class TwoLevel:
         )
         self.rank, self.size = levels.rank, levels.size
 
+    def expect(self, name: str, limit_s: float) -> None:
+        """The watchdog has the group's own limit."""
+
+    def missing(self) -> Sequence[int]:
+        """Nobody: the watchdog asks."""
+        return ()
+
     def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
         """Reduce `array`, of the type that stores `dtype`, in place; returns the algorithm."""
         with self._watchdog.guard():
@@ -78,14 +85,11 @@ class TwoLevel:
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        levels = self._levels
         with self._watchdog.guard():
-            ticket, _ = levels.next()
-            levels.meet(ticket)
-            if levels.local_rank == 0:
-                levels.rail.Barrier()
-            levels.window.done(ticket)
-            levels.finish(ticket)
+            self._levels.comm.Barrier()
+
+    def abort(self) -> None:
+        """MPI's calls cannot be ended: the watchdog ends the job, if it comes to that."""
 
     def close(self, finished: bool) -> None:
         """End the watchdog, and give back the communicators if nothing runs any more."""

@@ -83,6 +83,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
     },
     "hvd_ext.arena.cuda": {*MPI, "cupy", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.arena"},
+    # What moves data for a group of ranks, for every door: no torch.
+    "hvd_ext.engine": {*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"},
     "hvd_ext.torch": {
         *MPI,
         *("torch", "horovod", "hvd_ext"),
@@ -96,7 +98,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # torch.distributed, without Horovod.
     "hvd_ext.c10d": {
         *(*MPI, "torch", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"),
-        *("hvd_ext.compression", "hvd_ext.arena"),
+        *("hvd_ext.compression", "hvd_ext.arena", "hvd_ext.engine"),
     },
     # Samples: no torch, and MPI only where ranks read, stage or keep them together.
     "hvd_ext.data": MPI,
@@ -130,7 +132,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmarks": {
         *(*TRAINED, "testbed", "hvprof", "hvd_launch", "horovod", "mpi4py", "scipy", "sklearn"),
         *("hvd_ext.job", "hvd_ext.allreduce", "hvd_ext.arena", "hvd_ext.spatial", "hvd_ext.c10d"),
-        *("edsr", "resnet.model", "mesh.model", "cosmoflow.model"),
+        *("edsr", "resnet.model", "mesh.model", "cosmoflow.model", "hvd_ext.engine"),
     },
 }
 

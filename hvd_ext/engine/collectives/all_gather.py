@@ -1,16 +1,13 @@
 """all_gather: a rank sends its row to one rank of each other node, whose memory all of it read.
 
 On K nodes of n ranks a node sends (K-1) n rows and receives as many, which no algorithm can
-undercut; short rows go as one message of each node's leader.
+undercut.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from hvd_ext.allreduce.algorithms.segments import scratch
 from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES, Transfers
 from hvd_ext.shm.layout import LINE_BYTES
 
@@ -27,37 +24,11 @@ def all_gather(levels: Levels, out: Array, own: Array) -> None:
         out: uint8, `size` times as long as `own`.
         own: uint8, as long on every rank.
     """
-    if not len(own):
+    if out.nbytes < RAILS_BYTES:
+        levels.comm.Allgather(own, out)
         return
     rows = out.reshape(levels.size, len(own))
-    if out.nbytes <= RAILS_BYTES:
-        _by_leaders(levels, rows, own)
-    else:
-        _by_relays(levels, rows, own)
-
-
-def _by_leaders(levels: Levels, rows: Array, own: Array) -> None:
-    ticket, place = levels.next()
-    count = len(own)
-    levels.own[place : place + count] = own
-    levels.meet(ticket)
-    end = place + levels.size * count
-    # In the order of nodes, and within a node of its ranks.
-    gathered = levels.memories[0][place:end].reshape(levels.size, count)
-    if levels.local_rank == 0:
-        block = scratch(len(levels.ranks_of_node) * count, np.uint8)
-        for row, memory in zip(block.reshape(-1, count), levels.memories, strict=True):
-            row[:] = memory[place : place + count]
-        counts = [len(ranks) * count for ranks in levels.nodes.ranks]
-        levels.rail.Allgatherv(block, (gathered, counts))
-    levels.window.done(ticket)
-    levels.finish(ticket)
-    rows[[rank for ranks in levels.nodes.ranks for rank in ranks]] = gathered
-
-
-def _by_relays(levels: Levels, rows: Array, own: Array) -> None:
-    relayed = [levels.nodes.relayed_by(rank) for rank in levels.ranks_of_node]
-    mine = relayed[levels.local_rank]
+    mine = levels.relayed[levels.local_rank]
     relays = [
         levels.nodes.relay(levels.rank, node)
         for node in range(len(levels.nodes.ranks))
@@ -66,9 +37,7 @@ def _by_relays(levels: Levels, rows: Array, own: Array) -> None:
     # Each begins with the next node, so that none is everybody's first.
     start = sum(1 for rank in relays if levels.nodes.of_rank[rank] < levels.node)
     relays = relays[start:] + relays[:start]
-    # The same on all nodes, for a row is sent in such parts.
-    most = max(len(levels.nodes.relayed_by(rank)) for rank in range(levels.size))
-    slot = PIECE_BYTES // most // LINE_BYTES * LINE_BYTES
+    slot = PIECE_BYTES // levels.nodes.most_relayed // LINE_BYTES * LINE_BYTES
 
     def begin_piece(begin: int) -> tuple[int, int, Transfers]:
         ticket, place = levels.next()
@@ -90,7 +59,7 @@ def _by_relays(levels: Levels, rows: Array, own: Array) -> None:
         levels.meet(ticket)
         if begin + slot < len(own):
             under_way = begin_piece(begin + slot)
-        for memory, ranks in zip(levels.memories, relayed, strict=True):
+        for memory, ranks in zip(levels.memories, levels.relayed, strict=True):
             for index, rank in enumerate(ranks):
                 target = rows[rank, begin : begin + slot]
                 target[:] = memory[place + index * slot :][: len(target)]

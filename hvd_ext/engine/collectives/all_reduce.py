@@ -1,11 +1,15 @@
 """all_reduce: a node's ranks reduce each a shard, which then goes between the nodes.
 
 A node sends and receives 2 (K-1)/K n bytes on K nodes, as a ring of the nodes does, and as many of
-its ranks as every node has share the work (rails). A short message is the leaders' alone.
+its ranks as every node has share the work (rails). While a piece of a long message is under way
+between the nodes, the next one is reduced within.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
 
+_PLACES = 2  # of Levels: so many pieces are under way at most
+
 
 def all_reduce(levels: Levels, array: Array, dtype: str, operation: str, scale: float) -> str:
     """Reduce an array over all ranks, in place.
@@ -28,23 +34,38 @@ def all_reduce(levels: Levels, array: Array, dtype: str, operation: str, scale: 
         array: 1-D and contiguous, of the type that stores `dtype`.
         dtype: a key of DTYPES.
         operation: "sum", "min", "max" or "product".
-        scale: what every element of a sum is multiplied by.
+        scale: 1, or of a sum one over the number of ranks, for the average.
 
     Returns:
         The algorithm between the nodes.
     """
-    algorithm = NATIVE
+    if array.nbytes < RAILS_BYTES or len(levels.nodes.ranks) == levels.size:
+        return _flat(levels, array, dtype, operation, scale)
     most = PIECE_BYTES // array.itemsize
+    algorithm = _chosen(levels, 1, min(array.nbytes, PIECE_BYTES) // levels.nodes.rails, dtype)
+    reduce_piece = partial(_reduce_piece, levels, algorithm, dtype, operation, scale)
+    under_way: deque[Callable[[], None]] = deque()
     for begin in range(0, len(array), most):
-        part = array[begin : begin + most]
-        algorithm = _reduce_piece(levels, part, dtype, operation, scale)
+        if len(under_way) == _PLACES:
+            under_way.popleft()()
+        under_way.append(reduce_piece(array[begin : begin + most], len(array) > most))
+    for finish in under_way:
+        finish()
     return algorithm
 
 
-def _reduce_piece(levels: Levels, part: Array, dtype: str, operation: str, scale: float) -> str:
-    rails = levels.nodes.rails if part.nbytes >= RAILS_BYTES else 1
-    is_rail = levels.local_rank < rails
-    cut = shard(len(part), rails, levels.local_rank, part.itemsize) if is_rail else (0, 0)
+def _reduce_piece(
+    levels: Levels,
+    algorithm: str,
+    dtype: str,
+    operation: str,
+    scale: float,
+    part: Array,
+    in_background: bool,
+) -> Callable[[], None]:
+    """Reduce a piece within the node, and begin the rest; the result finishes it."""
+    rails, rail = levels.nodes.rails, levels.local_rank
+    cut = shard(len(part), rails, rail, part.itemsize) if rail < rails else (0, 0)
     ticket, place = levels.next()
     exchange = levels.window.plan(
         place, len(part), dtype, scale, local=False, operation=operation, part=cut
@@ -52,17 +73,36 @@ def _reduce_piece(levels: Levels, part: Array, dtype: str, operation: str, scale
     piece = levels.own[place : place + part.nbytes].view(part.dtype)
     piece[:] = part
     levels.reduce(exchange, ticket)
-    shard_bytes = -(-part.nbytes // rails)
-    algorithm = levels.table.choose(
-        *(len(levels.nodes.ranks), 1, "host", shard_bytes, DTYPES[dtype].dtype_class)
-    )
-    if algorithm == SHARED_MEMORY:
-        algorithm = NATIVE
-    if is_rail:
-        own = piece[slice(*cut)]
-        prepare(algorithm, levels.rail, own, find_operation(operation), dtype)()
+
+    def between_nodes() -> None:
+        prepare(algorithm, levels.rail, piece[slice(*cut)], find_operation(operation), dtype)()
         levels.window.publish(exchange)
-    levels.window.done(ticket)
-    levels.finish(ticket)
-    part[:] = piece
+        levels.window.done(ticket)
+
+    wait = partial(levels.window.done, ticket)
+    if rail < rails:
+        wait = levels.thread.submit(between_nodes).result if in_background else between_nodes
+
+    def finish() -> None:
+        wait()
+        levels.finish(ticket)
+        part[:] = piece
+
+    return finish
+
+
+def _flat(levels: Levels, array: Array, dtype: str, operation: str, scale: float) -> str:
+    """All ranks' messages, for what is short or where no two ranks share memory."""
+    ranks_per_node = max(map(len, levels.nodes.ranks))
+    algorithm = _chosen(levels, ranks_per_node, array.nbytes, dtype)
+    # An average, which `prepare` takes before it rounds.
+    name = operation if scale == 1.0 else "average"
+    prepare(algorithm, levels.comm, array, find_operation(name), dtype)()
     return algorithm
+
+
+def _chosen(levels: Levels, ranks_per_node: int, message_bytes: int, dtype: str) -> str:
+    """What the table names, which is the same on every rank."""
+    dtype_class, nodes = DTYPES[dtype].dtype_class, len(levels.nodes.ranks)
+    name = levels.table.choose(nodes, ranks_per_node, "host", message_bytes, dtype_class)
+    return NATIVE if name == SHARED_MEMORY else name

@@ -27,8 +27,10 @@ def broadcast(levels: Levels, array: Array, root: int) -> None:
         array: uint8, as long on every rank.
         root: a rank of the group.
     """
-    nodes = levels.nodes
-    rails = nodes.rails if len(array) >= RAILS_BYTES else 1
+    if len(array) < RAILS_BYTES:
+        levels.comm.Bcast(array, root)
+        return
+    nodes, rails = levels.nodes, levels.nodes.rails
     if levels.node == nodes.of_rank[root]:
         _from_root(levels, array, root, rails)
     else:

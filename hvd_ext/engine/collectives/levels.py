@@ -10,6 +10,7 @@ import numpy as np
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.allreduce.algorithms.segments import MOST_BYTES, TAG, wait
 from hvd_ext.engine.nodes import Nodes
+from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import NodeExchange, NodeWindow
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 # What a node's ranks put into memory at once: it is in the caches still when peers read it.
 PIECE_BYTES = MIB
-# From here on a message is cut among a node's ranks. Below, more messages cost more than the
-# bytes that each of them saves.
+# From here on a message is cut among a node's ranks. Below, what counts is how soon a message
+# arrives, and the MPI library's own collectives are used.
 RAILS_BYTES = 64 * KIB
 _NO_LIMIT_S = 1e9  # the watchdog's, which sees the ranks of all nodes
 
@@ -39,6 +40,7 @@ class Levels:
         comm: all ranks, for messages.
         rail: the ranks with this local rank, one of each node that has as many.
         memories: of the node's ranks by local rank, uint8: two places of PIECE_BYTES.
+        relayed: by local rank, the ranks whose messages each of them passes on.
         table: names the algorithm of an allreduce between nodes.
     """
 
@@ -56,6 +58,7 @@ class Levels:
         self.ranks_of_node = self.nodes.ranks[self.nodes.of_rank[self.rank]]
         self.memories = [np.frombuffer(self.window.peer(r), np.uint8) for r in range(node.size)]
         self.table = read_table(world)
+        self.relayed = [self.nodes.relayed_by(rank) for rank in self.ranks_of_node]
         self._lease = topology.borrow("collectives", world, topology.cross, world)
         self.comm, self.rail, self.watched = self._lease.comms
         self.uses = self._lease.uses
@@ -63,6 +66,14 @@ class Levels:
             topology.hosts_by_rank, topology.node_ranks(), _NO_LIMIT_S, "a collective"
         )
         self._ticket = 0
+        self._thread: ProgressThread | None = None
+
+    @property
+    def thread(self) -> ProgressThread:
+        """Moves a piece between the nodes while the next one is reduced within."""
+        if self._thread is None:
+            self._thread = ProgressThread()
+        return self._thread
 
     @property
     def node(self) -> int:
@@ -96,6 +107,8 @@ class Levels:
 
     def close(self, finished: bool) -> None:
         """Give back the communicators, if nothing runs any more."""
+        if self._thread is not None:
+            self._thread.close()
         if finished:
             self.memories.clear()
             del self.window
@@ -108,20 +121,28 @@ class Transfers:
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
         self._requests: list[MPI.Request] = []
+        self._bytes = 0
 
     def send(self, part: Array, to: int) -> None:
         """Begin to send what must stay as it is until `wait`; nothing if it is empty."""
         self._requests += [self._comm.Isend(piece, to, TAG) for piece in _pieces(part)]
+        self._bytes += part.nbytes
 
     def receive(self, part: Array, source: int) -> None:
         """Begin to receive as many bytes as were sent."""
         self._requests += [self._comm.Irecv(piece, source, TAG) for piece in _pieces(part)]
+        self._bytes += part.nbytes
 
     def wait(self) -> None:
-        """Wait for all that was begun."""
+        """Wait for all that was begun; sleep meanwhile where that takes a while."""
         requests, self._requests = self._requests, []
-        for request in requests:
-            wait(request)
+        if self._bytes < RAILS_BYTES:
+            for request in requests:
+                request.Wait()
+        else:
+            for request in requests:
+                wait(request)
+        self._bytes = 0
 
 
 def _pieces(part: Array) -> Iterator[Array]:

@@ -42,10 +42,9 @@ def reduce_scatter(
         out[:] = whole.reshape(levels.size, len(out))[levels.rank]
         return
     rows = own.reshape(levels.size, len(out))
-    by_relay = [levels.nodes.relayed_by(rank) for rank in levels.ranks_of_node]
-    first = sum(map(len, by_relay[: levels.local_rank]))
-    mine = by_relay[levels.local_rank]
-    order = [row for relayed in by_relay for row in relayed]
+    first = sum(map(len, levels.relayed[: levels.local_rank]))
+    mine = levels.relayed[levels.local_rank]
+    order = [row for relayed in levels.relayed for row in relayed]
     most = PIECE_BYTES // levels.size // out.itemsize
     transfers = Transfers(levels.comm)
     sources = _sources(levels)

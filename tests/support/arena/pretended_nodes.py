@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +22,17 @@ SCALE = 0.5
 
 def pretend(comm: MPI.Intracomm, ranks_per_node: int) -> Topology:
     """The topology of ranks of which each so many are a node."""
+    return pretend_nodes(comm, [rank // ranks_per_node for rank in range(comm.size)])
+
+
+def pretend_nodes(comm: MPI.Intracomm, of_rank: Sequence[int]) -> Topology:
+    """The topology of ranks of which those with the same number are a node."""
     world = comm.Dup()
-    node = world.Split(world.rank // ranks_per_node, world.rank)
+    node = world.Split(of_rank[world.rank], world.rank)
     cross = world.Split(node.rank, world.rank)
-    hosts = tuple(f"node{rank // ranks_per_node}" for rank in range(world.size))
-    return Topology(world, node, cross, hosts, world.size % ranks_per_node == 0)
+    hosts = tuple(f"node{number}" for number in of_rank)
+    sizes = {of_rank.count(number) for number in of_rank}
+    return Topology(world, node, cross, hosts, len(sizes) == 1)
 
 
 def make_arena(topology: Topology, algorithm: str, timeout_s: float) -> HostArena:

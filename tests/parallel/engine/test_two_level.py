@@ -1,0 +1,121 @@
+"""Every collective on nodes of equal and of different numbers of ranks: as one process has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hvd_ext.engine.two_level import TwoLevel
+from tests.ranks.asserts import parallel_assert
+from tests.support.arena.pretended_nodes import pretend_nodes
+
+pytestmark = pytest.mark.ranks(2, 3, 4)
+# By the number of ranks: nodes of 1, of 2 + 1, of 3 + 1, and ranks that are not in order.
+LAYOUTS = {
+    2: ["01"],
+    3: ["001", "011", "012", "010"],
+    4: ["0011", "0101", "0001", "0111", "0110", "0123"],
+}
+# Empty, short, one piece, and several that do not end with a whole one.
+COUNTS = [0, 1, 7, 5_001, 70_001, 900_001]
+DTYPES = ["float32", "float16", "int64", "uint8"]
+
+
+@pytest.fixture(params=range(6))
+def group(request, comm):
+    layouts = LAYOUTS[comm.size]
+    if request.param >= len(layouts):
+        pytest.skip(f"{comm.size} ranks have {len(layouts)} layouts")
+    topology = pretend_nodes(comm, [int(mark) for mark in layouts[request.param]])
+    made = TwoLevel(topology, 120.0, "the test's limit")
+    yield made
+    made.close(True)
+    topology.close()
+
+
+def numbers(rank, count, dtype="uint8"):
+    """Whole numbers of which eight add up without rounding, others on each rank."""
+    return ((np.arange(count) * 7 + 3 * rank) % 11).astype(dtype)
+
+
+def every(group, count, dtype="uint8"):
+    return [numbers(rank, count, dtype) for rank in range(group.size)]
+
+
+def same(comm, found, expected, what):
+    parallel_assert(comm, np.array_equal(found, expected), f"{what} is wrong")
+
+
+@pytest.mark.parametrize("operation", ["sum", "min", "max", "product"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_reduce(comm, group, dtype, operation):
+    combine = {"sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
+    for count in COUNTS:
+        array = numbers(group.rank, count, dtype)
+        group.all_reduce(array, dtype, operation, 1.0)
+        expected = combine[operation].reduce(every(group, count, dtype), dtype=dtype)
+        same(comm, array, expected, f"{operation} of {count}")
+
+
+def test_an_average_is_the_sum_by_the_number_of_ranks(comm, group):
+    for count in COUNTS:
+        array = numbers(group.rank, count, "float32") * group.size
+        group.all_reduce(array, "float32", "sum", 1 / group.size)
+        expected = np.sum(every(group, count, "float32"), axis=0)
+        close = np.allclose(array, expected, rtol=1e-6)
+        parallel_assert(comm, close, f"the average of {count} is wrong")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reduce_scatter(comm, group, dtype):
+    for count in COUNTS:
+        own = numbers(group.rank, count * group.size, dtype)
+        out = np.zeros(count, dtype)
+        group.reduce_scatter(out, own, dtype, 1.0, "sum")
+        summed = np.sum(every(group, count * group.size, dtype), axis=0, dtype=dtype)
+        same(comm, out, summed.reshape(group.size, count)[group.rank], f"the row of {count}")
+
+
+def test_all_gather(comm, group):
+    for count in COUNTS:
+        out = np.zeros(count * group.size, np.uint8)
+        group.all_gather(out, numbers(group.rank, count))
+        same(comm, out, np.concatenate(every(group, count)), f"what was gathered of {count}")
+
+
+def test_broadcast_from_every_rank(comm, group):
+    for count in (*COUNTS, 9 << 20):  # as long as passes from node to node
+        for root in range(group.size):
+            array = numbers(group.rank, count)
+            group.broadcast(array, root)
+            same(comm, array, numbers(root, count), f"rank {root}'s {count}")
+
+
+def test_all_to_all_of_uneven_parts(comm, group):
+    ranks = range(group.size)
+    for count in (0, 1, 3, 50_000):
+        # Some ranks give some others nothing.
+        given = [[(giver + 2 * taker) % 3 * count for taker in ranks] for giver in ranks]
+        own = np.concatenate(
+            [np.full(n, 16 * group.rank + t, np.uint8) for t, n in enumerate(given[group.rank])]
+        )
+        taken = [given[giver][group.rank] for giver in ranks]
+        out = np.zeros(sum(taken), np.uint8)
+        group.all_to_all(out, taken, own, given[group.rank])
+        expected = [np.full(n, 16 * g + group.rank, np.uint8) for g, n in enumerate(taken)]
+        same(comm, out, np.concatenate(expected), f"what others gave of {count}")
+
+
+def test_mixed_collectives_do_not_meet(comm, group):
+    """Memory is used alternately by all of them: a rank that runs ahead spoils nothing."""
+    for turn in range(20):
+        count = [3, 70_001, 900_001, 20_000][turn % 4]
+        array = numbers(group.rank + turn, count, "int64")
+        group.all_reduce(array, "int64", "max", 1.0)
+        expected = np.max([numbers(r + turn, count, "int64") for r in range(group.size)], axis=0)
+        out = np.zeros(count * group.size, np.uint8)
+        group.all_gather(out, numbers(group.rank, count))
+        group.broadcast(out, turn % group.size)
+        group.barrier()
+        same(comm, array, expected, f"turn {turn}'s maximum")
+        same(comm, out, np.concatenate(every(group, count)), f"turn {turn}'s rows")
