@@ -1,1 +1,1 @@
-"""How fast are the collectives, beside Gloo through torch.distributed and MPI's own?"""
+"""How fast are the collectives, compared with Gloo and with the MPI library?"""

@@ -1,4 +1,4 @@
-"""How fast are the collectives, beside Gloo through torch.distributed and MPI's own?
+"""How fast are the collectives, compared with Gloo and with the MPI library?
 
 Two levels: "torch", tensors through torch.distributed, with the backend hvd_ext and with Gloo; and
 "engine", numpy's arrays, by hvd_ext's engine and by the MPI library's own collective. Layouts are

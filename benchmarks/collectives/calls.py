@@ -14,7 +14,7 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_t
 
 @dataclass(frozen=True)
 class Buffers:
-    """What one case of a collective is called with: float32, 1-D.
+    """The memory of one case of a collective: float32, 1-D.
 
     Attributes:
         own: what this rank gives.
@@ -50,7 +50,7 @@ def fill(collective: str, given: Buffers, rank: int) -> None:
 
 
 def expected(collective: str, given: Buffers, rank: int, size: int) -> Array:
-    """What `out` must hold after the collective."""
+    """The numbers that `out` must hold after the collective."""
     count = len(given.own)
     every = [_numbers(count, other) for other in range(size)]
     if collective == "all_reduce":

@@ -1,1 +1,1 @@
-"""What moves data for a group of ranks, whichever door they came through."""
+"""Collectives and links for one group of ranks, whichever door they came through."""

@@ -79,7 +79,7 @@ def _reduce_piece(
         levels.window.publish(exchange)
         levels.window.done(ticket)
 
-    wait = partial(levels.window.done, ticket)
+    wait: Callable[[], None] = partial(levels.window.done, ticket)
     if rail < rails:
         wait = levels.thread.submit(between_nodes).result if in_background else between_nodes
 
@@ -102,7 +102,7 @@ def _flat(levels: Levels, array: Array, dtype: str, operation: str, scale: float
 
 
 def _chosen(levels: Levels, ranks_per_node: int, message_bytes: int, dtype: str) -> str:
-    """What the table names, which is the same on every rank."""
+    """The algorithm that the table names, the same on every rank."""
     dtype_class, nodes = DTYPES[dtype].dtype_class, len(levels.nodes.ranks)
     name = levels.table.choose(nodes, ranks_per_node, "host", message_bytes, dtype_class)
     return NATIVE if name == SHARED_MEMORY else name
