@@ -6,34 +6,27 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import torch
-
 from hvd_ext import settings
 from hvd_ext.arena.cuda.arena import SERVED as DEVICE_DTYPES
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import HvdExtError
 from hvd_ext.torch import horovods
-from hvd_ext.torch.compression import wanted
+from hvd_ext.torch.request import Request
 
 
-def reason_for_horovods(
-    optimizer: torch.optim.Optimizer,
-    compression: Any,
-    op: Any,
-    process_set: Any,
-) -> str | None:
+def reason_for_horovods(request: Request) -> str | None:
     """Why the arena does not serve this, or None if it does."""
-    if op not in (horovods.Average, horovods.Sum):
+    if request.op not in (horovods.Average, horovods.Sum):
         return "the arena reduces by Average and Sum only"
     try:
-        wanted(compression)
+        _ = request.format
     except LookupError as reason:
         return str(reason.args[0])
-    if process_set is not horovods.global_process_set:
+    if request.process_set is not horovods.global_process_set:
         return "a process set"
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         return "the job is elastic"
-    return reason_against_memory(optimizer.param_groups) or reason_against_job()
+    return reason_against_memory(request.optimizer.param_groups) or reason_against_job()
 
 
 def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:

@@ -25,7 +25,7 @@ from hvd_ext.torch.agreement import agree_on_layout
 from hvd_ext.torch.job.begun_steps import BegunSteps
 from hvd_ext.torch.parameters import NamedParameters
 from hvd_ext.torch.reduction.format_choice import FormatChoice
-from hvd_ext.torch.reproducible.request import dtype_of_sum, require_consecutive_ranks
+from hvd_ext.torch.reproducible.order import dtype_of_sum, require_consecutive_ranks
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.units import MIB, format_bytes
 

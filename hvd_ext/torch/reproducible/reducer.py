@@ -22,7 +22,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.torch.job.begun_steps import REPRODUCIBLE_JOIN
 from hvd_ext.torch.reduction.reducer import Reducer
 from hvd_ext.torch.reduction.slot import GradientSlot
-from hvd_ext.torch.reproducible.request import explain
+from hvd_ext.torch.reproducible.order import explain
 from hvd_ext.torch.sharded.gradient import ShardedGradient
 from hvd_ext.torch.sharded.reducer import ShardedReducer
 from hvd_ext.torch.torch_internals import after_backward
