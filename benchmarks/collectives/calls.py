@@ -104,8 +104,10 @@ def of_torch(group: Any, collective: str, given: Buffers) -> Callable[[], None]:
 def of_engine(carrier: Any, collective: str, given: Buffers) -> Callable[[], None]:
     """A call of hvd_ext's engine, on the memory of numpy's arrays."""
     own, out = given.own.view(np.uint8), given.out.view(np.uint8)
-    size = carrier.size
-    even = [len(own) // size] * size
+    owns: list[Array] = []
+    outs: list[Array] = []
+    if collective == "all_to_all":
+        owns, outs = (np.split(array, carrier.size) for array in (own, out))
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: carrier.all_reduce(given.own, "float32", "sum", 1.0),
         "reduce_scatter": lambda: carrier.reduce_scatter(
@@ -113,7 +115,7 @@ def of_engine(carrier: Any, collective: str, given: Buffers) -> Callable[[], Non
         ),
         "all_gather": lambda: carrier.all_gather(out, own),
         "broadcast": lambda: carrier.broadcast(own, 0),
-        "all_to_all": lambda: carrier.all_to_all(out, even, own, even),
+        "all_to_all": lambda: carrier.all_to_all(outs, owns),
         "barrier": lambda: carrier.barrier(),
     }
     return calls[collective]

@@ -1,4 +1,4 @@
-"""`use`: the all-gather and reduce-scatter of FSDP2 through the node's memory."""
+"""`use`: the all-gather and reduce-scatter of FSDP2 through the memory of each node."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from hvd_ext.c10d.backend.by_messages import ByMessages
 from hvd_ext.c10d.collectives import about, one_line
 from hvd_ext.c10d.placed import Placed
 from hvd_ext.c10d.ranks import limit_s_of, topology_of
@@ -22,14 +23,16 @@ from hvd_ext.shm.regions import WindowError
 
 log = logging.getLogger("hvd_ext")
 # None: the group's own collectives serve.
-_placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Placed | None] = weakref.WeakKeyDictionary()
+_placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Placed | _OnNodes | None] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def use(model: torch.nn.Module) -> None:
-    """Have every FSDP module of a model exchange in shared memory.
+    """Have every FSDP module of a model exchange by node, in memory, and between the nodes.
 
-    Groups of several nodes, tensors that are not on the CPU and reductions other than sum and mean
-    stay with the process group.
+    Tensors that are not on the CPU and reductions other than sum and mean stay with the process
+    group.
 
     Args:
         model: on which `torch.distributed.fsdp.fully_shard` was called.
@@ -54,7 +57,7 @@ class _AllGather:
     """As torch's interface of that name."""
 
     def __init__(self) -> None:
-        self._placed: Placed | None = None  # known from the first call on
+        self._placed: Placed | _OnNodes | None = None  # known from the first call on
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
@@ -81,7 +84,7 @@ class _ReduceScatter:
     """As torch's interface of that name."""
 
     def __init__(self) -> None:
-        self._placed: Placed | None = None  # known from the first call on
+        self._placed: Placed | _OnNodes | None = None  # known from the first call on
         self._has_input = False
 
     def allocate(
@@ -119,7 +122,7 @@ class _ReduceScatter:
 
 
 @contextmanager
-def _told(placed: Placed) -> Iterator[None]:
+def _told(placed: Placed | _OnNodes) -> Iterator[None]:
     """Have an error of this rank end the wait of the others."""
     try:
         yield
@@ -129,7 +132,7 @@ def _told(placed: Placed) -> Iterator[None]:
 
 
 def _allocate(
-    placed: Placed | None, size: Sequence[int], dtype: torch.dtype, device: torch.device
+    placed: Placed | _OnNodes | None, size: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     memory = None
     if placed is not None and torch.device(device).type == "cpu":
@@ -143,21 +146,30 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.detach().view(torch.uint8).numpy()
 
 
-def _of(group: dist.ProcessGroup) -> Placed | None:
-    """The collectives of a group in shared memory; collective over it the first time."""
+class _OnNodes(ByMessages):
+    """The collectives of a group on several nodes: of memory that lies anywhere."""
+
+    def begin(self, name: str, about: int) -> None:
+        """As of Placed."""
+        self.expect(name, 0.0, about)
+
+    def take(self, count_bytes: int) -> None:
+        """No memory is lent."""
+
+
+def _of(group: dist.ProcessGroup) -> Placed | _OnNodes | None:
+    """The collectives of a group; collective over it the first time."""
     if group not in _placed:
         _placed[group] = _make(group)
     return _placed[group]
 
 
-def _make(group: dist.ProcessGroup) -> Placed | None:
+def _make(group: dist.ProcessGroup) -> Placed | _OnNodes | None:
     topology = topology_of(group)
-    why = "" if topology.one_node else f"its ranks are on {topology.nodes} nodes"
-    if not why:
-        try:
-            return Placed(topology, limit_s_of(group))
-        except WindowError as error:  # on every rank alike
-            why = str(error)
-    if topology.world.rank == 0:
-        log.warning("hvd_ext: FSDP falls back to its own process group: %s", why)
-    return None
+    try:
+        kind = Placed if topology.one_node else _OnNodes
+        return kind(topology, limit_s_of(group))
+    except WindowError as error:  # on every rank alike
+        if topology.world.rank == 0:
+            log.warning("hvd_ext: FSDP falls back to its own process group: %s", error)
+        return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hvd_ext.engine.collectives.all_gather import all_gather
 from hvd_ext.engine.collectives.all_reduce import all_reduce
 from hvd_ext.engine.collectives.all_to_all import all_to_all
@@ -25,16 +27,15 @@ class TwoLevel:
     ends the job and names them.
 
     Attributes:
-        name: of the algorithm, where a call does not return one.
+        rank, size: in the group.
     """
-
-    name = "hierarchical"
 
     def __init__(self, topology: Topology, timeout_s: float, setting: str) -> None:
         """Make the memory and the communicators; collective over the group.
 
         Args:
-            topology: the group's, of several nodes.
+            topology: the group's. On one node every rank counts as a node, for what is asked of
+                ranks that cannot share memory.
             timeout_s: how long a call may take before the job ends.
             setting: of that time, for errors.
 
@@ -46,13 +47,6 @@ class TwoLevel:
             topology, levels.watched, levels.uses, timeout_s, "a collective", setting
         )
         self.rank, self.size = levels.rank, levels.size
-
-    def expect(self, name: str, limit_s: float) -> None:
-        """The watchdog has the group's own limit."""
-
-    def missing(self) -> Sequence[int]:
-        """Nobody: the watchdog asks."""
-        return ()
 
     def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
         """Reduce `array`, of the type that stores `dtype`, in place; returns the algorithm."""
@@ -68,28 +62,36 @@ class TwoLevel:
 
     def all_gather(self, out: Array, own: Array) -> None:
         """Fill `out` with every rank's `own`, in rank order."""
+        self.all_gather_rows(out.reshape(self.size, len(own)), own)
+
+    def all_gather_rows(self, rows: Sequence[Array] | Array, own: Array) -> None:
+        """Fill `rows` with every rank's `own`."""
         with self._watchdog.guard():
-            all_gather(self._levels, out, own)
+            all_gather(self._levels, rows, own)
 
     def broadcast(self, array: Array, root: int) -> None:
         """Give every rank what rank `root` of the group has."""
         with self._watchdog.guard():
             broadcast(self._levels, array, root)
 
-    def all_to_all(
-        self, out: Array, out_bytes: Sequence[int], own: Array, own_bytes: Sequence[int]
-    ) -> None:
-        """Give each rank its part of `own`, and fill `out` with what each gave; in rank order."""
+    def all_to_all(self, outs: Sequence[Array], owns: Sequence[Array]) -> None:
+        """Give each rank one of `owns`, and fill `outs` with what each gave."""
         with self._watchdog.guard():
-            all_to_all(self._levels, out, out_bytes, own, own_bytes)
+            all_to_all(self._levels, outs, owns)
+
+    def compare(self, numbers: Array) -> Array:
+        """The maximum of what all ranks have, element by element; they meet by that."""
+        from mpi4py import MPI
+
+        found = np.empty_like(numbers)
+        with self._watchdog.guard():
+            self._levels.comm.Allreduce(numbers, found, MPI.MAX)
+        return found
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
         with self._watchdog.guard():
             self._levels.comm.Barrier()
-
-    def abort(self) -> None:
-        """MPI's calls cannot be ended: the watchdog ends the job, if it comes to that."""
 
     def close(self, finished: bool) -> None:
         """End the watchdog, and give back the communicators if nothing runs any more."""

@@ -73,12 +73,12 @@ def hvd() -> Iterator[ModuleType]:
     from mpi4py import MPI
 
     import hvd_ext.torch as hvd
-    from hvd_ext.torch import optimizer
+    from hvd_ext.torch import reducers
 
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         # Beside other tests, an idle thread of Horovod's would hardly ever run.
-        patch.setattr(optimizer, "lower_thread_priority", lambda: None)
+        patch.setattr(reducers, "lower_thread_priority", lambda: None)
         hvd.init()
         yield hvd
         MPI.COMM_WORLD.Barrier()  # who ends first ends Horovod for all

@@ -6,7 +6,10 @@ undercut.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES, Transfers
 from hvd_ext.shm.layout import LINE_BYTES
@@ -16,18 +19,17 @@ if TYPE_CHECKING:
     from hvd_ext.engine.collectives.levels import Levels
 
 
-def all_gather(levels: Levels, out: Array, own: Array) -> None:
-    """Give every rank all ranks' rows, in the order of ranks.
+def all_gather(levels: Levels, rows: Sequence[Array] | Array, own: Array) -> None:
+    """Give every rank all ranks' rows.
 
     Args:
         levels: the group's.
-        out: uint8, `size` times as long as `own`.
+        rows: for each rank uint8, as long as `own`.
         own: uint8, as long on every rank.
     """
-    if out.nbytes < RAILS_BYTES:
-        levels.comm.Allgather(own, out)
+    if levels.size * len(own) < RAILS_BYTES:
+        _short(levels, rows, own)
         return
-    rows = out.reshape(levels.size, len(own))
     mine = levels.relayed[levels.local_rank]
     relays = [
         levels.nodes.relay(levels.rank, node)
@@ -61,5 +63,15 @@ def all_gather(levels: Levels, out: Array, own: Array) -> None:
             under_way = begin_piece(begin + slot)
         for memory, ranks in zip(levels.memories, levels.relayed, strict=True):
             for index, rank in enumerate(ranks):
-                target = rows[rank, begin : begin + slot]
+                target = rows[rank][begin : begin + slot]
                 target[:] = memory[place + index * slot :][: len(target)]
+
+
+def _short(levels: Levels, rows: Sequence[Array] | Array, own: Array) -> None:
+    if isinstance(rows, np.ndarray):
+        levels.comm.Allgather(own, rows)
+        return
+    whole = np.empty((levels.size, len(own)), np.uint8)
+    levels.comm.Allgather(own, whole)
+    for row, found in zip(rows, whole, strict=True):
+        row[:] = found

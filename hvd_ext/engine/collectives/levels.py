@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from hvd_ext.allreduce.algorithms.segments import MOST_BYTES, TAG, wait
 from hvd_ext.engine.nodes import Nodes
 from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.job.stalls import StallMonitor
-from hvd_ext.shm.regions import on_every_rank
+from hvd_ext.shm.regions import WindowError, on_every_rank
 from hvd_ext.shm.window import NodeExchange, NodeWindow
 from hvd_ext.units import KIB, MIB
 
@@ -47,23 +48,28 @@ class Levels:
     def __init__(self, topology: Topology) -> None:
         """Make the memory and the communicators; collective over the group.
 
+        Ranks that cannot share memory are a node each.
+
         Raises:
-            WindowError: on every rank, if those of some node cannot share memory.
+            WindowError: on every rank, if one of them cannot even have memory for itself.
         """
-        world, node = topology.world, topology.node
+        world = topology.world
         self.rank, self.size = world.rank, world.size
-        self.window = on_every_rank(topology, lambda: NodeWindow(node, 2 * PIECE_BYTES))
+        node, cross, self.window = _shared(topology)
         self.nodes = Nodes.of(world.allgather(min(node.allgather(world.rank))))
         self.local_rank = node.rank
         self.ranks_of_node = self.nodes.ranks[self.nodes.of_rank[self.rank]]
         self.memories = [np.frombuffer(self.window.peer(r), np.uint8) for r in range(node.size)]
         self.table = read_table(world)
         self.relayed = [self.nodes.relayed_by(rank) for rank in self.ranks_of_node]
-        self._lease = topology.borrow("collectives", world, topology.cross, world)
+        self._lease = topology.borrow("collectives", world, cross, world)
         self.comm, self.rail, self.watched = self._lease.comms
         self.uses = self._lease.uses
         self._monitored = StallMonitor(
-            topology.hosts_by_rank, topology.node_ranks(), _NO_LIMIT_S, "a collective"
+            hosts=topology.hosts_by_rank,
+            ranks=[topology.ranks[rank] for rank in self.ranks_of_node],
+            limit_s=_NO_LIMIT_S,
+            occasion="a collective",
         )
         self._ticket = 0
         self._thread: ProgressThread | None = None
@@ -113,6 +119,22 @@ class Levels:
             self.memories.clear()
             del self.window
             self._lease.give_back()
+
+
+def _shared(topology: Topology) -> tuple[MPI.Comm, MPI.Comm, NodeWindow]:
+    """The ranks that share memory, those with this local rank, and the memory; collective."""
+    from mpi4py import MPI
+
+    if not topology.one_node:
+        with suppress(WindowError):  # on every rank alike
+            window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * PIECE_BYTES))
+            return topology.node, topology.cross, window
+    alone = MPI.COMM_SELF
+    return (
+        alone,
+        topology.world,
+        on_every_rank(topology, lambda: NodeWindow(alone, 2 * PIECE_BYTES)),
+    )
 
 
 class Transfers:
