@@ -27,7 +27,7 @@ def broadcast(levels: Levels, array: Array, root: int) -> None:
         array: uint8, as long on every rank.
         root: a rank of the group.
     """
-    if len(array) < RAILS_BYTES:
+    if len(array) < RAILS_BYTES or levels.size == 1:
         levels.comm.Bcast(array, root)
         return
     nodes, rails = levels.nodes, levels.nodes.rails

@@ -88,9 +88,9 @@ def _combine(partial: Array, out: Array, dtype: str, operation: str) -> None:
     with np.errstate(all="ignore"):
         if not is_half:
             first, *others = partial
-            for other in others[:-1]:
+            for other in others:
                 combine(first, other, out=first)
-            combine(first, others[-1], out=out)
+            out[:] = first
             return
         total = np.empty(len(out), np.float32)
         wide = np.empty(len(out), np.float32)

@@ -11,10 +11,11 @@ from hvd_ext.engine.two_level import TwoLevel
 from tests.ranks.asserts import parallel_assert
 from tests.support.arena.pretended_nodes import pretend_nodes
 
-pytestmark = pytest.mark.ranks(2, 3, 4)
+pytestmark = pytest.mark.ranks(1, 2, 3, 4)
 # By the number of ranks: nodes of 1, of 2 + 1, of 3 + 1, and ranks that are not in order. Ranks of
 # one node, which here cannot share memory, are a node each.
 LAYOUTS = {
+    1: ["0"],
     2: ["01", "00"],
     3: ["001", "010"],
     4: ["0011", "0101", "0001", "0111"],

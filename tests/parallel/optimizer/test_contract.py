@@ -14,7 +14,7 @@ import torch
 import hvd_ext.torch as hvd
 from hvd_ext import listen
 from hvd_ext.errors import UsageError
-from hvd_ext.torch import optimizer
+from hvd_ext.torch import reducers
 from hvd_ext.torch.job import background
 
 IN_LONG = [pytest.param(size, marks=pytest.mark.long) for size in (1, 3, 4)]
@@ -188,7 +188,7 @@ def test_many_optimizers_leave_nothing():
 
 def test_horovods_thread_steps_aside(monkeypatch):
     # The fixture has it stay.
-    monkeypatch.setattr(optimizer, "lower_thread_priority", background.lower_thread_priority)
+    monkeypatch.setattr(reducers, "lower_thread_priority", background.lower_thread_priority)
     _ = model_and_optimizer()
     policies = [
         os.sched_getscheduler(int(task))
