@@ -6,6 +6,7 @@ are added, so the model, its parameters and its state_dict stay unchanged.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -120,12 +121,37 @@ def _check_hooks(module: nn.Module, args: tuple[Any, ...]) -> None:
 def _gather_arguments(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def whole(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            # Named tuples have _make.
-            return getattr(type(value), "_make", type(value))(map(whole, value))
-        if isinstance(value, dict):
-            return type(value)((key, whole(item)) for key, item in value.items())
-        return gather(value) if isinstance(value, SpatialTensor) else value
-
+    seen: set[int] = set()
+    whole = functools.partial(_whole, seen=seen)
     return tuple(map(whole, args)), {key: whole(value) for key, value in kwargs.items()}
+
+
+def _whole(value: Any, seen: set[int]) -> Any:
+    """`value` with whole tensors for split ones.
+
+    Lists, dicts and dataclasses are changed in place, and so remain the caller's: the module may
+    write into them, as into a cache.
+    """
+    if isinstance(value, SpatialTensor):
+        return gather(value)
+    if isinstance(value, tuple):
+        items = [_whole(item, seen) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        # Named tuples have _make.
+        return getattr(type(value), "_make", type(value))(items)
+    if id(value) in seen:
+        return value
+    if isinstance(value, list | dict):
+        seen.add(id(value))
+        for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            if (new := _whole(item, seen)) is not item:
+                value[key] = new
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        seen.add(id(value))
+        for field in dataclasses.fields(value):
+            item = getattr(value, field.name)
+            if (new := _whole(item, seen)) is not item:
+                # Frozen ones too.
+                object.__setattr__(value, field.name, new)
+    return value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +95,7 @@ class Odd(nn.Module):
     """Sorts pixels, which cannot be split."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.sort(x, dim=-1).values
+        return torch.sort(x, dim=-2).values
 
 
 def test_a_refusal_names_the_layer_on_every_rank_and_no_later_one() -> None:
@@ -104,7 +106,7 @@ def test_a_refusal_names_the_layer_on_every_rank_and_no_later_one() -> None:
         with pytest.raises(spatial.UnsupportedError) as caught:
             split(torch.zeros(1, 1, 8, 8))
         with pytest.raises(spatial.UnsupportedError) as outside:
-            torch.sort(spatial.scatter(torch.zeros(1, 1, 8, 8), grid_of(comm)), dim=-1)
+            torch.sort(spatial.scatter(torch.zeros(1, 1, 8, 8), grid_of(comm)), dim=-2)
         assert "layer" not in str(outside.value)
         return str(caught.value)
 
@@ -113,13 +115,13 @@ def test_a_refusal_names_the_layer_on_every_rank_and_no_later_one() -> None:
     assert sentences[0].startswith("layer '1': ")
     assert "sort" in sentences[0]
     with pytest.raises(spatial.UnsupportedError, match="layer '1'"):
-        spatial.verify(model, (1, 1, 8, 8), GridShape(width=2))
+        spatial.verify(model, (1, 1, 8, 8), GridShape(height=2))
     with pytest.raises(spatial.UnsupportedError, match="layer '1'"):
-        spatial.plan(model, (1, 1, 8, 8), GridShape(width=2), speeds=spatial.Speeds(1, 1, 1))
+        spatial.plan(model, (1, 1, 8, 8), GridShape(height=2), speeds=spatial.Speeds(1, 1, 1))
 
 
 def grid_of(comm: Communicator) -> ProcessGrid:
-    return ProcessGrid(width=comm.size, comm=comm)
+    return ProcessGrid(height=comm.size, comm=comm)
 
 
 def test_a_refusal_names_the_way_round_it_and_that_way_works() -> None:
@@ -133,6 +135,51 @@ def test_a_refusal_names_the_way_round_it_and_that_way_works() -> None:
     with pytest.raises(spatial.UnsupportedError, match="layer 'Odd'") as caught:
         spatial.verify(Odd(), shape, grid)
     assert "gather_before" not in str(caught.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Tensors that a module is given, and a list that it changes."""
+
+    last: Any
+    seen: list[Any]
+
+
+class Recurrent(nn.Module):
+    """Writes into whatever container it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 3, padding=1)
+
+    def forward(self, x: Any, state: State, *, cache: dict[str, Any], pair: Any) -> Any:
+        kept, (deep,) = pair
+        y = self.conv(x) + state.last + sum(state.seen) + cache.get("y", 0) + sum(kept) + deep["z"]
+        state.seen.append(y * 2)
+        cache["y"], deep["z"] = y * 3, y * 5
+        kept[:] = [y * 7]
+        return y
+
+
+class TwoSteps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.step = nn.Conv2d(2, 2, 1), Recurrent()
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        state, cache = State(x, [x * 11]), collections.defaultdict(int, w=x)
+        kept, deep = [x], {"z": x}
+        cache["itself"] = cache
+        for _ in range(2):
+            x = self.step(x, state, cache=cache, pair=(kept, (deep,)))
+        return x + state.seen[-1] + cache["y"] + kept[0] + deep["z"] + cache["w"]
+
+
+def test_containers_that_a_gathered_module_changes_are_the_callers() -> None:
+    torch.manual_seed(0)
+    report = spatial.verify(TwoSteps(), (1, 2, 6, 8), GridShape(height=2), gather_before=["step"])
+    assert report.passed, report
 
 
 class Tokens(nn.Module):
