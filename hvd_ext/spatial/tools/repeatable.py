@@ -54,6 +54,7 @@ class Repeatable(TorchFunctionMode):
 
     Attributes:
         met: what was done to which functions, for the user to read.
+        rounding: of the narrowest floating-point dtype that a function returned.
     """
 
     def __init__(self, seed: int) -> None:
@@ -61,6 +62,7 @@ class Repeatable(TorchFunctionMode):
         self._seed = seed
         self._generator = torch.Generator().manual_seed(seed)
         self.met: set[str] = set()
+        self.rounding = torch.finfo(torch.float64).eps
 
     def __enter__(self) -> Repeatable:
         """Give this thread its generators."""
@@ -94,7 +96,10 @@ class Repeatable(TorchFunctionMode):
         if function in _DRAWS and named.get("generator") is None:
             self.met.add(_ALIKE)
             named["generator"] = self._generator
-        return function(*args, **named)
+        result = function(*args, **named)
+        if isinstance(result, Tensor) and result.is_floating_point():
+            self.rounding = max(self.rounding, torch.finfo(result.dtype).eps)
+        return result
 
 
 @contextmanager

@@ -146,6 +146,54 @@ def test_outputs_of_several_tensors() -> None:
     }
 
 
+class Narrow(nn.Module):
+    """A model that computes partly in a narrower dtype; wrong on one rank, if that is asked for."""
+
+    def __init__(self, dtype: torch.dtype, error: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.narrow, self.error = dtype, error
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(x)
+        weight = y.to(self.narrow).mean((2, 3), keepdim=True).to(y.dtype)
+        if isinstance(y, SpatialTensor) and y.box[0][0] == 0:
+            weight = weight * (1 + self.error)
+        return self.last(y * weight.sigmoid())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 1.0), (torch.float64, 1e-8)]
+)
+def test_a_cast_within_a_model_is_no_difference_and_hides_none(
+    dtype: torch.dtype, error: float
+) -> None:
+    torch.manual_seed(0)
+    for grid in GRIDS:
+        report = verify(Narrow(dtype), SHAPE, grid)
+        assert report.passed, report
+    assert not verify(Narrow(dtype, error), SHAPE, GridShape(height=2)).passed
+
+
+class Centered(nn.Module):
+    """Gradients of a bias that are rounding alone, and do not depend on the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv(x)
+        return y - y.mean((2, 3), keepdim=True)
+
+
+def test_gradients_that_are_rounding_alone_are_no_difference() -> None:
+    torch.manual_seed(0)
+    for grid in GRIDS:
+        report = verify(Centered(), SHAPE, grid)
+        assert report.passed, report
+
+
 class OneCell(nn.Module):
     """Wrong by one cell on one rank, by a millionth."""
 
