@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hvd_ext.spatial.copies import Copies
-from hvd_ext.spatial.geometry.partition import lengths, shard
+from hvd_ext.spatial.geometry.partition import coordinates_of, lengths, shard
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.torch_internals import (
     NeverParameter,
@@ -38,27 +38,21 @@ class Operation:
     Attributes:
         run: takes the function's arguments.
         any_operand: it may be any of them that is split; otherwise the first is.
-        behind: split dims need not be the last.
-        apart: nor side by side.
     """
 
     run: Callable[..., Any]
     any_operand: bool
-    behind: bool
-    apart: bool
 
 
 OPERATIONS: dict[Any, Operation] = {}
 
 
-def implements(
-    *functions: Any, any_operand: bool = False, behind: bool = False, apart: bool = False
-) -> Callable[[F], F]:
+def implements(*functions: Any, any_operand: bool = False) -> Callable[[F], F]:
     """Put functions of torch on the list, with what runs for them."""
 
     def register(handler: F) -> F:
         for function in functions:
-            OPERATIONS[function] = Operation(handler, any_operand, behind, apart)
+            OPERATIONS[function] = Operation(handler, any_operand)
         return handler
 
     return register
@@ -73,17 +67,20 @@ class _NoAttribute(UnsupportedError, AttributeError):
 
 
 class SpatialTensor(NeverParameter, Tensor):
-    """This rank's shard of a tensor whose last dims, or some before them, are split over a grid.
+    """This rank's shard of a tensor of which some dims are split over a grid.
+
+    Its space is a range of dims: the split ones, in the order of the grid's axes, and others
+    between and next to them. A dim that one rank has whole is not split, wherever it is.
 
     Attributes:
         local: the shard, an ordinary tensor. Its gradient is this shard's part of the
             whole gradient.
         grid: how ranks are arranged.
-        extents: global extents of the split dims.
-        behind: how many dims that are not split come after them: 0, but for what was permuted.
-        parts: ranks along each split dim.
-        box: the block of the whole that this rank owns, as [begin, end) per split dim.
-        order: where split dims are apart, which dim of `local` each dim is; there they are last.
+        extents: global extents of the dims of the space.
+        behind: how many dims come after them: 0, but for what was permuted.
+        parts: ranks along each dim of the space; by default the last axes of the grid.
+        place: of this rank among them.
+        box: the block of the whole that this rank owns, as [begin, end) per dim of the space.
         copies: those of its cells that torch would have returned as views.
     """
 
@@ -91,8 +88,8 @@ class SpatialTensor(NeverParameter, Tensor):
     grid: ProcessGrid
     extents: tuple[int, ...]
     behind: int
-    order: tuple[int, ...] | None
     parts: tuple[int, ...]
+    place: tuple[int, ...]
     box: tuple[tuple[int, int], ...]
     copies: Copies
 
@@ -103,7 +100,7 @@ class SpatialTensor(NeverParameter, Tensor):
         grid: ProcessGrid,
         extents: Iterable[int],
         behind: int = 0,
-        order: tuple[int, ...] | None = None,
+        parts: tuple[int, ...] | None = None,
     ) -> SpatialTensor:
         """Take `local` as the shard that the canonical partition gives this rank.
 
@@ -112,39 +109,44 @@ class SpatialTensor(NeverParameter, Tensor):
         """
         extents = tuple(extents)
         dims = len(extents)
-        parts = grid.shape.parts(dims)
-        box = shard(extents, parts, grid.coordinates(dims))
+        parts = grid.shape.parts(dims) if parts is None else parts
+        place = coordinates_of(parts, grid.space.rank)
+        box = shard(extents, parts, place)
         own = lengths(box)
         sizes = tuple(local.shape)
         first = local.ndim - dims - behind
         if first < 0 or sizes[first : first + dims] != own:
             raise UnsupportedError(
                 f"a shard of shape {tuple(local.shape)}: of extents {extents} on a grid of "
-                f"{grid.shape}, the rank at {grid.coordinates(dims)} owns {box}"
+                f"{grid.shape}, the rank at {place} owns {box}"
             )
         shape = (*sizes[:first], *extents, *sizes[first + dims :])
-        shown = shape if order is None else tuple(shape[dim] for dim in order)
-        made: SpatialTensor = tensor_without_memory(cls, shown, local)
+        made: SpatialTensor = tensor_without_memory(cls, shape, local)
         made.local, made.grid, made.extents, made.behind = local, grid, extents, behind
-        made.order, made.parts, made.box, made.copies = order, parts, box, Copies()
+        made.parts, made.place, made.box, made.copies = parts, place, box, Copies()
         return made
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """Sizes of the dims before those that are split: (N, C), or (N,) of labels."""
+        """Sizes of the dims before the space: (N, C), or (N,) of labels."""
         return tuple(self.local.shape[: self.local.ndim - len(self.extents) - self.behind])
 
     @property
     def trail(self) -> tuple[int, ...]:
-        """Sizes of the dims after those that are split: (C,) of what was permuted."""
+        """Sizes of the dims after the space: (C,) of what was permuted."""
         return tuple(self.local.shape[self.local.ndim - self.behind :])
 
     # torch's own would come by __torch_function__, for much of the time of a small layer.
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         """Global shape."""
-        shape = (*self.lead, *self.extents, *self.trail)
-        return torch.Size(shape if self.order is None else (shape[dim] for dim in self.order))
+        return torch.Size((*self.lead, *self.extents, *self.trail))
+
+    @property
+    def split_dims(self) -> tuple[int, ...]:
+        """The dims of which each rank has a part; the others are whole on every rank."""
+        first = len(self.lead)
+        return tuple(first + at for at, parts in enumerate(self.parts) if parts > 1)
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -188,16 +190,30 @@ class SpatialTensor(NeverParameter, Tensor):
         return self.ndim
 
     def like(self, local: Tensor, behind: int | None = None) -> SpatialTensor:
-        """A tensor of the same extents, of which `local` is this rank's shard.
+        """A tensor split alike, of which `local` is this rank's shard.
 
         Args:
-            local: with the same split dims.
+            local: with the same dims in its space; those that are not split, of any size.
             behind: how many dims of it come after them, if not as many as here.
         """
         behind = self.behind if behind is None else behind
-        made = SpatialTensor(local, self.grid, self.extents, behind)
-        if local is self.local or is_view(local):
-            # What is copied of the one is copied of the other.
+        extents = self.extents
+        if local.shape != self.local.shape or behind != self.behind:
+            space = local.shape[local.ndim - len(extents) - behind : local.ndim - behind]
+            pairs = zip(extents, space, self.parts, strict=True)
+            extents = tuple(extent if parts > 1 else size for extent, size, parts in pairs)
+        return self.same_memory(SpatialTensor(local, self.grid, extents, behind, self.parts))
+
+    def same_memory(self, made: SpatialTensor) -> SpatialTensor:
+        """Have a tensor that was made of this one share its copies, if its shard is a view.
+
+        Args:
+            made: the tensor.
+
+        Returns:
+            `made`.
+        """
+        if made.local is self.local or is_view(made.local):
             made.copies = self.copies
         return made
 
@@ -237,16 +253,8 @@ class SpatialTensor(NeverParameter, Tensor):
         tensors = list(_tensors((*args, *named.values())))
         if not torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             _refuse_within_function(function, tensors)
-        if not operation.apart and any(getattr(x, "order", None) for x in tensors):
-            together = OPERATIONS["together"].run
-            return function(*together(args), **together(named))
         for x in tensors:
             if isinstance(x, SpatialTensor):
-                if x.behind and not operation.behind:
-                    raise UnsupportedError(
-                        f"{name_of(function)} of {x!r}: its split dims must be the last: permute "
-                        "it back first"
-                    )
                 x.copies.check(function)
         try:
             return operation.run(*args, **named)
@@ -262,14 +270,10 @@ class SpatialTensor(NeverParameter, Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         # The same on every rank: it stands in refusals.
-        over = " x ".join(map(str, self.parts))
-        dims = f"last {len(self.extents)} dims"
-        if self.order is not None:
-            first = self.ndim - len(self.extents)
-            apart = [self.order.index(dim) for dim in range(first, self.ndim)]
-            dims = f"dims {', '.join(map(str, apart))}"
-        elif self.behind:
-            dims = f"{len(self.extents)} dims before the last {self.behind}"
+        if not (split := self.split_dims):
+            return f"SpatialTensor({tuple(self.shape)}, on one rank)"
+        dims = f"dim{'s' * (len(split) > 1)} {', '.join(map(str, split))}"
+        over = " x ".join(str(parts) for parts in self.parts if parts > 1)
         return f"SpatialTensor({tuple(self.shape)}, {dims} over {over} ranks)"
 
     def __format__(self, spec: str) -> str:

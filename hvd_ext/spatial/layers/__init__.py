@@ -8,8 +8,8 @@ from hvd_ext.spatial.layers.reducing import losses as losses
 from hvd_ext.spatial.layers.reducing import norms as norms
 from hvd_ext.spatial.layers.reducing import over_channels as over_channels
 from hvd_ext.spatial.layers.reducing import reductions as reductions
-from hvd_ext.spatial.layers.shaping import apart as apart
 from hvd_ext.spatial.layers.shaping import attributes as attributes
+from hvd_ext.spatial.layers.shaping import blocks as blocks
 from hvd_ext.spatial.layers.shaping import indexing as indexing
 from hvd_ext.spatial.layers.shaping import rearranging as rearranging
 from hvd_ext.spatial.layers.shaping import slicing as slicing

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_partitioned, to_replicated
-from hvd_ext.spatial.layers.operands import first
+from hvd_ext.spatial.layers.operands import along, first, placed
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
@@ -26,7 +26,7 @@ def _einsum(*given: Any) -> Tensor:
 _einsum.__qualname__ = "torch.einsum"
 
 
-@implements(torch.einsum, any_operand=True, behind=True)
+@implements(torch.einsum, any_operand=True)
 def einsum(equation: str, *given: Any) -> SpatialTensor | Tensor:
     """As torch's, with an equation; operands may be split or whole."""
     operands: list[Operand] = list(
@@ -84,7 +84,7 @@ for _function in (
     *(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__),
     *(torch.bmm, Tensor.bmm),
 ):
-    implements(_function, any_operand=True, behind=True)(_matmul(_function))
+    implements(_function, any_operand=True)(_matmul(_function))
 
 
 def _contracted(
@@ -107,23 +107,22 @@ def _contracted(
         UnsupportedError: split dims meet others, or come apart.
     """
     x = first(operands)
-    space, dims = x.grid.space, len(x.extents)
+    space = x.grid.space
     split = ""
     for term, one in zip(terms, operands, strict=True):
         if not isinstance(one, SpatialTensor):
             continue
-        mine = term[len(one.lead) : len(one.lead) + dims]
+        mine = "".join(term[dim] for dim in one.split_dims)
         split = split or mine
         once = all(term.count(letter) == 1 for letter in split)
-        if one.grid is not x.grid or one.extents != x.extents or mine != split or not once:
+        if one.grid is not x.grid or _extents(one) != _extents(x) or mine != split or not once:
             raise UnsupportedError(
                 f"{what} of {x!r} and {one!r}: it mixes their split dims; each must meet itself"
             )
-    place = output.find(split)
-    if place < 0 and any(letter in output for letter in split):
+    kept = "".join(letter for letter in output if letter in split)
+    if kept not in ("", split):
         raise UnsupportedError(
-            f"{what} of {x!r}: split dims are either kept, side by side in their order, or all "
-            "summed over"
+            f"{what} of {x!r}: split dims are either kept, in their order, or all summed over"
         )
     made = compute(
         *(
@@ -131,16 +130,24 @@ def _contracted(
             for term, one in zip(terms, operands, strict=True)
         )
     )
-    if place >= 0:
-        return x.like(made, behind=len(output) - place - dims)
+    if kept or not split:
+        term = terms[[one is x for one in operands].index(True)]
+        dims = dict(zip(term, along(x), strict=True))
+        return placed(x, made, [dims.get(letter) for letter in output])
     partial = to_replicated(made.to(accumulate_dtype(made.dtype)), space)
     return sum_over_space(partial, space).to(made.dtype)
+
+
+def _extents(x: SpatialTensor) -> list[int]:
+    """Global extents of the split dims."""
+    return [x.shape[dim] for dim in x.split_dims]
 
 
 def _beside(whole: Tensor, term: str, split: str, x: SpatialTensor) -> Tensor:
     """The part of a whole operand that meets this rank's shard."""
     entered = to_partitioned(whole, x.grid.space)
-    for letter, extent, (begin, end) in zip(split, x.extents, x.box, strict=True):
+    for letter, at in zip(split, (dim - len(x.lead) for dim in x.split_dims), strict=True):
+        extent, (begin, end) = x.extents[at], x.box[at]
         for dim, other in enumerate(term):
             if other == letter and whole.shape[dim] == extent:
                 entered = entered.narrow(dim, begin, end - begin)

@@ -27,10 +27,10 @@ from hvd_ext.errors import UsageError
 from hvd_ext.spatial.exchange.replicated import average_gradient, from_first, to_partitioned
 from hvd_ext.spatial.geometry.partition import shard
 from hvd_ext.spatial.grid import ProcessGrid
-from hvd_ext.spatial.layers.gather import gather, scatter
+from hvd_ext.spatial.layers.gather import gather, scatter_over
+from hvd_ext.spatial.layers.operands import aligned, over, unsplit
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.torch_internals import become, convolve
-from hvd_ext.spatial.unsupported import UnsupportedError
 
 # What can be shared, and how many dims come after an output's channels.
 KINDS: dict[type[nn.Module], int] = {nn.Linear: 0, nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
@@ -167,33 +167,22 @@ def _forward(module: Any, x: Any) -> Any:
     if isinstance(x, SpatialTensor) and filters.grid.filters is filters.grid.space:
         x = gather(x)
     if isinstance(x, SpatialTensor):
-        x = SpatialTensor(to_partitioned(x.local, shares), x.grid, x.extents, x.behind, x.order)
+        x = x.like(to_partitioned(x.local, shares))
     else:
         x = to_partitioned(x, shares)
     weight = average_gradient(module.weight, holders)
     bias = None if module.bias is None else average_gradient(module.bias, holders)
     own = convolve(module, x, weight, bias) if filters.dims else F.linear(x, weight, bias)
     if isinstance(own, SpatialTensor):
-        local = filters.whole(own.local, filters.dims)
-        return SpatialTensor(local, own.grid, own.extents, own.behind)
+        return own.like(filters.whole(own.local, filters.dims))
     whole = filters.whole(own, filters.dims)
     if not isinstance(given, SpatialTensor):
         return whole
-    if given.order is not None or bool(given.behind) == bool(filters.dims):
-        raise UnsupportedError(
-            f"a layer with split_filters of {given!r}: a convolution takes split dims that are "
-            "the last, a linear layer such as stand before its features"
-        )
-    return _split_like(given, whole)
-
-
-def _split_like(x: SpatialTensor, output: Tensor) -> SpatialTensor:
-    """A layer's whole output, split as its input is."""
-    dims = len(x.extents)
-    places = tuple(range(output.ndim - dims - x.behind, output.ndim - x.behind))
-    last = tuple(range(-dims, 0))
-    split = scatter(output.movedim(places, last), x.grid, dims)
-    return SpatialTensor(split.local.movedim(last, places), x.grid, split.extents, x.behind)
+    what = "a layer with split_filters"
+    if filters.dims:
+        return scatter_over(whole, given.grid, over(given, filters.dims, what).parts)
+    unsplit(given, -1, what)
+    return given.like(aligned(whole, given).clone())
 
 
 def filters_of(model: nn.Module) -> dict[nn.Parameter, Filters]:

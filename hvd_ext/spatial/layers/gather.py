@@ -14,7 +14,14 @@ from hvd_ext.spatial.exchange.assemble import index_of, join
 from hvd_ext.spatial.exchange.halo import exchange_around
 from hvd_ext.spatial.exchange.replicated import to_partitioned, to_replicated
 from hvd_ext.spatial.geometry.exchange_plan import plan_exchange
-from hvd_ext.spatial.geometry.partition import Box, Interval, intersect_boxes, product, shard
+from hvd_ext.spatial.geometry.partition import (
+    Box,
+    Interval,
+    coordinates_of,
+    intersect_boxes,
+    product,
+    shard,
+)
 from hvd_ext.spatial.grid import ProcessGrid
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, current_layer
@@ -48,14 +55,19 @@ def scatter(tensor: Tensor, grid: ProcessGrid, spatial_dims: int | None = None) 
             f"scatter of a tensor of shape {tuple(tensor.shape)} over {dims} spatial dims: "
             "1 to 3 of its last dims can be split; use spatial_dims=2 for labels (N, H, W)"
         )
-    extents = tuple(tensor.shape[tensor.ndim - dims :])
-    box = shard(extents, grid.shape.parts(dims), grid.coordinates(dims))
+    return scatter_over(tensor, grid, grid.shape.parts(dims))
+
+
+def scatter_over(tensor: Tensor, grid: ProcessGrid, parts: tuple[int, ...]) -> SpatialTensor:
+    """As `scatter`, with the ranks along each of the last dims."""
+    extents = tuple(tensor.shape[tensor.ndim - len(parts) :])
+    box = shard(extents, parts, coordinates_of(parts, grid.space.rank))
     whole = tuple((0, extent) for extent in extents)
     local = to_partitioned(tensor, grid.space)[index_of(box, whole)].clone()
-    return SpatialTensor(local, grid, extents)
+    return SpatialTensor(local, grid, extents, parts=parts)
 
 
-@implements("gather", apart=True)
+@implements("gather")
 def gather(x: SpatialTensor) -> Tensor:
     """Put the whole together on every rank of the space group; it is replicated from then on.
 
@@ -73,8 +85,6 @@ def gather(x: SpatialTensor) -> Tensor:
     if not isinstance(x, SpatialTensor):
         raise UnsupportedError(f"gather of a tensor of shape {tuple(x.shape)}: it is not split")
     x.copies.check(gather)
-    if x.order is not None:
-        return gather(SpatialTensor(x.local, x.grid, x.extents)).permute(x.order)
     if x.behind:
         split = range(len(x.lead), len(x.lead) + len(x.extents))
         places = range(-len(x.extents), 0)
@@ -120,7 +130,7 @@ def fetch(x: SpatialTensor, needed: Sequence[Sequence[Sequence[Interval]]]) -> T
         x: the input.
         needed: per split dim, per part, disjoint ascending intervals of the extent.
     """
-    here = x.grid.coordinates(len(x.extents))
+    here = x.place
     frozen = tuple(tuple(tuple(part) for part in dim) for dim in needed)
     plan = plan_exchange(x.extents, frozen, here)
     mine = [dim[at] for dim, at in zip(frozen, here, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
+
+# For each dim of a tensor: which dim of the space of another tensor it is, if any.
+Along = Sequence[int | None]
 
 
 def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
@@ -21,19 +24,75 @@ def unsplit(x: SpatialTensor, dim: int, what: str) -> int:
     if not -x.ndim <= dim < x.ndim:
         raise UnsupportedError(f"{what} along dim {dim} of {x!r}: it has dims 0 to {x.ndim - 1}")
     place = dim % x.ndim
-    first, end = len(x.lead), len(x.lead) + len(x.extents)
-    if first <= place < end:
+    if place in x.split_dims:
         raise UnsupportedError(
-            f"{what} along dim {dim} of {x!r}: dims {first} to {end - 1} are split, the others not"
+            f"{what} along dim {dim} of {x!r}: that dim is split; use one that is not, or gather "
+            "first: hvd_ext.spatial.gather(x)"
         )
     return place
 
 
-def reduced(x: SpatialTensor, local: Tensor, dims: Iterable[int]) -> SpatialTensor:
+def over(x: SpatialTensor, dims: int, what: str) -> SpatialTensor:
+    """`x` with its last `dims` dims as its space.
+
+    Raises:
+        UnsupportedError: another dim is split.
+    """
+    if x.behind == 0 and len(x.extents) == dims:
+        return x
+    first = x.ndim - dims
+    if x.split_dims and x.split_dims[0] < first:
+        raise UnsupportedError(
+            f"{what} of {x!r}: of its dims, only the last {dims} may be split over ranks, and dim "
+            f"{x.split_dims[0]} is split: permute it first"
+        )
+    at = first - len(x.lead)
+    parts = (*[1] * -at, *x.parts[max(at, 0) :], *[1] * x.behind)
+    return x.same_memory(SpatialTensor(x.local, x.grid, x.shape[first:], 0, parts))
+
+
+def along(x: SpatialTensor) -> list[int | None]:
+    """For each dim of `x`, which one of its space it is."""
+    return [*[None] * len(x.lead), *range(len(x.extents)), *[None] * x.behind]
+
+
+def placed(x: SpatialTensor, local: Tensor, dims: Along) -> SpatialTensor | Tensor:
+    """The tensor of which `local` is a shard, made of `x` by moving, adding or dropping dims.
+
+    Args:
+        x: what it was made of.
+        local: the shard.
+        dims: for each of its dims, which one of the space of `x` it is; of those, split ones are
+            all there, in their order.
+
+    Returns:
+        An ordinary tensor where one rank has the space alone, and none of its dims is left.
+    """
+    split = [dim - len(x.lead) for dim in x.split_dims]
+    kept = [at for at, dim in enumerate(dims) if dim is not None]
+    if not kept:
+        return local
+    begin, end = (dims.index(split[0]), dims.index(split[-1])) if split else (kept[-1], kept[-1])
+    end += 1
+    # Whole dims of the space remain in it where they are next to it.
+    while begin > 0 and dims[begin - 1] is not None:
+        begin -= 1
+    while end < len(dims) and dims[end] is not None:
+        end += 1
+    parts = tuple(1 if dim is None else x.parts[dim] for dim in dims[begin:end])
+    extents = (
+        x.extents[dim] if dim in split else size
+        for dim, size in zip(dims[begin:end], local.shape[begin:end], strict=True)
+    )
+    return x.same_memory(SpatialTensor(local, x.grid, extents, len(dims) - end, parts))
+
+
+def reduced(x: SpatialTensor, local: Tensor, dims: Iterable[int]) -> SpatialTensor | Tensor:
     """The whole of `local`: `x` reduced over dims that are not split, kept or not."""
-    kept = local.ndim == x.ndim
-    gone = sum(dim % x.ndim >= len(x.lead) for dim in dims)
-    return x.like(local, behind=x.behind if kept else x.behind - gone)
+    if local.ndim == x.ndim:
+        return x.like(local)
+    gone = {dim % x.ndim for dim in dims}
+    return placed(x, local, [dim for at, dim in enumerate(along(x)) if at not in gone])
 
 
 def same(x: SpatialTensor, local: Tensor) -> SpatialTensor:
@@ -53,13 +112,20 @@ def shard_of(function: Any, value: Any, x: SpatialTensor) -> Any:
         UnsupportedError: it is split otherwise than `x`, or replicated and neither as large.
     """
     if isinstance(value, SpatialTensor):
-        if (value.extents, value.behind) != (x.extents, x.behind) or value.grid is not x.grid:
+        alike = (value.extents, value.behind, value.parts) == (x.extents, x.behind, x.parts)
+        alike = alike or _split_from_end(value) == _split_from_end(x)
+        if not alike or value.grid is not x.grid:
             raise UnsupportedError(
                 f"{name_of(function)} of tensors split as {x!r} and {value!r}: "
                 "their split dims and their grid must be the same"
             )
         return value.local
     return aligned(value, x) if isinstance(value, Tensor) else value
+
+
+def _split_from_end(x: SpatialTensor) -> list[tuple[int, int]]:
+    """Place, from the end, and extent of each split dim: where broadcasting has them meet."""
+    return [(x.ndim - dim, x.extents[dim - len(x.lead)]) for dim in x.split_dims]
 
 
 def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
@@ -71,9 +137,9 @@ def aligned(tensor: Tensor, x: SpatialTensor) -> Tensor:
         UnsupportedError: it is neither.
     """
     entered = to_partitioned(tensor, x.grid.space)
-    for back, (extent, (begin, end)) in enumerate(
-        zip(reversed(x.extents), reversed(x.box), strict=True), start=1 + x.behind
-    ):
+    for dim in x.split_dims:
+        back = x.ndim - dim
+        extent, (begin, end) = x.extents[dim - len(x.lead)], x.box[dim - len(x.lead)]
         if tensor.ndim < back or (tensor.shape[-back] == 1 and extent > 1):
             continue
         if tensor.shape[-back] != extent:

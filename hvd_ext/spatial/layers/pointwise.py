@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial.exchange.replicated import to_partitioned
-from hvd_ext.spatial.layers.operands import first, same, shard_of
+from hvd_ext.spatial.layers.operands import first, over, same, shard_of, unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
@@ -92,12 +92,14 @@ def _local(function: Any) -> Any:
 
 
 for _function in _functions(ELEMENTWISE) | _functions(BROADCAST):
-    implements(_function, any_operand=True, behind=True)(_local(_function))
+    implements(_function, any_operand=True)(_local(_function))
 
 
 @implements(F.prelu, torch.prelu)
 def prelu(x: SpatialTensor, weight: Tensor) -> SpatialTensor:
     """Its slope is a parameter: one, or one per channel."""
+    if x.ndim > 1:
+        unsplit(x, 1, "prelu")
     return x.like(F.prelu(x.local, to_partitioned(weight, x.grid.space)))
 
 
@@ -114,10 +116,10 @@ def _cast(function: Any) -> Any:
 
 
 for _function in (Tensor.to, Tensor.type_as):
-    implements(_function, any_operand=True, behind=True)(_cast(_function))
+    implements(_function, any_operand=True)(_cast(_function))
 
 
-@implements(F.dropout, behind=True)
+@implements(F.dropout)
 def dropout(
     x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> SpatialTensor:
@@ -135,6 +137,7 @@ def dropout_channels(
     x: SpatialTensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> SpatialTensor:
     """Unsplit channels are dropped, so all ranks of a space group draw the same mask."""
+    x = over(x, x.ndim - 2, "dropout of channels")
     return _dropped(x, (*x.lead, *(1 for _ in x.extents)), 0, p, training, inplace)
 
 
@@ -152,8 +155,8 @@ def _drawn(draw: Any) -> Any:
 
 
 # As dropout's masks.
-implements(torch.rand_like, behind=True)(_drawn(torch.rand))
-implements(torch.randn_like, behind=True)(_drawn(torch.randn))
+implements(torch.rand_like)(_drawn(torch.rand))
+implements(torch.randn_like)(_drawn(torch.randn))
 
 
 def _generator(x: SpatialTensor, place: int) -> torch.Generator:

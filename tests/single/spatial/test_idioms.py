@@ -315,7 +315,7 @@ def test_attributes_that_it_has_not_are_not_there() -> None:
 def test_what_is_printed_of_it_is_the_same_on_every_rank() -> None:
     for made in (str, repr, lambda x: f"{x}", lambda x: f"{x:>90}", lambda x: "%s" % x):  # noqa: UP031
         (text,) = set(on_grid((1, 2, 2), lambda grid, made=made: made(scatter(X, grid))))
-        assert text.strip() == "SpatialTensor((2, 4, 6, 7), last 2 dims over 2 x 2 ranks)"
+        assert text.strip() == "SpatialTensor((2, 4, 6, 7), dims 2, 3 over 2 x 2 ranks)"
     assert on_grid((1, 1, 2), lambda grid: "local" in dir(scatter(X, grid))) == [True] * 2
 
 

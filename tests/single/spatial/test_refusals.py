@@ -37,6 +37,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "index": (lambda x: x[:, :, 0], "x["),
     "cat over space": (lambda x: torch.cat([x, x], 2), "dim 2"),
     "mean over one": (lambda x: x.mean(3), "dims [3]"),
+    "flipped in two dims": (lambda x: x.flip(1, 2), "along dim 2"),
+    "transform over space": (lambda x: torch.fft.rfft2(x), "along dim -2"),
     "unequal": (lambda x: x + F.avg_pool2d(x, 2), "same"),
     "channels": (lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1)), "conv2d"),
     "kernel too large": (lambda x: F.conv2d(x, torch.ones(1, 2, 9, 9)), "conv2d"),
@@ -85,7 +87,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "layer_norm": (lambda x: F.layer_norm(x, (7,)), "(7,)"),
     "lp_pool": (lambda x: F.lp_pool2d(x, 2, 2), "lp_pool"),
     "numpy": (lambda x: x.numpy(), "numpy"),
-    "shape of a replicated one": (lambda x: x * torch.ones(3, 7), "(3, 7)"),
+    "shape of a replicated one": (lambda x: x * torch.ones(6, 3), "(6, 3)"),
     "loss of other shape": (lambda x: F.mse_loss(x, torch.ones(1)), "mse_loss"),
 }
 
@@ -106,7 +108,7 @@ def test_what_is_not_exact_is_refused_by_all_ranks(what: str) -> None:
         return "it was not refused"
 
     # One rank has no cells, and no kernel of torch's that could complain.
-    sentences = set(on_grid((1, 1, 8), rank))
+    sentences = set(on_grid((1, 7, 2), rank))
     assert len(sentences) == 1, sentences
     sentence = sentences.pop()
     assert words in sentence

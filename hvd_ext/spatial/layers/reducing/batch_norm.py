@@ -16,6 +16,7 @@ from hvd_ext.spatial.exchange.assemble import layout
 from hvd_ext.spatial.exchange.communicator import Communicator
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import coordinates_of, lengths, shard
+from hvd_ext.spatial.layers.operands import over
 from hvd_ext.spatial.layers.reducing.norms import normalise
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
@@ -44,6 +45,7 @@ def batch_norm(
         UnsupportedError: one value per channel has no variance to train with; or a parameter is not
             one per channel.
     """
+    x = over(x, x.ndim - 2, "batch_norm")
     if training and x.shape[0] * math.prod(x.extents) == 1:
         raise UnsupportedError(
             f"batch_norm of shape {tuple(x.shape)} in training: more than 1 value per channel is "
@@ -252,8 +254,7 @@ def _cells(x: SpatialTensor) -> list[int]:
 
 
 def _shard_of(x: SpatialTensor, rank: int) -> Any:
-    dims = len(x.extents)
-    return shard(x.extents, x.parts, coordinates_of(x.grid.shape.axes, rank)[3 - dims :])
+    return shard(x.extents, x.parts, coordinates_of(x.parts, rank))
 
 
 def _by_parts(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
-from hvd_ext.spatial.layers.operands import first, shard_of
+from hvd_ext.spatial.layers.operands import first, over, shard_of
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
@@ -154,6 +154,7 @@ def _classes(
         raise UnsupportedError(
             "cross entropy of whole predictions against split labels: split both"
         )
+    input = over(input, input.ndim - 2, "cross entropy")
     labels = shard_of(F.cross_entropy, target, input)
     probabilities = labels.is_floating_point()
     expected = input.shape if probabilities else (input.shape[0], *input.extents)

@@ -13,7 +13,7 @@ from torch import Tensor
 from hvd_ext.spatial.dtypes import accumulate_dtype, check_dtype
 from hvd_ext.spatial.exchange.assemble import layout
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_partitioned
-from hvd_ext.spatial.layers.operands import aligned
+from hvd_ext.spatial.layers.operands import aligned, over, unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
@@ -40,6 +40,7 @@ def group_norm(
     eps: float = 1e-5,
 ) -> SpatialTensor:
     """Group normalisation over each group of channels and the whole space."""
+    x = over(x, x.ndim - 2, "group_norm")
     batch, channels = x.lead
     if num_groups < 1 or channels % num_groups:
         raise UnsupportedError(
@@ -81,6 +82,7 @@ def instance_norm(
         raise UnsupportedError(
             "instance_norm with use_input_stats=False: running statistics are not supported"
         )
+    x = over(x, x.ndim - 2, "instance_norm")
     count = math.prod(x.extents)
     if count == 1:
         raise UnsupportedError(f"instance_norm of extents {x.extents}: more than 1 cell is needed")
@@ -88,20 +90,17 @@ def instance_norm(
     return x.like(_affine(normal, weight, bias, x).to(x.dtype))
 
 
-@implements(F.linear, behind=True)
+@implements(F.linear)
 def linear(x: SpatialTensor, weight: Tensor, bias: Tensor | None = None) -> SpatialTensor:
     """A linear layer over the last dim, which must not be split."""
-    if not x.behind:
-        raise UnsupportedError(
-            f"linear over the last dim of {x!r}, which is split: permute or flatten it first"
-        )
+    unsplit(x, -1, "linear")
     check_dtype("linear", x, weight)
     weight = to_partitioned(weight, x.grid.space)
     bias = None if bias is None else to_partitioned(bias, x.grid.space)
     return x.like(F.linear(x.local, weight, bias))
 
 
-@implements(F.layer_norm, behind=True)
+@implements(F.layer_norm)
 def layer_norm(
     x: SpatialTensor,
     normalized_shape: Sequence[int],
@@ -110,23 +109,19 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> SpatialTensor:
     """Layer normalisation over the last dims: all that are split among them, or none."""
-    over = len(normalized_shape)
-    if 0 < over <= x.behind:
+    dims = range(x.ndim - len(normalized_shape), x.ndim)
+    fits = bool(dims) and tuple(x.shape[dims.start :]) == tuple(normalized_shape)
+    if fits and not set(x.split_dims) & set(dims):
         weight, bias = (
             None if given is None else to_partitioned(given, x.grid.space)
             for given in (weight, bias)
         )
         return x.like(F.layer_norm(x.local, normalized_shape, weight, bias, eps))
-    if (
-        x.behind
-        or tuple(x.shape[x.ndim - over :]) != tuple(normalized_shape)
-        or over < len(x.extents)
-    ):
+    if not fits or not set(x.split_dims) <= set(dims):
         raise UnsupportedError(
-            f"layer_norm over {tuple(normalized_shape)} of a tensor of shape {tuple(x.shape)}: "
-            f"the last dims, {x.extents} at least, must be normalised together"
+            f"layer_norm over {tuple(normalized_shape)} of {x!r}: the last dims, from the first "
+            "that is split or after all that are, must be normalised together"
         )
-    dims = range(x.ndim - over, x.ndim)
     count = math.prod(normalized_shape)
     normal = normalise(x.local, dims, count, x.grid.space, eps)
     if weight is not None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hvd_ext.spatial.layers.operands import reduced, unsplit
-from hvd_ext.spatial.layers.reducing.over_space import OVER_SPACE, dims_of
+from hvd_ext.spatial.layers.reducing.over_space import OVER_SPACE, covers, dims_of
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
@@ -24,6 +24,11 @@ DIM_IS = {
         *("median", "sort", "argsort", "flip", "aminmax", "index_select", "glu"),
     ),
     1: ("norm", "normalize", "topk", "roll", "repeat_interleave"),
+}
+_DEFAULTS: dict[Any, Any] = {F.normalize: 1, F.glu: -1}
+_TRANSFORMS: dict[Any, tuple[str, ...]] = {
+    -1: ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"),
+    (-2, -1): ("fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn"),
 }
 
 
@@ -37,10 +42,9 @@ def _handler(function: Any, place: int) -> Any:
             return (torch.maximum if name.endswith("max") else torch.minimum)(x, args[0])
         asked = options.get("dim", options.get("dims"))
         if asked is None and len(args) > place:
-            asked = args[place]
-        if asked is None and function in (F.normalize, F.glu):
-            asked = {F.normalize: 1, F.glu: -1}[function]
-        if over_all and (asked is None or isinstance(asked, bool) or _covers(x, asked)):
+            asked = args if function is Tensor.flip and isinstance(args[0], int) else args[place]
+        asked = _DEFAULTS.get(function) if asked is None else asked
+        if over_all and (asked is None or isinstance(asked, bool) or covers(x, dims_of(x, asked))):
             # torch.norm fills in arguments that were not given.
             given = {key: value for key, value in options.items() if value is not None}
             return over_all(x, *args, **given)
@@ -57,15 +61,18 @@ def _handler(function: Any, place: int) -> Any:
     return handler
 
 
-def _covers(x: SpatialTensor, dim: Any) -> bool:
-    """Whether all split dims are among those that are named."""
-    return set(range(len(x.lead), len(x.lead) + len(x.extents))) <= set(dims_of(x, dim))
-
-
 for _place, _names in DIM_IS.items():
     for _name in _names:
         for _home in (torch, F, Tensor):
             _function = getattr(_home, _name, None)
             if _function is not None:
-                implements(_function, behind=True)(_handler(_function, _place))
-implements(torch.linalg.vector_norm, behind=True)(_handler(torch.linalg.vector_norm, 1))
+                implements(_function)(_handler(_function, _place))
+for _last, _names in _TRANSFORMS.items():
+    for _name in _names:
+        _function = getattr(torch.fft, _name)
+        if not _name.endswith("n"):
+            _DEFAULTS[_function] = _last
+        implements(_function)(_handler(_function, 1))
+for _function in (torch.fft.fftshift, torch.fft.ifftshift):
+    implements(_function)(_handler(_function, 0))
+implements(torch.linalg.vector_norm)(_handler(torch.linalg.vector_norm, 1))

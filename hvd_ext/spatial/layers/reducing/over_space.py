@@ -30,6 +30,12 @@ def dims_of(x: SpatialTensor, dim: Dims) -> tuple[int, ...]:
     return tuple(sorted(place % x.ndim for place in asked))
 
 
+def covers(x: SpatialTensor, dims: Sequence[int]) -> bool:
+    """Whether a reduction over `dims` has all split ones among them, or all of one rank's space."""
+    first = len(x.lead)
+    return set(x.split_dims or range(first, first + len(x.extents))) <= set(dims)
+
+
 def _amax(x: SpatialTensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return extreme(x, dims_of(x, dim), keepdim, largest=True)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from hvd_ext.spatial.dtypes import accumulate_dtype
 from hvd_ext.spatial.exchange.replicated import sum_over_space, to_replicated
 from hvd_ext.spatial.layers.operands import reduced
-from hvd_ext.spatial.layers.reducing.over_space import dims_of
+from hvd_ext.spatial.layers.reducing.over_space import covers, dims_of
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
@@ -25,18 +25,16 @@ def _reduction(function: Any, mean: bool) -> Any:
         dtype: torch.dtype | None = None,
     ) -> SpatialTensor | Tensor:
         over = dims_of(x, dim)
-        first, end = len(x.lead), len(x.lead) + len(x.extents)
-        split = [place for place in over if first <= place < end]
         made = dtype or x.dtype
         if mean and not (made.is_floating_point or made.is_complex):
             raise UnsupportedError(f"mean of {x!r} in {made}: ask for a floating-point dtype")
-        if not split:
+        if not covers(x, over):
+            if any(dim in x.split_dims for dim in over):
+                raise UnsupportedError(
+                    f"{'mean' if mean else 'sum'} over dims {list(over)} of {x!r}: over all split "
+                    "dims or none of them"
+                )
             return reduced(x, function(x.local, over, keepdim, dtype=dtype), over)
-        if len(split) < len(x.extents):
-            raise UnsupportedError(
-                f"{'mean' if mean else 'sum'} over dims {list(over)} of {x!r}: over all split dims "
-                "or none of them"
-            )
         local = to_replicated(x.local, x.grid.space)
         if not mean:
             return sum_over_space(local.sum(over, keepdim, dtype=dtype), x.grid.space)
@@ -47,5 +45,5 @@ def _reduction(function: Any, mean: bool) -> Any:
     return handler
 
 
-implements(torch.sum, Tensor.sum, behind=True)(_reduction(torch.sum, mean=False))
-implements(torch.mean, Tensor.mean, behind=True)(_reduction(torch.mean, mean=True))
+implements(torch.sum, Tensor.sum)(_reduction(torch.sum, mean=False))
+implements(torch.mean, Tensor.mean)(_reduction(torch.mean, mean=True))

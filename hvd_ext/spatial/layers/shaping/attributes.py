@@ -34,10 +34,10 @@ for _function in (
     *(getattr(Tensor, name) for name in METHODS),
     *(getattr(Tensor, name).__get__ for name in ATTRIBUTES),
 ):
-    implements(_function, behind=True, apart=True)(_answer(_function))
+    implements(_function)(_answer(_function))
 
 
-@implements(Tensor.__len__, behind=True, apart=True)
+@implements(Tensor.__len__)
 def length(x: SpatialTensor) -> int:
     return x.shape[0]
 
@@ -54,4 +54,4 @@ def _made_beside(function: Any) -> Any:
 for _function in (
     *(Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty, Tensor.new_tensor),
 ):
-    implements(_function, behind=True, apart=True)(_made_beside(_function))
+    implements(_function)(_made_beside(_function))

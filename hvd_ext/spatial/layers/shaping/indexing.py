@@ -1,4 +1,4 @@
-"""Shapes: joining, cutting and flattening, along dims that are not split."""
+"""Shapes: joining, splitting, adding and dropping dims, along those that are not split."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from hvd_ext.spatial.layers.gather import gather_as
-from hvd_ext.spatial.layers.operands import reduced, shard_of, unsplit
-from hvd_ext.spatial.layers.shaping.apart import cut, merged
+from hvd_ext.spatial.layers.operands import along, placed, reduced, shard_of, unsplit
+from hvd_ext.spatial.layers.shaping.blocks import cut, merged
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
 
 
-@implements(torch.cat, torch.concat, torch.concatenate, any_operand=True, behind=True)
+@implements(torch.cat, torch.concat, torch.concatenate, any_operand=True)
 def cat(tensors: Sequence[SpatialTensor | Tensor], dim: int = 0) -> SpatialTensor:
     """Concatenate along a dim that is not split: skip connections.
 
@@ -37,7 +37,7 @@ def cat(tensors: Sequence[SpatialTensor | Tensor], dim: int = 0) -> SpatialTenso
 
 @implements(torch.stack, any_operand=True)
 def stack(tensors: Sequence[Any], dim: int = 0) -> SpatialTensor:
-    """Stack along a new dim before those that are split."""
+    """Stack along a new dim."""
     spread: list[Any] = [torch.unsqueeze(tensor, dim) for tensor in tensors]
     return cat(spread, dim)
 
@@ -58,60 +58,91 @@ for _function in (
     *(torch.chunk, Tensor.chunk, torch.split, Tensor.split, torch.tensor_split),
     *(Tensor.tensor_split, torch.split_with_sizes, Tensor.split_with_sizes),
 ):
-    implements(_function, behind=True)(_splitter(_function))
+    implements(_function)(_splitter(_function))
 
 
-@implements(Tensor.unsqueeze, torch.unsqueeze, behind=True)
-def unsqueeze(x: SpatialTensor, dim: int) -> SpatialTensor:
-    """A new dim before those that are split, or after them."""
+@implements(Tensor.unsqueeze, torch.unsqueeze)
+def unsqueeze(x: SpatialTensor, dim: int) -> SpatialTensor | Tensor:
+    """A new dim of one cell, which is not split."""
     place = dim if dim >= 0 else dim + x.ndim + 1
-    first, end = len(x.lead), len(x.lead) + len(x.extents)
-    if not 0 <= place <= x.ndim or first < place < end:
-        raise UnsupportedError(
-            f"unsqueeze at dim {dim} of {x!r}: there is room at 0 to {first} and at {end} to "
-            f"{x.ndim}, not between the dims that are split"
-        )
-    return x.like(x.local.unsqueeze(place), behind=x.behind + (place >= end))
+    if not 0 <= place <= x.ndim:
+        raise UnsupportedError(f"unsqueeze at dim {dim} of {x!r}: it has room at 0 to {x.ndim}")
+    dims = along(x)
+    return placed(x, x.local.unsqueeze(place), [*dims[:place], None, *dims[place:]])
 
 
-@implements(Tensor.squeeze, torch.squeeze, behind=True)
-def squeeze(x: SpatialTensor, dim: int) -> SpatialTensor:
+@implements(Tensor.squeeze, torch.squeeze)
+def squeeze(x: SpatialTensor, dim: int) -> SpatialTensor | Tensor:
     """Drop a dim of one cell that is not split."""
     return reduced(x, x.local.squeeze(unsplit(x, dim, "squeeze")), (dim,))
 
 
-@implements(torch.flatten, Tensor.flatten, behind=True, apart=True)
+@implements(torch.flatten, Tensor.flatten)
 def flatten(x: SpatialTensor, start_dim: int = 0, end_dim: int = -1) -> SpatialTensor | Tensor:
     """Flatten; if split dims are among those, gather first."""
     asked = global_shape(torch.flatten, (tuple(x.shape),), (start_dim, end_dim))
-    first, end = len(x.lead), len(x.lead) + len(x.extents)
-    if x.order is not None or end_dim % x.ndim < first or start_dim % x.ndim >= end:
-        return reshape(x, asked)
-    return gather_as(x, asked)
+    start, end = start_dim % x.ndim, end_dim % x.ndim
+    space = x.split_dims or range(len(x.lead), len(x.lead) + len(x.extents))
+    among = [dim for dim in space if start <= dim <= end]
+    # A split dim that comes first may be merged with the cells of its blocks.
+    return reshape(x, asked) if among in ([], [start]) else gather_as(x, asked)
 
 
-@implements(Tensor.view, Tensor.reshape, torch.reshape, behind=True, apart=True)
+@implements(Tensor.view, Tensor.reshape, torch.reshape)
 def reshape(x: SpatialTensor, *sizes: Any, shape: Sequence[int] = ()) -> SpatialTensor | Tensor:
     """Another shape; if split dims are merged, not only cut into blocks, gather first."""
     given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     asked = global_shape(torch.reshape, (tuple(x.shape),), (given or tuple(shape),))
-    if x.order is not None:
-        return _merged(x, asked)
-    dims, own = len(x.extents), x.local.shape[len(x.lead) : x.local.ndim - x.behind]
-    for first in range(len(asked) - dims, -1, -1):
-        before, after = asked[:first], asked[first + dims :]
-        if asked[first : first + dims] == x.extents and math.prod(before) == math.prod(x.lead):
-            return x.like(x.local.reshape(*before, *own, *after), behind=len(after))
-    found = cut(x, asked)
-    return _merged(x, asked) if found is None else found
+    first = len(x.lead)
+    for kept in _ranges(x):
+        if (places := _kept(tuple(x.shape), asked, kept)) is not None:
+            own = list(asked)
+            dims: list[int | None] = [None] * len(asked)
+            for place, dim in zip(places, kept, strict=True):
+                own[place], dims[place] = x.local.shape[dim], dim - first
+            return placed(x, x.local.reshape(own), dims)
+    for found in (cut(x, asked), merged(x, asked)):
+        if found is not None:
+            return found
+    return gather_as(x, asked)
 
 
-def _merged(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | Tensor:
-    found = merged(x, asked)
-    return gather_as(x, asked) if found is None else found
+def _ranges(x: SpatialTensor) -> list[range]:
+    """Dims of the space, with all that are split among them: as many as possible first."""
+    first, end = len(x.lead), len(x.lead) + len(x.extents)
+    begins = range(first, x.split_dims[0] + 1 if x.split_dims else end)
+    ends = range(x.split_dims[-1] + 1 if x.split_dims else end, end + 1)
+    return sorted((range(a, b) for a in begins for b in ends), key=len, reverse=True)
+
+
+def _kept(shape: tuple[int, ...], asked: tuple[int, ...], dims: Sequence[int]) -> list[int] | None:
+    """Where in `asked` some dims of `shape` stand unchanged, the last such places; or None."""
+    places: list[int] = []
+    end = len(asked)
+    for dim in reversed(dims):
+        behind = math.prod(shape[dim + 1 :])
+        end = next(
+            (
+                place
+                for place in reversed(range(end))
+                if asked[place] == shape[dim] and math.prod(asked[place + 1 :]) == behind
+            ),
+            -1,
+        )
+        if end < 0:
+            return None
+        places.insert(0, end)
+    return places
 
 
 @implements(torch.unbind, Tensor.unbind)
-def unbind(x: SpatialTensor, dim: int = 0) -> tuple[SpatialTensor, ...]:
+def unbind(x: SpatialTensor, dim: int = 0) -> tuple[SpatialTensor | Tensor, ...]:
     """One tensor for each place along a dim that is not split; `for sample in x` too."""
-    return tuple(x.like(part) for part in x.local.unbind(unsplit(x, dim, "unbind")))
+    place = unsplit(x, dim, "unbind")
+    return tuple(reduced(x, part, (place,)) for part in x.local.unbind(place))
+
+
+@implements(Tensor.select, torch.select)
+def select(x: SpatialTensor, dim: int, index: int) -> SpatialTensor | Tensor:
+    """One place along a dim that is not split."""
+    return reduced(x, x.local.select(unsplit(x, dim, "select"), index), (dim,))

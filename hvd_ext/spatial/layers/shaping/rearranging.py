@@ -1,4 +1,4 @@
-"""Dims in another order, and repeated: split dims stay together, wherever they come to stand."""
+"""Dims in another order, and repeated: split dims keep their order, wherever they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_ext.spatial.layers.shaping.apart import last, reordered
+from hvd_ext.spatial.layers.shaping.blocks import permuted
 from hvd_ext.spatial.layers.shaping.indexing import reshape
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
@@ -23,14 +23,12 @@ def _reordering(function: Any) -> Any:
         # Dims of as many sizes as there are: the shape that torch makes of them is the order.
         numbered = global_shape(function, (tuple(range(1, x.ndim + 1)),), given)
         order = [number - 1 for number in numbered]
-        source, places = last(x)
-        moved = [places[dim] for dim in order]
-        split = [place for place in moved if place >= x.ndim - len(x.extents)]
+        split = [dim for dim in order if dim in x.split_dims]
         if split != sorted(split):
             raise UnsupportedError(
                 f"{name_of(function)}{given} of {x!r}: split dims stay in their order"
             )
-        return reordered(source, moved)
+        return permuted(x, order)
 
     return handler
 
@@ -41,7 +39,7 @@ _ORDERS: tuple[Any, ...] = (
     *(torch.swapaxes, Tensor.swapaxes, torch.swapdims, Tensor.swapdims),
 )
 for _function in _ORDERS:
-    implements(_function, behind=True, apart=True)(_reordering(_function))
+    implements(_function)(_reordering(_function))
 
 
 def _repeating(function: Any) -> Any:
@@ -49,13 +47,17 @@ def _repeating(function: Any) -> Any:
         given = _frozen((*args, *options.values()))
         asked = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
         shape = global_shape(function, (tuple(x.shape),), (asked,))
-        dims = len(x.extents)
-        if shape[-dims:] != x.extents:
-            raise UnsupportedError(
-                f"{name_of(function)}{asked} of {x!r}: split dims are neither expanded nor repeated"
-            )
-        own = tuple(x.local.shape[-dims:]) if function is Tensor.expand else (1,) * dims
-        return x.like(function(x.local, (*asked[:-dims], *own)))
+        asked = (*(1,) * (x.ndim - len(asked)), *asked)
+        own = list(asked)
+        for dim in x.split_dims:
+            back = dim - x.ndim
+            if shape[back] != x.shape[dim]:
+                raise UnsupportedError(
+                    f"{name_of(function)}{asked} of {x!r}: split dims are neither expanded nor "
+                    "repeated"
+                )
+            own[back] = x.local.shape[dim] if function is Tensor.expand else 1
+        return x.like(function(x.local, own))
 
     return handler
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Sliding
+from hvd_ext.spatial.layers.operands import along, over, placed
 from hvd_ext.spatial.layers.windows.windowed import windowed
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
 
 
 @implements(Tensor.__getitem__)
-def getitem(x: SpatialTensor, index: Any) -> SpatialTensor:
+def getitem(x: SpatialTensor, index: Any) -> SpatialTensor | Tensor:
     """Index dims that are not split by numbers, slices, None and a list; split ones by slices.
 
     Raises:
@@ -28,26 +30,37 @@ def getitem(x: SpatialTensor, index: Any) -> SpatialTensor:
         given[dots[0] : dots[0] + 1] = [slice(None)] * (x.ndim - taken)
     else:
         given += [slice(None)] * (x.ndim - taken)
-    # Where the split dims begin in what is given: None takes no dim.
+    # Which item each dim has; None takes no dim.
     places = [place for place, item in enumerate(given) if item is not None]
-    split = places[len(x.lead)] if len(places) == x.ndim else len(given)
-    lead, rest = given[:split], given[split:]
-    lists = [item for item in lead if isinstance(item, list | Tensor)]
+    split = [places[dim] for dim in x.split_dims] if len(places) == x.ndim else []
+    lists = [item for item in given if isinstance(item, list | Tensor)]
     if (
         len(dots) > 1
         or len(places) != x.ndim
         or len(lists) > 1
-        or (lists and any(isinstance(item, int) for item in lead))
-        or not all(map(_is_index, lead))
-        or not all(isinstance(item, slice) for item in rest)
+        or (lists and any(isinstance(item, int) for item in given))
+        or not all(map(_is_index, given))
+        or not all(isinstance(given[place], slice) for place in split)
     ):
         raise UnsupportedError(
-            f"x[{index}] of {x!r}: numbers, slices, None and one list along the first "
-            f"{len(x.lead)} dims, slices alone along the others, which are split"
+            f"x[{index}] of {x!r}: only slices along the dims that are split "
+            f"({', '.join(map(str, x.split_dims))}); numbers, slices, None and one list along "
+            "the others"
         )
-    ranges = [range(extent)[item] for extent, item in zip(x.extents, rest, strict=True)]
-    part = x.like(x.local[tuple(lead)]) if lead else x
-    if all(len(along) == extent for along, extent in zip(ranges, x.extents, strict=True)):
+    dims = along(x)
+    slices = {dims[dim]: given[place] for dim, place in zip(x.split_dims, split, strict=True)}
+    own = [slice(None) if place in split else item for place, item in enumerate(given)]
+    left = iter(dims)
+    of = [None if item is None else next(left) for item in given]
+    kept = [dim for dim, item in zip(of, given, strict=True) if not isinstance(item, int)]
+    whole = all(item == slice(None) for item in own)
+    part = x if whole else placed(x, x.local[tuple(own)], kept)
+    if not isinstance(part, SpatialTensor):
+        return part
+    ranges = [range(extent) for extent in part.extents]
+    for dim, item in zip(part.split_dims, slices.values(), strict=True):
+        ranges[dim - len(part.lead)] = range(part.shape[dim])[item]
+    if all(len(one) == extent for one, extent in zip(ranges, part.extents, strict=True)):
         return part
     return _sliced(part, ranges)
 
@@ -63,11 +76,13 @@ def _is_index(item: Any) -> bool:
 
 
 def _sliced(x: SpatialTensor, ranges: Sequence[range]) -> SpatialTensor:
-    """Every so many-th cell along split dims."""
-    if any(len(along) == 0 or along.step < 1 for along in ranges):
+    """Every so many-th cell along the dims of the space."""
+    if any(len(one) == 0 or one.step < 1 for one in ranges):
         raise UnsupportedError(f"a slice of {x!r} to {list(ranges)}: no cells are left")
-    windows = [Sliding(1, along.step, -along.start) for along in ranges]
-    steps: tuple[Any, ...] = (..., *(slice(None, None, along.step) for along in ranges))
+    ranges = [*ranges, *map(range, x.trail)]
+    x = over(x, len(ranges), "a slice")
+    windows = [Sliding(1, one.step, -one.start) for one in ranges]
+    steps: tuple[Any, ...] = (..., *(slice(None, None, one.step) for one in ranges))
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
         return block[steps]
@@ -79,8 +94,8 @@ def _sliced(x: SpatialTensor, ranges: Sequence[range]) -> SpatialTensor:
     return made
 
 
-@implements(Tensor.narrow)
-def narrow(x: SpatialTensor, dim: int, start: int, length: int) -> SpatialTensor:
+@implements(Tensor.narrow, torch.narrow)
+def narrow(x: SpatialTensor, dim: int, start: int, length: int) -> SpatialTensor | Tensor:
     index = [slice(None)] * x.ndim
     index[dim] = slice(start, start + length)
     return getitem(x, tuple(index))

@@ -147,8 +147,10 @@ def global_maximum(x: SpatialTensor) -> Tensor:
         place = _first_global(x, flat, value)
     # One cell of each rank: a partitioned tensor of as many cells as ranks.
     shape = (*x.lead, *(1 for _ in x.extents))
-    values = gather(SpatialTensor(value.view(shape), x.grid, x.parts)).flatten(len(x.lead))
-    places = gather(SpatialTensor(place.view(shape), x.grid, x.parts)).flatten(len(x.lead))
+    values, places = (
+        gather(SpatialTensor(own.view(shape), x.grid, x.parts, parts=x.parts)).flatten(len(x.lead))
+        for own in (value, place)
+    )
     best = values.amax(-1, keepdim=True)
     # Where there is a NaN, that is the best, and equal to nothing.
     far = torch.where((values == best) | values.isnan(), places, torch.iinfo(places.dtype).max)

@@ -15,6 +15,7 @@ from hvd_ext.spatial.dtypes import check_dtype, result_dtype
 from hvd_ext.spatial.exchange.replicated import to_partitioned
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Sliding, Unsplit, Window
+from hvd_ext.spatial.layers.operands import over
 from hvd_ext.spatial.layers.windows.one_dnn import conv3d
 from hvd_ext.spatial.layers.windows.windowed import Linear, windowed
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
@@ -39,15 +40,14 @@ def per_dim(value: int | Sequence[int], dims: int, least: int = 0) -> tuple[int,
 
 
 def batched(x: Any, dims: int, what: str) -> SpatialTensor:
-    """Check that `x` is (N, C, *extents) with `dims` split dims."""
+    """`x` as (N, C, *extents), of which the last `dims` may be split."""
     if not isinstance(x, SpatialTensor):
         raise UnsupportedError(f"{what}: its parameters are split over ranks, but its input is not")
-    if len(x.extents) != dims or x.ndim != dims + 2:
+    if x.ndim != dims + 2:
         raise UnsupportedError(
-            f"{what} of a tensor of shape {tuple(x.shape)} with {len(x.extents)} split dims: "
-            f"it takes a batch, (N, C) and {dims} split dims"
+            f"{what} of {x!r}: it takes a batch, (N, C) and {dims} dims of space"
         )
-    return x
+    return over(x, dims, what)
 
 
 def convolve(
@@ -114,7 +114,9 @@ def convolve(
         lambda shard, zeros: convolution(shard, weight, bias, stride, zeros, dilation, groups),
         lambda block: convolution(block, weight, None, stride, own_padding, dilation, groups),
     )
-    return windowed(x, windows, shape[2:], operation, ties=ties, empty=empty, linear=linear)
+    return windowed(
+        x, windows, shape[2:], operation, ties=ties, empty=empty, linear=linear, keeps_layout=False
+    )
 
 
 def _handler(dims: int) -> Any:

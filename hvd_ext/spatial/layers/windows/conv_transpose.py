@@ -110,7 +110,7 @@ def convolve_transposed(
         return local.new_empty((*shape[:2], *(0,) * dims), dtype=result_dtype(local))
 
     ties = [weight] if bias is None else [weight, bias]
-    return windowed(x, windows, shape[2:], operation, ties=ties, empty=_nothing)
+    return windowed(x, windows, shape[2:], operation, ties=ties, empty=_nothing, keeps_layout=False)
 
 
 def _handler(dims: int) -> Any:

@@ -38,7 +38,7 @@ def interpolate(
         UnsupportedError: a mode other than nearest, nearest-exact, linear, bilinear, trilinear and
             area, or antialias.
     """
-    dims = len(input.extents)
+    dims = input.ndim - 2
     x = batched(input, dims, "interpolate")
     if antialias or mode not in ("nearest", "nearest-exact", "area", *LINEAR):
         raise UnsupportedError(
@@ -47,7 +47,7 @@ def interpolate(
         )
     if LINEAR.get(mode, dims) != dims:
         raise UnsupportedError(
-            f"interpolate with mode={mode!r} of {dims} split dims: the mode is for {LINEAR[mode]}"
+            f"interpolate with mode={mode!r} in {dims} dims: the mode is for {LINEAR[mode]}"
         )
     if align_corners is not None and mode not in LINEAR:
         raise UnsupportedError(

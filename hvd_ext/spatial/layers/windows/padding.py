@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hvd_ext.spatial.exchange.assemble import layout
 from hvd_ext.spatial.geometry.partition import Box, Interval, cuts
 from hvd_ext.spatial.geometry.windows import Sliding
 from hvd_ext.spatial.layers.gather import fetch
+from hvd_ext.spatial.layers.operands import over
 from hvd_ext.spatial.layers.windows.windowed import windowed
 from hvd_ext.spatial.tensor import SpatialTensor, global_shape, implements
 from hvd_ext.spatial.torch_internals import storage_id
@@ -32,16 +34,19 @@ def pad(
     Raises:
         UnsupportedError: the padding is wider than its mode allows.
     """
-    dims = len(x.extents)
+    dims = x.ndim - len(x.lead)
+    if mode != "constant":
+        dims = max(dims, len(pad) // 2)
+    x = over(x, dims, "pad")
     extents = global_shape(F.pad, (tuple(x.shape),), (tuple(pad), mode, value))[-dims:]
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)][::-1]
     pairs = [(0, 0)] * (x.ndim - len(pairs)) + pairs
-    lead, split = pairs[: len(x.lead)], pairs[len(x.lead) :]
+    lead, space = pairs[: len(x.lead)], pairs[len(x.lead) :]
     if min(extents) < 1:
         raise UnsupportedError(f"pad={tuple(pad)} of extents {x.extents}: no cells are left")
     if mode == "constant":
         fill = 0.0 if value is None else value
-        windows = [Sliding(1, 1, before) for before, _ in split]
+        windows = [Sliding(1, 1, before) for before, _ in space]
         if any(map(any, lead)):
             front = [number for pair in reversed(lead) for number in pair]
             x = x.like(F.pad(x.local, [*[0] * 2 * dims, *front], "constant", fill))
@@ -49,13 +54,9 @@ def pad(
         # Nobody expects to change the input by changing what was padded.
         shared = storage_id(padded.local) == storage_id(x.local)
         return padded.like(padded.local.clone()) if shared else padded
-    if any(map(any, lead)):
-        raise UnsupportedError(
-            f"pad={tuple(pad)}, mode={mode!r}: only split dims can be padded like this"
-        )
     sources = [
         _sources(mode, extent, before, after)
-        for extent, (before, after) in zip(x.extents, split, strict=True)
+        for extent, (before, after) in zip(x.extents, space, strict=True)
     ]
     return _select(x, sources)
 
@@ -82,14 +83,13 @@ def _sources(mode: str, extent: int, before: int, after: int) -> list[int]:
 def _select(x: SpatialTensor, sources: Sequence[Sequence[int]]) -> SpatialTensor:
     """The tensor whose cell j along a dim is the cell sources[j] of `x`."""
     extents = tuple(map(len, sources))
-    here = x.grid.coordinates(len(extents))
     needed = []
     for source, parts in zip(sources, x.parts, strict=True):
         bounds = cuts(len(source), parts)
         needed.append([_intervals(source[bounds[i] : bounds[i + 1]]) for i in range(parts)])
     block = fetch(x, needed)
     for back, (source, wanted, at, parts) in enumerate(
-        zip(sources, needed, here, x.parts, strict=True)
+        zip(sources, needed, x.place, x.parts, strict=True)
     ):
         bounds = cuts(len(source), parts)
         held = [cell for begin, end in wanted[at] for cell in range(begin, end)]
@@ -98,7 +98,8 @@ def _select(x: SpatialTensor, sources: Sequence[Sequence[int]]) -> SpatialTensor
         if index != list(range(len(held))):
             places = torch.tensor(index, dtype=torch.int64, device=x.device)
             block = block.index_select(len(x.lead) + back, places)
-    return SpatialTensor(block, x.grid, extents)
+    block = block.contiguous(memory_format=layout(x.local))
+    return SpatialTensor(block, x.grid, extents, parts=x.parts)
 
 
 def _intervals(cells: Sequence[int]) -> list[Interval]:

@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hvd_ext.spatial.dtypes import result_dtype
-from hvd_ext.spatial.exchange.assemble import Add, index_of, join
+from hvd_ext.spatial.exchange.assemble import Add, index_of, join, layout
 from hvd_ext.spatial.exchange.halo import exchange_around
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.window_plan import Block, WindowPlan, plan_windows
@@ -67,6 +68,7 @@ def windowed(
     ties: Sequence[Tensor] = (),
     empty: Callable[[Tensor], Tensor] | None = None,
     linear: Linear | None = None,
+    keeps_layout: bool = True,
 ) -> SpatialTensor:
     """Run an operation with windows.
 
@@ -82,10 +84,10 @@ def windowed(
         empty: from the shard (of no cells or some), a tensor whose leading dims and dtype
             are those of the operation's result; by default those of the input.
         linear: the operation once more, where it is linear.
+        keeps_layout: torch's own operation returns channels_last of channels_last.
     """
     outputs = tuple(extents)
-    here = x.grid.coordinates(len(outputs))
-    plan = plan_windows(tuple(windows), x.extents, outputs, x.parts, here, _WORTH)
+    plan = plan_windows(tuple(windows), x.extents, outputs, x.parts, x.place, _WORTH)
     if (
         linear is not None
         and plan.padding is not None
@@ -93,9 +95,13 @@ def windowed(
         and plan.interior_share >= _SUMS_WORTH
         and linear.fits(x, plan.padding)
     ):
-        return SpatialTensor(_by_sums(x, plan, plan.padding, linear), x.grid, outputs)
-    local = _by_blocks(x, plan, operation, fill, ties, empty)
-    return SpatialTensor(local, x.grid, outputs)
+        local = _by_sums(x, plan, plan.padding, linear)
+    else:
+        local = _by_blocks(x, plan, operation, fill, ties, empty)
+    if keeps_layout and local.ndim == x.ndim:
+        kept = layout(x.local)
+        local = local if kept == torch.contiguous_format else local.contiguous(memory_format=kept)
+    return SpatialTensor(local, x.grid, outputs, parts=x.parts)
 
 
 def _by_blocks(

@@ -1,9 +1,7 @@
-"""Views that cut split dims, or part them: pixel shuffles, patches and windows of user code.
+"""Views that cut split dims, or put them together: pixel shuffles, patches, windows of user code.
 
 `x.view(n, c, h, r, w, r)` of split (n, c, h r, w r) is split over h and w again: each rank
-fetches the cells of the blocks that it owns. Such a tensor's split dims stand apart; what can
-be done with it is to put them side by side (permute), or to merge them with what follows
-(view). Anything else gathers it.
+fetches the cells of the blocks that it owns.
 """
 
 from __future__ import annotations
@@ -17,28 +15,16 @@ from torch import Tensor
 
 from hvd_ext.spatial.geometry.partition import Box
 from hvd_ext.spatial.geometry.windows import Explicit, Sliding
-from hvd_ext.spatial.layers.gather import gather_as
+from hvd_ext.spatial.layers.operands import along, placed, same
 from hvd_ext.spatial.layers.windows.windowed import windowed
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 
 
-def last(x: SpatialTensor) -> tuple[SpatialTensor, list[int]]:
-    """`x` with its split dims last, and for each dim of `x` where it has come to stand."""
-    if x.order is not None:
-        return SpatialTensor(x.local, x.grid, x.extents), list(x.order)
-    first, end = len(x.lead), len(x.lead) + len(x.extents)
-    moved = [*range(first), *range(end, x.ndim), *range(first, end)]
-    return x.like(x.local.permute(moved), behind=0), [moved.index(dim) for dim in range(x.ndim)]
-
-
-def reordered(x: SpatialTensor, order: Sequence[int]) -> SpatialTensor:
-    """`x`, whose split dims are last and stay in their order, with its dims in another order."""
-    first = x.ndim - len(x.extents)
-    places = [order.index(dim) for dim in range(first, x.ndim)]
-    if places == list(range(places[0], places[-1] + 1)):
-        return x.like(x.local.permute(*order), behind=x.ndim - 1 - places[-1])
-    made = SpatialTensor(x.local, x.grid, x.extents, order=tuple(order))
-    made.copies = x.copies
+def permuted(x: SpatialTensor, order: Sequence[int]) -> SpatialTensor:
+    """`x` with its dims in another order, in which split dims stay in theirs."""
+    dims = along(x)
+    made = placed(x, x.local.permute(*order), [dims[dim] for dim in order])
+    assert isinstance(made, SpatialTensor)
     return made
 
 
@@ -46,7 +32,7 @@ def cut(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
     """A view of `x` that cuts its split dims into blocks; None where `asked` does not.
 
     Args:
-        x: with its split dims side by side.
+        x: split.
         asked: (*before, extent / block, block, ..., *after), of any of the split dims.
     """
     found = _blocks(x, tuple(asked))
@@ -54,7 +40,10 @@ def cut(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
         return None
     before, blocks, after = found
     own = x.local.shape[len(x.lead) : x.local.ndim - x.behind]
-    source, order = last(x.like(x.local.reshape(*before, *own, *after), behind=len(after)))
+    y = x.like(x.local.reshape(*before, *own, *after), behind=len(after))
+    first, end = len(before), len(before) + len(own)
+    moved = [*range(first), *range(end, y.ndim), *range(first, end)]
+    source = permuted(y, moved)
     steps = [block or 1 for block in blocks]
     extents = [extent // step for extent, step in zip(x.extents, steps, strict=True)]
     lead, dims = len(before) + len(after), len(steps)
@@ -75,33 +64,40 @@ def cut(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
         operation,
         empty=lambda local: local.new_empty((*local.shape[:lead], *kept, *(0,) * dims)),
     )
-    view = order[: len(before)]
+    view = list(range(len(before)))
     number = lead
     for dim, block in enumerate(blocks):
         view.append(lead + len(kept) + dim)
         if block is not None:
             view.append(number)
             number += 1
-    return _copied(x, made, view + order[len(before) + dims :])
+    return _copied(x, made, [*view, *range(len(before), lead)])
 
 
 def merged(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
     """A view of `x` that merges each split dim with dims right behind it; None for any other.
 
+    A split dim is not merged with other dims of space: attention over cells needs all of them.
+
     Args:
-        x: with its split dims apart.
+        x: split.
         asked: each of its sizes that of one dim of `x`, or of several side by side.
     """
     groups = _groups(tuple(x.shape), tuple(asked))
-    source, order = last(x)
-    lead, dims = source.ndim - len(x.extents), len(x.extents)
-    if groups is None or any(order[dim] >= lead for group in groups for dim in group[1:]):
+    first, end = len(x.lead), len(x.lead) + len(x.extents)
+    split = x.split_dims or tuple(range(first, end))
+    apart = {*split, *range(first, split[0]), *range(split[-1], end)}
+    if groups is None or any(dim in apart for group in groups for dim in group[1:]):
         return None
-    others = [group for group in groups if order[group[0]] < lead]
-    grown = [group for group in groups if order[group[0]] >= lead]
+    order = [*(dim for dim in range(x.ndim) if dim not in split), *split]
+    lead, dims = x.ndim - len(split), len(split)
+    source = placed(x, x.local.permute(order), [*[None] * lead, *(dim - first for dim in split)])
+    assert isinstance(source, SpatialTensor)
+    others = [group for group in groups if group[0] not in split]
+    grown = [group for group in groups if group[0] in split]
     factors = [math.prod(x.shape[dim] for dim in group[1:]) for group in grown]
-    extents = [extent * factor for extent, factor in zip(x.extents, factors, strict=True)]
-    arranged = [order[dim] for group in (*others, *grown) for dim in group]
+    extents = [extent * factor for extent, factor in zip(source.extents, factors, strict=True)]
+    arranged = [order.index(dim) for group in (*others, *grown) for dim in group]
     sizes = [math.prod(x.shape[dim] for dim in group) for group in others]
 
     def operation(block: Tensor, outputs: Box, inputs: Box) -> Tensor:
@@ -132,7 +128,8 @@ def merged(x: SpatialTensor, asked: Sequence[int]) -> SpatialTensor | None:
 
 def _copied(x: SpatialTensor, made: SpatialTensor, order: Sequence[int]) -> SpatialTensor:
     # On some ranks it may be a view, on others not: a copy on all of them.
-    view = reordered(made.like(made.local.clone()), order)
+    view = permuted(made, order)
+    view = view.like(view.local.clone(memory_format=torch.contiguous_format))
     x.copies.add(view, view.local)
     return view
 
@@ -172,24 +169,9 @@ def _groups(sizes: tuple[int, ...], asked: tuple[int, ...]) -> list[list[int]] |
     return groups if at == len(sizes) else None
 
 
-@implements("together")
-def together(values: Any) -> Any:
-    """Arguments of a function, with tensors whose split dims are apart made whole."""
-    if isinstance(values, SpatialTensor) and values.order is not None:
-        return gather_as(values, values.shape, f"{values!r}, whose split dims stand apart")
-    if isinstance(values, list | tuple):
-        return type(values)([together(value) for value in values])
-    if isinstance(values, dict):
-        return {name: together(value) for name, value in values.items()}
-    return values
-
-
-@implements(Tensor.contiguous, behind=True, apart=True)
+@implements(Tensor.contiguous)
 def contiguous(
     x: SpatialTensor, memory_format: torch.memory_format = torch.contiguous_format
 ) -> SpatialTensor:
-    """The shard's cells side by side; of a tensor whose split dims are apart they are."""
-    if x.order is not None:
-        return x
-    local = x.local.contiguous(memory_format=memory_format)
-    return x if local is x.local else x.like(local)
+    """The shard's cells side by side."""
+    return same(x, x.local.contiguous(memory_format=memory_format))
