@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C import _dynamo
+from torch.multiprocessing.reductions import StorageWeakRef
 
 # From torch 2.14 on a Backend can be written in Python; before that, a whole ProcessGroup.
 _IS_BACKEND = torch.__version__ >= "2.14"
@@ -46,6 +47,12 @@ def share_storage(tensor: torch.Tensor) -> int:
             Path("/dev/shm", named[1]).unlink(missing_ok=True)
         raise
     return descriptor
+
+
+def storage_is_there(tensor: torch.Tensor) -> Callable[[], bool]:
+    """Whether the memory that a tensor's storage has now is still mapped, to be asked later."""
+    storage = StorageWeakRef(tensor.untyped_storage())
+    return lambda: not storage.expired()
 
 
 def store_of(group: dist.ProcessGroup) -> Any:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hvd_ext.c10d.torch_internals import share_storage
+from hvd_ext.c10d.torch_internals import share_storage, storage_is_there
 from hvd_ext.shm import forks
 from hvd_ext.shm.libc import MAP_FIXED, address, libc_call
 from hvd_ext.shm.regions import WindowError
@@ -79,9 +79,19 @@ def _share(node: MPI.Comm, tensors: Sequence[torch.Tensor]) -> tuple[list[int], 
                 f"DDP's buckets take {format_bytes(wanted)} on this node, and {_SHM} has "
                 f"{format_bytes(free)} free"
             )
-        return [share_storage(tensor) for tensor in tensors], ""
+        return [_share_storage(tensor) for tensor in tensors], ""
     except (OSError, RuntimeError) as error:
         return [], f"torch cannot share memory in {_SHM}: {str(error).splitlines()[0]}"
+
+
+def _share_storage(tensor: torch.Tensor) -> int:
+    """Share a tensor's storage with other ranks, and not with forked children."""
+    is_own = not tensor.is_shared()
+    descriptor = share_storage(tensor)
+    if is_own:
+        begin, count = tensor.data_ptr(), pages(tensor.nbytes)
+        forks.private_of_others(begin, count, descriptor, storage_is_there(tensor))
+    return descriptor
 
 
 def _map(pid: int, descriptors: Sequence[int], sizes: Sequence[int], total_bytes: int) -> mmap.mmap:

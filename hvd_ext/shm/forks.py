@@ -10,11 +10,14 @@ import functools
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 
 from hvd_ext.shm.libc import MAP_FIXED, address, libc_call
 
 # By what keeps a region mapped: where it begins, how long it is, and its file; -1: read only.
 _regions: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+# Regions that others have mapped: whether each still is, and the same.
+_of_others: list[tuple[Callable[[], bool], tuple[int, int, int]]] = []
 
 
 def private(region: memoryview, fd: int) -> None:
@@ -31,6 +34,20 @@ def private(region: memoryview, fd: int) -> None:
 def read_only(region: memoryview) -> None:
     """Have a child not write to a region of regions._map."""
     _note(region, -1)
+
+
+def private_of_others(begin: int, count_bytes: int, fd: int, is_mapped: Callable[[], bool]) -> None:
+    """Have a child's writes to a region that a library has mapped stay the child's.
+
+    Args:
+        begin: its address.
+        count_bytes: its length.
+        fd: its file, which is open for as long as the region is mapped.
+        is_mapped: whether it still is.
+    """
+    _watch()
+    _of_others[:] = [entry for entry in _of_others if entry[0]()]
+    _of_others.append((is_mapped, (begin, count_bytes, fd)))
 
 
 def _note(region: memoryview, fd: int) -> None:
@@ -50,9 +67,13 @@ def _watch() -> None:
 
 
 def _remap() -> None:
-    for begin, count, fd in list(_regions.values()):
+    mapped = [region for is_mapped, region in _of_others if is_mapped()]
+    for begin, count, fd in [*_regions.values(), *mapped]:
         if fd < 0:
             libc_call("mprotect", begin, count, mmap.PROT_READ)
         else:
             access = mmap.PROT_READ | mmap.PROT_WRITE
             libc_call("mmap", begin, count, access, mmap.MAP_PRIVATE | MAP_FIXED, fd, 0)
+    # A child of this child has copies of what this one writes.
+    _regions.clear()
+    _of_others.clear()

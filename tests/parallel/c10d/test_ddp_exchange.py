@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import resource
 import threading
 from pathlib import Path
@@ -164,6 +165,37 @@ def test_models_that_are_dropped_leave_no_thread_and_no_descriptor(comm):
     after = count()
     parallel_assert(comm, after[0] <= first[0], (first, after))
     parallel_assert(comm, after[1] <= first[1], (first, after))
+
+
+@pytest.mark.ranks(2)
+def test_a_forked_child_changes_no_gradient_of_its_parents(comm):
+    """Nor does a child of that child; and a child has what its own parent wrote."""
+
+    def fork(look):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if look() else 1)
+        return os.waitpid(child, 0)[1] == 0
+
+    model = wrap(Weighted(), gradient_as_bucket_view=True)
+    exchange = attach(model)
+    for _ in range(6):
+        model(gradients_of(comm.rank, 0)).backward()
+    assert "reduced where they lie" in exchange.explain()
+    grads = [parameter.grad for parameter in model.parameters()]
+
+    def zero():
+        for grad in grads:
+            grad.zero_()
+        return fork(lambda: not any(grad.any() for grad in grads))
+
+    for closed in (False, True):
+        if closed:
+            exchange.close()  # DDP keeps its buckets
+        before = flat(model)
+        right = fork(zero)
+        comm.Barrier()
+        parallel_assert(comm, right and torch.equal(flat(model), before), (closed, right))
 
 
 @pytest.mark.ranks(2)

@@ -20,6 +20,7 @@ from hvd_ext.c10d.torch_internals import (
     backward_pass,
     reduction_name,
     share_storage,
+    storage_is_there,
     store_of,
     work_in,
 )
@@ -47,6 +48,18 @@ def test_a_storage_moves_to_a_file_and_its_views_follow() -> None:
     assert share_storage(tensor) == descriptor  # once is enough
     del tensor, view
     assert descriptors() == before
+
+
+def test_a_storage_is_there_as_long_as_a_view_of_it_is() -> None:
+    tensor = torch.arange(1000.0)
+    share_storage(tensor)
+    is_there = storage_is_there(tensor)
+    view = tensor[3:]
+    del tensor
+    gc.collect()
+    assert is_there()
+    del view
+    assert not is_there()
 
 
 def test_where_there_is_no_room_a_storage_stays_where_it_is() -> None:
