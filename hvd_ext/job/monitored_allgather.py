@@ -1,14 +1,19 @@
 """An allgather that names the ranks that did not reach it.
 
-MPI's collectives cannot say which ranks they are waiting for. Here every rank sends its
-payload to rank 0, which knows who is missing and answers the others.
+MPI's collectives cannot say which ranks they are waiting for. Here rank 0 says that it is there,
+every rank then sends it its payload, and rank 0, which knows who is missing, answers all.
 (torch.distributed.monitored_barrier does the same.)
+
+A round ends alike on every rank, and the rounds after it are in step: in each of them there is one
+message of each kind between rank 0 and each other rank, however the round ends. A rank that gives
+up sends that instead of its payload, and rank 0 also answers those that are late. A receive that
+is given up stays posted, and takes the message that was meant for it.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from hvd_ext.job.abandoned import abandoned_on_error
 from hvd_ext.job.stalls import Hosts, StallReport
@@ -22,9 +27,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_HERE_TAG = 24300
 _TAG = 24301
 _ANSWER_TAG = 24302
-# Added to the wait for rank 0's answer: ranks do not start to wait at the same instant.
+# Rank 0 is there, and answers once its own time is up.
 _GRACE_S = 10.0
 _POLL_S = 0.0005
 _ANSWER_BYTES = 1 << 22
@@ -42,16 +48,16 @@ def monitored_allgather(
     """Exchange a small payload among all ranks of `comm`; the list is in rank order.
 
     Args:
-        comm: a communicator; two tags of it are used.
+        comm: a communicator; three tags of it are used.
         payload: picklable, at most some KiB.
-        timeout_s: how long rank 0 waits for the last rank.
+        timeout_s: how long rank 0 waits for the last rank, and the others for rank 0.
         occasion: what the ranks are about to do, as it stands in the error.
         hosts: host name of every rank, if known, for the error.
         ranks: the numbers in the world of the ranks of `comm`, for the error; its own by default.
         setting: of `timeout_s`, for the error.
 
     Raises:
-        StallError: on every rank that arrived, naming those that did not.
+        StallError: on every rank, naming those that did not arrive in time.
     """
     if comm.size == 1:
         return [payload]
@@ -60,50 +66,86 @@ def monitored_allgather(
         of_world = [ranks[rank] for rank in missing] if ranks else missing
         return StallReport(of_world, occasion, timeout_s, setting=setting).error(hosts)
 
-    if comm.rank == 0:
-        return _collect(comm, payload, timeout_s, stalled)
-    sent = comm.isend(payload, dest=0, tag=_TAG)
-    answer = comm.irecv(bytearray(_ANSWER_BYTES), source=0, tag=_ANSWER_TAG)
-    deadline = time.monotonic() + timeout_s + _GRACE_S
-    with abandoned_on_error([sent, answer]):
-        while True:
-            done, received = answer.test()
-            if done:
-                break
-            if time.monotonic() > deadline:
-                raise stalled([0])
-            time.sleep(_POLL_S)
-        sent.wait()
-    payloads, missing = cast("tuple[list[T], list[int]]", received)
-    if missing:
-        raise stalled(missing)
-    return list(payloads)
+    one_round = _Round[T](comm, timeout_s, stalled)
+    return one_round.collect(payload) if comm.rank == 0 else one_round.take_part(payload)
 
 
-def _collect(
-    comm: MPI.Comm,
-    payload: T,
-    timeout_s: float,
-    stalled: Callable[[Sequence[int]], StallError],
-) -> list[T]:
-    payloads: dict[int, T] = {0: payload}
-    waiting = {rank: comm.irecv(source=rank, tag=_TAG) for rank in range(1, comm.size)}
-    deadline = time.monotonic() + timeout_s
-    requests = [*waiting.values()]
-    with abandoned_on_error(requests):
-        while waiting and time.monotonic() < deadline:
+class _Round(Generic[T]):
+    def __init__(
+        self, comm: MPI.Comm, timeout_s: float, stalled: Callable[[Sequence[int]], StallError]
+    ) -> None:
+        self._comm, self._timeout_s, self._stalled = comm, timeout_s, stalled
+        self._requests: list[MPI.Request] = []
+
+    def take_part(self, payload: T) -> list[T]:
+        comm = self._comm
+        here = comm.irecv(source=0, tag=_HERE_TAG)
+        answer = comm.irecv(bytearray(_ANSWER_BYTES), source=0, tag=_ANSWER_TAG)
+        self._requests += [here, answer]
+        with abandoned_on_error(self._requests):
+            at_fault = comm.rank
+            try:
+                if self._received(here, self._timeout_s) is None:
+                    at_fault = 0
+                    raise self._stalled([0])
+                self._send((None, payload), 0, _TAG)
+            except BaseException:
+                # Rank 0, which may be late, must not pass alone.
+                self._send((at_fault, None), 0, _TAG)
+                raise
+            received = self._received(answer, self._timeout_s + _GRACE_S)
+            payloads, missing = cast("tuple[list[T], list[int]]", received or ([], [0]))
+            if missing:
+                raise self._stalled(missing)
+            self._requests[-1].wait()
+        return list(payloads)
+
+    def collect(self, payload: T) -> list[T]:
+        others = range(1, self._comm.size)
+        waiting = {rank: self._comm.irecv(source=rank, tag=_TAG) for rank in others}
+        self._requests += waiting.values()
+        payloads: dict[int, T] = {0: payload}
+        missing = [0]
+        with abandoned_on_error(self._requests):
+            try:
+                for rank in others:
+                    self._send(True, rank, _HERE_TAG)
+                missing = self._collect(waiting, payloads)
+            finally:
+                found = [] if missing else [payloads[rank] for rank in range(self._comm.size)]
+                for rank in others:
+                    self._send((found, missing), rank, _ANSWER_TAG)
+            if missing:
+                raise self._stalled(missing)
+            for request in self._requests[len(others) :]:
+                request.wait()
+        return found
+
+    def _collect(self, waiting: dict[int, MPI.Request], payloads: dict[int, T]) -> list[int]:
+        """Receive payloads; returns who is missing, or was when others gave up."""
+        deadline = time.monotonic() + self._timeout_s
+        at_fault: set[int] = set()
+        while waiting and not at_fault and time.monotonic() < deadline:
             for rank in list(waiting):
                 done, received = waiting[rank].test()
                 if done:
-                    payloads[rank] = cast("T", received)
+                    fault, payloads[rank] = cast("tuple[int | None, T]", received)
                     del waiting[rank]
+                    if fault is not None:
+                        at_fault.add(fault)
             time.sleep(_POLL_S)
-        missing = sorted(waiting)
-        answer = ([payloads.get(rank) for rank in range(comm.size)], missing)
-        sent = [comm.isend(answer, dest=rank, tag=_ANSWER_TAG) for rank in payloads if rank != 0]
-        requests += sent
-        for request in sent:
-            request.wait()
-        if missing:
-            raise stalled(missing)
-    return [payloads[rank] for rank in range(comm.size)]
+        return sorted(at_fault or waiting)
+
+    def _send(self, value: object, rank: int, tag: int) -> None:
+        self._requests.append(self._comm.isend(value, dest=rank, tag=tag))
+
+    def _received(self, request: MPI.Request, within_s: float) -> object:
+        """The message; None if it is not here in time."""
+        deadline = time.monotonic() + within_s
+        while True:
+            done, received = request.test()
+            if done:
+                return cast("object", received)
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_POLL_S)

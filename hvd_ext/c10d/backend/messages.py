@@ -230,7 +230,7 @@ class Messages:
                 setting="the timeout",
             )
         except StallError:
-            self._is_spoilt = True  # a late rank's message would be taken for a later barrier's
+            self._is_spoilt = True  # a rank that never comes would meet a later group's barrier
             raise
 
     def close(self) -> None:

@@ -59,42 +59,50 @@ def test_receives_of_a_monitored_allgather_outlive_its_stall(comm):
         there = kept(made)
     comm.Barrier()
     if comm.rank == 1:
-        comm.send(1, 0, tag=module._TAG)
+        with pytest.raises(StallError):
+            monitored_allgather(comm, 1, 30, "a test")
         there = [True]
     parallel_assert(comm, all(there), there)
 
 
-def test_a_message_after_a_stall_is_not_taken_for_the_next_one(comm):
-    """The late one meets the receive that was given up."""
-    if comm.rank == 0:
-        with pytest.raises(StallError):
-            monitored_allgather(comm, "first", 0.1, "a test")
-    comm.Barrier()
-    if comm.rank == 1:
-        comm.send("late", 0, tag=module._TAG)
-    both = monitored_allgather(comm, f"second of {comm.rank}", 30, "a test")
-    parallel_assert(comm, both == ["second of 0", "second of 1"], both)
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_that_is_late_is_told_so_and_the_next_round_is_whole(comm, late):
+    for which in range(2):
+        limit_s = 30 if comm.rank == late else 0.1
+        if comm.rank == late:
+            comm.Barrier()
+        with pytest.raises(StallError, match=f"rank {late} did not reach a test") as refused:
+            monitored_allgather(comm, "late", limit_s, "a test")
+        assert refused.value.ranks == (late,)
+        if comm.rank != late:
+            comm.Barrier()
+        both = monitored_allgather(comm, f"{which} of {comm.rank}", 30, "a test")
+        parallel_assert(comm, both == [f"{which} of 0", f"{which} of 1"], both)
 
 
-def test_an_interrupted_wait_for_the_answer_keeps_its_requests(comm, monkeypatch):
-    if comm.rank == 1:
+@pytest.mark.parametrize("interrupted", [0, 1])
+def test_a_rank_that_is_interrupted_did_not_take_part(comm, monkeypatch, interrupted):
+    there = [True]
+    if comm.rank == interrupted:
         slept = []
 
-        def interrupted(duration_s):
+        def interrupt(duration_s):
             slept.append(duration_s)
             if len(slept) == 3:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(module.time, "sleep", interrupted)
-        comm, made = watched(comm)
+        monkeypatch.setattr(module.time, "sleep", interrupt)
+        watching, made = watched(comm)
         with pytest.raises(KeyboardInterrupt):
-            monitored_allgather(comm, "mine", 30, "a test")
+            monitored_allgather(watching, "mine", 30, "a test")
         there = kept(made)
         monkeypatch.undo()
     comm.Barrier()
-    if comm.rank == 0:
-        both = monitored_allgather(comm, "other", 30, "a test")
-        there = [both == ["other", "mine"]]
+    if comm.rank != interrupted:
+        with pytest.raises(StallError, match=f"rank {interrupted} did not reach"):
+            monitored_allgather(comm, "other", 30, "a test")
+    both = monitored_allgather(comm, comm.rank, 30, "a test")
+    parallel_assert(comm, both == [0, 1], both)
     parallel_assert(comm, all(there), there)
 
 
