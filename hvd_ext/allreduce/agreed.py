@@ -7,27 +7,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_ext import settings
-from hvd_ext.allreduce.table import Table, built_in, load
+from hvd_ext.allreduce.table import Table, built_in, load, parse
+from hvd_ext.errors import UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 
 def read_table(world: MPI.Comm) -> Table:
-    """The table that rank 0 reads, the same on every rank; collective."""
-    table: Table | None = None
-    problem: Exception | None = None
+    """The table that rank 0 reads, the same on every rank; collective.
+
+    Raises:
+        UsageError: on every rank, if it cannot be read.
+    """
+    source, content, problem = "", b"", ""
     if world.rank == 0:
-        path = settings.table_path()
         try:
-            table = load(Path(path)) if path else built_in(_library())
+            if source := settings.table_path() or "":
+                load(path := Path(source))
+                content = path.read_bytes()
         except Exception as error:  # the other ranks wait for what this one says
-            problem = error
-    table, problem = world.bcast((table, problem))
-    if problem is not None:
-        raise problem
-    assert table is not None
-    return table
+            problem = str(error)
+    source, content, problem = world.bcast((source, content, problem))
+    if problem:
+        raise UsageError(problem)
+    return parse(content, source) if source else built_in(_library())
 
 
 def _library() -> str:

@@ -199,24 +199,26 @@ def load(path: Path) -> Table:
         UsageError: names the file, the line, the row and the rule that it breaks.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        document = json.loads(text)
+        return parse(path.read_bytes(), str(path))
     except OSError as error:
         raise UsageError(f"table {path}: {error.strerror}") from None
+
+
+def parse(content: bytes, source: str) -> Table:
+    """The table in a file's content; as `load`."""
+    try:
+        document = json.loads(text := content.decode())
     except ValueError as error:
-        raise UsageError(f"table {path}: not JSON: {error}") from None
+        raise UsageError(f"table {source}: not JSON: {error}") from None
     except RecursionError:
-        raise UsageError(f"table {path}: not a table: nested too deep") from None
+        raise UsageError(f"table {source}: not a table: nested too deep") from None
     if not isinstance(document, Mapping) or document.get("version") != 1:
-        raise UsageError(f'table {path}: the top level must be an object with "version": 1')
+        raise UsageError(f'table {source}: the top level must be an object with "version": 1')
     rows = document.get("rows")
     if not isinstance(rows, list):
-        raise UsageError(f'table {path}: "rows" must be a list')
-    places = _places(text, len(rows))
-    return Table(
-        tuple(_row(row, f"table {path}, {place}") for row, place in zip(rows, places, strict=True)),
-        str(path),
-    )
+        raise UsageError(f'table {source}: "rows" must be a list')
+    where = (f"table {source}, {place}" for place in _places(text, len(rows)))
+    return Table(tuple(map(_row, rows, where)), source)
 
 
 def dump(table: Table) -> str:
@@ -320,11 +322,7 @@ def _choices(choices: Sequence[Any], where: str) -> list[tuple[int, str]]:
         least, algorithm = choice
         if algorithm not in CHOICES:
             raise UsageError(f"{here}: invalid algorithm {algorithm!r}: use one of {CHOICES}")
-        if (
-            not _is_count(least)
-            or (number == 0 and least != 0)
-            or (parsed and least <= parsed[-1][0])
-        ):
+        if not _is_count(least) or (least <= parsed[-1][0] if parsed else least):
             raise UsageError(f"{here}: sizes must start at 0 and ascend, not {least}")
         parsed.append((least, algorithm))
     return parsed

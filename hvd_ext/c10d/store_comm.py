@@ -1,13 +1,14 @@
 """A communicator over a c10d store: what ranks of one node that MPI did not start agree with.
 
 It has as much of mpi4py's interface as making and planning the node's memory needs. The messages
-are short, and nothing of a training step passes here.
+are short, and nothing of a training step passes here. They are literals of Python, not pickles:
+whoever reaches the store's port can write to it, and must not have a rank run code.
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
-import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -46,21 +47,24 @@ class StoreComm:
     def allgather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order; collective.
 
+        Args:
+            value: of numbers, texts, bytes, lists, tuples and sets.
+
         Raises:
             StallError: ranks did not reach this in time; names them.
         """
         turn, self._gathered = self._gathered, self._gathered + 1
         keys = [self._key("all", turn, rank) for rank in range(self.size)]
-        self.store.set(keys[self.rank], pickle.dumps(value))
+        self.store.set(keys[self.rank], _encode(value))
         waiting = set(range(self.size))
 
         def over() -> bool:
             waiting.difference_update([r for r in waiting if self.store.check([keys[r]])])
             return not waiting
 
-        if not _wait(over, self._timeout_s):
+        if not wait(over, self._timeout_s):
             raise StallReport(sorted(waiting), "an agreement", self._timeout_s).error()
-        values = [pickle.loads(self.store.get(key)) for key in keys]
+        values = [_decode(self.store.get(key)) for key in keys]
         if turn:  # every rank has read it, as it came here
             self.store.delete_key(self._key("all", turn - 1, self.rank))
         return values
@@ -71,7 +75,7 @@ class StoreComm:
 
     def isend(self, value: object, dest: int, tag: int) -> StoreRequest:
         """Send a value."""
-        self.store.set(self._message_key(self.rank, dest, tag), pickle.dumps(value))
+        self.store.set(self._message_key(self.rank, dest, tag), _encode(value))
         return StoreRequest(lambda: (True, None), self._timeout_s)
 
     def irecv(self, buffer: Any = None, *, source: int, tag: int) -> StoreRequest:
@@ -81,7 +85,7 @@ class StoreComm:
         def test() -> tuple[bool, Any]:
             if not self.store.check([key]):
                 return False, None
-            value = pickle.loads(self.store.get(key))
+            value = _decode(self.store.get(key))
             self.store.delete_key(key)
             return True, value
 
@@ -121,12 +125,20 @@ class StoreRequest:
             received.append(value)
             return done
 
-        if not _wait(over, self._timeout_s):
+        if not wait(over, self._timeout_s):
             raise StallReport([], "a message", self._timeout_s).error()
         return received[-1]
 
 
-def _wait(over: Callable[[], bool], limit_s: float) -> bool:
+def _encode(value: object) -> bytes:
+    return repr(value).encode()
+
+
+def _decode(text: bytes) -> Any:
+    return ast.literal_eval(text.decode())
+
+
+def wait(over: Callable[[], bool], limit_s: float) -> bool:
     """Ask until it is over; returns whether it was in time."""
     deadline, pause_s = time.monotonic() + limit_s, _SHORTEST_S
     while not over():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import socket
 import sys
 from pathlib import Path
@@ -10,18 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 
-from hvd_ext.c10d.store_comm import StoreComm
+from hvd_ext.c10d.store_comm import StoreComm, wait
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.job.stalls import StallReport
 from hvd_ext.job.topology import Topology
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-# By the ranks of a group: its store, and what was found out over that.
-_topologies: dict[tuple[int, ...], tuple[Any, Topology]] = {}
-# How often the ranks of a group have met: their stores may be one after another and yet the same.
-_meetings: dict[tuple[int, ...], int] = {}
 
 
 def mpi_world(size: int) -> MPI.Intracomm | None:
@@ -71,11 +69,8 @@ def discover(
         UsageError: they are on several nodes.
         StallError: ranks did not reach this in time; names them.
     """
-    known = _topologies.get(ranks)
-    if known is not None and known[0] is store:
-        return known[1]
-    turn = _meetings[ranks] = _meetings.get(ranks, 0) + 1
-    name, own = f"hvd_ext/{turn}", ranks.index(rank)
+    own = ranks.index(rank)
+    name = _meet(store, ranks, own, occasion, timeout_s)
     comm = StoreComm(store, name, own, len(ranks), timeout_s)
     mine = (socket.gethostname(), _boot())
     places = monitored_allgather(cast("MPI.Comm", comm), mine, timeout_s, occasion, ranks=ranks)
@@ -88,9 +83,38 @@ def discover(
     alone = StoreComm(store, f"{name}/{own}", 0, 1, timeout_s)
     world, cross = cast("MPI.Comm", comm), cast("MPI.Comm", alone)
     hosts = tuple(host for host, _ in places)
-    topology = Topology(world, world, cross, hosts, homogeneous=True, ranks=ranks)
-    _topologies[ranks] = (store, topology)
-    return topology
+    return Topology(world, world, cross, hosts, homogeneous=True, ranks=ranks)
+
+
+def _meet(store: Any, ranks: tuple[int, ...], own: int, occasion: str, timeout_s: float) -> str:
+    """A name that only these calls of the ranks have; collective.
+
+    The store may still have the keys of an earlier group, or of ranks that torchrun has started
+    again. So each rank makes up a word, and writes down the words that it has seen. Once all have
+    written the same, each has seen this rank's, and nothing is left of an earlier meeting.
+
+    Raises:
+        StallError: ranks did not reach this in time; names them.
+    """
+    keys = [f"hvd_ext/meeting/{index}" for index in range(len(ranks))]
+    word = secrets.token_hex(8)
+    written: list[str] = []
+    missing: list[int] = []
+
+    def all_met() -> bool:
+        nonlocal written
+        read = [store.get(key).decode().split("/") if store.check([key]) else [] for key in keys]
+        words = [said[index] if len(said) == len(ranks) else "" for index, said in enumerate(read)]
+        words[own] = word
+        if words != written:
+            written = words
+            store.set(keys[own], "/".join(words))
+        missing[:] = [rank for rank, said in zip(ranks, read, strict=True) if word not in said]
+        return all(said == written for said in read)
+
+    if not wait(all_met, timeout_s):
+        raise StallReport(missing, occasion, timeout_s).error()
+    return f"hvd_ext/{hashlib.blake2b('/'.join(written).encode(), digest_size=8).hexdigest()}"
 
 
 def _boot() -> str:

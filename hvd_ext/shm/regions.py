@@ -69,7 +69,9 @@ def map_regions(node: MPI.Comm, region_bytes: int, huge: bool = True) -> list[me
     Raises:
         WindowError: on every rank of the node alike, with the first reason.
     """
-    wanted = node.allgather((region_bytes, _free_memory()))
+    own = _free_memory()
+    told = node.allgather((region_bytes, None if own is None else tuple(own)))
+    wanted = [(count, None if free is None else FreeMemory(*free)) for count, free in told]
     fd, failure = -1, ""
     try:
         _check_free(wanted, node.rank)
