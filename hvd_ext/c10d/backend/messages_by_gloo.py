@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import defaultdict
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
@@ -13,16 +17,23 @@ from hvd_ext.c10d.backend.tensors import read, written
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.job.stalls import StallReport
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
 
+_FOR_EVER_S = 1e8
+_IDLE_WITHIN_S, _END_WITHIN_S = 0.1, 5.0
+_NO_TAG = 2**31 - 1
+
 
 class GlooMessage(Work):
     """A message that is under way; Gloo knows that it is over once somebody has waited for it."""
 
-    def __init__(self, name: str, request: Any, held: torch.Tensor, tensor: torch.Tensor) -> None:
+    def __init__(
+        self, name: str, request: Any, held: torch.Tensor, tensor: torch.Tensor, line: _Line
+    ) -> None:
         """Note a message.
 
         Args:
@@ -30,53 +41,107 @@ class GlooMessage(Work):
             request: Gloo's.
             held: 1-D uint8, what Gloo reads or writes.
             tensor: which holds that, or is to have its content.
+            line: it stands in.
         """
         super().__init__(name, [tensor])
         self._request, self._held = request, held
+        self._line = line
         self._limit_s = 0.0
         self._lock = threading.Lock()
-        self._waiter: threading.Thread | None = None
+        self.is_watched = False
 
     def _wait(self, limit_s: float | None) -> bool:
+        limit = self._limit_s if limit_s is None else limit_s
+        if not self.is_watched:
+            self._settle(limit)
+        elif not self._over.wait(limit):
+            if limit_s is None:
+                raise self.late(self.name, limit)
+            return False
+        return True
+
+    def watch(self) -> None:
+        """Wait until it is over, however long that takes; for the line's thread."""
+        self._settle(_FOR_EVER_S)
+
+    def _settle(self, limit_s: float) -> None:
         with self._lock:
             if self._over.is_set():
-                return True
-            limit = self._limit_s if limit_s is None else limit_s
+                return
             error: BaseException | None = None
             try:
-                self._request.wait(timedelta(seconds=limit))
+                self._request.wait(timedelta(seconds=limit_s))
                 if self.name == "recv()":
                     self._take()
             except RuntimeError as raised:
                 late = "imed out" in str(raised)
                 said = str(raised).partition("\n")[0]
-                error = self.late(self.name, limit) if late else HvdExtError(f"{self.name}: {said}")
+                error = (
+                    self.late(self.name, limit_s) if late else HvdExtError(f"{self.name}: {said}")
+                )
             self.settle(error)
-        return True
 
     def _take(self) -> None:
         with written(self._tensors[0]) as (own,):
             if own.ctypes.data != self._held.data_ptr():
                 own[:] = self._held.numpy()
 
-    def _watch(self) -> None:
-        """Have it be known when it is over, though nobody waits."""
-        if self._waiter is None and not self._over.is_set():
-            self._waiter = threading.Thread(target=self._wait, args=(None,), daemon=True)
-            self._waiter.start()
+    def is_over(self) -> bool:
+        """Whether it is known to be over."""
+        return self._over.is_set()
 
     def get_future(self) -> Any:
-        self._watch()
+        self._line.watch(self)
         return super().get_future()
 
     def is_completed(self) -> bool:
-        self._watch()
+        self._line.watch(self)
         return self._over.is_set()
 
     def source_rank(self) -> int:
         return int(self._request._source_rank())
 
     _source_rank = source_rank
+
+
+class _Line:
+    """Messages from one rank to another with one tag, which end in the order of their calls.
+
+    A thread waits for them, once somebody asks whether one is over.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        # Those that nobody watches; a program that drops one does not ask for it again.
+        self._messages: WeakValueDictionary[int, GlooMessage] = WeakValueDictionary()
+        self._thread: ProgressThread | None = None
+
+    def add(self, message: GlooMessage) -> None:
+        with self._lock:
+            self._messages[next(self._numbers)] = message
+
+    def watch(self, message: GlooMessage) -> None:
+        """Have it be known when a message is over, though nobody waits."""
+        if message.is_watched or message.is_over():
+            return
+        with self._lock:
+            for number, earlier in list(self._messages.items()):
+                del self._messages[number]
+                earlier.is_watched = True
+                self._thread = self._thread or ProgressThread()
+                self._thread.submit(earlier.watch)
+                if earlier is message:
+                    break
+
+    def close(self) -> ProgressThread | None:
+        """End the thread after the message that it waits for; returns it, if there is one."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._messages.clear()
+        if thread is not None:
+            thread.close()
+        return thread
 
 
 class GlooMessages:
@@ -91,6 +156,7 @@ class GlooMessages:
         """
         self._ranks, self._hosts = topology.ranks, topology.hosts_by_rank
         self._limit_s = limit_s
+        self._lines: defaultdict[tuple[str, int | None, int], _Line] = defaultdict(_Line)
         comm: Any = topology.borrow("c10d", topology.world).comms[0]
         self._comm = comm
         self._gloo: Any = ProcessGroupGloo(
@@ -101,7 +167,7 @@ class GlooMessages:
         """Begin to send a tensor to a rank of the group."""
         held = torch.from_numpy(read(tensor))
         return self._note(
-            "send()", "recv()", self._gloo.send([held], peer, tag), held, tensor, peer
+            "send()", "recv()", self._gloo.send([held], peer, tag), held, tensor, peer, tag
         )
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> GlooMessage:
@@ -111,7 +177,7 @@ class GlooMessages:
             request = self._gloo.recv_anysource([held], tag)
         else:
             request = self._gloo.recv([held], peer, tag)
-        return self._note("recv()", "send()", request, held, tensor, peer)
+        return self._note("recv()", "send()", request, held, tensor, peer, tag)
 
     def _note(
         self,
@@ -121,8 +187,11 @@ class GlooMessages:
         held: torch.Tensor,
         tensor: torch.Tensor,
         peer: int | None,
+        tag: int,
     ) -> GlooMessage:
-        message = GlooMessage(name, request, held, tensor)
+        line = self._lines[name, peer, tag]
+        message = GlooMessage(name, request, held, tensor, line)
+        line.add(message)
         message._limit_s = self._limit_s
         own = self._ranks[self._comm.rank]
         missing = [r for r in self._ranks if r != own] if peer is None else [self._ranks[peer]]
@@ -147,5 +216,19 @@ class GlooMessages:
         )
 
     def close(self) -> None:
-        """Disconnect."""
-        self._gloo = None
+        """Disconnect; what is under way still fails.
+
+        No thread may be in Gloo when the interpreter ends: it would abort the process.
+        """
+        threads = [thread for line in self._lines.values() if (thread := line.close())]
+        if False in [thread.join(_IDLE_WITHIN_S) for thread in threads]:
+            # A wait that runs out of time closes Gloo's connections, and so ends the others.
+            peer = (self._comm.rank + 1) % self._comm.size
+            never = self._gloo.recv([torch.empty(1, dtype=torch.uint8)], peer, _NO_TAG)
+            with suppress(RuntimeError):
+                never.wait(timedelta(milliseconds=1))
+            for thread in threads:
+                thread.join(_END_WITHIN_S)
+        self._lines.clear()
+        # The store, which torch makes again with the next group, ends with what refers to it.
+        self._gloo = self._comm = None

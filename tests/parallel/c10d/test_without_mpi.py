@@ -22,7 +22,7 @@ def torchrun(*arguments: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("part", [pytest.param("hook", marks=pytest.mark.long), "backend"])
+@pytest.mark.parametrize("part", [pytest.param("hook", marks=pytest.mark.long), "backend", "asked"])
 def test_all_doors_work_without_mpi(part):
     code, output = torchrun(part)
     assert code == 0, output

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -12,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hvd_ext.c10d
 from hvd_ext.c10d import fsdp
-from hvd_ext.errors import HvdExtError
+from hvd_ext.errors import HvdExtError, StallError
 from tests.support.c10d.models import train
 
 FROM_2_14 = torch.__version__ >= "2.14"
@@ -90,6 +92,30 @@ def backend() -> None:
         assert all(map(torch.equal, train(False, **options), train(True, **options)))
 
 
+def asked() -> None:
+    """Messages that were asked for and never came: the program ends as it should."""
+    dist.init_process_group("hvd_ext")
+    peer = 1 - dist.get_rank()
+    never = dist.irecv(torch.zeros(3), peer, tag=1)
+    assert not never.is_completed()
+    found = [torch.zeros(3) for _ in range(200)]
+    works = [dist.irecv(one, peer) for one in found]
+    assert not any(work.is_completed() for work in works)
+    assert threading.active_count() < 10, threading.enumerate()
+    for number in range(200):
+        dist.send(torch.full((3,), float(number)), peer)
+    for number, work in enumerate(works):
+        work.wait()
+        assert found[number].tolist() == [number] * 3
+    try:
+        never.wait(timedelta(seconds=1))
+    except StallError as late:
+        assert f"the send() that rank {1 - peer} waits for within 1 s" in str(late), late
+    dist.barrier()
+    print("done", flush=True)
+    sys.exit(0)
+
+
 def late() -> None:
     """A rank that does not come is named."""
     dist.init_process_group("gloo")
@@ -107,7 +133,7 @@ def attach() -> None:
     hvd_ext.c10d.attach(DistributedDataParallel(torch.nn.Linear(2, 2), init_sync=False))
 
 
-PARTS = {part.__name__: part for part in (hook, backend, late, rendezvous)}
+PARTS = {part.__name__: part for part in (hook, backend, asked, late, rendezvous)}
 torch.set_num_threads(1)
 try:
     PARTS[sys.argv[1]]()
