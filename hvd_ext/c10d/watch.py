@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hvd_ext.c10d import torch_internals
 from hvd_ext.events import recorder, region
+from hvd_ext.job.polled import Polled
 
 # Its groups report themselves what they do.
 _REPORTS_ITSELF = "hvd_ext"
@@ -140,8 +142,11 @@ class _Watcher:
         self._library = library
         # The backward pass whose end is timed.
         self._waited_for = -1
-        # By a group's name and a kind of device.
-        self._groups: dict[tuple[str, str], _Group | None] = {}
+        # Each by kind of device.
+        self._groups: WeakKeyDictionary[dist.ProcessGroup, dict[str, _Group | None]] = (
+            WeakKeyDictionary()
+        )
+        self._under_way = Polled()
         self._stepping: int | None = None
         # A thread's call that it waits for next.
         self._here = threading.local()
@@ -176,7 +181,7 @@ class _Watcher:
         elif (future := _future_of(torch_internals.work_in(result))) is None:
             done()
         else:
-            future.add_done_callback(done)
+            self._under_way.add(future, done)
         self._calls += 1
         self._own_s += time.monotonic() - entered_s - ran_s
         return result
@@ -214,10 +219,10 @@ class _Watcher:
         self._own_s += time.monotonic() - end_s
 
     def _group(self, group: dist.ProcessGroup, device: str) -> _Group | None:
-        key = group.group_name, device
-        if key not in self._groups:
-            self._groups[key] = self._enter(group, device)
-        return self._groups[key]
+        by_device = self._groups.setdefault(group, {})
+        if device not in by_device:
+            by_device[device] = self._enter(group, device)
+        return by_device[device]
 
     def _enter(self, group: dist.ProcessGroup, device: str) -> _Group | None:
         # Such as "cpu:gloo,cuda:nccl".
@@ -240,6 +245,7 @@ class _Watcher:
 
     def end(self) -> None:
         """End the recording of a job that was begun here."""
+        self._under_way.close()
         self._library.hvprof_end(1e9 * self._own_s / max(1, self._calls))
 
     def _time_end_of_backward(self) -> None:

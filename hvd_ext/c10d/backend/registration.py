@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 NAME = "hvd_ext"
 log = logging.getLogger("hvd_ext")
 # PyTorch's wrapper keeps the half of a group that is in C++, and calls the half in Python.
-_compared: list[Group] = []
+_compared: set[Group] = set()
+
+
+class _Compared(Group):
+    def close(self) -> None:
+        super().close()
+        _compared.discard(self)
 
 
 def register() -> None:
@@ -70,10 +76,11 @@ def create(options: Any, backend_options: object = None) -> Group:
     point_to_point = Messages if by_mpi(topology) else GlooMessages
     messages = point_to_point(topology, timeout_s)
     reported = Reported(carrier, len(ranks))
-    group = Group(topology, reported, messages, timeout_s)
+    compares = compares_collectives()
+    group = (_Compared if compares else Group)(topology, reported, messages, timeout_s)
     note(group)
-    if compares_collectives():
-        _compared.append(group)
+    if compares:
+        _compared.add(group)
     return group
 
 
