@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from hvd_ext.events import recorder
+
+# A name that Horovod, or hvd_ext in its place, gives to a call without one; no other has it.
+_ONCE = re.compile(r"noname\.\d+$")
 
 
 @contextmanager
@@ -65,8 +69,10 @@ class NamedOperations:
 
     def submit(self, name: str) -> int:
         """Note that this rank has asked for an operation; returns its key."""
-        self._counts[name] += 1
-        key = _digest(f"{name} {self._counts[name]} {self._joins}{self._within}", 4) | 1
+        count = 1
+        if not _ONCE.search(name):
+            count = self._counts[name] = self._counts[name] + 1
+        key = _digest(f"{name} {count} {self._joins}{self._within}", 4) | 1
         self._library.hvprof_submitted(key)
         return key
 
