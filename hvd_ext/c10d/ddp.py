@@ -50,8 +50,8 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
                 f"{asked[0]!r}: ask for the same on every rank"
             )
     exchange = Exchange(topology, ddp_model.process_group, format, timeout_s)
-    lifecycle.note(exchange)
     ddp_model.register_comm_hook(exchange, hvd_ext_hook)
+    lifecycle.note(exchange)
     return exchange
 
 
