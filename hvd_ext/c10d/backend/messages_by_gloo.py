@@ -48,7 +48,7 @@ class GlooMessage(Work):
         self._line = line
         self._limit_s = 0.0
         self._lock = threading.Lock()
-        self.is_watched = False
+        self.is_watched = self._calls_back = False
 
     def _wait(self, limit_s: float | None) -> bool:
         limit = self._limit_s if limit_s is None else limit_s
@@ -62,9 +62,9 @@ class GlooMessage(Work):
 
     def watch(self) -> None:
         """Wait until it is over, however long that takes; for the line's thread."""
-        self._settle(_FOR_EVER_S)
+        self._settle(_FOR_EVER_S, self._calls_back)
 
-    def _settle(self, limit_s: float) -> None:
+    def _settle(self, limit_s: float, elsewhere: bool = False) -> None:
         with self._lock:
             if self._over.is_set():
                 return
@@ -79,7 +79,10 @@ class GlooMessage(Work):
                 error = (
                     self.late(self.name, limit_s) if late else HvdExtError(f"{self.name}: {said}")
                 )
-            self.settle(error)
+            if elsewhere:  # a callback may wait for the next message of the line
+                threading.Thread(target=self.settle, args=(error,), daemon=True).start()
+            else:
+                self.settle(error)
 
     def _take(self) -> None:
         with written(self._tensors[0]) as (own,):
@@ -91,6 +94,7 @@ class GlooMessage(Work):
         return self._over.is_set()
 
     def get_future(self) -> Any:
+        self._calls_back = True
         self._line.watch(self)
         return super().get_future()
 
