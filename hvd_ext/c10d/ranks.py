@@ -59,18 +59,31 @@ def rendezvous(
                 f"init_process_group({name}={asked[name]}), where MPI has {value}: leave out "
                 "rank and world_size with init_method='mpi://'"
             )
+    limit_s = min(timeout.total_seconds(), settings.stall_timeout_s())
+    hosts = monitored_allgather(world, socket.gethostname(), limit_s, "init_process_group()")
+    # A machine need not know its own name.
+    place = _LOOPBACK if len(set(hosts)) == 1 else hosts[0]
     store: Any = None
     if world.rank == 0:
-        store = TCPStore(_LOOPBACK, 0, world.size, True, timeout, wait_for_workers=False)
-    mine = (socket.gethostname(), 0 if store is None else store.port)
-    limit_s = min(timeout.total_seconds(), settings.stall_timeout_s())
-    entries = monitored_allgather(world, mine, limit_s, "init_process_group()")
-    host, port = entries[0]
+        store = _serve(place, world.size, timeout)
+    port = 0 if store is None else store.port
+    port = monitored_allgather(world, port, limit_s, "init_process_group()")[0]
     if store is None:
-        # A machine need not know its own name.
-        place = _LOOPBACK if {name for name, _ in entries} == {host} else host
         store = TCPStore(place, port, world.size, False, timeout)
     yield store, world.rank, world.size
+
+
+def _serve(place: str, size: int, timeout: timedelta) -> Any:
+    """The store, which only this machine can reach where that is enough."""
+    port, listener = 0, None
+    if place == _LOOPBACK:
+        with socket.create_server((_LOOPBACK, 0)) as server:
+            port, listener = server.getsockname()[1], server.detach()
+    return TCPStore(
+        *(_LOOPBACK, port, size, True, timeout),
+        wait_for_workers=False,
+        master_listen_fd=listener,
+    )
 
 
 def topology_of(group: dist.ProcessGroup) -> Topology:

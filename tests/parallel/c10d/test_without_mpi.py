@@ -13,12 +13,13 @@ from tests.support.launch.launching import ROOT, rank_environment, run_to_end
 _HIDES_MPI = ROOT / "tests" / "support" / "without_mpi"
 
 
-def torchrun(*arguments: str, **env: str) -> tuple[int, str]:
+def torchrun(*arguments: str, lives: int = 1, **env: str) -> tuple[int, str]:
     """Code and output of the program at two ranks of torchrun's."""
     path = os.pathsep.join(map(str, (_HIDES_MPI, *ranks.PACKAGES)))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launcher.append(f"--max-restarts={lives - 1}")
     program = [*launcher, "tests/programs/c10d/under_torchrun.py", *arguments]
-    done = run_to_end(program, rank_environment({"PYTHONPATH": path, **env}), 120)
+    done = run_to_end(program, rank_environment({"PYTHONPATH": path, **env}), 120 * lives)
     return done.returncode, done.stdout
 
 
@@ -31,6 +32,13 @@ def test_all_doors_work_without_mpi(part):
 
 def test_the_backend_works_where_pytorch_compares_the_ranks_collectives():
     code, output = torchrun("backend", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert code == 0, output
+    assert output.count("done") == 2, output
+
+
+@pytest.mark.long
+def test_ranks_that_torchrun_starts_again_meet_nothing_of_their_earlier_lives():
+    code, output = torchrun("again", lives=4)
     assert code == 0, output
     assert output.count("done") == 2, output
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -117,6 +119,19 @@ def asked() -> None:
     sys.exit(0)
 
 
+def again() -> None:
+    """Ranks that torchrun starts again meet nothing of their earlier lives; the fourth ends."""
+    life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    dist.init_process_group("hvd_ext")
+    rank = dist.get_rank()
+    for step in range(4):
+        total = torch.full((100,), float(rank + step + life))
+        dist.all_reduce(total)
+        assert total.unique().tolist() == [2 * (step + life) + 1]
+        if life < 3 and step == life and rank == life % 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def late() -> None:
     """A rank that does not come is named."""
     dist.init_process_group("gloo")
@@ -134,7 +149,7 @@ def attach() -> None:
     hvd_ext.c10d.attach(DistributedDataParallel(torch.nn.Linear(2, 2), init_sync=False))
 
 
-PARTS = {part.__name__: part for part in (hook, backend, asked, late, rendezvous)}
+PARTS = {part.__name__: part for part in (hook, backend, asked, again, late, rendezvous)}
 torch.set_num_threads(1)
 try:
     PARTS[sys.argv[1]]()
