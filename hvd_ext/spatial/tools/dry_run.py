@@ -124,7 +124,7 @@ class _Ledger(TorchDispatchMode):
     def watch(self, module: nn.Module, name: str) -> None:
         # Ahead of the hook that gathers, whose bytes are this layer's.
         module.register_forward_pre_hook(self._entering(name), prepend=True)
-        module.register_forward_hook(self._leave)
+        module.register_forward_hook(self._leave, always_call=True)
 
     def _entering(self, name: str) -> Callable[[nn.Module, Any], None]:
         def enter(module: nn.Module, args: Any) -> None:

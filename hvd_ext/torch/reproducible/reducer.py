@@ -96,6 +96,9 @@ class ReproducibleReducer(Reducer):
         partial[self._pass] = grad
         for left, right in merges(self._pass):
             into = slot.view if last and left == 0 else None
+            # What autograd has made may be another parameter's gradient, too, or the program's.
+            if into is None and right - left > 1:
+                into = partial[left]
             partial[left] = _sum(partial[left], partial.pop(right), into)
         if last:
             self._put_into_arena(slot, partial.pop(0))
@@ -173,9 +176,9 @@ class ReproducibleShardedReducer(ReproducibleReducer, ShardedReducer):
 def _sum(
     left: torch.Tensor | None, right: torch.Tensor | None, into: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """The sum of two partial sums, of which None is zero; in the memory of one, or in `into`."""
+    """The sum of two partial sums, of which None is zero; in `into`, if there is any."""
     if left is None or right is None:
         held = right if left is None else left
         # As the sum with a zero: that of a negative zero is positive.
-        return None if held is None else held.add_(0.0)
-    return torch.add(left, right, out=left if into is None else into)
+        return None if held is None else torch.add(held, 0.0, out=into)
+    return torch.add(left, right, out=into)

@@ -16,8 +16,11 @@ from torch import Tensor, nn
 
 from hvd_ext.errors import UsageError
 
-# The number of a module, and the mean and the variance of a batch.
-Found = tuple[int, Tensor, Tensor]
+# The number of a module, by how much it counted on, and the mean and the variance of a batch.
+Found = tuple[int, int, Tensor, Tensor]
+
+# Stands for the variance of a batch until there is one.
+_NO_VARIANCE = -1.0
 
 
 class SlotStatistics:
@@ -41,10 +44,13 @@ class SlotStatistics:
             if getattr(module, "running_mean", None) is not None and hasattr(module, "momentum")
         ]
         self._found: list[Found] | None = None
-        self._kept: dict[int, tuple[float | None, Tensor, Tensor]] = {}
+        self._kept: dict[int, tuple[float | None, Tensor, Tensor, Tensor | None]] = {}
         for number, norm in enumerate(self._norms):
-            norm.register_forward_pre_hook(lambda _, __, at=number: self._before(at))
-            norm.register_forward_hook(lambda _, __, ___, at=number: self._after(at))
+            norm.register_forward_pre_hook(lambda norm, _, at=number: self._before(at, norm))
+            # A checkpoint ends what it computes again by an exception, in the midst of a module.
+            norm.register_forward_hook(
+                lambda norm, _, __, at=number: self._after(at, norm), always_call=True
+            )
 
     @contextmanager
     def of_slot(self) -> Iterator[list[Found]]:
@@ -55,39 +61,44 @@ class SlotStatistics:
             yield found
         finally:
             self._found = None
-            for number in list(self._kept):
+            for number in list(self._kept):  # no hook follows a Ctrl-C
                 self._restore(number)
 
     def update(self, of_slots: Sequence[Sequence[Found]]) -> None:
         """Have the running averages take what all slots have found, in their order."""
         for found in of_slots:
-            for number, *statistics in found:
+            for number, counted, *statistics in found:
                 norm = self._norms[number]
-                norm.num_batches_tracked.add_(1)
+                if counted:
+                    norm.num_batches_tracked.add_(counted)
                 share = norm.momentum
-                if share is None:  # all batches count alike
-                    share = 1.0 / float(norm.num_batches_tracked)
+                if share is None:  # all batches count alike, where they are counted
+                    share = 1.0 / float(norm.num_batches_tracked) if counted else 0.0
                 for average, new in zip(
                     (norm.running_mean, norm.running_var), statistics, strict=True
                 ):
                     average.mul_(1.0 - share).add_(new * share)
 
-    def _before(self, number: int) -> None:
-        norm = self._norms[number]
-        if self._found is not None and norm.training:
+    def _before(self, number: int, norm: Any) -> None:
+        # A copy of the model has these hooks, too.
+        if self._found is not None and norm.training and norm is self._norms[number]:
             # Others, not the same overwritten: backward needs what forward has seen.
-            self._kept[number] = (norm.momentum, norm.running_mean, norm.running_var)
+            count = norm.num_batches_tracked
+            self._kept[number] = (norm.momentum, norm.running_mean, norm.running_var, count)
             norm.running_mean = torch.zeros_like(norm.running_mean)
-            norm.running_var = torch.zeros_like(norm.running_var)
-            norm.num_batches_tracked.sub_(1)  # counted when the averages are updated
+            norm.running_var = torch.full_like(norm.running_var, _NO_VARIANCE)
+            norm.num_batches_tracked = None if count is None else torch.zeros_like(count)
             norm.momentum = 1.0
 
-    def _after(self, number: int) -> None:
-        if number in self._kept and self._found is not None:
-            norm = self._norms[number]
-            self._found.append((number, norm.running_mean, norm.running_var))
-            self._restore(number)
+    def _after(self, number: int, norm: Any) -> None:
+        if self._found is None or number not in self._kept or norm is not self._norms[number]:
+            return
+        mean, variance, count = norm.running_mean, norm.running_var, norm.num_batches_tracked
+        if (variance != _NO_VARIANCE).any():  # it has come so far, whatever ended it
+            self._found.append((number, 0 if count is None else int(count), mean, variance))
+        self._restore(number)
 
     def _restore(self, number: int) -> None:
         norm = self._norms[number]
-        norm.momentum, norm.running_mean, norm.running_var = self._kept.pop(number)
+        kept = self._kept.pop(number)
+        norm.momentum, norm.running_mean, norm.running_var, norm.num_batches_tracked = kept

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from hvd_ext.allreduce.algorithms import ALGORITHMS
 from hvd_ext.allreduce.algorithms.direct_tree import tree_algorithm
@@ -12,8 +15,10 @@ from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.reduction import arena_factory
 from tests.ranks.asserts import parallel_assert
 from tests.support.optimizer.reproducing import (
+    SEED,
     SLOTS,
     build,
+    by_halves,
     differences,
     expected,
     loss_of,
@@ -172,3 +177,77 @@ def test_another_number_of_backward_passes_is_refused(comm, hvd):
         loss_of(model, 0, 0).backward()
     with pytest.raises(UsageError, match="set_passes_per_step"):
         optimizer.set_backward_passes_per_step(3)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_gradient_that_two_parameters_share_is_added_once_to_each(comm, hvd, sharded):
+    factors = torch.randn(8, 4, 4, generator=torch.Generator().manual_seed(1))
+    factors[1] = 0.0  # this slot uses neither of them
+    pair = [torch.nn.Parameter(torch.zeros(16)) for _ in range(2)]
+    spare = torch.nn.Parameter(torch.zeros(3))
+    inner = torch.optim.SGD([*pair, spare], lr=0.0)
+    optimizer = hvd.DistributedOptimizer(inner, reproducible=8, sharded=sharded)
+    each = 8 // comm.size
+    mine = range(comm.rank * each, (comm.rank + 1) * each)
+    of_program = {}  # what its own hook has seen, which is the same memory
+    for slot in mine:
+        if slot == 1:
+            spare.sum().backward()
+            continue
+        both = pair[0].view(4, 4) + pair[1].view(4, 4)
+        both.register_hook(lambda grad, at=slot: of_program.__setitem__(at, grad))
+        (both * factors[slot]).sum().backward()
+    optimizer.synchronize()
+    wanted = by_halves(factors) / 8
+    for p in pair:
+        parallel_assert(comm, torch.equal(p.grad.view(4, 4), wanted), p.grad)
+    changed = [at for at, grad in of_program.items() if not torch.equal(grad, factors[at])]
+    parallel_assert(comm, not changed, f"gradients of the program were changed in {changed}")
+    optimizer._reducer.close()
+
+
+class Norms(torch.nn.Module):
+    """Norms of each kind of averages; one is computed again in backward, up to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(2, 3, 3)
+        self.batch = torch.nn.BatchNorm2d(3)
+        self.cumulative = torch.nn.BatchNorm2d(3, momentum=None)
+        self.instance = torch.nn.InstanceNorm2d(3, track_running_stats=True)
+        self.never = torch.nn.InstanceNorm2d(3, momentum=None, track_running_stats=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.cumulative(checkpoint(self.batch, self.conv(x), use_reentrant=False))
+        return self.never(checkpoint(self.instance, y, use_reentrant=False))
+
+
+@pytest.mark.ranks(1, 2)
+def test_norms_have_the_averages_of_torch_and_their_momentum(comm, hvd):
+    torch.manual_seed(7)
+    ours = Norms()
+    theirs = copy.deepcopy(ours)
+    slots = hvd.Slots(ours, 4, seed=SEED)
+    teacher = copy.deepcopy(ours)  # with its hooks
+    before = copy.deepcopy(ours.state_dict())
+    data = torch.randn(2, 4, 2, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+
+    def loss_of(slot: int) -> torch.Tensor:
+        with torch.no_grad():
+            target = teacher.eval()(data[step, slot] + 3.0)
+        with pytest.raises(RuntimeError):
+            ours.batch(data[step, slot])  # has two channels, not three
+        return (ours(data[step, slot]) - target).square().mean()
+
+    for step in range(2):
+        slots.backward(step, loss_of)
+        for x in data[step]:
+            theirs(x).square().mean().backward()
+    held, wanted = ours.state_dict(), theirs.state_dict()
+    for name, value in wanted.items():
+        parallel_assert(comm, torch.allclose(held[name], value, rtol=1e-4), (name, held[name]))
+    for name, value in teacher.state_dict().items():
+        parallel_assert(comm, torch.equal(value, before[name]), f"{name} of the teacher")
+    momenta = [m.momentum for m in (ours.batch, ours.cumulative, ours.instance, ours.never)]
+    parallel_assert(comm, momenta == [0.1, None, 0.1, None], momenta)
