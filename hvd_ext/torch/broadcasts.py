@@ -10,6 +10,7 @@ import torch
 from hvd_ext.errors import UsageError
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import lifecycle
+from hvd_ext.torch.optimizer_state import broadcast_into, make_state
 from hvd_ext.torch.own import is_own, refuse_own
 from hvd_ext.torch.sharded.wrapped import ShardedMixin
 from hvd_ext.torch.wrapped import DistributedMixin
@@ -40,10 +41,10 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 def broadcast_optimizer_state(
     optimizer: Any, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """As Horovod's; the result of `drain` on the root is broadcast too.
+    """As Horovod's, in place; the result of `drain` on the root is broadcast too.
 
     Where the root has no state, all ranks make some by a step with zero gradients, as Horovod
-    does. Where it has, no weights change.
+    does. Where it has, all ranks have that of the same parameters, and no weights change.
 
     Args:
         optimizer: wrapped or not, sharded or not.
@@ -52,19 +53,18 @@ def broadcast_optimizer_state(
 
     Raises:
         UsageError: nodes have different weights, in the middle of a round, or gradients that
-            are one step late are under way; or ranks have different filters.
+            are one step late are under way; ranks have different filters, or other groups.
+        ValueError: the optimizer is LBFGS, as Horovod has it.
     """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
     refuse_own(
         (p for group in optimizer.param_groups for p in group["params"]),
         "broadcast_optimizer_state",
         "have each rank load the state that it saved",
     )
     if isinstance(optimizer, ShardedMixin):
-        state = optimizer.state_dict()
-        if not horovods.broadcast_object(bool(state["state"]), root_rank, name="has_state"):
-            optimizer.make_state()
-            state = optimizer.state_dict()
-        optimizer.load_state_dict(horovods.broadcast_object(state, root_rank))
+        _broadcast_whole_state(optimizer, root_rank)
         return
     if not (isinstance(optimizer, DistributedMixin) and optimizer.keeps_more):
         _broadcast_state(optimizer, root_rank, model)
@@ -77,17 +77,20 @@ def broadcast_optimizer_state(
 
 
 def _broadcast_state(optimizer: Any, root_rank: int, model: torch.nn.Module | None) -> None:
-    """Horovod's, by which ranks that differ in having state would end with different weights."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    kept: list[torch.Tensor] = []
     if not horovods.broadcast_object(bool(optimizer.state), root_rank, name="has_state"):
         optimizer.state.clear()
-    elif not optimizer.state:  # Horovod takes a step to make it, which weight decay takes too
-        kept = [p.detach().clone() for p in parameters]
-    horovods.broadcast_state(optimizer, root_rank, model, _broadcast_shared)
-    with torch.no_grad():
-        for parameter, weights in zip(parameters, kept, strict=False):
-            parameter.copy_(weights)
+        make_state(optimizer, model)
+    broadcast_into(optimizer.param_groups, optimizer.state, root_rank, _broadcast_shared)
+
+
+def _broadcast_whole_state(optimizer: ShardedMixin, root_rank: int) -> None:
+    whole = optimizer.whole_state()
+    if not horovods.broadcast_object(bool(whole), root_rank, name="has_state"):
+        optimizer.make_state()
+        whole = optimizer.whole_state()
+    broadcast_into(optimizer.param_groups, whole, root_rank, _broadcast_shared)
+    optimizer.state.clear()
+    optimizer.state.update(whole)
 
 
 def _broadcast_shared(params: Any, root_rank: int) -> None:

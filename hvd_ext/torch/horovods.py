@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ try:
     import horovod.torch as _horovod
     from horovod.torch import *  # noqa: F403
     from horovod.torch import elastic as elastic
-    from horovod.torch import functions as _functions
     from horovod.torch import mpi_lib_v2 as _library
     from horovod.torch import optimizer as _optimizer
 except ModuleNotFoundError as missing:
@@ -56,24 +55,6 @@ else:
     WRAPPED_MODULE = _objects.WRAPPED_MODULE
     _mpi4py = importlib.util.find_spec("mpi4py.MPI")  # importing it would start MPI
     LIBRARY_PATH = str(_mpi4py.origin if _mpi4py else None)
-
-
-def broadcast_state(
-    optimizer: Any,
-    root_rank: int,
-    model: Any,
-    broadcast_tensors: Callable[[list[tuple[str, Any]], int], None],
-) -> None:
-    """Horovod's broadcast_optimizer_state, with another broadcast for the tensors of the state."""
-    if not INSTALLED:
-        _objects.broadcast_state(optimizer, root_rank, model, broadcast_tensors)
-        return
-    before = _functions.broadcast_parameters
-    _functions.broadcast_parameters = broadcast_tensors
-    try:
-        _functions.broadcast_optimizer_state(optimizer, root_rank, model)
-    finally:
-        _functions.broadcast_parameters = before
 
 
 def replace(overrides: Mapping[str, Any]) -> None:

@@ -81,8 +81,8 @@ class ShardedMixin(DistributedMixin):
         self._reducer.adopt()
         return self._shards.clip(max_norm, norm_type, error_if_nonfinite)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The whole state, as the plain optimizer has it; a collective of all ranks.
+    def whole_state(self) -> dict[Any, dict[str, Any]]:
+        """The state by parameter, as the plain optimizer has it; a collective of all ranks.
 
         Raises:
             StallError: ranks did not reach this; names them.
@@ -91,10 +91,17 @@ class ShardedMixin(DistributedMixin):
         occasion = "state_dict() of a sharded optimizer, which all ranks call"
         limit_s = settings.stall_timeout_s()
         monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
-        gathered, kept = dict(self._shards.whole_state()), self._shards.keep_state
-        newer = self._whole_state
-        # torch's reads `state`.
-        self.__dict__["state"] = (gathered if kept else {}) | newer
+        gathered = dict(self._shards.whole_state())
+        return (gathered if self._shards.keep_state else {}) | self._whole_state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state, as the plain optimizer has it; a collective of all ranks.
+
+        Raises:
+            StallError: ranks did not reach this; names them.
+        """
+        state, newer, kept = self.whole_state(), self._whole_state, self._shards.keep_state
+        self.__dict__["state"] = state  # torch's reads `state`
         self._shards.keep_state = False
         try:
             whole: dict[str, Any] = super().state_dict()

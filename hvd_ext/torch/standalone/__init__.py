@@ -37,7 +37,6 @@ from hvd_ext.torch.standalone.handles import (
 from hvd_ext.torch.standalone.objects import (
     allgather_object,
     broadcast_object,
-    broadcast_optimizer_state,
     broadcast_parameters,
 )
 from hvd_ext.torch.standalone.ranks import (
@@ -122,7 +121,6 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
-    "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
     "cross_rank",

@@ -1,4 +1,4 @@
-"""Python objects between ranks, and what is broadcast when training starts: weights and state.
+"""Python objects between ranks, and the weights that are broadcast when training starts.
 
 Objects are pickled, so that both sides must be able to import their classes.
 """
@@ -6,12 +6,10 @@ Objects are pickled, so that both sides must be able to import their classes.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from hvd_ext.allreduce.operations import Array
 from hvd_ext.torch.standalone import ranks, transfers
@@ -85,90 +83,6 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         raise ValueError(f"params of type {type(params).__name__}: give a dict or a list")
     for handle in [broadcast_async_(tensor, root_rank, name) for name, tensor in pairs]:
         synchronize(handle)
-
-
-def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
-) -> None:
-    """Give every rank the root's optimizer state and options; see `broadcast_state`."""
-    broadcast_state(optimizer, root_rank, model, broadcast_parameters)
-
-
-def broadcast_state(
-    optimizer: Any,
-    root_rank: int,
-    model: torch.nn.Module | None,
-    broadcast_tensors: Callable[[list[tuple[str, Any]], int], None],
-) -> None:
-    """Give every rank the root's optimizer state and options.
-
-    An optimizer without state takes a step with zero gradients first, as Horovod has it.
-
-    Args:
-        optimizer: wrapped or not.
-        root_rank: the rank whose state all others get.
-        model: has no effect: the optimizer's class says whether gradients are sparse.
-        broadcast_tensors: gives every rank the root's tensors, in place.
-    """
-    del model
-    state = optimizer.state_dict()
-    if not state["state"]:
-        _make_state(optimizer)
-        state = optimizer.state_dict()
-    tensors: list[torch.Tensor] = []
-    frame = broadcast_object(_take_out(state, tensors), root_rank)
-    if ranks.rank() != root_rank:
-        tensors = []
-        state = _put_back(frame, tensors)
-    pairs = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
-    broadcast_tensors(pairs, root_rank)
-    if ranks.rank() != root_rank:
-        optimizer.load_state_dict(state)
-
-
-def _make_state(optimizer: Any) -> None:
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.requires_grad:
-                zeros = torch.zeros_like(p)
-                sparse = isinstance(optimizer, torch.optim.SparseAdam)
-                p.grad = zeros.to_sparse() if sparse else zeros
-    wrapped = type(optimizer).__module__ == WRAPPED_MODULE
-    # The base of a wrapped optimizer's class has a step that exchanges nothing.
-    plain: Any = super(type(optimizer), optimizer) if wrapped else optimizer
-    plain.step()
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """Stands where a tensor was."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-def _take_out(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """A copy of nested dicts and sequences without their tensors, which go into the list."""
-    if torch.is_tensor(value):
-        tensors.append(value)
-        return _Tensor(tuple(value.shape), value.dtype)
-    return _map(value, lambda inner: _take_out(inner, tensors))
-
-
-def _put_back(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The reverse, with tensors that are to be filled, which go into the list."""
-    if isinstance(value, _Tensor):
-        tensors.append(torch.zeros(value.shape, dtype=value.dtype))
-        return tensors[-1]
-    return _map(value, lambda inner: _put_back(inner, tensors))
-
-
-def _map(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: change(inner) for key, inner in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(change(inner) for inner in value)
-    return value
 
 
 def _pickle(obj: Any) -> tuple[Array, str]:
