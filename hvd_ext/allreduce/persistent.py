@@ -19,6 +19,7 @@ import numpy as np
 
 from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY, native
 from hvd_ext.allreduce.buffers import window_over
+from hvd_ext.allreduce.choice import Group, choose
 from hvd_ext.allreduce.exchange import Exchange, MessageExchange, PlannedCall, StagedFromDevice
 from hvd_ext.allreduce.operations import Array, Operation, find_operation
 from hvd_ext.allreduce.prepare import check_dtype, dtype_class_of, prepare
@@ -64,24 +65,12 @@ def allreduce(
         UsageError: an unknown operation, or an average of integers.
     """
     dtype_class = DTYPES[dtype].dtype_class if dtype else dtype_class_of(buffer)
-    ranks = topology.node.size
-    chosen = table.choose(topology.nodes, ranks, "host", buffer.nbytes, dtype_class)
-    # Nodes with different numbers of ranks would choose differently.
-    if chosen == SHARED_MEMORY or not topology.homogeneous:
-        chosen = NATIVE
+    chosen = choose(table, Group.of_all(topology), buffer.nbytes, dtype_class)
     reduction = find_operation(operation_name)
     if chosen == NATIVE and dtype_class != "half" and operation_name != "average":
         native.allreduce(topology.world, buffer, reduction)
         return
     prepare(chosen, topology.world, buffer, reduction, dtype)()
-
-
-def choose(
-    table: Table, topology: Topology, memory: str, message_bytes: int, dtype_class: str
-) -> str:
-    """The algorithm that the table names, or native where it names memory that is not shared."""
-    name = table.choose(topology.nodes, topology.node.size, memory, message_bytes, dtype_class)
-    return NATIVE if name == SHARED_MEMORY and not topology.one_node else name
 
 
 class PersistentAllreduce:
@@ -239,9 +228,10 @@ class PersistentAllreduce:
             from mpi4py import MPI
 
             memory = "host" if window is None else "arena"
-            dtype_class = DTYPES[dtype].dtype_class
             table = built_in(MPI.Get_library_version()) if table is None else table
-            self.algorithm = choose(table, topology, memory, self.buffer.nbytes, dtype_class)
+            group = Group.of_all(topology, may_share=True)
+            dtype_class = DTYPES[dtype].dtype_class
+            self.algorithm = choose(table, group, self.buffer.nbytes, dtype_class, memory)
         else:
             self.algorithm = algorithm
         plan = partial(_exchange, topology, self.buffer, reduction, dtype, window=window)

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvd_ext.allreduce.algorithms.direct_tree import tree_algorithm
+from hvd_ext.allreduce.choice import Group, choose, explain
 from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.layout import parts
 from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format, wire_bytes
+from hvd_ext.dtypes import DTYPES
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.regions import on_every_rank
@@ -247,18 +249,20 @@ class HostArena:
     def explain(self) -> str:
         """Say how the largest bucket is reduced, and why."""
         ranks = self._ranks
-        largest = max((bucket.message_bytes for bucket in self.layout.buckets), default=0)
+        largest = max(self.layout.buckets, key=lambda bucket: bucket.message_bytes, default=None)
         text = f"within a node: {ranks} ranks, each its shard straight from its peers' memory"
         text += ", in tree order" * self._in_tree_order
-        if self._local:
+        if self._local or largest is None:
             return text
         if self._format is not NONE:
             return f"{text}\nbetween nodes: {self._explain_format()}"
-        shard_bytes = -(-largest // ranks)
+        shard_bytes = -(-largest.message_bytes // ranks)
+        dtype_class = DTYPES[largest.dtype].dtype_class
+        of_shard = self._table, Group.between(self._nodes), shard_bytes, dtype_class
         if self._in_tree_order:
-            chosen = tree_algorithm(self._table.choose(self._nodes, 1, "host", shard_bytes))
+            chosen = tree_algorithm(choose(*of_shard))
             return f"{text}\nbetween nodes, the longest shard: {chosen}, in tree order"
-        between = self._table.explain(self._nodes, 1, "host", shard_bytes)
+        between = explain(*of_shard)
         return f"{text}\nbetween nodes, the longest shard: {between}"
 
     def _explain_format(self) -> str:

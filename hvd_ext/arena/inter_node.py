@@ -19,6 +19,7 @@ import numpy as np
 
 from hvd_ext.allreduce.algorithms import direct
 from hvd_ext.allreduce.algorithms.direct_tree import prepare_tree_sum, tree_algorithm
+from hvd_ext.allreduce.choice import Group, choose
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.arena.layout import parts
@@ -141,7 +142,7 @@ class Channels:
             rank,
             topology.cross.size,
             lambda message: prepare(
-                table.choose(topology.cross.size, 1, "host", message.nbytes),
+                choose(table, Group.between(topology.cross.size), message.nbytes, "float"),
                 *(comm, message, OPERATIONS["sum"]),
             ),
         )
@@ -224,7 +225,8 @@ def _named(topology: Topology, bucket: Bucket, table: Table) -> str:
     """The algorithm that the table names for the shards of a bucket."""
     # By the longest shard of the bucket, so that ranks with one a little shorter choose alike.
     longest = -(-bucket.message_bytes // topology.node.size)
-    return table.choose(topology.cross.size, 1, "host", longest)
+    dtype_class = DTYPES[bucket.dtype].dtype_class
+    return choose(table, Group.between(topology.cross.size), longest, dtype_class)
 
 
 def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[int, int, Format]]:

@@ -7,6 +7,7 @@ the program's and a profiler can distinguish them.
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -87,6 +88,11 @@ class Topology:
     @property
     def nodes(self) -> int:
         return self.world.size // self.node.size if self.homogeneous else len(set(self.hosts))
+
+    @property
+    def largest_node(self) -> int:
+        """How many ranks it has: the same on every rank, which `node.size` need not be."""
+        return self.node.size if self.homogeneous else max(Counter(self.hosts).values())
 
     @property
     def one_node(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY
+from hvd_ext.allreduce.choice import Group, choose
 from hvd_ext.allreduce.operations import find_operation
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.dtypes import DTYPES
@@ -42,7 +42,9 @@ def all_reduce(levels: Levels, array: Array, dtype: str, operation: str, scale: 
     if array.nbytes < RAILS_BYTES or len(levels.nodes.ranks) == levels.size:
         return _flat(levels, array, dtype, operation, scale)
     most = PIECE_BYTES // array.itemsize
-    algorithm = _chosen(levels, 1, min(array.nbytes, PIECE_BYTES) // levels.nodes.rails, dtype)
+    shard_bytes = min(array.nbytes, PIECE_BYTES) // levels.nodes.rails
+    between = Group.between(len(levels.nodes.ranks))
+    algorithm = choose(levels.table, between, shard_bytes, DTYPES[dtype].dtype_class)
     reduce_piece = partial(_reduce_piece, levels, algorithm, dtype, operation, scale)
     under_way: deque[Callable[[], None]] = deque()
     for begin in range(0, len(array), most):
@@ -93,16 +95,9 @@ def _reduce_piece(
 
 def _flat(levels: Levels, array: Array, dtype: str, operation: str, scale: float) -> str:
     """All ranks' messages, for what is short or where no two ranks share memory."""
-    ranks_per_node = max(map(len, levels.nodes.ranks))
-    algorithm = _chosen(levels, ranks_per_node, array.nbytes, dtype)
+    group = Group(len(levels.nodes.ranks), max(map(len, levels.nodes.ranks)))
+    algorithm = choose(levels.table, group, array.nbytes, DTYPES[dtype].dtype_class)
     # An average, which `prepare` takes before it rounds.
     name = operation if scale == 1.0 else "average"
     prepare(algorithm, levels.comm, array, find_operation(name), dtype)()
     return algorithm
-
-
-def _chosen(levels: Levels, ranks_per_node: int, message_bytes: int, dtype: str) -> str:
-    """The algorithm that the table names, the same on every rank."""
-    dtype_class, nodes = DTYPES[dtype].dtype_class, len(levels.nodes.ranks)
-    name = levels.table.choose(nodes, ranks_per_node, "host", message_bytes, dtype_class)
-    return NATIVE if name == SHARED_MEMORY else name

@@ -22,7 +22,13 @@ SCALE = 0.5
 
 def pretend(comm: MPI.Intracomm, ranks_per_node: int) -> Topology:
     """The topology of ranks of which each so many are a node."""
-    return pretend_nodes(comm, [rank // ranks_per_node for rank in range(comm.size)])
+    return pretend_sizes(comm, [ranks_per_node] * -(-comm.size // ranks_per_node))
+
+
+def pretend_sizes(comm: MPI.Intracomm, sizes: Sequence[int]) -> Topology:
+    """The topology of consecutive ranks on nodes of these sizes; the last may have fewer."""
+    of_rank = [number for number, size in enumerate(sizes) for _ in range(size)]
+    return pretend_nodes(comm, of_rank[: comm.size])
 
 
 def pretend_nodes(comm: MPI.Intracomm, of_rank: Sequence[int]) -> Topology:

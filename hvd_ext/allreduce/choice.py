@@ -1,0 +1,63 @@
+"""Which algorithm a message takes: one decision, made from what is the same on every rank.
+
+A rank's own node, and whether it shares memory with another rank, may differ from those of other
+ranks. Ranks that chose by them would wait for each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hvd_ext.allreduce.algorithms import NATIVE, SHARED_MEMORY
+
+if TYPE_CHECKING:
+    from hvd_ext.allreduce.table import Table
+    from hvd_ext.job.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Who takes part, as every rank of the group sees it.
+
+    Attributes:
+        nodes: of the group.
+        ranks_per_node: those of its largest node.
+        shares_memory: all of its ranks may reduce in memory that they share.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    shares_memory: bool = False
+
+    @classmethod
+    def of_all(cls, topology: Topology, *, may_share: bool = False) -> Group:
+        """All ranks; `may_share`: memory may be set up for them, where they are of one node."""
+        shares = may_share and topology.one_node
+        return cls(topology.nodes, topology.largest_node, shares)
+
+    @classmethod
+    def between(cls, nodes: int) -> Group:
+        """One rank of each node."""
+        return cls(nodes, 1)
+
+
+def choose(
+    table: Table, group: Group, message_bytes: int, dtype_class: str, memory: str = "host"
+) -> str:
+    """The algorithm that a table names, or native where it names memory that is not shared.
+
+    Args:
+        table: the same on every rank.
+        group: whose message it is.
+        message_bytes: of a rank; of the longest one, where they differ.
+        dtype_class: of its elements, as of the table's rows.
+        memory: as of the table's rows.
+    """
+    name = table.choose(group.nodes, group.ranks_per_node, memory, message_bytes, dtype_class)
+    return NATIVE if name == SHARED_MEMORY and not group.shares_memory else name
+
+
+def explain(table: Table, group: Group, message_bytes: int, dtype_class: str) -> str:
+    """The reason for the choice, of a message in any memory of the host's."""
+    return table.explain(group.nodes, group.ranks_per_node, "host", message_bytes, dtype_class)
