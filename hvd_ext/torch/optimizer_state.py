@@ -62,7 +62,7 @@ def broadcast_into(
         UsageError: this rank's optimizer has other groups than the root's.
     """
     parameters = [p for group in groups for p in group["params"]]
-    numbers = {id(p): number for number, p in enumerate(parameters)}
+    numbers: dict[int, Any] = {id(p): number for number, p in enumerate(parameters)}
     held = {numbers.get(id(key), key): value for key, value in state.items()}
     lengths = [len(group["params"]) for group in groups]
     options = [{k: v for k, v in group.items() if k != "params"} for group in groups]

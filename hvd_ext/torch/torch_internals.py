@@ -29,6 +29,11 @@ def copy_all(into: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         torch._foreach_copy_(into, sources)
 
 
+def holders_of(tensor: torch.Tensor) -> int:
+    """How many tensors and storages of this process have the tensor's memory."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
 def after_backward(call: Callable[[], None]) -> None:
     """Have `call` run when the backward pass that is under way ends, on its thread.
 

@@ -103,4 +103,9 @@ class ShardedReducer(Reducer):
         self._shards.place(arena, slots)
 
     def _rebuild_buckets(self) -> None:
+        # A weight that was normed after wrapping has the old one's memory, and follows it.
+        if shared := self._factory.named_by_any(self._shards.shared()):
+            name = self._slots[shared[0]].name
+            self._reason = f"unchanged: another tensor of the program has the memory of {name!r}"
+            return
         self._shards.place_anew(super()._rebuild_buckets)

@@ -21,7 +21,7 @@ from hvd_ext.errors import MismatchError
 from hvd_ext.torch.parameters import grad_strides
 from hvd_ext.torch.sharded.elementwise import Tried, on_other_parameters
 from hvd_ext.torch.sharded.gradient import ShardedGradient
-from hvd_ext.torch.torch_internals import STEP_HOOKS, unhooked_step
+from hvd_ext.torch.torch_internals import STEP_HOOKS, holders_of, unhooked_step
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -88,7 +88,8 @@ class Shards:
         self._parts: dict[int, list[Part]] = {}  # by the identity of the slot, in their order
         self._slots: list[GradientSlot] = []
         self._hidden: list[ShardedGradient] = []  # one for each slot
-        self._homes: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # and the address
+        # With the address, and how many have the memory.
+        self._homes: list[tuple[torch.nn.Parameter, torch.Tensor, int, int]] = []
         self._lengths: list[int] = []  # of the groups, when the parts were last put into groups
 
     def keep_apart(self, attributes: Iterable[str]) -> None:
@@ -121,6 +122,11 @@ class Shards:
                     grad = _tensor(arena.data, dtype, at, count)
                     own.append(Part(slot, first, first + count, parameter, grad))
 
+    def shared(self) -> list[int]:
+        """The slots of parameters whose memory the program has in another tensor, too."""
+        of = {id(slot.parameter): slot.index for slot in self._slots}
+        return [of[id(p)] for p, home, _, holders in self._homes if holders_of(home) > holders]
+
     def place_anew(self, place: Callable[[], None]) -> None:
         """Have `place` call `place` for all slots, and give each rank the state of its new parts.
 
@@ -143,7 +149,7 @@ class Shards:
 
     def bring_home(self) -> None:
         """Move what the user put elsewhere back into the arena's memory."""
-        for parameter, home, address in self._homes:
+        for parameter, home, address, _ in self._homes:
             if parameter.data_ptr() != address:
                 home.copy_(parameter.data)
                 parameter.data = home
@@ -253,7 +259,7 @@ class Shards:
         home = home.as_strided(parameter.shape, grad_strides(parameter))
         home.copy_(parameter.data)
         parameter.data = home
-        self._homes.append((parameter, home, home.data_ptr()))
+        self._homes.append((parameter, home, home.data_ptr(), holders_of(home)))
 
     def _share_attributes(self, of: dict[str, Any], to: dict[str, Any]) -> None:
         """Give what a class, or a script, has set on an optimizer to the other one."""

@@ -35,6 +35,15 @@ def test_versions_count_what_changes_a_tensor_and_its_views() -> None:
     assert internals.version_of(tensor) == before + 1
 
 
+def test_whoever_has_a_tensors_memory_is_counted() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    alone = internals.holders_of(parameter)
+    other = torch.nn.Parameter(parameter.data)  # as torch.nn.utils.weight_norm makes one
+    assert internals.holders_of(parameter) == alone + 1
+    del other
+    assert internals.holders_of(parameter) == alone
+
+
 @pytest.mark.parametrize("write", ["tensor.data.add_(1)", "tensor.detach().mul_(2)"])
 def test_a_tensor_in_flight_counts_what_is_written_to_its_data(write: str) -> None:
     tensor = in_flight()
