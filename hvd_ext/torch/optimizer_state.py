@@ -73,7 +73,7 @@ def broadcast_into(
     if not is_root:
         tensors = []
         options = _put_back(frame[1], options, None, tensors)
-        places = dict(enumerate(parameters))
+        places: dict[Any, Any] = dict(enumerate(parameters))
         held = {
             key: _put_back(value, held.get(key), places.get(key), tensors)
             for key, value in frame[2].items()
