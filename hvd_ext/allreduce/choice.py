@@ -1,4 +1,4 @@
-"""Which algorithm a message takes: one decision, made from what is the same on every rank.
+"""The algorithm of a message: one decision, made from facts that every rank has alike.
 
 A rank's own node, and whether it shares memory with another rank, may differ from those of other
 ranks. Ranks that chose by them would wait for each other.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Who takes part, as every rank of the group sees it.
+    """The ranks that take part, as each of them sees the group.
 
     Attributes:
         nodes: of the group.

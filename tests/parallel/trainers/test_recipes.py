@@ -25,6 +25,7 @@ def results(done) -> dict[str, dict[str, list[str]]]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 def test_trainings_end_as_with_stock_horovod(launch):
     with_horovod = results(launch(2, [PROGRAM], timeout=600))
     without = results(launch(2, [PROGRAM], env=WITHOUT_HOROVOD, timeout=600))
