@@ -109,7 +109,7 @@ class _Tensor:
     on_cpu: bool
 
     def place(self, held: Any, parameter: torch.Tensor | None) -> torch.Tensor:
-        """What it is to be written to: what this rank has there, if that fits."""
+        """The tensor to write to: the one that this rank has there, if that fits."""
         if torch.is_tensor(held) and held.shape == self.shape and held.dtype == self.dtype:
             return held
         if parameter is None:
