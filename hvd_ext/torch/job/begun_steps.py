@@ -28,7 +28,8 @@ REPRODUCIBLE_JOIN = (
 )
 
 # The first word is the number of steps begun, then the optimizer of the last one: one store.
-# The second is 1 + the number of steps begun when the rank was last refused to join.
+# The second is 1 + the number of steps begun when the rank was last refused to join, the third
+# that number when it last joined.
 _OPTIMIZER_BITS = 24
 
 
@@ -42,7 +43,7 @@ class BegunSteps:
             WindowError: on every rank of the node alike, with the first reason.
         """
         regions = map_regions(node, mmap.PAGESIZE)
-        self._words = [np.frombuffer(region, np.uint64, 2) for region in regions]
+        self._words = [np.frombuffer(region, np.uint64, 3) for region in regions]
         self._own = self._words[node.rank]
         self._count = 0
 
@@ -57,13 +58,26 @@ class BegunSteps:
             return None
         return latest & ((1 << _OPTIMIZER_BITS) - 1)
 
+    def note_join(self) -> None:
+        """Say that this rank joins now."""
+        self._own[2] = self._count
+
+    def joined_last(self, by_horovod: int) -> int:
+        """The rank that has joined last, once all have.
+
+        Args:
+            by_horovod: the last one as Horovod says, which sees no steps.
+        """
+        steps = [int(word[2]) for word in self._words]
+        return by_horovod if steps[by_horovod] == max(steps) else steps.index(max(steps))
+
     def refuse_join(self) -> None:
         """Say that this rank would have joined, and was refused."""
         self._own[1] = 1 + self._count
 
     def refused_others(self) -> list[int]:
         """Ranks of the node that were refused where this one has begun a step."""
-        words = [(int(begun) >> _OPTIMIZER_BITS, int(refused)) for begun, refused in self._words]
+        words = [(int(begun) >> _OPTIMIZER_BITS, int(refused)) for begun, refused, _ in self._words]
         # Where all of them are refused, and go on, some are later than others.
         return [
             rank

@@ -197,6 +197,7 @@ def join(device: int = -1) -> int:
         raise UsageError(_job.join_refusal)
     for reducer in list(_job.reducers.values()):
         reducer.leave_step()
+    begun.note_join()
     joined: Future[int] = Future()
     threading.Thread(target=_join_horovod, args=(joined, device), daemon=True).start()
     while True:
@@ -207,7 +208,7 @@ def join(device: int = -1) -> int:
             break
         else:
             time.sleep(_POLL_S)
-    last = joined.result()
+    last = begun.joined_last(joined.result())
     # Until every rank has seen that all have joined, none may begin a step of what comes next.
     topology().world.Barrier()
     return last

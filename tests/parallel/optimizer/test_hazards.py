@@ -129,6 +129,20 @@ def test_joined_ranks_take_part():
     assert last == hvd.size() - 1
 
 
+def test_join_returns_the_rank_that_took_the_most_steps():
+    """Steps in the arena are not ordered with Horovod's joins."""
+    if SEVERAL_NODES:
+        pytest.skip("hvd.join() serves one node only")
+    model, optimizer = build()
+    for last in [*range(hvd.size())] * 3:
+        for step in range(3 if hvd.rank() == last else 1):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+        assert hvd.join() == last
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+
+
 def test_join_within_a_step_is_refused():
     if SEVERAL_NODES:
         pytest.skip("hvd.join() serves one node only")

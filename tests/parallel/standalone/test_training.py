@@ -119,11 +119,13 @@ def test_ranks_with_fewer_batches_join(hvd):
     size, rank = hvd.size(), hvd.rank()
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    for _ in range(2 + rank):
-        optimizer.zero_grad()
-        model(batch(rank)).sum().backward()
-        optimizer.step()
-    assert hvd.join() == size - 1
+    for last in range(size):
+        for _ in range(4 if rank == last else 2):
+            optimizer.zero_grad()
+            model(batch(rank)).sum().backward()
+            optimizer.step()
+        assert hvd.join() == last
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
 
 
 def test_a_planned_allreduce(hvd):
