@@ -17,6 +17,7 @@ from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_b
 from hvd_ext.arena.protocol import Arena
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
+from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
@@ -175,8 +176,15 @@ class ArenaFactory:
         return self._topology.node
 
     def named_by_any(self, indices: list[int]) -> list[int]:
-        """The indices that any rank names, in ascending order; collective."""
-        return sorted(set().union(*self._topology.world.allgather(indices)))
+        """The indices that any rank names, in ascending order; collective.
+
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+        """
+        world, hosts = self._topology.world, self._topology.hosts
+        occasion = "a gradient exchange"
+        everyones = monitored_allgather(world, indices, self._timeout_s, occasion, hosts)
+        return sorted(set().union(*everyones))
 
     def begin_step(self, optimizer: int) -> None:
         """Say that this rank begins a step, to those that have joined."""
