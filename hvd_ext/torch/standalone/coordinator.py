@@ -106,13 +106,14 @@ class Coordinator:
         """Answers to what all ranks have asked for by now."""
         answers = []
         for name, requests in list(self._table.items()):
-            missing = self._missing(requests)
-            if not missing:
+            if self.left:
+                # A rank that asked and did not wait is as absent as one that never asked.
+                if requests.keys() - self.left:
+                    answers.append(self.ended(sorted(self.left), _any(requests).title))
+            elif not self._missing(requests):
                 answers.append(self._answer(name, requests))
                 del self._table[name], self._since[name]
                 self._warned.discard(name)
-            elif gone := sorted(missing & self.left):
-                answers.append(self.ended(gone, _any(requests).title))
         if self._joined.keys() == self._ranks:
             answers.append(Answer(JOIN, (list(self._joined)[-1],)))
             self._joined.clear()

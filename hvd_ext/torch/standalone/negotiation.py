@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,13 @@ log = logging.getLogger("hvd_ext")
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 50e-6, 1e-3
 # How much longer the others wait than rank 0, which knows who is missing.
 _GRACE_S = 10.0
+
+# To a rank that leaves with collectives under way: the answers before this one are all it gets.
+_LEFT = Answer(
+    LEAVE,
+    error=HorovodInternalError("hvd.shutdown() before synchronize(): call synchronize() first"),
+    fatal=True,
+)
 
 # Takes what every rank has added to its request, in rank order; None of a rank that has joined.
 Run = Callable[[Sequence[Any]], Any]
@@ -74,7 +81,7 @@ class Negotiator:
         self._asked: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._pending: dict[str, tuple[Request, Run, Future[Any], float]] = {}
         self._broken: HvdExtError | None = None
-        self._leaving = False
+        self._leave: Request | None = None  # `own`: whether it waits for rank 0
         self._leave_by_s = 0.0
         self._sent: list[MPI.Request] = []
         self._thread = threading.Thread(target=self._serve, name="hvd_ext negotiation", daemon=True)
@@ -104,13 +111,16 @@ class Negotiator:
         """End the thread; collectives that are under way fail, on all ranks.
 
         Args:
-            within_s: how long rank 0 waits for the others, so as to answer them.
+            within_s: how long rank 0 waits for the others, so as to answer them. A rank that has
+                collectives under way waits for rank 0, which may have had others begin one.
 
         Returns:
             Whether the thread has ended.
         """
         self._leave_by_s = time.monotonic() + within_s
-        self._asked.put(Request("", LEAVE))
+        with self._lock:
+            waits = bool(self._pending)
+        self._asked.put(Request("", LEAVE, own=waits))
         self._thread.join(within_s + 1.0)
         if self._watchdog:
             self._watchdog.close()
@@ -125,8 +135,10 @@ class Negotiator:
             pause_s = _LEAST_PAUSE_S
             while not self._at_end():
                 asked = self._next(pause_s)
-                self._forward(asked)
-                if self._hear() or asked:
+                self._leave = next((r for r in asked if r.kind == LEAVE), self._leave)
+                self._sent = [request for request in self._sent if not request.Test()]
+                heard = self._coordinate(asked) if self._rank == 0 else self._follow(asked)
+                if heard or asked:
                     pause_s = _LEAST_PAUSE_S
                 else:
                     self._give_up_late()
@@ -141,49 +153,55 @@ class Negotiator:
             self._fail(HorovodInternalError(f"collectives failed on rank {self._rank}: {error!r}"))
 
     def _at_end(self) -> bool:
-        if not self._leaving or self._rank > 0:
-            return self._leaving
-        return len(self._coordinator.left) == self._size or time.monotonic() > self._leave_by_s
+        if self._leave is None or time.monotonic() > self._leave_by_s:
+            return self._leave is not None
+        if self._rank == 0:
+            return len(self._coordinator.left) == self._size
+        return not self._leave.own
 
     def _next(self, pause_s: float) -> list[Request]:
         """Requests of this rank; waits for some while nothing is under way."""
         asked: list[Request] = []
         try:
-            asked.append(
-                self._asked.get(timeout=pause_s if self._pending or self._leaving else None)
-            )
+            asked.append(self._asked.get(timeout=pause_s if self._pending or self._leave else None))
             while True:
                 asked.append(self._asked.get_nowait())
         except queue.Empty:
             return asked
 
-    def _forward(self, asked: list[Request]) -> None:
-        """Bring this rank's requests to rank 0."""
-        self._leaving |= any(request.kind == LEAVE for request in asked)
-        self._sent = [request for request in self._sent if not request.Test()]
-        if self._rank == 0:
-            for request in asked:
-                self._coordinator.note(0, request)
-        elif asked:
-            self._sent.append(self._talk.isend(asked, dest=0))
+    def _coordinate(self, asked: list[Request]) -> bool:
+        """Rank 0's turn: note what was asked for, and answer; whether others have asked."""
+        heard = False
+        # Before this rank's own: others that joined while it slept have joined earlier.
+        for rank, requests in self._received():
+            heard = True
+            for request in requests:
+                self._coordinator.note(rank, request)
+                if request.kind == LEAVE and request.own:
+                    # It gets the answers of before first, and takes part in those.
+                    self._sent.append(self._talk.isend([_LEFT], dest=rank))
+        for request in asked:
+            self._coordinator.note(0, request)
+        self._announce(self._coordinator.decide())
+        return heard
 
-    def _hear(self) -> bool:
-        """Receive what has arrived, and do what it asks for; whether there was anything."""
+    def _follow(self, asked: list[Request]) -> bool:
+        """Another rank's turn: bring its requests to rank 0, and do what the answers say."""
+        if asked:
+            self._sent.append(self._talk.isend(asked, dest=0))
+        heard = False
+        for _, answers in self._received():
+            heard = True
+            self._do(answers)
+        return heard
+
+    def _received(self) -> Iterator[tuple[int, Any]]:
+        """Messages that have arrived, each with the rank that sent it."""
         from mpi4py import MPI
 
         status = MPI.Status()
-        heard = False
         while message := self._talk.improbe(status=status):
-            heard = True
-            received = message.recv()
-            if self._rank > 0:
-                self._do(received)
-                continue
-            for request in received:
-                self._coordinator.note(status.source, request)
-        if self._rank == 0:
-            self._announce(self._coordinator.decide())
-        return heard
+            yield status.source, message.recv()
 
     def _announce(self, answers: list[Answer]) -> None:
         if answers:

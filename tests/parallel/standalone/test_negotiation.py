@@ -152,6 +152,31 @@ def test_a_rank_that_has_joined_takes_part_with_zeros(hvd):
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
 
 
+def test_join_returns_the_rank_that_came_last(hvd, comm):
+    """Even where that is rank 0, which hears nothing while it has nothing to do."""
+
+    def join_after_the_others(last):
+        if hvd.rank() == last:
+            for _ in range(hvd.size() - 1):
+                comm.recv()
+            time.sleep(0.2)
+        else:
+            comm.send(None, dest=last)
+        return hvd.join()
+
+    # On a busy machine a rank may be stopped just before its join.
+    for last in range(hvd.size()):
+        assert any(join_after_the_others(last) == last for _ in range(5))
+
+
+def test_collectives_that_nobody_waits_for_end_with_the_job(hvd):
+    for name in "abc":
+        hvd.allreduce_async(torch.ones(3), name=f"not waited for {name}", op=hvd.Sum)
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+
+
 def test_it_can_be_ended_and_started_again(hvd):
     hvd.shutdown()
     assert not hvd.is_initialized()

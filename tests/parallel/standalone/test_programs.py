@@ -19,6 +19,8 @@ LATE = r"rank {} \(\S+\) did not reach hvd\.allreduce 'alone' within 2 s"
     [
         pytest.param(1, "raises", "ValueError: boom", marks=pytest.mark.long),
         pytest.param(1, "exits", ENDED.format(1), marks=pytest.mark.long),
+        (1, "asks and shuts down", ENDED.format(1)),
+        pytest.param(0, "asks and shuts down", ENDED.format(0), marks=pytest.mark.long),
         (1, "sleeps", LATE.format(1)),
         pytest.param(0, "shuts down", ENDED.format(0), marks=pytest.mark.long),
         pytest.param(0, "sleeps", LATE.format(0), marks=pytest.mark.long),

@@ -1,6 +1,7 @@
 """One rank does not come to a collective of the others: how it ends is the argument.
 
-Arguments: the rank, and "raises", "exits", "shuts down", "sleeps" or "is killed".
+Arguments: the rank, and "raises", "exits", "shuts down", "asks and shuts down", "sleeps" or
+"is killed".
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import time
 
 import torch
+from mpi4py import MPI
 
 import hvd_ext.torch as hvd
 
@@ -23,11 +25,17 @@ if hvd.rank() == which:
         raise ValueError("boom")
     if how == "exits":
         sys.exit(0)
-    if how == "shuts down":
+    if how == "asks and shuts down":
+        hvd.allreduce_async(torch.ones(1), name="alone")
+    if how.endswith("shuts down"):
+        last = hvd.size() - 1
         hvd.shutdown()
+        MPI.COMM_WORLD.isend(None, dest=last)
         sys.exit(0)
     if how == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(100)
+if how == "asks and shuts down" and hvd.rank() == hvd.size() - 1:
+    MPI.COMM_WORLD.recv(source=which)  # asks when that one has left
 hvd.allreduce(torch.ones(1), name="alone")
 print("came through", flush=True)
