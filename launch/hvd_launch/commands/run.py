@@ -73,6 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="start COMMAND directly: no rank prefix, no failure report, no --visibility",
     )
     parser.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        default=30.0,
+        help="seconds that ranks get to write a checkpoint after SIGTERM (default: 30, as Slurm's "
+        "KillWait)",
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="print the command and the reason for each setting; run nothing",
@@ -106,9 +114,9 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     machine.check_hosts(hosts, os.environ)
     _report(size, hosts, settings, kept)
     if profile is None:
-        return run_job(launch, reporting=not options.bare)
+        return run_job(launch, not options.bare, options.grace)
     profile.begin()
-    return profile.end(run_job(launch, reporting=not options.bare))
+    return profile.end(run_job(launch, not options.bare, options.grace))
 
 
 def _size(options: argparse.Namespace, hosts: tuple[Host, ...]) -> int:

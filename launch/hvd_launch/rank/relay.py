@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 from hvd_ext.errors import HvdExtError
@@ -60,6 +61,15 @@ class Lines:
 
 def _parts(line: bytes) -> list[bytes]:
     return [line[at : at + _LONGEST] for at in range(0, max(1, len(line)), _LONGEST)]
+
+
+def is_relay(pid: int) -> bool:
+    """Whether a process is one of these, started by `hvd-launch run`."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # gone by now
+        return False
+    return words[2:5] == [b"hvd_launch", b"exec", b"--report"]
 
 
 def run_reporting(

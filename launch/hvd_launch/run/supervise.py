@@ -17,6 +17,7 @@ from typing import BinaryIO
 from hvd_ext.errors import HvdExtError
 from hvd_ext.system.process import descendants, dying_with_parent
 from hvd_launch.backends.libraries import Launch
+from hvd_launch.rank.relay import is_relay
 from hvd_launch.run.output import OUTPUT, FailedRank, JobOutput, arrived
 
 # A launcher that was asked to end gets this long for each step: its own way, SIGTERM, SIGKILL.
@@ -25,14 +26,18 @@ _LOOK_S = 0.1
 # Ends the job; the others are the ranks' own, and are only handed on.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+# A launcher gives one of these where ranks did not handle it: as shells, and as MPICH does.
+_CODES_OF_SIGTERM = (128 + signal.SIGTERM, signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class _Supervisor:
     """One job. Orphans of its launcher become this process's children, so none is lost."""
 
-    def __init__(self, launch: Launch, reporting: bool) -> None:
+    def __init__(self, launch: Launch, reporting: bool, grace_s: float) -> None:
         self._output = JobOutput()
+        self._grace_s = grace_s
+        self._insisted = False
         self._signalled: list[tuple[int, float]] = []
         self._reader_gone = False
         self._lost: set[int] = set()
@@ -75,8 +80,14 @@ class _Supervisor:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signalled.append((number, time.monotonic()))
-        if len(self._signalled) == 1:
-            self._process.send_signal(number)
+        if len(self._signalled) > 1:
+            return
+        ranks: list[int] = []
+        if number == signal.SIGTERM and not self._reader_gone:
+            # mpirun would kill them a second after it. Ranks of other hosts end with these.
+            ranks = [pid for pid in descendants(os.getpid()) if is_relay(pid)]
+        for pid in ranks or [self._process.pid]:
+            _kill(pid, number)
 
     def _insist(self) -> None:
         """Send SIGTERM, then SIGKILL, to a job that stays; at once if asked twice.
@@ -87,7 +98,11 @@ class _Supervisor:
             self._on_signal(signal.SIGTERM, None)
         if not self._signalled:
             return
-        waited_s, asked = time.monotonic() - self._signalled[0][1], len(self._signalled)
+        (number, since_s), asked = self._signalled[0], len(self._signalled)
+        waited_s = time.monotonic() - since_s
+        if number == signal.SIGTERM and not self._reader_gone:
+            waited_s -= self._grace_s - _PATIENCE_S
+        self._insisted |= waited_s > _PATIENCE_S or asked > 1
         if waited_s > 2 * _PATIENCE_S or asked > 1:
             for pid in descendants(os.getpid()):
                 if pid != self._process.pid or waited_s > 3 * _PATIENCE_S or asked > 2:
@@ -118,6 +133,10 @@ class _Supervisor:
             return 0
         if self._signalled:
             number = self._signalled[0][0]
+            theirs = not self._insisted and code not in _CODES_OF_SIGTERM
+            if number == signal.SIGTERM and theirs:
+                _say(f"SIGTERM: the ranks ended the job with code {code}")
+                return code
             _say(f"{signal.Signals(number).name}: ended the job on all its ranks")
             return 128 + number
         # In a successful job the words of a library are the output of a rank.
@@ -139,17 +158,18 @@ class _Supervisor:
         _write_error(lines)
 
 
-def run_job(launch: Launch, reporting: bool) -> int:
+def run_job(launch: Launch, reporting: bool, grace_s: float) -> int:
     """Run a job and return its exit code: that of the rank which failed first.
 
     Args:
         launch: what to start.
         reporting: the ranks run under `hvd-launch exec --report`, whose lines are read.
+        grace_s: how long ranks may take to end after SIGTERM.
 
     Raises:
         HvdExtError: the launcher cannot be started.
     """
-    return _Supervisor(launch, reporting).run()
+    return _Supervisor(launch, reporting, grace_s).run()
 
 
 def _sweep() -> None:

@@ -22,6 +22,17 @@ from tests.support.launch.on_every_mpi import (
 
 # Ignores what it is asked, as a rank in an exchange without end does.
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT
+# Takes longer to write its checkpoint than launchers leave a rank that they end.
+SAVES = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(4)
+    open(f"{sys.argv[1]}/{os.getpid()} saved", "w").close()
+    os._exit(99)
+signal.signal(signal.SIGTERM, save)
+open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
+while True: signal.pause()
+"""
 HANDLES = """
 import os, signal, sys
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(4))
@@ -43,6 +54,34 @@ def test_a_signal_of_the_ranks_own_reaches_them_and_hides_no_failure(
         job.kill()
     assert job.returncode == 4
     assert "exited with code 4" in told
+
+
+def test_ranks_get_time_after_sigterm_and_the_exit_code_is_theirs(
+    library: Path, tmp_path: Path
+) -> None:
+    ranks = (str(library / "python"), "-c", SAVES, str(tmp_path))
+    job = start("run", "-np", "1", "--", *ranks, library=library)
+    try:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 1)
+        job.send_signal(signal.SIGTERM)
+        _, said = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 99, said
+    assert "hvd-launch: SIGTERM: the ranks ended the job with code 99" in said
+    assert [path for path in tmp_path.iterdir() if path.name.endswith("saved")]
+
+
+def test_ranks_that_ignore_sigterm_end_after_the_grace(tmp_path: Path) -> None:
+    ranks = (sys.executable, "-c", STUBBORN, str(tmp_path))
+    job = start("run", "-np", "2", "--grace", "0.5", "--", *ranks, library=HERE)
+    try:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+        job.send_signal(signal.SIGTERM)
+        _, said = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 128 + signal.SIGTERM, said
 
 
 @pytest.mark.parametrize(
