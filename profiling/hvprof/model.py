@@ -162,6 +162,11 @@ class Step:
         return replace(self, start_s=0.0, **known)
 
     @property
+    def all_queued_s(self) -> float:
+        """Time in which the thread waited for a core; 0 where that is not known."""
+        return (self.queued_s or 0.0) + self.queued_blocked_s
+
+    @property
     def overlap_percent(self) -> float | None:
         """Share of the communication that was hidden; None where there was none."""
         communication_s = self.overlapped_s + self.exposed_s
@@ -258,6 +263,13 @@ class RankRecording:
     partners: tuple[Partner, ...] = ()
     usage: RunUsage | None = None
     machine: Machine | None = None
+
+    @property
+    def queued_s(self) -> float:
+        """How long its first thread waited for a core; 0 where that is not known."""
+        if self.usage is not None:
+            return self.usage.queued_s
+        return self.all_steps.all_queued_s if self.all_steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ hvprof watch asks between two readings, the report and its advice of the whole r
 The bytes of a pair of hosts over the time that data waited for them to be delivered are the speed
 of the pair. A slow link slows every pair that its host is part of, and no other pair. So each host
 gets the speed of its fastest pair, and a host whose speed is far below the others' has the slow
-link. That takes three hosts.
+link. That takes three hosts. Data wait too while a rank at an end of the link waits for a core: the
+time that it waits longer than the other hosts' ranks is taken off before a link is called slow.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +44,10 @@ class Placed(Protocol):
     @property
     def host(self) -> str:
         """Its host's name."""
+
+    @property
+    def queued_s(self) -> float:
+        """How long it waited for a core meanwhile; 0 where that is not known."""
 
     @property
     def machine(self) -> Machine | None:
@@ -77,11 +83,18 @@ class _Pair:
     busy_s: float
     acked_bytes: int
     resent: int
+    queued_s: float
 
     @property
     def speed(self) -> float:
         """Bytes a second, while data waited."""
         return self.acked_bytes / self.busy_s if self.busy_s else 0.0
+
+    @property
+    def most_speed(self) -> float:
+        """The same, if every wait for a core kept data waiting."""
+        by_link_s = self.busy_s - self.queued_s
+        return self.acked_bytes / by_link_s if by_link_s > 0 else math.inf
 
     @property
     def loses(self) -> bool:
@@ -96,17 +109,12 @@ def conditions(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) ->
         flows: between their hosts.
         time_s: in which the machines gave that.
     """
-    on: dict[str, list[int]] = defaultdict(list)
-    for one in ranks:
-        on[one.host].append(one.rank)
-    found = [*_links(on, flows, time_s), *_quotas(ranks), *_clocks(ranks)]
+    found = [*_links(ranks, flows, time_s), *_quotas(ranks), *_clocks(ranks)]
     return sorted(found, key=lambda one: -one.share)
 
 
-def _links(
-    on: Mapping[str, Sequence[int]], flows: Sequence[Flow], time_s: float
-) -> Iterator[Condition]:
-    pairs = _pairs(flows, time_s)
+def _links(ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float) -> Iterator[Condition]:
+    pairs = _pairs(ranks, flows, time_s)
     # A pair on which data seldom wait holds nobody up.
     busy = {hosts: one for hosts, one in pairs.items() if one.busy_s >= _LEAST_BUSY * time_s > 0}
     lossy = {hosts: one for hosts, one in busy.items() if one.loses}
@@ -128,15 +136,22 @@ def _links(
     yield Condition(
         "link",
         named,
-        tuple(sorted(rank for host in named for rank in on.get(host, ()))),
+        tuple(sorted(one.rank for one in ranks if one.host in named)),
         f"{_link_of(named)} {' and '.join(said)}",
         look,
         waited_s / time_s * (1 - slow.speed / slow.others if slow else 1),
     )
 
 
-def _pairs(flows: Sequence[Flow], time_s: float) -> dict[tuple[str, str], _Pair]:
+def _pairs(
+    ranks: Sequence[Placed], flows: Sequence[Flow], time_s: float
+) -> dict[tuple[str, str], _Pair]:
     """The traffic from one host to another, of all their ranks, which are busy at once."""
+    queued_s: dict[str, float] = defaultdict(float)
+    for rank in ranks:
+        queued_s[rank.host] = max(queued_s[rank.host], rank.queued_s)
+    # Ranks that wait for a core as long as all others do not make one link slower than another.
+    least_s = min(queued_s.values(), default=0.0)
     grouped: dict[tuple[str, str], list[Flow]] = defaultdict(list)
     for flow in flows:
         grouped[flow.host, flow.to].append(flow)
@@ -145,6 +160,7 @@ def _pairs(flows: Sequence[Flow], time_s: float) -> dict[tuple[str, str], _Pair]
             busy_s=min(max(one.busy_s for one in some), time_s),
             acked_bytes=sum(one.acked_bytes for one in some),
             resent=sum(one.resent for one in some),
+            queued_s=sum(queued_s[host] - least_s for host in hosts if host in queued_s),
         )
         for hosts, some in grouped.items()
     }
@@ -162,15 +178,17 @@ def _slow_host(pairs: Mapping[tuple[str, str], _Pair]) -> _Slow | None:
     """The host with a slow link; None without one."""
     most = max((one.acked_bytes for one in pairs.values()), default=0)
     best: dict[str, float] = defaultdict(float)
+    at_most: dict[str, float] = defaultdict(float)
     for hosts, one in pairs.items():
         if one.acked_bytes >= _LEAST_BYTES * most:
             for host in hosts:
                 best[host] = max(best[host], one.speed)
+                at_most[host] = max(at_most[host], one.most_speed)
     if len(best) < 3 or most < _LEAST_SPEED_BYTES:
         return None
-    slowest = min(best, key=best.__getitem__)
+    slowest = min(at_most, key=at_most.__getitem__)
     others = median(speed for host, speed in best.items() if host != slowest)
-    slow = best[slowest] < _SLOW_LINK * others
+    slow = at_most[slowest] < _SLOW_LINK * others
     return _Slow(slowest, best[slowest], others) if slow else None
 
 

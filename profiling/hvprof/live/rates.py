@@ -54,6 +54,11 @@ class RankRate:
     outside: float
     machine: Machine | None = None
 
+    @property
+    def queued_s(self) -> float:
+        """How long its thread waited for a core in steps that ended; 0 where not known."""
+        return self.step.index * self.step.all_queued_s if self.step else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class OperationRate:

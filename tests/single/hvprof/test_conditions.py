@@ -21,6 +21,7 @@ class Rank:
     rank: int
     host: str
     machine: Machine | None = None
+    queued_s: float = 0.0
 
 
 def on_hosts(count: int, ranks_per_host: int = 1) -> list[Rank]:
@@ -69,6 +70,14 @@ def test_the_host_with_a_slow_link_is_named_and_not_its_neighbours(slow: int) ->
 )
 def test_links_without_fault_are_not_blamed(ranks: list[Rank], flows: list[Flow]) -> None:
     assert conditions(ranks, flows, TIME_S) == []
+
+
+@pytest.mark.parametrize(("queued_s", "named"), [(4.0, True), (8.5, False), (20.0, False)])
+def test_a_link_is_slow_only_if_its_ranks_did_not_wait_for_a_core(
+    queued_s: float, named: bool
+) -> None:
+    ranks = [replace(one, queued_s=queued_s * (one.rank == 2)) for one in on_hosts(4)]
+    assert [one.hosts for one in conditions(ranks, ring(4, 2), TIME_S)] == [("node2",)] * named
 
 
 def test_short_messages_to_one_host_do_not_make_its_link_slow() -> None:
