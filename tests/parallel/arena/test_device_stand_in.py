@@ -252,5 +252,9 @@ MUTANTS: dict[str, tuple[Mutation, Check]] = {
 def test_a_mutant_is_killed(topology, monkeypatch, mutant):
     mutation, check = MUTANTS[mutant]
     mutation(monkeypatch)
-    passed, _ = check(topology, monkeypatch)
-    assert not all(topology.world.allgather(passed)), "the check did not notice"
+    # On a busy machine the hosts may be later than the GPUs that are to be late.
+    for _ in range(5):
+        passed, _ = check(topology, monkeypatch)
+        if not all(topology.world.allgather(passed)):
+            return
+    raise AssertionError("the check did not notice")

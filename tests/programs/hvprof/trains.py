@@ -1,16 +1,21 @@
-"""Trains for some seconds: steps of computing and of an allreduce, as it is asked for."""
+"""Trains until a file is there: steps of computing and of an allreduce, as it is asked for.
+
+Instead of the file some seconds may be given.
+"""
 
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 import hvprof
 
-how, seconds = sys.argv[1], float(sys.argv[2])
+how, file = sys.argv[1], Path(sys.argv[2])
+seconds = float(sys.argv[2]) if sys.argv[2].isdecimal() else 600
 world = MPI.COMM_WORLD
 gradients, word, goes_on = np.ones(100_000), np.ones(1), np.ones(1)
 end_s = time.monotonic() + seconds
@@ -28,7 +33,7 @@ while goes_on[0]:
             else:
                 time.sleep(0.04 if how == "slow" and world.rank == 1 else 0.01)
         world.Allreduce(MPI.IN_PLACE, gradients)
-    goes_on[0] = time.monotonic() < end_s
+    goes_on[0] = time.monotonic() < end_s and not file.exists()
     world.Bcast(goes_on)
     if how == "dies" and not goes_on[0] and world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)

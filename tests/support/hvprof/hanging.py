@@ -72,14 +72,18 @@ def standing(directory: Path) -> Sequence[Standing]:
     return ()
 
 
-def cause_of(directory: Path, kind: str) -> Cause:
-    """The cause, as soon as one of this kind is found."""
+def cause_of(directory: Path, kind: str, blamed: Sequence[int] = ()) -> Cause:
+    """The cause, as soon as one of this kind is found, of these ranks.
+
+    On a busy machine the signs of life of ranks that do run are late at times.
+    """
     end_s = time.monotonic() + PATIENCE_S
     found: Sequence[Cause] = ()
     while time.monotonic() < end_s:
         ranks = standing(directory)
         found = diagnose(ranks, _LONGER_THAN_S) if ranks and all(r.pid for r in ranks) else ()
-        if found and found[0].kind == kind and found[0].waiting:
+        of_ranks = bool(found) and (not blamed or found[0].ranks == tuple(blamed))
+        if of_ranks and found[0].kind == kind and found[0].waiting:
             return found[0]
         time.sleep(0.2)
     raise AssertionError(f"no cause {kind!r}, but {found}")
