@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset",
         choices=sorted(PRESETS),
-        default=DEFAULT_PRESET,
         help="; ".join(f"{name}: {text}" for name, text in PRESETS.items())
-        + " (default: %(default)s; on machines with GPUs)",
+        + f" (default: {DEFAULT_PRESET} on machines with GPUs; one that is given is for hosts with "
+        "GPUs, also where this machine has none)",
     )
     parser.add_argument(
         "--gpus", type=int, metavar="N", help="GPUs on each host (default: as on this one)"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def job_settings(
     library: MpiLibrary,
     environ: Mapping[str, str],
-    preset: str = DEFAULT_PRESET,
+    preset: str | None = None,
     gpu_count: int | None = None,
     ucx: bool = False,
 ) -> JobSettings:
@@ -60,7 +60,7 @@ def job_settings(
     Args:
         library: whose ranks.
         environ: the environment that they are to have; what it sets is kept.
-        preset: of settings.PRESETS; for machines with GPUs.
+        preset: of settings.PRESETS, for hosts with GPUs; None: DEFAULT_PRESET on such hosts.
         gpu_count: of each host (default: of this machine).
         ucx: send through UCX.
 
@@ -70,10 +70,12 @@ def job_settings(
     """
     if gpu_count is not None and gpu_count < 0:
         raise UsageError(f"--gpus {gpu_count}: a host has 0 GPUs or more")
-    has_gpus = bool(machine.gpus() if gpu_count is None else gpu_count)
+    has_gpus = bool(gpu_count)
+    if gpu_count is None:
+        has_gpus = preset is not None or machine.gpus() > 0
     wanted = [*freed_memory.settings(environ), *library.settings()]
     if has_gpus:
-        wanted += library.gpu_settings(preset, environ)
+        wanted += library.gpu_settings(preset or DEFAULT_PRESET, environ)
     if ucx:
         wanted += library.ucx_settings()
     kept = tuple(s for s in wanted if environ.get(s.name, s.value) != s.value)

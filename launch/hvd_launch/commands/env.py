@@ -8,8 +8,8 @@ import sys
 
 from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import LIBRARIES
+from hvd_launch.job_settings import DEFAULT_PRESET, job_settings
 from hvd_launch.job_settings import add_arguments as add_settings
-from hvd_launch.job_settings import job_settings
 from hvd_launch.settings import FORMATS, PRESETS, render
 
 HELP = "print the variables that run sets"
@@ -31,7 +31,8 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
     del command
     library = LIBRARIES[options.backend or find_backend().name]
     found = job_settings(library, os.environ, options.preset, options.gpus, options.ucx)
-    title = f"{options.preset} for {library.title}: {PRESETS[options.preset]}"
+    preset = options.preset or DEFAULT_PRESET
+    title = f"{preset} for {library.title}: {PRESETS[preset]}"
     if not found.has_gpus:
         title = f"{library.title}, hosts without GPUs: --gpus N prints those of hosts with N"
     print(render(found.given, options.format, title))

@@ -195,7 +195,8 @@ def _report(
 ) -> None:
     slots = sum(host.slots for host in hosts) or machine.machine_slots(os.environ)
     if size > slots:
-        print(f"hvd-launch: note: {size} ranks share {slots} slots", file=sys.stderr)
+        shared = f"{slots} slot{'s' * (slots != 1)}"
+        print(f"hvd-launch: note: {size} ranks share {shared}", file=sys.stderr)
     for does, what in (("sets", settings), ("keeps your", kept)):
         if what:
             names = " ".join(setting.name for setting in what)

@@ -83,3 +83,15 @@ def test_mvapich2_gets_threads_and_no_advice_in_every_job() -> None:
     assert given["MV2_ENABLE_AFFINITY"] == "0"
     assert given["MV2_USE_THREAD_WARNING"] == "0"
     assert given["MV2_USE_ALIGNED_ALLOC"] == "1"
+
+
+def test_a_preset_that_is_asked_for_is_for_hosts_with_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hvd_launch.machine.gpus", lambda: 0)
+    library = LIBRARIES["mvapich2-gdr"]
+    asked = job_settings(library, {}, "mpi-opt")
+    assert asked.has_gpus
+    assert asked == job_settings(library, {}, gpu_count=4)
+    assert not job_settings(library, {}).has_gpus
+    assert not job_settings(library, {}, "mpi-opt", gpu_count=0).has_gpus
