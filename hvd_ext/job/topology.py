@@ -16,6 +16,7 @@ from hvd_ext.errors import HvdExtError
 from hvd_ext.job.communicators import Communicators, Lease
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import name_ranks
+from hvd_ext.system.process import keep_mpi_from_workers
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -134,6 +135,7 @@ def discover(comm: MPI.Comm, timeout_s: float, ranks: tuple[int, ...] = ()) -> T
             "MPI runs without MPI_THREAD_MULTIPLE, which overlapping an exchange with backward "
             "needs: let hvd.init() start MPI, or ask for it in MPI_Init_thread"
         )
+    keep_mpi_from_workers()
     hosts = monitored_allgather(
         comm, socket.gethostname(), timeout_s, "starting hvd_ext", ranks=ranks
     )

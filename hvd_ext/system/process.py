@@ -51,6 +51,15 @@ def allow_singleton_mpi() -> None:
     os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
 
 
+def keep_mpi_from_workers() -> None:
+    """Have mpi4py start no MPI in processes that this one starts, such as a data loader's workers.
+
+    By spawn and forkserver they import the program's main module again. A worker whose import
+    starts MPI waits for ever, as its rank has started MPI already.
+    """
+    os.environ.setdefault("MPI4PY_RC_INITIALIZE", "0")
+
+
 def descendants(pid: int) -> list[int]:
     """Processes that a process has started, and those that they have; zombies left out."""
     children: dict[int, list[int]] = {}

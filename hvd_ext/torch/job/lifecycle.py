@@ -22,6 +22,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.job.closing import wait_until_closed
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.system import freed_memory
+from hvd_ext.system.process import keep_mpi_from_workers
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import background
 from hvd_ext.torch.job.begun_steps import BegunSteps
@@ -102,6 +103,8 @@ def init(*arguments: Any, **named: Any) -> Any:
         _job.mpi_outlives_horovod = started or not horovods.INSTALLED
     with background.noting_thread():
         result = horovods.init(*arguments, **named)
+    if _job.mpi_outlives_horovod:
+        keep_mpi_from_workers()
     if horovods.rank() == 0:
         for line in misspelt(os.environ):
             log.warning("hvd_ext: %s", line)

@@ -44,6 +44,14 @@ def test_a_program_may_end_without_shutdown(launch):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("env", [{}, WITHOUT_HOROVOD], ids=["Horovod", "without Horovod"])
+def test_workers_that_import_mpi4py_again_start_no_mpi(launch, env):
+    done = launch(2, [f"{PROGRAMS}/spawned_workers.py"], env=env, timeout=300)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("loaded on rank") == 2
+
+
+@pytest.mark.long
 def test_an_unmodified_horovod_script_runs(launch, tmp_path):
     script = "tests/programs/optimizer/plain_horovod.py"
     done = launch(2, ["-m", "hvd_ext", script, tmp_path / "result"], env=WITHOUT_HOROVOD)
