@@ -10,6 +10,11 @@ import torch
 from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.job.stalls import Hosts, name_ranks
 
+
+class AgreedError(MismatchError):
+    """Raised on all ranks alike, so that they stay in step."""
+
+
 # A refused or failed collective, as a rank's numbers.
 FAILED = 2**64 - 1
 

@@ -39,7 +39,6 @@ def load_library() -> ctypes.CDLL:
     library.window_done.argtypes = [address, ticket]
     library.window_done.restype = None
     library.window_finish.argtypes = [address, ticket, timeout_s]
-    library.window_exchange.argtypes = [address, address, ticket, timeout_s]
     library.window_collective_of.argtypes = [address, ctypes.c_int, ticket, address]
     library.window_fail.argtypes = [address, ticket, ticket, ctypes.c_char_p]
     library.window_why.argtypes = [address, ctypes.c_int, address]

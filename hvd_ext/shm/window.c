@@ -123,7 +123,8 @@ void window_done(struct window *w, uint64_t ticket) { reach(w, DONE, ticket); }
 /* A single exchange, from end to end, without a look at the clock, which takes a tenth of the
  * time of a short one. As those below, it is called again with its ticket where it gave up: what
  * this rank has reached says how far it came. */
-int window_exchange(struct window *w, const struct exchange *x, uint64_t ticket, double timeout_s) {
+static int exchange_all(struct window *w, const struct exchange *x, uint64_t ticket,
+                        double timeout_s) {
     if (reached(w, DONE) < ticket) {
         enum outcome gave_up = window_meet(w, ticket, timeout_s);
         if (gave_up) return gave_up;
@@ -164,17 +165,17 @@ static int one_shot(struct window *w, struct exchange *x, char *buffer, uint64_t
  * waits twice: it is asked for so as to be written, AHEAD bytes before it is needed. Kernels of 16
  * bits, which do most with a line, have the fewest of them under way without that. */
 static void combine_shard(const struct window *w, const struct exchange *x, char *piece,
-                          uint64_t begin, uint64_t end) {
+                          uint64_t place, uint64_t begin, uint64_t end) {
     enum { AHEAD = 8 * LINE };
     for (uint64_t from = begin; from < end; from += AHEAD) {
         uint64_t to = end - from < AHEAD ? end : from + AHEAD;
         uint64_t next = end - to < AHEAD ? end : to + AHEAD;
         char *at[w->size];
         for (int r = 0; r < w->size; r++) {
-            at[r] = (r == w->rank ? piece : w->data[r]) + from;
+            at[r] = (r == w->rank ? piece : w->data[r] + place) + from;
             if (r == w->rank) continue;
             for (uint64_t line = to; line < next; line += LINE)
-                __builtin_prefetch(w->data[r] + line, 1);
+                __builtin_prefetch(w->data[r] + place + line, 1);
         }
         KERNELS[x->dtype][x->operation]((const char *const *)at, w->size, at, w->size,
                                         (to - from) / ITEM_BYTES[x->dtype], x->scale);
@@ -184,11 +185,11 @@ static void combine_shard(const struct window *w, const struct exchange *x, char
 /* A piece of a message that lies anywhere, `bytes` long: its peers' shards go into this rank's
  * window. Every rank combines its own shard, which it reads from its own piece, and writes the
  * result there and into its peers' windows. A result is written, not fetched: a core waits for
- * what it reads from another. One place is enough: a rank writes there again once all are done,
- * and with the next ticket none writes to it before it is ready. */
+ * what it reads from another. One place is enough for these alone: a rank writes there again once
+ * all are done, and with the next ticket none writes to it before it is ready. */
 static int push_piece(struct window *w, const struct exchange *x, char *piece, uint64_t bytes,
-                      uint64_t ticket, double timeout_s) {
-    char *own = w->data[w->rank];
+                      uint64_t place, uint64_t ticket, double timeout_s) {
+    char *own = w->data[w->rank] + place;
     uint64_t lines = (bytes + LINE - 1) / LINE;
     uint64_t begin = lines * w->rank / w->size * LINE;
     uint64_t end = lines * (w->rank + 1) / w->size * LINE;
@@ -197,12 +198,11 @@ static int push_piece(struct window *w, const struct exchange *x, char *piece, u
     if (reached(w, READY) < ticket) {
         memcpy(own, piece, begin);
         memcpy(own + end, piece + end, bytes - end);
-        reach(w, READY, ticket);
     }
     if (reached(w, DONE) < ticket) {
-        enum outcome gave_up = wait_for_all(w, READY, ticket, timeout_s);
+        enum outcome gave_up = window_meet(w, ticket, timeout_s);
         if (gave_up) return gave_up;
-        combine_shard(w, x, piece, begin, end);
+        combine_shard(w, x, piece, place, begin, end);
         reach(w, DONE, ticket);
     }
     enum outcome gave_up = wait_for_all(w, DONE, ticket, timeout_s);
@@ -222,6 +222,8 @@ struct call {
     double timeout_s;
     uint64_t piece; /* bytes of a long message that go at once; 0: it is short, in one shot */
     uint64_t at;    /* bytes of a long message that are done, where it is to go on */
+    uint64_t stride; /* from one of the two places that other exchanges use too to the other; 0:
+                        the window is this one's alone */
 };
 
 /* The exchange of a long message that lies anywhere, in pieces that stay in the cache. */
@@ -229,8 +231,9 @@ static int push(struct call *c) {
     const uint64_t bytes = c->exchange->count * ITEM_BYTES[c->exchange->dtype];
     for (; c->at < bytes; c->at += c->piece) {
         uint64_t n = bytes - c->at < c->piece ? bytes - c->at : c->piece;
-        enum outcome gave_up = push_piece(c->window, c->exchange, c->buffer + c->at, n,
-                                          c->ticket + 1, c->timeout_s);
+        uint64_t ticket = c->ticket + 1, place = (ticket & 1) * c->stride;
+        enum outcome gave_up =
+            push_piece(c->window, c->exchange, c->buffer + c->at, n, place, ticket, c->timeout_s);
         if (gave_up) return gave_up;
         c->ticket++;
     }
@@ -238,12 +241,28 @@ static int push(struct call *c) {
     return OVER;
 }
 
+/* As one_shot, in a window that other exchanges use, whose collectives ranks compare. */
+static int one_shot_of_many(struct call *c, uint64_t ticket) {
+    struct window *w = c->window;
+    struct exchange *x = c->exchange;
+    uint64_t place = (ticket & 1) * c->stride;
+    if (reached(w, READY) < ticket)
+        memcpy(w->data[w->rank] + place, c->buffer, x->count * ITEM_BYTES[x->dtype]);
+    enum outcome gave_up = window_meet(w, ticket, c->timeout_s);
+    if (gave_up) return gave_up;
+    const char *parts[w->size];
+    for (int r = 0; r < w->size; r++) parts[r] = w->data[r] + place;
+    KERNELS[x->dtype][x->operation](parts, w->size, &c->buffer, 1, x->count, x->scale);
+    return OVER;
+}
+
 int window_call(struct call *c) {
     if (c->piece) return push(c);
     uint64_t ticket = c->ticket + 1;
     enum outcome gave_up =
-        c->buffer ? one_shot(c->window, c->exchange, c->buffer, ticket, c->timeout_s)
-                  : window_exchange(c->window, c->exchange, ticket, c->timeout_s);
+        c->stride   ? one_shot_of_many(c, ticket)
+        : c->buffer ? one_shot(c->window, c->exchange, c->buffer, ticket, c->timeout_s)
+                    : exchange_all(c->window, c->exchange, ticket, c->timeout_s);
     if (!gave_up) c->ticket = ticket;
     return gave_up;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.allocation import Place
@@ -78,6 +78,7 @@ class _CCall(ctypes.Structure):
         ("timeout_s", ctypes.c_double),
         ("piece", ctypes.c_uint64),
         ("at", ctypes.c_uint64),
+        ("stride", ctypes.c_uint64),
     ]
 
 
@@ -214,16 +215,6 @@ class NodeWindow:
             return bool(code == _OVER)
         raise self.late(code)
 
-    def exchange(self, exchange: NodeExchange, ticket: int, timeout_s: float) -> None:
-        """Reduce from end to end: `reduce`, then `finish`.
-
-        Raises:
-            TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as `reduce`.
-        """
-        code = self._library.window_exchange(self._address, exchange.address, ticket, timeout_s)
-        if code != _OVER:
-            raise self.late(code)
-
     def meet(self, ticket: int, timeout_s: float) -> None:
         """Be ready with `ticket`, and wait until all ranks are.
 
@@ -301,8 +292,16 @@ class NodeWindow:
             arrive yet, or a signal did. `late` says which ranks, and calling again waits on.
         """
         piece = exchange.piece_bytes
-        call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, piece, 0)
+        call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, piece)
         return CCall(self._library.window_call, call, self, exchange)
+
+    def outside(self, stride: int) -> Outside:
+        """Reductions of messages outside the window, between other exchanges in it.
+
+        Args:
+            stride: from one of the window's two places to the other, at least PIECE_BYTES.
+        """
+        return Outside(self, self._library.window_call, self._address, stride)
 
     def late(self, code: int) -> Exception:
         """The error for the code of an exchange that did not end; local ranks in `args[0]`.
@@ -313,6 +312,56 @@ class NodeWindow:
         if code in (_DIFFER, _FAILED):
             return CollectivesDifferError() if code == _DIFFER else PeersFailedError(missing)
         return ProcessLookupError(missing) if code == _DIED else TimeoutError(missing)
+
+
+class Outside:
+    """Reduces any message in place, in one call of C.
+
+    Attributes:
+        ticket: the last that is over.
+    """
+
+    def __init__(self, window: NodeWindow, run: Any, address: int, stride: int) -> None:
+        """Of NodeWindow.outside."""
+        self._window, self._run, self._size = window, run, window._size
+        self._exchange = _CExchange(local=True)
+        exchange = ctypes.addressof(self._exchange)
+        self._call = _CCall(address, exchange, None, stride=stride)
+        self._argument = ctypes.byref(self._call)
+        self.ticket = 0
+
+    def begin(
+        self, address: int, count: int, dtype: str, operation: str, scale: float, ticket: int
+    ) -> None:
+        """Take over a message.
+
+        Args:
+            address: of its memory.
+            count: of elements.
+            dtype: a key of DTYPES.
+            operation: one of OPERATIONS.
+            scale: what every element of the result is multiplied by.
+            ticket: the window's last one.
+        """
+        exchange, call = self._exchange, self._call
+        exchange.count, exchange.dtype = count, _DTYPE_NUMBERS[dtype]
+        exchange.operation, exchange.scale = _OPERATION_NUMBERS[operation], scale
+        short = count * DTYPES[dtype].item_bytes <= short_bytes(self._size)
+        call.piece, call.at = 0 if short else PIECE_BYTES, 0
+        call.buffer, call.ticket = address, ticket
+
+    def run(self, timeout_s: float) -> None:
+        """Reduce it, or go on where ranks were late.
+
+        Raises:
+            TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as
+                NodeWindow.reduce; `ticket` is then the one that is not over.
+        """
+        self._call.timeout_s = timeout_s
+        code = self._run(self._argument)
+        self.ticket = self._call.ticket + (code != _OVER)
+        if code != _OVER:
+            raise self._window.late(code)
 
 
 def staging_bytes(message_bytes: int, ranks: int) -> int:

@@ -55,7 +55,7 @@ def keep_mpi_from_workers() -> None:
     """Have mpi4py start no MPI in processes that this one starts, such as a data loader's workers.
 
     By spawn and forkserver they import the program's main module again. A worker whose import
-    starts MPI waits for ever, as its rank has started MPI already.
+    starts MPI waits forever, as its rank has started MPI already.
     """
     os.environ.setdefault("MPI4PY_RC_INITIALIZE", "0")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from hvd_ext.errors import MismatchError
-
 if TYPE_CHECKING:
     import torch
 
@@ -15,10 +13,6 @@ if TYPE_CHECKING:
 
 # What to raise where ranks are late.
 SETTING = "the timeout of the process group"
-
-
-class AgreedError(MismatchError):
-    """Raised on all ranks alike, so that they stay in step."""
 
 
 class Carrier(Protocol):

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from hvd_ext.c10d import collectives
-from hvd_ext.c10d.backend.carrier import SETTING, AgreedError
+from hvd_ext.c10d.backend.carrier import SETTING
+from hvd_ext.c10d.collectives import AgreedError
 from hvd_ext.c10d.staged import PIECE_BYTES, Staged, pieces
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.layout import LINE_BYTES
+from hvd_ext.shm.window import CollectivesDifferError
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.job.topology import Topology
-    from hvd_ext.shm.window import NodeExchange
 
 T = TypeVar("T")
 # After so long it is known who is late, and an abort is seen.
@@ -53,7 +54,7 @@ class InNode(Staged):
 
         # To make one takes a tenth of a short collective's time, and they serve again.
         self._monitor_of = functools.lru_cache(maxsize=64)(monitor)
-        self._plan = functools.lru_cache(maxsize=64)(self._planned)
+        self._outside = self._window.outside(PIECE_BYTES)
 
     def expect(self, name: str, limit_s: float, about: int) -> None:
         self._name, self._about, self._late = name, about, []
@@ -75,22 +76,21 @@ class InNode(Staged):
         return [self._ranks[rank] for rank in self._late]
 
     def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
-        most = PIECE_BYTES // array.itemsize
-        for begin in pieces(len(array), most):
-            part = array[begin : begin + most]
-            ticket, place = self._next()
-            piece = self._memories[self.rank][place : place + part.nbytes].view(part.dtype)
-            piece[:] = part
-            exchange = self._plan(place, len(part), dtype, operation, scale)
-            self._note(array.nbytes, _ALL_REDUCE)
-            self._wait(functools.partial(self._window.exchange, exchange, ticket))
-            part[:] = piece
+        self._note(array.nbytes, _ALL_REDUCE)
+        outside = self._outside
+        outside.begin(array.ctypes.data, len(array), dtype, operation, scale, self._ticket)
+        try:
+            self._wait(self._run_outside)
+        finally:
+            self._ticket = outside.ticket
         return "shared_memory"
 
-    def _planned(
-        self, place: int, count: int, dtype: str, operation: str, scale: float
-    ) -> NodeExchange:
-        return self._window.plan(place, count, dtype, scale, local=True, operation=operation)
+    def _run_outside(self, limit_s: float) -> None:
+        try:
+            self._outside.run(limit_s)
+        except CollectivesDifferError:
+            self._ticket = self._outside.ticket  # in which ranks differ
+            raise
 
     def broadcast(self, array: Array, root: int) -> None:
         for begin in pieces(len(array), PIECE_BYTES):
@@ -142,7 +142,7 @@ class InNode(Staged):
         if finished:
             self._memories.clear()
             del self._window
-            del self._plan  # it holds this
+            del self._outside
 
 
 def check_bytes(name: str, given: Array, taken: Array, ranks: Sequence[int]) -> None:

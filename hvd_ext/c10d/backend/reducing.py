@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hvd_ext.c10d.backend.carrier import AgreedError
 from hvd_ext.c10d.backend.copying import Copying
 from hvd_ext.c10d.backend.core import collective
 from hvd_ext.c10d.backend.reductions import Reduction, name_of, reduction_of
 from hvd_ext.c10d.backend.tensors import read, written
 from hvd_ext.c10d.backend.work import Work
+from hvd_ext.c10d.collectives import AgreedError
 from hvd_ext.c10d.torch_internals import untraced
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError

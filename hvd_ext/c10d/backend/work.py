@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from hvd_ext.c10d.backend.carrier import AgreedError
-from hvd_ext.c10d.collectives import one_line
+from hvd_ext.c10d.collectives import AgreedError, one_line
 from hvd_ext.c10d.torch_internals import WorkBase, untraced
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.events import region
