@@ -14,7 +14,7 @@ from hvd_ext.c10d.collectives import AgreedError
 from hvd_ext.c10d.staged import PIECE_BYTES, Staged, pieces
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.stalls import StallMonitor
-from hvd_ext.shm.layout import LINE_BYTES
+from hvd_ext.shm.layout import LINE_BYTES, align_up
 from hvd_ext.shm.window import CollectivesDifferError
 
 if TYPE_CHECKING:
@@ -104,31 +104,31 @@ class InNode(Staged):
                 part[:] = piece
 
     def all_to_all(self, outs: Sequence[Array], owns: Sequence[Array]) -> None:
-        longest = self._agree_on_bytes(outs, owns)
-        cell = PIECE_BYTES // self.size // LINE_BYTES * LINE_BYTES
-        for begin in range(0, longest, cell):
+        # How much each gives and expects lies before the first cells, so that a short one takes
+        # one wait.
+        head = align_up(2 * self.size * 8)
+        cell = (PIECE_BYTES - head) // self.size // LINE_BYTES * LINE_BYTES
+        longest, begin = 1, 0
+        while begin < longest:
             _, place = self._next()
+            own_memory = self._memories[self.rank]
+            numbers = slice(place, place + 2 * self.size * 8)
+            if begin == 0:
+                own_memory[numbers].view(np.int64)[:] = [*map(len, owns), *map(len, outs)]
             for rank, own in enumerate(owns):
                 part = own[begin : begin + cell]
-                at = place + rank * cell
-                self._memories[self.rank][at : at + len(part)] = part
-            self._meet(longest, _ALL_TO_ALL)
-            at = place + self.rank * cell
+                at = place + head + rank * cell
+                own_memory[at : at + len(part)] = part
+            self._meet(0, _ALL_TO_ALL)
+            if begin == 0:
+                every = [memory[numbers].view(np.int64).tolist() for memory in self._memories]
+                check_bytes(self._name, every, self._ranks)
+                longest = max(map(max, every))
+            at = place + head + self.rank * cell
             for out, memory in zip(outs, self._memories, strict=True):
                 part = out[begin : begin + cell]
                 part[:] = memory[at : at + len(part)]
-
-    def _agree_on_bytes(self, outs: Sequence[Array], owns: Sequence[Array]) -> int:
-        """The most that a rank gives to another; collective.
-
-        Raises:
-            MismatchError: on every rank, if one gives another less or more than that one expects.
-        """
-        mine = np.array([*map(len, owns), *map(len, outs)], np.int64)
-        every = self._gather_numbers(mine, 0, _ALL_TO_ALL)
-        given = every[:, : self.size]
-        check_bytes(self._name, given, every[:, self.size :].T, self._ranks)
-        return int(given.max())
+            begin += cell
 
     def barrier(self) -> None:
         self._next()
@@ -145,21 +145,24 @@ class InNode(Staged):
             del self._outside
 
 
-def check_bytes(name: str, given: Array, taken: Array, ranks: Sequence[int]) -> None:
+def check_bytes(name: str, every: Sequence[Sequence[int]], ranks: Sequence[int]) -> None:
     """Compare what ranks give each other with what they expect.
 
     Args:
         name: of the collective.
-        given: (giver, taker), in bytes.
-        taken: likewise, what the taker expects.
+        every: of each rank, how many bytes it gives to each, then how many it expects from each.
         ranks: global, of the group's.
 
     Raises:
         MismatchError: they differ; the ranks stay in step.
     """
-    if (given != taken).any():
-        giver, taker = (int(indices[0]) for indices in np.nonzero(given != taken))
+    size = len(every)
+    for giver, numbers in enumerate(every):
+        taken = [theirs[size + giver] for theirs in every]
+        if numbers[:size] == taken:
+            continue
+        taker = next(rank for rank in range(size) if numbers[rank] != taken[rank])
         raise AgreedError(
-            f"{name}: rank {ranks[giver]} gives rank {ranks[taker]} {given[giver, taker]} bytes, "
-            f"and that one expects {taken[giver, taker]}: make the sizes match"
+            f"{name}: rank {ranks[giver]} gives rank {ranks[taker]} {numbers[taker]} bytes, "
+            f"and that one expects {taken[taker]}: make the sizes match"
         )

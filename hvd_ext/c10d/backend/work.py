@@ -14,6 +14,7 @@ from hvd_ext.c10d.collectives import AgreedError, one_line
 from hvd_ext.c10d.torch_internals import WorkBase, untraced
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.events import region
+from hvd_ext.job.gate import Gate
 from hvd_ext.job.progress_thread import ProgressThread
 
 Run = Callable[[], object]
@@ -46,7 +47,7 @@ class Work(WorkBase):
         # Made only for who asks for it.
         self._future: _Future | None = None
         self._future_lock = threading.Lock()
-        self._over = threading.Event()
+        self._over = Gate()
         self._error: BaseException | None = None
         # The error for a wait of so many seconds that was in vain.
         self.late: Callable[[str, float], HvdExtError] = lambda name, s: HvdExtError(
