@@ -77,10 +77,13 @@ def test_a_callback_may_begin_a_collective_and_wait_for_it(comm):
 @pytest.mark.parametrize("how", ["work", "future"])
 def test_a_callback_may_wait_for_what_is_queued_behind_it(comm, how):
     group = dist.new_group()
-    queued, tensors = [], [torch.ones(1), torch.ones(2), torch.ones(3)]
+    # The first takes a while, so that its callback is there before it is over.
+    queued, tensors = [], [torch.ones(16 << 20), torch.ones(2), torch.ones(3)]
     begun = threading.Event()
 
     def wait(_):
+        if threading.current_thread() is threading.main_thread():
+            return True  # it was over: nothing is queued behind it yet
         begun.wait()
         (queued[0] if how == "work" else queued[0].get_future()).wait()
         return queued[0].is_completed() or FROM_2_14
