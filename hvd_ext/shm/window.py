@@ -322,7 +322,7 @@ class Outside:
     """
 
     def __init__(self, window: NodeWindow, run: Any, address: int, stride: int) -> None:
-        """Of NodeWindow.outside."""
+        """Called by NodeWindow.outside."""
         self._window, self._run, self._size = window, run, window._size
         self._exchange = _CExchange(local=True)
         exchange = ctypes.addressof(self._exchange)
@@ -351,7 +351,7 @@ class Outside:
         call.buffer, call.ticket = address, ticket
 
     def run(self, timeout_s: float) -> None:
-        """Reduce it, or go on where ranks were late.
+        """Reduce it, or resume where ranks were late.
 
         Raises:
             TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as

@@ -14,7 +14,13 @@ from hvd_ext.shm.window import OPERATIONS
 FOLDER = Path(hvd_ext.shm.__file__).parent
 SOURCES = "".join(
     (FOLDER / name).read_text("utf-8")
-    for name in ("kernels/floats.h", "kernels/kernels.h", "kernels/forms.h", "window.c")
+    for name in (
+        "kernels/floats.h",
+        "kernels/kernels.h",
+        "kernels/forms.h",
+        "waiting.h",
+        "window.c",
+    )
 )
 
 
