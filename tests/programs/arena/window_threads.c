@@ -57,6 +57,16 @@ static void *rank(void *number)
         c.piece = PLACE;
         for (int i = 0; i < LONG; i++) buffer[i] = mine;
         check(window_call(&c), buffer, LONG, sum, "push");
+        /* The same among other exchanges, in two places that all of them use alternately. */
+        c.stride = PLACE;
+        for (int i = 0; i < LONG; i++) buffer[i] = mine;
+        check(window_call(&c), buffer, LONG, sum, "push among others");
+        x.count = SHORT;
+        c.piece = 0;
+        for (int again = 0; again < 3; again++) {
+            for (int i = 0; i < SHORT; i++) buffer[i] = mine;
+            check(window_call(&c), buffer, SHORT, sum, "one shot among others");
+        }
         /* In the window: ready first, reduced later, as a bucket of gradients is. */
         float *own = (float *)(data[me] + 2 * PLACE);
         for (int i = 0; i < LONG; i++) own[i] = mine;
