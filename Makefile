@@ -95,6 +95,7 @@ bench: env  ## measure hvd_ext against Horovod, MPI, Gloo and no communication: 
 	$(BENCH).spatial_scaling --rounds 3 --json $(RESULTS)/spatial_scaling.json
 
 bench-hosts: env  ## the same between emulated hosts (needs root, ip and tc)
+	$(BENCH).collectives --json $(RESULTS)/collectives.json
 	$(BENCH).cluster_exchange --hosts 4 --ranks-per-host 1 --json $(RESULTS)/cluster_exchange.json
 	$(BENCH).compression --hosts 4 --ranks-per-host 1 --gbit 1 --json $(RESULTS)/compression.json
 	$(BENCH).compressed_training --ranks-per-host 1 --gbit 1 --model edsr --steps 120 \
