@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,15 +31,6 @@ def compiler() -> list[str]:
     return shlex.split(os.environ.get("CC", "cc"))
 
 
-def mpi_compiler() -> list[str] | None:
-    """The MPI compiler: $MPICC (empty: none), the one next to this Python, or the one on PATH."""
-    if "MPICC" in os.environ:
-        return shlex.split(os.environ["MPICC"]) or None
-    beside = shutil.which("mpicc", path=str(Path(sys.executable).parent))
-    found = beside or shutil.which("mpicc")
-    return [found] if found else None
-
-
 class BuildLibraries(Command):
     """Compile the C libraries into the packages that load them."""
 
@@ -55,7 +45,7 @@ class BuildLibraries(Command):
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
     def run(self) -> None:
-        mpicc, cc = mpi_compiler(), compiler()
+        cc = compiler()
         shared = ["-shared", "-fPIC", "-pthread"]
         libraries = [
             (WINDOW, [*cc, "-O3", "-fwrapv", *shared]),
@@ -63,16 +53,9 @@ class BuildLibraries(Command):
             (NATIVE, [*cc, "-O2", *shared]),
             # One rounding for each operation, whatever the CPU can do.
             (CODEC, [*cc, "-O3", "-fwrapv", "-ffp-contract=off", *shared]),
+            # It is preloaded into programs of every MPI, and into those without: it brings none.
+            (RECORDER, [*cc, "-O2", *shared]),
         ]
-        if mpicc is None:
-            print(
-                "hvd-ext: warning: no mpicc next to this Python or on PATH, so hvprof's recorder"
-                " is left out: load your MPI's module or set MPICC, and install again",
-                file=sys.stderr,
-            )
-        else:
-            # It is preloaded into programs without MPI too: it must not bring one.
-            libraries.append((RECORDER, [*mpicc, "-O2", *shared, "-Wl,--as-needed"]))
         for (source, library), command in libraries:
             target = self.place(library)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ TESTS = (
 CHOSEN = ("-m", "not long", "-k", "not memory_stays_flat")
 THREADS = (
     ("tests/programs/arena/window_threads.c", ["cc", "-Ihvd_ext/shm"]),
-    ("tests/programs/hvprof/recorder_threads.c", [MPICC, "-Iprofiling/hvprof/recorder"]),
+    ("tests/programs/hvprof/recorder_threads.c", [MPICC, "profiling/hvprof/recorder/pmpi.c"]),
 )
 # UCX's hooks into malloc run where the sanitizer no longer does, at a thread's end.
 WITHOUT_UCX = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader", "OMPI_MCA_osc": "^ucx"}
@@ -100,8 +100,8 @@ def copy() -> Path:
             shutil.copytree(source, copied / name, ignore=ignored)
         else:
             shutil.copy(source, copied / name)
-    compilers = {"CC": f"cc {SANITIZERS}", "MPICC": f"{MPICC} {SANITIZERS}"}
-    run([str(PYTHON), "setup.py", "-q", "build_libraries"], copied, **compilers)
+    compiler = f"cc {SANITIZERS}"
+    run([str(PYTHON), "setup.py", "-q", "build_libraries"], copied, CC=compiler)
     (built,) = (copied / "build").glob("lib*")
     for path in built.rglob("*.so"):
         relative = path.relative_to(built)

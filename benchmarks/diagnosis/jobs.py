@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +19,6 @@ from hvd_ext.system.process import descendants
 from testbed import ranks
 from testbed.cpu_quota import cpu_quota
 from testbed.emulated_hosts import Hosts, emulated_hosts
-from testbed.recorders import build_recorder, recording_with
 
 LIMIT_S, HOSTS = 2.0, 4
 _GBIT = 0.5
@@ -43,14 +39,14 @@ def job_with(
         mark: an empty file, made when the fault begins.
         mpi: the library of another environment; "" for this one's.
     """
-    python, preload = (sys.executable, []) if not mpi else _another(mpi)
+    python = _python_of(mpi) if mpi else sys.executable
     worker = [python, "-m", "benchmarks.diagnosis", "--worker", "--fault", fault]
     worker += ["--where", where, "--mark", str(mark)]
     if fault in ("is killed", "raises"):
         # The launcher sees a shell, and ends nothing.
         worker = ["sh", "-c", '"$@"; sleep 600', "sh", *worker]
     with contextlib.ExitStack() as stack:
-        launcher, variables = [*preload, *ranks.hvd_launch(size, python)], ranks.sharing_cores(size)
+        launcher, variables = ranks.hvd_launch(size, python), ranks.sharing_cores(size)
         if where in ON_HOSTS:
             hosts = stack.enter_context(emulated_hosts(size, _GBIT))
             launcher = hosts.mpirun(1, shutil.which("mpirun", path=_path()) or "mpirun")
@@ -70,8 +66,8 @@ def job_with(
         yield job
 
 
-def _another(mpi: str) -> tuple[str, list[str]]:
-    """The Python of another library's environment, and what has a launcher preload its recorder.
+def _python_of(mpi: str) -> str:
+    """The Python of another library's environment.
 
     Raises:
         BenchmarkError: the environment does not exist.
@@ -79,14 +75,7 @@ def _another(mpi: str) -> tuple[str, list[str]]:
     python = ranks.ROOT / ".venvs" / mpi / "bin" / "python"
     if not python.exists():
         raise BenchmarkError(f"no {python}: run `make mpis`")
-    return str(python), recording_with(_recorder(python.parent))
-
-
-@functools.cache
-def _recorder(mpi: Path) -> Path:
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder)
-    return build_recorder(mpi, Path(folder) / "recorder.so")
+    return str(python)
 
 
 def _path() -> str:

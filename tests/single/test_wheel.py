@@ -80,25 +80,3 @@ def test_a_wheel_holds_the_packages_their_libraries_and_nothing_else(tmp_path: P
     required = re.findall(r"^Requires-Dist: (\S+?)[<>=;]", metadata, re.MULTILINE)
     assert "torch" in required  # of the extra alone
     assert not re.search(r"^Requires-Dist: (torch|horovod)(?!.*extra ==)", metadata, re.MULTILINE)
-
-
-@pytest.mark.long
-def test_a_wheel_without_mpicc_reads_recordings_and_names_what_is_missing(tmp_path: Path) -> None:
-    wheel = build(tmp_path, MPICC="")
-    assert {name for name in contents(wheel) if name.endswith(".so")} == COMPILED - {
-        "hvprof/recorder/libhvprof.so"
-    }
-    place = tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(place)]
-    subprocess.run([*pip, str(wheel)], check=True)
-    code = (
-        "from hvd_ext.errors import HvdExtError; from pathlib import Path; import hvprof.cli;"
-        " from hvprof.recording import session\n"
-        f"try: session.begin(Path({str(tmp_path / 'run')!r}), ['x'], force=False)\n"
-        "except HvdExtError as error: print(session.__file__, error)"
-    )
-    printed = subprocess.check_output(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(place)}, text=True
-    )
-    assert str(place) in printed
-    assert "put mpicc on PATH" in printed

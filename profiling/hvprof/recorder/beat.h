@@ -24,6 +24,7 @@
 
 #include "machine.h"
 #include "recorder.h"
+#include "wrappers/late.h"
 
 enum { BEAT_MS = 250, LASTING_MS = 300, WATCHED = 64, MOST_SOCKETS = 4096, LOOKS_EVERY = 8 };
 
@@ -263,6 +264,8 @@ static void *keep_beating(void *argument)
         for (uint32_t i = 0; !since_ns && i < made.count; i++)
             forget_waiting(&made.connections[i]);
         look_at_quota(&into->file->machine);
+        if (mpi.found)
+            lead_calls();
         if (looks)
             look_at_clock(&into->file->machine, first.core);
         write_beat(&into->current->beat, &made);

@@ -125,12 +125,12 @@ static void write_call(struct slot *slot, const struct slot *call)
  * those that are always there. */
 static void enter_communicator(struct recorder *into, MPI_Comm comm)
 {
-    here.communicator = comm == mpi.world || comm == mpi.self ? comm_entry(into, comm)
+    here.communicator = comm == abi.world || comm == abi.self ? comm_entry(into, comm)
                                                                : seen_comm(into, comm);
     here.ranks = here.communicator ? into->file->communicators[here.communicator].size : 0;
 }
 
-/* Sizes as the wrappers' arguments give them before MPI has accepted these (pmpi.c). */
+/* A size as the arguments give it before MPI has accepted them. */
 static uint64_t bytes_before(int64_t count, MPI_Datatype type)
 {
     uint64_t bytes;
@@ -138,14 +138,9 @@ static uint64_t bytes_before(int64_t count, MPI_Datatype type)
     return count > 0 && known_type(type, &bytes, &control) ? (uint64_t)count * bytes : 0;
 }
 
-static int ranks_before(MPI_Comm comm)
-{
-    return (void)comm, here.ranks;
-}
-
 static int32_t peer_to_show(int peer)
 {
-    if (peer == MPI_ANY_SOURCE)
+    if (peer == abi.any_source)
         return ANY_PEER;
     return peer < 0 || peer >= here.ranks ? NO_PEER : world_rank(here.communicator, peer);
 }
@@ -189,7 +184,7 @@ static void enter_uncounted(struct recorder *into, struct operation *operation, 
 {
     enter_communicator(into, comm);
     enter(into, operation, begin_ns,
-          (struct entering){.type = mpi.byte, .peer = NO_PEER, .caller = CALLER});
+          (struct entering){.type = abi.byte, .peer = NO_PEER, .caller = CALLER});
     here.call.flags |= COLLECTIVE_CALL;
     here.call.number = here.communicator ? known[here.communicator].sequence + 1 : 0;
     if (here.slot)
@@ -201,7 +196,7 @@ static void enter_plain(struct recorder *into, struct operation *operation, uint
 {
     here.communicator = here.ranks = 0;
     enter(into, operation, begin_ns,
-          (struct entering){.type = mpi.no_type, .peer = NO_PEER, .caller = NULL});
+          (struct entering){.type = abi.no_type, .peer = NO_PEER, .caller = NULL});
 }
 
 static void leave_call(struct recorder *into, uint64_t end_ns, bool succeeded)

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "mpi/mpi_symbols.h"
+#include "mpi/library.h"
 #include "recorder.h"
 #include "run_usage.h"
 
@@ -94,23 +94,23 @@ static void name_torch_job(char *name, int size)
 /* Names a job of MPI, or says that it has no name. */
 static void name_job(char *name, int size)
 {
-    MPI_Comm parent = mpi.no_comm;
+    handle written = 0;
     if (size == 1) {
         name_alone(name);
         return;
     }
-#ifdef OPEN_MPI
-    if (name_by(name, "PMIX_NAMESPACE", NULL))
+    /* Open MPI gives one to a spawned job, too. */
+    if (find("ompi_mpi_comm_world") && name_by(name, "PMIX_NAMESPACE", NULL))
         return;
-#endif
     /* A spawned job has the names of the job that spawned it. */
-    mpi.comm_get_parent(&parent);
-    if (parent == mpi.no_comm &&
+    mpi.comm_get_parent(&written);
+    MPI_Comm parent = handle_at(&written, 0);
+    if (parent == abi.no_comm &&
         (name_by_hydra(name) || name_by(name, "I_MPI_HYDRA_UUID", NULL) ||
          name_by(name, "MPISPAWN_MPIRUN_ID", "MPISPAWN_MPIRUN_HOST") ||
          name_by(name, "PMIX_NAMESPACE", NULL) || name_by(name, "SLURM_JOB_ID", "SLURM_STEP_ID")))
         return;
-    strcpy(name, parent == mpi.no_comm ? UNNAMED : "");
+    strcpy(name, parent == abi.no_comm ? UNNAMED : "");
 }
 
 /* The number under which this job is recorded, from 1; 0 where it has none. */

@@ -1,110 +1,19 @@
 /* libhvprof.so: counts a program's MPI traffic when it is preloaded into it.
  *
- * Every MPI_X here calls the program's own PMPI_X, unchanged, and counts the call.
- * Build: mpicc -shared -fPIC -O2 -pthread -Wl,--as-needed pmpi.c -o libhvprof.so
+ * Every function of MPI here calls the program's own one, unchanged, and counts the call.
+ * Build: cc -shared -fPIC -O2 -pthread pmpi.c -o libhvprof.so
  */
 #define _GNU_SOURCE
 #include "beat.h"
 #include "mpi/clocks.h"
-#include "counting/counting_messages.h"
 #include "decision.h"
 #include "files.h"
 #include "jobs.h"
 #include "mpi/registration_cache.h"
 #include "run_usage.h"
-#include "wrappers/wrapping.h"
-
-/* --- The operations -------------------------------------------------------------------- */
-
-ARRAYS(int, int)
-#define C(name) MPI_##name
-#define COUNT int
-#define DISPLACEMENT int
-#define WIDTH int
-#include "wrappers/operations.h"
-COLLECTIVE(Barrier, barrier, (MPI_Comm comm), (comm), comm, mpi.no_type, 0)
-
-#include "wrappers/waits.h"
+#include "wrappers/cost.h"
 
 #include "reported.h"
-
-#if MPI_VERSION >= 4
-ARRAYS(MPI_Count, count)
-#undef C
-#undef COUNT
-#undef DISPLACEMENT
-#undef WIDTH
-#define C(name) MPI_##name##_c
-#define COUNT MPI_Count
-#define DISPLACEMENT MPI_Aint
-#define WIDTH count
-#include "wrappers/operations.h"
-#endif
-
-/* --- Communicators and types come and go ----------------------------------------------- */
-
-#define CREATES(SYMBOL, SHOWN, PARAMETERS, ARGUMENTS)                                          \
-    EXPORT int SYMBOL PARAMETERS                                                               \
-    {                                                                                          \
-        static struct operation self = {.symbol = "P" #SYMBOL, .name = SHOWN};                 \
-        int(*real) PARAMETERS = function_of(&self);                                            \
-        struct recorder *into = recorder;                                                      \
-        if (into)                                                                              \
-            enter_uncounted(into, &self, clock_ns(CLOCK_MONOTONIC), comm);                     \
-        int code = real ARGUMENTS;                                                             \
-        if (into)                                                                              \
-            leave_call(into, clock_ns(CLOCK_MONOTONIC), code == MPI_SUCCESS);                  \
-        if (into && code == MPI_SUCCESS)                                                       \
-            comm_created(into, *made, comm);                                                   \
-        return code;                                                                           \
-    }
-
-CREATES(MPI_Comm_dup, "comm_dup", (MPI_Comm comm, MPI_Comm *made), (comm, made))
-CREATES(MPI_Comm_dup_with_info, "comm_dup_with_info",
-        (MPI_Comm comm, MPI_Info info, MPI_Comm *made), (comm, info, made))
-CREATES(MPI_Comm_split, "comm_split", (MPI_Comm comm, int color, int key, MPI_Comm *made),
-        (comm, color, key, made))
-CREATES(MPI_Comm_split_type, "comm_split_type",
-        (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *made),
-        (comm, type, key, info, made))
-CREATES(MPI_Comm_create, "comm_create", (MPI_Comm comm, MPI_Group group, MPI_Comm *made),
-        (comm, group, made))
-CREATES(MPI_Comm_create_group, "comm_create_group",
-        (MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made), (comm, group, tag, made))
-CREATES(MPI_Cart_create, "cart_create",
-        (MPI_Comm comm, int dims, const int *sizes, const int *periods, int reorder,
-         MPI_Comm *made),
-        (comm, dims, sizes, periods, reorder, made))
-CREATES(MPI_Cart_sub, "cart_sub", (MPI_Comm comm, const int *remain, MPI_Comm *made),
-        (comm, remain, made))
-
-EXPORT int MPI_Comm_set_name(MPI_Comm comm, const char *name)
-{
-    int (*real)(MPI_Comm, const char *) = find("PMPI_Comm_set_name");
-    int code = real(comm, name);
-    if (recorder && code == MPI_SUCCESS)
-        comm_named(recorder, comm, name);
-    return code;
-}
-
-/* A handle may be given out again once its communicator or type is gone. */
-#define FREES(SYMBOL, HANDLE, FORGET)                                                          \
-    EXPORT int SYMBOL(HANDLE *gone)                                                            \
-    {                                                                                          \
-        int (*real)(HANDLE *) = find("P" #SYMBOL);                                             \
-        FORGET;                                                                                \
-        return real(gone);                                                                     \
-    }
-FREES(MPI_Comm_free, MPI_Comm, forget_comm(*gone))
-FREES(MPI_Comm_disconnect, MPI_Comm, forget_comm(*gone))
-FREES(MPI_Type_free, MPI_Datatype, forget_types())
-
-EXPORT int MPI_Type_set_name(MPI_Datatype type, const char *name)
-{
-    int (*real)(MPI_Datatype, const char *) = find("PMPI_Type_set_name");
-    forget_types();
-    return real(type, name);
-}
 
 /* --- Beginning and end ----------------------------------------------------------------- */
 
@@ -146,16 +55,22 @@ static void start(void)
 {
     const char *directory = recordings_folder();
     uint64_t events = traced_events();
-    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", clock[64] = "", name[JOB_NAME_BYTES];
+    static char library[VERSION_ROOM];
+    char clock[64] = "", name[JOB_NAME_BYTES];
+    static bool asked;
     struct offset offset = {0};
-    int rank, size, length;
-    if (!directory)
+    int rank, size;
+    if (!directory || asked)
         return;
-    find_mpi();
+    asked = true;
+    if (!find_mpi(library))
+        return;
+    find_fortran();
+    find_late();
     if (recorder)
         return; /* torch.distributed began before */
-    mpi.comm_rank(mpi.world, &rank);
-    mpi.comm_size(mpi.world, &size);
+    mpi.comm_rank(abi.world, &rank);
+    mpi.comm_size(abi.world, &size);
     name_job(name, size);
     const char *folder = find_job(directory, name, rank, size);
     if (!folder)
@@ -166,14 +81,13 @@ static void start(void)
                           all_have_traces(folder, rank, size, made && made->trace,
                                           FILES_WITHIN_MS);
     if (clocks_are_compared) {
-        mpi.comm_dup(mpi.world, &clock_comm);
+        mpi.comm_dup(abi.world, &clock_comm);
         offset = compare_clocks(clock);
     }
     if (!made)
         return;
-    mpi.get_library_version(library, &length);
-    library[strcspn(library, "\n")] = '\0';
-    snprintf(made->file->library, sizeof made->file->library, "%s", library);
+    snprintf(made->file->library, sizeof made->file->library, "%.*s",
+             (int)sizeof made->file->library - 1, library);
     snprintf(made->file->clock, sizeof made->file->clock, "%s", clock);
     made->file->offsets[0] = offset;
     made->file->yields = asked_to_yield();
@@ -204,36 +118,36 @@ EXPORT void hvprof_begin(int rank, int size, const char *library)
 EXPORT void hvprof_end(double cost_ns)
 {
     struct recorder *into = recorder;
-    if (!into || mpi.world)
+    if (!into || mpi.found)
         return;
     into->file->cost_ns = cost_ns;
     end_run(into->file);
     close_recording(into, FINALIZED);
 }
 
-EXPORT int MPI_Init(int *argc, char ***argv)
+/* MPI_Init and MPI_Init_thread, whose first two arguments Fortran leaves out. */
+static void start_after(struct operation *operation, enum binding binding, uint64_t result,
+                        const uint64_t *word)
 {
-    int (*real)(int *, char ***) = find("PMPI_Init");
-    int code = real(argc, argv);
-    if (code == MPI_SUCCESS)
+    int place = operation->arguments - 2 * (binding != C);
+    const int *code = binding == C ? NULL : (const int *)(uintptr_t)word[place];
+    if (binding == C ? (int)result == MPI_SUCCESS : !code || *code == MPI_SUCCESS)
         start();
-    return code;
 }
 
-EXPORT int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+static uint64_t call_init(struct operation *operation, enum binding binding, uint64_t *word)
 {
-    int (*real)(int *, char ***, int, int *) = find("PMPI_Init_thread");
-    int code = real(argc, argv, required, provided);
-    if (code == MPI_SUCCESS)
-        start();
-    return code;
+    uint64_t result = call_with(function_of(operation, binding), word);
+    start_after(operation, binding, result, word);
+    return result;
 }
 
-EXPORT int MPI_Finalize(void)
+static uint64_t call_finalize(struct operation *operation, enum binding binding, uint64_t *word)
 {
-    static struct operation self = {.symbol = "PMPI_Finalize", .name = "finalize"};
-    int (*real)(void) = function_of(&self);
     struct recorder *into = recorder;
+    void *function = function_of(operation, binding);
+    if (is_within_mpi(__builtin_frame_address(0)))
+        return call_with(function, word);
     if (clocks_are_compared) {
         char clock[64];
         name_clock(clock, sizeof clock);
@@ -247,15 +161,39 @@ EXPORT int MPI_Finalize(void)
         read_registration_cache(into->file);
         end_run(into->file);
     }
+    entered = __builtin_frame_address(0);
     uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
-    if (into)
-        enter_uncounted(into, &self, begin_ns, mpi.world);
-    int code = real();
+    if (into && mpi.found)
+        enter_uncounted(into, operation, begin_ns, abi.world);
+    uint64_t result = call_with(function, word);
+    entered = NULL;
     if (into)
         into->file->usage.finalize_ns = clock_ns(CLOCK_MONOTONIC) - begin_ns;
     close_recording(into, FINALIZED);
-    return code;
+    return result;
 }
+
+#define BOUND(Name, low, NAME, ARGUMENTS, CALLS)                                              \
+    static struct operation of_##low = {.symbol = #Name, .lower = #low, .name = #low,       \
+                                         .arguments = ARGUMENTS};                              \
+    EXPORT uint64_t MPI_##Name(PARAMETERS)                                                     \
+    {                                                                                          \
+        return CALLS(&of_##low, C, GIVEN);                                                    \
+    }                                                                                          \
+    EXPORT uint64_t mpi_##low##_(PARAMETERS)                                                  \
+    {                                                                                          \
+        return CALLS(&of_##low, FORTRAN, GIVEN);                                              \
+    }                                                                                          \
+    EXPORT uint64_t mpi_##low##_f08_(PARAMETERS)                                              \
+    {                                                                                          \
+        return CALLS(&of_##low, F08, GIVEN);                                                  \
+    }                                                                                          \
+    ALSO(mpi_##low##__, mpi_##low##_)                                                        \
+    ALSO(mpi_##low, mpi_##low##_)                                                            \
+    ALSO(MPI_##NAME, mpi_##low##_)
+BOUND(Init, init, INIT, 2, call_init)
+BOUND(Init_thread, init_thread, INIT_THREAD, 4, call_init)
+BOUND(Finalize, finalize, FINALIZE, 0, call_finalize)
 
 __attribute__((destructor)) static void leave(void)
 {

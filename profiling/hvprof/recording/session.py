@@ -35,8 +35,7 @@ def begin(directory: Path, command: Sequence[str], *, force: bool) -> None:
     """
     if not LIBRARY.is_file():
         raise HvdExtError(
-            f"the recorder {LIBRARY} is not built: put mpicc on PATH, and run make env or"
-            " pip install . again"
+            f"the recorder {LIBRARY} is not built: run make env or pip install . again"
         )
     if set(str(LIBRARY)) & set(" :"):
         raise HvdExtError(f"{str(LIBRARY)!r} contains a blank or a colon: LD_PRELOAD forbids both")

@@ -17,7 +17,8 @@ from hvprof.analysis.waiting.rank_time import operation_costs
 from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.recording.jobs import separate
 from hvprof.recording.load import job_folders
-from testbed.recorders import build_recorder, compile_for
+from hvprof.recording.session import LIBRARY
+from testbed.mpi_programs import compile_for
 from tests.support.hvprof.recorded import (
     ENVIRONMENT,
     PROGRAMS,
@@ -31,7 +32,7 @@ from tests.support.launch.on_every_mpi import IN_TEST_OR_LONG, LIBRARIES, bin_of
 
 @dataclass(frozen=True)
 class Built:
-    """The recorder and the programs in C, built for one MPI."""
+    """The programs in C, built for one MPI."""
 
     mpi: Path
     folder: Path
@@ -39,15 +40,13 @@ class Built:
     def record(self, directory: Path, ranks: int, program: str, **variables: str) -> str:
         """Run a program with the recorder preloaded; returns what it printed."""
         directory.mkdir(exist_ok=True)
-        # Linked with libmpi or not, both ways of finding the program's MPI must work.
-        library = self.folder / ("linked.so" if ranks == 1 else "as-needed.so")
         done = run(
             [*mpirun(ranks, self.mpi), self.folder / program],
             {
                 **ENVIRONMENT,
                 "PATH": f"{self.mpi}{os.pathsep}{os.environ['PATH']}",
                 "HVPROF_DIR": str(directory),
-                "LD_PRELOAD": str(library),
+                "LD_PRELOAD": str(LIBRARY),
                 **variables,
             },
         )
@@ -59,11 +58,24 @@ class Built:
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     mpi = own_mpi() if request.param == "environment" else bin_of(request.param)
-    build_recorder(mpi, folder / "linked.so")
-    build_recorder(mpi, folder / "as-needed.so", "-Wl,--as-needed")
     for program in ("known_traffic", "known_waits", "known_messages"):
         compile_for(mpi, PROGRAMS / f"{program}.c", "-o", folder / program)
     return Built(mpi, folder)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_recorder_knows_the_interface_of_every_mpi(name: str, tmp_path: Path) -> None:
+    mpi = own_mpi() if name == "environment" else bin_of(name)
+    family = "OPEN_MPI_ABI" if name in ("environment", "openmpi5") else "MPICH_ABI"
+    facts = {"abi": [f"-D{family}"]}
+    # The header of MPI 5.0's interface; of the library that has it the facts are constants.
+    if (mpi.parent / "include" / "mpi_abi.h").exists():
+        (tmp_path / "mpi.h").write_text('#include "mpi_abi.h"\n')
+        facts["standard_abi"] = ["-DSTANDARD_ABI", f"-I{tmp_path}", f"-I{mpi.parent / 'include'}"]
+    for program, options in facts.items():
+        compile_for(mpi, *options, PROGRAMS / "abi.c", "-o", tmp_path / program, "-ldl")
+        done = run([tmp_path / program], {**ENVIRONMENT, "OMPI_MCA_ess_singleton_isolated": "1"})
+        assert (done.returncode, done.stdout) == (0, "")
 
 
 EDGES = [0, 1, 2, 3, 1023, 1024, 1025, 2**17, 2**17 + 1, 2**20 + 1]
@@ -103,6 +115,12 @@ def known_messages(size: int) -> dict[str, list[int]]:
     }
 
 
+# What known_traffic.c makes; rank 0 has a communicator alone besides.
+MAKING = {"comm_dup": 2, "comm_split": 1, "comm_create": 1, "comm_free": 2, "comm_group": 1}
+MAKING |= {"group_incl": 1, "group_free": 1}
+MAKING |= {"type_contiguous": 1, "type_commit": 1, "type_free": 1}
+
+
 @pytest.mark.parametrize("built", LIBRARIES, indirect=True)
 @pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)), 3])
 def test_counts_and_bytes_are_exact_on_every_mpi(built: Built, size: int, tmp_path: Path) -> None:
@@ -114,7 +132,16 @@ def test_counts_and_bytes_are_exact_on_every_mpi(built: Built, size: int, tmp_pa
         assert (rank.state, rank.dropped_calls) == ("finalized", 0)
         # One that the library counts, if it was built to, has nothing to keep here.
         assert rank.registration_cache is None or rank.registration_cache.hits == 0
-        cells = [cell for cell in rank.cells if cell.operation != "barrier"]
+        cells = [
+            cell
+            for cell in rank.cells
+            if cell.operation != "barrier" and cell.operation not in MAKING
+        ]
+        made = totals(rank, with_making=True)
+        assert {name: made[name] for name in MAKING} == {
+            name: (calls + (name == "comm_free" and rank.rank == 0), 0)
+            for name, calls in MAKING.items()
+        }
         assert totals(rank, "control") == {"sendrecv": (1, 4)}
         assert totals(rank, "transport") == {"barrier": (1, 0)}
         found = dict.fromkeys(known, 0)
@@ -192,7 +219,7 @@ def test_clocks_of_two_machines_are_laid_over_each_other(built: Built, tmp_path:
         pytest.skip("a process with a clock of its own needs root, or rights to namespaces")
     program, directory = built.folder / "known_waits", tmp_path / "run"
     directory.mkdir()
-    variables = {"LD_PRELOAD": built.folder / "as-needed.so", "HVPROF_TRACE": 100}
+    variables = {"LD_PRELOAD": LIBRARY, "HVPROF_TRACE": 100}
     words = " ".join(f"{name}={value}" for name, value in variables.items())
     # Only rank 2, which sleeps, has the other clock.
     script = f"env {words} HVPROF_DIR={directory} {program}"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.system.process import descendants
-from testbed.recorders import build_recorder, recording_with
 from tests.support.hvprof.hanging import PATIENCE_S, cause_of, job, standing
 from tests.support.hvprof.recorded import PROGRAMS, mpirun
 from tests.support.launch.launching import WITHOUT_HOROVOD
@@ -24,24 +23,21 @@ pytestmark = [pytest.mark.long, pytest.mark.parametrize("library", OTHERS, indir
 
 @dataclass(frozen=True)
 class Library:
-    """An MPI library, and the recorder that is built for it."""
+    """An MPI library."""
 
     name: str
     mpi: Path
-    recorder: Path
 
     def launcher(self, ranks: int, mpi: Path | None = None) -> list[str]:
-        return [*recording_with(self.recorder), *mpirun(ranks, mpi or self.mpi)]
+        return mpirun(ranks, mpi or self.mpi)
 
     def variables(self, mpi: Path | None = None) -> dict[str, str]:
         return {"PATH": f"{mpi or self.mpi}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture(scope="module")
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    mpi = bin_of(request.param)
-    folder = tmp_path_factory.mktemp("recorder")
-    return Library(request.param, mpi, build_recorder(mpi, folder / "recorder.so"))
+def library(request: pytest.FixtureRequest) -> Library:
+    return Library(request.param, bin_of(request.param))
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,17 @@ def _recorded(
     return hvprof.load(directory)
 
 
-def totals(rank: hvprof.RankRecording, traffic: str = "data") -> dict[str, tuple[int, int]]:
+# Calls that make and free communicators, types, groups and windows.
+_MAKING = ("comm_", "type_", "group_", "win_create", "win_allocate", "win_free")
+
+
+def totals(
+    rank: hvprof.RankRecording, traffic: str = "data", *, with_making: bool = False
+) -> dict[str, tuple[int, int]]:
+    """Calls and bytes of each operation, with or without those that only make things."""
     found: dict[str, tuple[int, int]] = {}
     for cell in rank.cells:
-        if cell.traffic == traffic:
+        if cell.traffic == traffic and (with_making or not cell.operation.startswith(_MAKING)):
             calls, message_bytes = found.get(cell.operation, (0, 0))
             found[cell.operation] = (calls + cell.calls, message_bytes + cell.message_bytes)
     return found

@@ -37,6 +37,12 @@ static enum traffic data_or_tuning(void)
     return atomic_load_explicit(&tuning, memory_order_relaxed) > 0 ? TUNING : DATA;
 }
 
+/* Of a call that says nothing else of its kind; 0: on no communicator. */
+static enum traffic traffic_on(int communicator)
+{
+    return known[communicator].transport ? TRANSPORT : data_or_tuning();
+}
+
 /* Control is Horovod's coordination, and hvd_ext's monitored barriers, which have tags of their own. */
 static enum traffic classify(const struct call *call, int communicator, bool control_type)
 {
@@ -81,8 +87,8 @@ static enum traffic count_call(struct recorder *into, struct operation *operatio
     return traffic;
 }
 
-/* A call that waits, or that knows neither a communicator nor a size. `index`: which of the
- * awaited requests it completed, -1 for all, NONE_AWAITED where it waits for no request. */
+/* A call that waits. `index`: which of the awaited requests it completed, -1 for all, NONE_AWAITED
+ * where it waits for no request. */
 enum { NONE_AWAITED = -2 };
 
 static void count_wait(struct recorder *into, struct operation *operation, uint64_t begin_ns,
@@ -98,54 +104,6 @@ static void count_wait(struct recorder *into, struct operation *operation, uint6
     note_call(begin_ns, end_ns, last_started);
     trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
                                .thread = thread_id(), .peer = NO_PEER});
-}
-
-/* Everything that a wrapper adds to a call, timed on a recording that is thrown away. */
-static double own_cost_ns(const struct recorder *like)
-{
-    enum { BATCHES = 10, CALLS = 1000 };
-    struct recorder *scratch = calloc(1, sizeof *scratch);
-    struct recording *file = calloc(1, sizeof *file);
-    struct operation operation = {.name = "calibration"};
-    uint64_t best_ns = UINT64_MAX;
-    if (!scratch || !file)
-        return 0;
-    scratch->file = file;
-    scratch->cells_there = CELLS;
-    scratch->current = calloc(1, sizeof *scratch->current);
-    begin_recording(scratch);
-    if (like->trace) {
-        file->trace_capacity = CALLS;
-        scratch->trace = calloc(CALLS, sizeof *scratch->trace);
-    }
-    for (int batch = 0; batch < BATCHES; batch++) {
-        uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
-        for (int call = 0; call < CALLS; call++) {
-            uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
-            enter_communicator(scratch, mpi.world);
-            enter(scratch, &operation, begin_ns,
-                  (struct entering){mpi.byte, bytes_before(8, mpi.byte), NO_PEER, true, CALLER});
-            uint64_t end_ns = clock_ns(CLOCK_MONOTONIC);
-            leave_call(scratch, end_ns, true);
-            count_call(scratch, &operation, begin_ns, end_ns,
-                       (struct call){mpi.world, mpi.byte, bytes_of(8, mpi.byte), NO_PEER, NO_TAG,
-                                     true, CALLER, NO_DIRECTION, NULL});
-        }
-        uint64_t took_ns = clock_ns(CLOCK_MONOTONIC) - start_ns;
-        best_ns = took_ns < best_ns ? took_ns : best_ns;
-    }
-    forget_comm(mpi.world);
-    forget_types();
-    unlist_this_thread();
-    for (int i = 0; i < COMMUNICATORS; i++)
-        free(known[i].world_ranks);
-    memset(known, 0, sizeof known);
-    forget_slot();
-    free(scratch->current);
-    free(scratch->trace);
-    free(scratch);
-    free(file);
-    return (double)best_ns / CALLS;
 }
 
 #endif

@@ -13,25 +13,21 @@ static void count_exchange(struct recorder *into, MPI_Comm comm, int to, uint64_
     add_to_partner(into, FROM, world_rank(communicator, from), 1, from_bytes, blocked_ns);
 }
 
-/* Persistent messages are started: one call each in the table, with its size and communicator. */
+/* A persistent request is started: a call in the table, with its size and communicator. */
 static void count_started(struct recorder *into, struct operation *operation, uint64_t begin_ns,
-                          uint64_t end_ns, int count_of, const MPI_Request *requests)
+                          uint64_t time_ns, MPI_Request request)
 {
-    for (int i = 0; i < count_of; i++) {
-        struct message message = message_of(requests[i]);
-        enum traffic traffic = known[message.communicator].transport ? TRANSPORT : data_or_tuning();
-        struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
-                            .communicator = message.communicator, .traffic = traffic,
-                            .source = SOURCE_MPI};
-        uint64_t time_ns = (end_ns - begin_ns) / (uint64_t)count_of;
-        last_started = traffic;
-        count(into, cell_key(kind, message.bytes), message.bytes, time_ns, 0);
-        if (traffic == DATA)
-            add_to_partner(into, message.direction, world_rank(message.communicator, message.peer),
-                           1, message.bytes, time_ns);
-    }
+    struct message message = message_of(request);
+    struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
+                        .communicator = message.communicator, .source = SOURCE_MPI,
+                        .traffic = traffic_on(message.communicator)};
+    last_started = kind.traffic;
     list_this_thread();
-    note_call(begin_ns, end_ns, last_started);
+    count(into, cell_key(kind, message.bytes), message.bytes, time_ns, 0);
+    if (kind.traffic == DATA)
+        add_to_partner(into, message.direction, world_rank(message.communicator, message.peer), 1,
+                       message.bytes, time_ns);
+    note_call(begin_ns, begin_ns + time_ns, kind.traffic);
 }
 
 /* Blocked until a message is there, which a receive counts. */
@@ -41,7 +37,7 @@ static void count_probe(struct recorder *into, struct operation *operation, uint
     int communicator = comm_entry(into, comm);
     struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
                         .communicator = communicator, .source = SOURCE_MPI,
-                        .traffic = known[communicator].transport ? TRANSPORT : data_or_tuning()};
+                        .traffic = traffic_on(communicator)};
     uint64_t key = cell_key(kind, 0);
     list_this_thread();
     count(into, key, 0, end_ns - begin_ns, 0);
@@ -55,13 +51,7 @@ static void count_probe(struct recorder *into, struct operation *operation, uint
 /* Matched messages are noted as requests are, by their handles. */
 static void note_matched(struct recorder *into, MPI_Message matched, MPI_Comm comm, int from)
 {
-    note_started((MPI_Request)matched, (struct message){FROM, comm_entry(into, comm), from, 0});
-}
-
-static MPI_Message *note_taken(MPI_Message *matched)
-{
-    note_awaited(1, (const MPI_Request *)matched);
-    return matched;
+    note_started(matched, (struct message){FROM, comm_entry(into, comm), from, 0});
 }
 
 /* The receive of the matched message that this thread took last. */
@@ -70,7 +60,7 @@ static void count_matched(struct recorder *into, struct operation *operation, ui
                           const MPI_Request *request)
 {
     struct message message = awaited.of[0];
-    enum traffic traffic = known[message.communicator].transport ? TRANSPORT : data_or_tuning();
+    enum traffic traffic = traffic_on(message.communicator);
     struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
                         .datatype = datatype_of(into, type).name,
                         .communicator = message.communicator, .source = SOURCE_MPI,
@@ -90,18 +80,34 @@ static void count_matched(struct recorder *into, struct operation *operation, ui
                                .peer = message.peer});
 }
 
-/* Memory of another rank is written or read; the window does not say on which communicator. */
-static void count_one_sided(struct recorder *into, struct operation *operation, uint64_t begin_ns,
-                            uint64_t end_ns, int64_t elements, MPI_Datatype type)
+/* A call that moves data, of which nothing says on which communicator: memory of another rank is
+ * written or read, or a file. */
+static void count_moved(struct recorder *into, struct operation *operation, uint64_t begin_ns,
+                        uint64_t end_ns, uint64_t bytes, MPI_Datatype type)
 {
     struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
                         .datatype = datatype_of(into, type).name, .traffic = data_or_tuning(),
                         .source = SOURCE_MPI};
-    uint64_t bytes = bytes_of(elements, type), key = cell_key(kind, bytes);
+    uint64_t key = cell_key(kind, bytes);
     list_this_thread();
     count(into, key, bytes, end_ns - begin_ns, 0);
     note_call(begin_ns, end_ns, kind.traffic);
     trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key, .bytes = bytes,
+                               .thread = thread_id(), .peer = NO_PEER});
+}
+
+/* A call that moves no data of the program's, on a communicator or, with 0, on none. */
+static void count_plain(struct recorder *into, struct operation *operation, uint64_t begin_ns,
+                        uint64_t end_ns, int communicator)
+{
+    struct kind kind = {.operation = id_of(into, operation), .algorithm = NATIVE,
+                        .communicator = communicator, .source = SOURCE_MPI,
+                        .traffic = traffic_on(communicator)};
+    uint64_t key = cell_key(kind, 0);
+    list_this_thread();
+    count(into, key, 0, end_ns - begin_ns, 0);
+    note_call(begin_ns, end_ns, kind.traffic);
+    trace(into, (struct event){.begin_ns = begin_ns, .end_ns = end_ns, .key = key,
                                .thread = thread_id(), .peer = NO_PEER});
 }
 

@@ -97,12 +97,11 @@ static _Thread_local struct {
     struct message of[AWAITED];
 } awaited;
 
-static int note_awaited(int count, const MPI_Request *requests)
+static void note_awaited(int count, const MPI_Request *requests)
 {
     awaited.count = count < AWAITED ? count : AWAITED;
     for (int i = 0; i < awaited.count; i++)
         awaited.of[i] = message_of(requests[i]);
-    return count;
 }
 
 /* What a wait of this thread was blocked on; `index`: the request that it completed, or -1 for all. */
@@ -127,14 +126,6 @@ static void blame_awaited(struct recorder *into, int index, int source, uint64_t
             add_to_partner(into, direction,
                            world_rank(awaited.of[i].communicator, awaited.of[i].peer), 0, 0,
                            blocked_ns / (uint64_t)parts);
-}
-
-/* A status to read, where the program ignores its. */
-static _Thread_local MPI_Status own_status;
-
-static MPI_Status *seen(MPI_Status *status)
-{
-    return status == MPI_STATUS_IGNORE ? &own_status : status;
 }
 
 #endif

@@ -11,12 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "mpi_symbols.h"
+#include "library.h"
 #include "../recorder.h"
 
 enum { ROUNDS = 32, CLOCK_TAG = 1 };
 
-static MPI_Comm clock_comm;
+static handle clock_comm; /* as MPI wrote it */
 static bool clocks_are_compared;
 
 /* Names the clock: it is one for all processes since a machine was started. */
@@ -38,10 +38,12 @@ static void name_clock(char *name, size_t room)
 static struct offset ask_rank_0(void)
 {
     struct offset best = {.error_ns = UINT64_MAX};
+    MPI_Comm comm = handle_at(&clock_comm, 0);
+    void *no_status = (void *)abi.ignored_status;
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t theirs, sent_ns = clock_ns(CLOCK_MONOTONIC);
-        mpi.send(&theirs, 0, mpi.byte, 0, CLOCK_TAG, clock_comm);
-        mpi.recv(&theirs, sizeof theirs, mpi.byte, 0, CLOCK_TAG, clock_comm, MPI_STATUS_IGNORE);
+        mpi.send(&theirs, 0, abi.byte, 0, CLOCK_TAG, comm);
+        mpi.recv(&theirs, sizeof theirs, abi.byte, 0, CLOCK_TAG, comm, no_status);
         uint64_t took_ns = clock_ns(CLOCK_MONOTONIC) - sent_ns;
         if (took_ns / 2 < best.error_ns)
             best = (struct offset){sent_ns, (int64_t)(theirs - sent_ns - took_ns / 2), took_ns / 2};
@@ -51,11 +53,13 @@ static struct offset ask_rank_0(void)
 
 static void answer(int rank)
 {
+    MPI_Comm comm = handle_at(&clock_comm, 0);
+    void *no_status = (void *)abi.ignored_status;
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t nothing;
-        mpi.recv(&nothing, 0, mpi.byte, rank, CLOCK_TAG, clock_comm, MPI_STATUS_IGNORE);
+        mpi.recv(&nothing, 0, abi.byte, rank, CLOCK_TAG, comm, no_status);
         uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-        mpi.send(&now_ns, sizeof now_ns, mpi.byte, rank, CLOCK_TAG, clock_comm);
+        mpi.send(&now_ns, sizeof now_ns, abi.byte, rank, CLOCK_TAG, comm);
     }
 }
 
@@ -63,15 +67,16 @@ static void answer(int rank)
 static struct offset compare_clocks(const char *name)
 {
     int rank, size;
+    MPI_Comm comm = handle_at(&clock_comm, 0);
     char mine[64] = "";
     struct offset offset = {0};
     snprintf(mine, sizeof mine, "%s", name);
-    mpi.comm_rank(clock_comm, &rank);
-    mpi.comm_size(clock_comm, &size);
+    mpi.comm_rank(comm, &rank);
+    mpi.comm_size(comm, &size);
     char(*names)[sizeof mine] = calloc((size_t)size, sizeof *names);
     if (!names)
         abort(); /* the other ranks would wait forever */
-    mpi.allgather(mine, sizeof mine, mpi.byte, names, sizeof mine, mpi.byte, clock_comm);
+    mpi.allgather(mine, sizeof mine, abi.byte, names, sizeof mine, abi.byte, comm);
     for (int first = 1; first < size; first++) {
         bool seen = false;
         for (int before = 0; before < first && !seen; before++)

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mpi_symbols.h"
+#include "library.h"
 #include "../recorder.h"
 
 /* Past this many, communicators of the same size share an entry without an id. */
@@ -68,11 +68,12 @@ static void write_ranks(const int *ranks, int count, char *text, size_t room)
     }
 }
 
-/* A hash of the world ranks in a group, which is freed; they are written to `text` and kept in
+/* A hash of the world ranks in a group that MPI wrote, which is freed; they are written to `text` and kept in
  * `world_ranks` too. */
-static uint64_t hash_group(MPI_Group group, char *text, size_t room, int **world_ranks)
+static uint64_t hash_group(handle *written, char *text, size_t room, int **world_ranks)
 {
-    MPI_Group world;
+    MPI_Group group = handle_at(written, 0);
+    handle world = 0;
     int count = 0;
     uint64_t hash = 0;
     mpi.group_size(group, &count);
@@ -81,8 +82,8 @@ static uint64_t hash_group(MPI_Group group, char *text, size_t room, int **world
     if (ranks && places) {
         for (int i = 0; i < count; i++)
             places[i] = i;
-        mpi.comm_group(mpi.world, &world);
-        mpi.group_translate_ranks(group, count, places, world, ranks);
+        mpi.comm_group(abi.world, &world);
+        mpi.group_translate_ranks(group, count, places, handle_at(&world, 0), ranks);
         mpi.group_free(&world);
         for (int i = 0; i < count; i++)
             hash = mix(hash, (uint64_t)ranks[i] + 1);
@@ -91,7 +92,7 @@ static uint64_t hash_group(MPI_Group group, char *text, size_t room, int **world
     free(places);
     free(*world_ranks);
     *world_ranks = ranks;
-    mpi.group_free(&group);
+    mpi.group_free(written);
     return hash;
 }
 
@@ -115,7 +116,7 @@ static int enter_comm(struct recorder *into, MPI_Comm comm, uint64_t parent)
 {
     struct recording *file = into->file;
     struct communicator entry = {0};
-    MPI_Group group;
+    handle group = 0;
     int inter = 0, *world_ranks = NULL;
     uint32_t end = file->communicators_end, same = 0;
     entry.size = ranks_of(comm);
@@ -123,19 +124,19 @@ static int enter_comm(struct recorder *into, MPI_Comm comm, uint64_t parent)
         return shared_entry(into, entry.size);
     mpi.comm_rank(comm, &entry.rank);
     mpi.comm_group(comm, &group);
-    uint64_t hash = hash_group(group, entry.ranks, sizeof entry.ranks, &world_ranks);
+    uint64_t hash = hash_group(&group, entry.ranks, sizeof entry.ranks, &world_ranks);
     mpi.comm_test_inter(comm, &inter);
     if (inter) {
         char ignored[sizeof entry.ranks];
         mpi.comm_remote_group(comm, &group);
         /* The same from both sides. */
-        hash += hash_group(group, ignored, sizeof ignored, &world_ranks);
+        hash += hash_group(&group, ignored, sizeof ignored, &world_ranks);
     }
     for (uint32_t i = 1; i < end; i++)
         same += known[i].parent == parent && known[i].group == hash;
     entry.id = mix(mix(mix(1, parent), hash), same) | 1;
-    strcpy(entry.name, comm == mpi.world  ? "MPI_COMM_WORLD"
-                       : comm == mpi.self ? "MPI_COMM_SELF"
+    strcpy(entry.name, comm == abi.world  ? "MPI_COMM_WORLD"
+                       : comm == abi.self ? "MPI_COMM_SELF"
                                           : "");
     file->communicators[end] = entry;
     known[end].parent = parent;
@@ -222,7 +223,7 @@ static void forget_comm(MPI_Comm comm)
 
 static void comm_created(struct recorder *into, MPI_Comm made, MPI_Comm parent)
 {
-    if (made == mpi.no_comm)
+    if (made == abi.no_comm)
         return;
     forget_comm(made);
     look_up_comm(into, made, into->file->communicators[comm_entry(into, parent)].id);

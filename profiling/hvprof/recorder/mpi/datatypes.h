@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "../counting/cells.h"
-#include "mpi_symbols.h"
+#include "library.h"
 
 enum { TYPE_SLOTS = 64 };
 
@@ -34,7 +34,7 @@ static bool is_control_name(const char *name)
 
 static struct datatype look_up_type(struct recorder *into, MPI_Datatype type)
 {
-    char name[MPI_MAX_OBJECT_NAME] = "";
+    char name[NAME_ROOM] = "";
     int length, bytes = 0;
     mpi.type_get_name(type, name, &length);
     bool control = is_control_name(name);
@@ -52,7 +52,7 @@ static unsigned type_slot(uint64_t handle)
 
 static struct datatype datatype_of(struct recorder *into, MPI_Datatype type)
 {
-    if (type == mpi.no_type)
+    if (type == abi.no_type)
         return (struct datatype){OTHER, true};
     uint64_t handle = (uint64_t)type, generation = type_generation;
     unsigned slot = type_slot(handle);
@@ -79,7 +79,7 @@ static struct datatype datatype_of(struct recorder *into, MPI_Datatype type)
 static bool known_type(MPI_Datatype type, uint64_t *bytes, bool *control)
 {
     *bytes = 0;
-    *control = type == mpi.no_type;
+    *control = type == abi.no_type;
     if (*control)
         return true;
     uint64_t handle = (uint64_t)type, generation = type_generation;
@@ -93,8 +93,8 @@ static bool known_type(MPI_Datatype type, uint64_t *bytes, bool *control)
         return true;
     }
     for (int i = 0; i < COMMON_TYPES; i++) {
-        if (mpi.common[i].type == type) {
-            *bytes = mpi.common[i].bytes;
+        if (abi.common[i] == type) {
+            *bytes = mpi.common_bytes[i];
             return true;
         }
     }
