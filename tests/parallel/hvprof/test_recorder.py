@@ -12,6 +12,7 @@ import hvprof
 from hvprof.format.trace import load_trace
 from tests.support.hvprof.recorded import (
     ENVIRONMENT,
+    PROGRAMS,
     RECORD,
     mpirun,
     own_mpi,
@@ -142,3 +143,15 @@ def preloaded(tmp_path: Path, name: str, code: str) -> Path:
         [own_mpi() / "mpicc", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True
     )
     return library
+
+
+def test_the_program_of_an_unknown_mpi_runs_unrecorded(tmp_path: Path) -> None:
+    """It is passed on word for word, whatever the library's handles are."""
+    source, program = PROGRAMS / "strange_mpi.c", tmp_path / "program"
+    library = tmp_path / "libstrange.so"
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    command = ["cc", "-DPROGRAM", source, "-o", program, library, f"-Wl,-rpath,{tmp_path}"]
+    subprocess.run(command, check=True)
+    done = run([*RECORD, "-o", tmp_path / "run", "--", program])
+    assert (done.returncode, done.stdout) == (0, "42\n")
+    assert "hvprof: not recorded: unknown MPI library Strange MPI 1.0\n" in done.stderr

@@ -1,0 +1,120 @@
+"""hvprof's recorder in programs of Fortran, by each of MPI's interfaces to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hvprof
+from hvprof.analysis.waiting.rank_time import operation_costs
+from hvprof.recording.session import LIBRARY
+from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, run, totals
+from tests.support.launch.on_every_mpi import bin_of
+
+# mpif.h, `use mpi` and `use mpi_f08`.
+INTERFACES = ("MPIF", "USE_MPI", "USE_F08")
+_OPTIONS = ("-w", "-fallow-argument-mismatch", "-ffree-line-length-none")
+
+
+@dataclass(frozen=True)
+class Fortran:
+    """An MPI library's compiler of Fortran, its launcher, and variables for both."""
+
+    compiler: tuple[str, ...]
+    launcher: tuple[str, ...]
+    variables: dict[str, str]
+
+    def build(self, interface: str, program: Path) -> None:
+        source = PROGRAMS / f"{program.name}.F90"
+        command = [*self.compiler, *_OPTIONS, "-DFILES", f"-D{interface}", source, "-o", program]
+        # The counter's module is written where the compiler runs.
+        subprocess.run(command, env=os.environ | self.variables, cwd=program.parent, check=True)
+
+
+def _of_system(kind: str, *options: str) -> Fortran:
+    """A library of Debian's, whose programs have the library's name at their end."""
+    compiler, launcher = shutil.which(f"mpifort.{kind}"), shutil.which(f"mpirun.{kind}")
+    if compiler is None or launcher is None:
+        pytest.skip(f"no mpifort.{kind}: apt install gfortran lib{kind}-dev")
+    return Fortran((compiler,), (launcher, *options), {})
+
+
+@pytest.fixture(params=["openmpi", "mpich", "intelmpi"])
+def fortran(request: pytest.FixtureRequest) -> Fortran:
+    if request.param == "openmpi":
+        return _of_system("openmpi", "--allow-run-as-root", "--oversubscribe")
+    if request.param == "mpich":
+        return _of_system("mpich")
+    mpi = bin_of("intelmpi")
+    if shutil.which("gfortran") is None:
+        pytest.skip("no gfortran: apt install gfortran")
+    include = mpi.parent / "include"
+    compiler = ("gfortran", f"-I{include}/mpi/gfortran/11.1.0", f"-I{include}")
+    libraries = [str(mpi.parent / "lib" / f"lib{name}.so.12") for name in ("mpifort", "mpi")]
+    path = {"PATH": f"{mpi}{os.pathsep}{os.environ['PATH']}"}
+    # The libraries stand before what needs them, and have no path of their own.
+    linked = (*libraries, f"-Wl,-rpath,{mpi.parent / 'lib'}")
+    return Fortran((*compiler, "-Wl,--no-as-needed", *linked), (str(mpi / "mpirun"),), path)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_every_operation_is_counted_once(
+    fortran: Fortran, interface: str, size: int, tmp_path: Path
+) -> None:
+    """Against the program's own counter, with every special address that Fortran has."""
+    program = tmp_path / "known_fortran"
+    if interface == "USE_F08" and "intelmpi" in fortran.launcher[0]:
+        pytest.skip("Intel MPI has this interface for Intel's compiler alone")
+    fortran.build(interface, program)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    done = subprocess.run(
+        [*fortran.launcher, "-np", str(size), program],
+        env={**ENVIRONMENT, **fortran.variables, "HVPROF_DIR": str(folder)}
+        | {"LD_PRELOAD": str(LIBRARY)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    ranks = hvprof.load(folder).ranks
+    assert [rank.rank for rank in ranks] == list(range(size))
+    for rank in ranks:
+        counted = {}
+        for line in (tmp_path / f"counts-{rank.rank}").read_text().splitlines():
+            name, calls, message_bytes = line.split()
+            counted[name] = (int(calls), int(message_bytes))
+        assert totals(rank, with_making=True) == counted
+        assert "a name with blanks" in {one.name for one in rank.communicators}
+    # Also of messages from any source, whose statuses are ignored or not.
+    before, after = size - 1, 1
+    assert {(one.direction, one.rank): one.messages for one in ranks[0].partners} == {
+        ("to", after): 12,
+        ("from", before): 2,
+    }
+    assert {(one.direction, one.rank): one.messages for one in ranks[1].partners} == {
+        ("from", 0): 12,
+        ("to", 2 % size): 2,
+    }
+
+
+@pytest.mark.parametrize("interface", [pytest.param(INTERFACES[0]), *INTERFACES[1:]])
+def test_a_late_rank_is_waited_for(fortran: Fortran, interface: str, tmp_path: Path) -> None:
+    if interface == "USE_F08" and "intelmpi" in fortran.launcher[0]:
+        pytest.skip("Intel MPI has this interface for Intel's compiler alone")
+    program = tmp_path / "late_fortran"
+    fortran.build(interface, program)
+    launch = [*fortran.launcher, "-np", "2", program]
+    done = run([*RECORD, "-o", tmp_path / "run", "--", *launch], ENVIRONMENT | fortran.variables)
+    assert done.returncode == 0, done.stderr
+    costs = {cost.operation: cost for cost in operation_costs(hvprof.load(tmp_path / "run"))}
+    # Rank 1 sleeps 50 ms before each of 20 sums; a busy machine wakes it later still.
+    assert 2 * costs["allreduce"].wait_s >= 0.9
