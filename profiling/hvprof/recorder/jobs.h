@@ -103,8 +103,9 @@ static void name_job(char *name, int size)
     if (find("ompi_mpi_comm_world") && name_by(name, "PMIX_NAMESPACE", NULL))
         return;
     /* A spawned job has the names of the job that spawned it. */
-    mpi.comm_get_parent(&written);
-    MPI_Comm parent = handle_at(&written, 0);
+    if (!mpi.session_world)
+        mpi.comm_get_parent(&written);
+    MPI_Comm parent = mpi.session_world ? abi.no_comm : handle_at(&written, 0);
     if (parent == abi.no_comm &&
         (name_by_hydra(name) || name_by(name, "I_MPI_HYDRA_UUID", NULL) ||
          name_by(name, "MPISPAWN_MPIRUN_ID", "MPISPAWN_MPIRUN_HOST") ||

@@ -51,7 +51,18 @@ static uint64_t traced_events(void)
     return traced ? strtoull(traced, NULL, 10) : 0;
 }
 
-static void start(void)
+static bool find_ranks_of_session(const struct calling *session, int *rank, int *size)
+{
+    int (*group_of)(handle, const char *, handle *) = find("PMPI_Group_from_session_pset");
+    if (!group_of || group_of(handle_in(session, SESSION, 3, 0), "mpi://WORLD", &mpi.session_world))
+        return false;
+    mpi.group_rank(handle_at(&mpi.session_world, 0), rank);
+    mpi.group_size(handle_at(&mpi.session_world, 0), size);
+    return true;
+}
+
+/* `session`: the call that has made a session, NULL where all of MPI was started. */
+static void start(const struct calling *session)
 {
     const char *directory = recordings_folder();
     uint64_t events = traced_events();
@@ -69,15 +80,19 @@ static void start(void)
     find_late();
     if (recorder)
         return; /* torch.distributed began before */
-    mpi.comm_rank(abi.world, &rank);
-    mpi.comm_size(abi.world, &size);
+    if (session && !find_ranks_of_session(session, &rank, &size))
+        return;
+    if (!session) {
+        mpi.comm_rank(abi.world, &rank);
+        mpi.comm_size(abi.world, &size);
+    }
     name_job(name, size);
     const char *folder = find_job(directory, name, rank, size);
     if (!folder)
         return;
     name_clock(clock, sizeof clock);
     struct recorder *made = create_recorder(folder, rank, size, events);
-    clocks_are_compared = events > 0 && size > 1 &&
+    clocks_are_compared = events > 0 && size > 1 && !session &&
                           all_have_traces(folder, rank, size, made && made->trace,
                                           FILES_WITHIN_MS);
     if (clocks_are_compared) {
@@ -125,6 +140,40 @@ EXPORT void hvprof_end(double cost_ns)
     close_recording(into, FINALIZED);
 }
 
+/* A job that starts MPI by sessions alone is recorded for as long as its first one lasts. */
+static handle first_session;
+
+static uint64_t call_session_init(struct operation *operation, enum binding binding, uint64_t *word)
+{
+    struct calling call = {.operation = operation, .binding = binding, .word = word};
+    uint64_t result = call_with(function_of(operation, binding), word);
+    const int *code = (const int *)(uintptr_t)word[operation->arguments];
+    if (recorder || is_within_mpi(__builtin_frame_address(0)) ||
+        (binding == C ? (int)result : code && *code) != MPI_SUCCESS)
+        return result;
+    start(&call);
+    if (mpi.session_world)
+        first_session = handle_in(&call, SESSION, 3, 0);
+    return result;
+}
+
+static uint64_t call_session_finalize(struct operation *operation, enum binding binding,
+                                      uint64_t *word)
+{
+    struct calling call = {.operation = operation, .binding = binding, .word = word};
+    struct recorder *into = recorder;
+    if (first_session && handle_in(&call, SESSION, 1, 0) == first_session) {
+        mpi.group_free(&mpi.session_world);
+        first_session = 0;
+        recorder = NULL;
+        if (into) {
+            end_run(into->file);
+            close_recording(into, FINALIZED);
+        }
+    }
+    return call_with(function_of(operation, binding), word);
+}
+
 /* MPI_Init and MPI_Init_thread, whose first two arguments Fortran leaves out. */
 static void start_after(struct operation *operation, enum binding binding, uint64_t result,
                         const uint64_t *word)
@@ -132,7 +181,7 @@ static void start_after(struct operation *operation, enum binding binding, uint6
     int place = operation->arguments - 2 * (binding != C);
     const int *code = binding == C ? NULL : (const int *)(uintptr_t)word[place];
     if (binding == C ? (int)result == MPI_SUCCESS : !code || *code == MPI_SUCCESS)
-        start();
+        start(NULL);
 }
 
 static uint64_t call_init(struct operation *operation, enum binding binding, uint64_t *word)
@@ -173,10 +222,10 @@ static uint64_t call_finalize(struct operation *operation, enum binding binding,
     return result;
 }
 
-#define BOUND(Name, low, NAME, ARGUMENTS, CALLS)                                              \
+#define BOUND(SCOPE, SYMBOL, Name, low, NAME, ARGUMENTS, CALLS)                               \
     static struct operation of_##low = {.symbol = #Name, .lower = #low, .name = #low,       \
                                          .arguments = ARGUMENTS};                              \
-    EXPORT uint64_t MPI_##Name(PARAMETERS)                                                     \
+    SCOPE uint64_t SYMBOL(PARAMETERS)                                                          \
     {                                                                                          \
         return CALLS(&of_##low, C, GIVEN);                                                    \
     }                                                                                          \
@@ -191,9 +240,19 @@ static uint64_t call_finalize(struct operation *operation, enum binding binding,
     ALSO(mpi_##low##__, mpi_##low##_)                                                        \
     ALSO(mpi_##low, mpi_##low##_)                                                            \
     ALSO(MPI_##NAME, mpi_##low##_)
-BOUND(Init, init, INIT, 2, call_init)
-BOUND(Init_thread, init_thread, INIT_THREAD, 4, call_init)
-BOUND(Finalize, finalize, FINALIZE, 0, call_finalize)
+BOUND(EXPORT, MPI_Init, Init, init, INIT, 2, call_init)
+BOUND(EXPORT, MPI_Init_thread, Init_thread, init_thread, INIT_THREAD, 4, call_init)
+BOUND(EXPORT, MPI_Finalize, Finalize, finalize, FINALIZE, 0, call_finalize)
+BOUND(static, recent_session_init, Session_init, session_init, SESSION_INIT, 3, call_session_init)
+BOUND(static, recent_session_finalize, Session_finalize, session_finalize, SESSION_FINALIZE, 1,
+      call_session_finalize)
+
+/* A program that is linked with MPI may begin with a session. */
+__attribute__((constructor)) static void prepare(void)
+{
+    if (recordings_folder() && dlsym(RTLD_DEFAULT, "PMPI_Comm_rank"))
+        find_late();
+}
 
 __attribute__((destructor)) static void leave(void)
 {

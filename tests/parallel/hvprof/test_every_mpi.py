@@ -23,6 +23,7 @@ from tests.support.hvprof.recorded import (
     ENVIRONMENT,
     PROGRAMS,
     mpirun,
+    own_counts,
     own_mpi,
     run,
     totals,
@@ -292,6 +293,27 @@ def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: P
         assert rank.usage.threads >= 1
     assert two.usage is not None
     assert two.usage.cpu_s < two.end_unix_s - two.start_unix_s - 0.9 * before_send_s
+
+
+@pytest.mark.parametrize("by_session", [False, True])
+@pytest.mark.parametrize("name", ["openmpi5", "mpich5", "intelmpi"])
+def test_what_mpi_4_added_is_counted(name: str, by_session: bool, tmp_path: Path) -> None:
+    """Against the program's own counter. What a library sends for its files is not counted."""
+    mpi, folder = bin_of(name), tmp_path / "run"
+    large = ["-DLARGE"] if name != "openmpi5" else []
+    compile_for(mpi, *large, PROGRAMS / "known_mpi4.c", "-o", tmp_path / "known_mpi4")
+    folder.mkdir()
+    command = [*mpirun(2, mpi), tmp_path / "known_mpi4", *["session"] * by_session]
+    variables = {"PATH": f"{mpi}{os.pathsep}{os.environ['PATH']}", "HVPROF_DIR": str(folder)}
+    variables |= {"LD_PRELOAD": str(LIBRARY)}
+    done = run(command, ENVIRONMENT | variables, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for rank in hvprof.load(folder).ranks:
+        assert rank.state == "finalized"
+        assert totals(rank, with_making=True) == own_counts(tmp_path / f"counts-{rank.rank}")
+        (received,) = (one for one in rank.partners if one.direction == "from")
+        sent = len(large) * (rank.rank == 1) + (not by_session and rank.rank == 1)
+        assert received.messages == 1 + sent
 
 
 @pytest.mark.parametrize("built", IN_TEST_OR_LONG, indirect=True)

@@ -13,7 +13,7 @@ import pytest
 import hvprof
 from hvprof.analysis.waiting.rank_time import operation_costs
 from hvprof.recording.session import LIBRARY
-from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, run, totals
+from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, own_counts, run, totals
 from tests.support.launch.on_every_mpi import bin_of
 
 # mpif.h, `use mpi` and `use mpi_f08`.
@@ -74,25 +74,17 @@ def test_every_operation_is_counted_once(
     fortran.build(interface, program)
     folder = tmp_path / "run"
     folder.mkdir()
-    done = subprocess.run(
+    done = run(
         [*fortran.launcher, "-np", str(size), program],
-        env={**ENVIRONMENT, **fortran.variables, "HVPROF_DIR": str(folder)}
+        {**ENVIRONMENT, **fortran.variables, "HVPROF_DIR": str(folder)}
         | {"LD_PRELOAD": str(LIBRARY)},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     ranks = hvprof.load(folder).ranks
     assert [rank.rank for rank in ranks] == list(range(size))
     for rank in ranks:
-        counted = {}
-        for line in (tmp_path / f"counts-{rank.rank}").read_text().splitlines():
-            name, calls, message_bytes = line.split()
-            counted[name] = (int(calls), int(message_bytes))
-        assert totals(rank, with_making=True) == counted
+        assert totals(rank, with_making=True) == own_counts(tmp_path / f"counts-{rank.rank}")
         assert "a name with blanks" in {one.name for one in rank.communicators}
     # Also of messages from any source, whose statuses are ignored or not.
     before, after = size - 1, 1

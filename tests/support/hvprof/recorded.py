@@ -30,11 +30,14 @@ RECORD = [sys.executable, "-m", "hvprof", "record"]
 
 
 def run(
-    command: list[str | Path], environment: dict[str, str] | None = None
+    command: Sequence[str | Path],
+    environment: dict[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess:
     return subprocess.run(
         list(map(str, command)),
         env=environment or ENVIRONMENT,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=120,
@@ -81,6 +84,12 @@ def totals(
             calls, message_bytes = found.get(cell.operation, (0, 0))
             found[cell.operation] = (calls + cell.calls, message_bytes + cell.message_bytes)
     return found
+
+
+def own_counts(path: Path) -> dict[str, tuple[int, int]]:
+    """What a program counted itself: a line for each operation, with its calls and bytes."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {name: (int(calls), int(message_bytes)) for name, calls, message_bytes in lines}
 
 
 def own_mpi() -> Path:

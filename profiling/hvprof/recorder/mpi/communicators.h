@@ -73,7 +73,7 @@ static void write_ranks(const int *ranks, int count, char *text, size_t room)
 static uint64_t hash_group(handle *written, char *text, size_t room, int **world_ranks)
 {
     MPI_Group group = handle_at(written, 0);
-    handle world = 0;
+    handle world = mpi.session_world;
     int count = 0;
     uint64_t hash = 0;
     mpi.group_size(group, &count);
@@ -82,9 +82,11 @@ static uint64_t hash_group(handle *written, char *text, size_t room, int **world
     if (ranks && places) {
         for (int i = 0; i < count; i++)
             places[i] = i;
-        mpi.comm_group(abi.world, &world);
+        if (!mpi.session_world)
+            mpi.comm_group(abi.world, &world);
         mpi.group_translate_ranks(group, count, places, handle_at(&world, 0), ranks);
-        mpi.group_free(&world);
+        if (!mpi.session_world)
+            mpi.group_free(&world);
         for (int i = 0; i < count; i++)
             hash = mix(hash, (uint64_t)ranks[i] + 1);
         write_ranks(ranks, count, text, room);

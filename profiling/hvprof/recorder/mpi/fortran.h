@@ -5,7 +5,7 @@
 
 #include "library.h"
 
-enum thing { COMM, DATATYPE, REQUEST, MESSAGE, THINGS };
+enum thing { COMM, DATATYPE, REQUEST, MESSAGE, SESSION, THINGS };
 
 static struct {
     handle (*converted[THINGS])(int);
@@ -18,7 +18,7 @@ static struct {
 static void find_fortran(void)
 {
     static const char *const converters[] = {"PMPI_Comm_f2c", "PMPI_Type_f2c", "PMPI_Request_f2c",
-                                             "PMPI_Message_f2c"};
+                                             "PMPI_Message_f2c", "PMPI_Session_f2c"};
     static const char *const in_place[] = {"mpi_fortran_in_place_", "mpi_fortran_in_place__",
                                            "mpi_fortran_in_place", "MPI_FORTRAN_IN_PLACE",
                                            "MPIR_F08_MPI_IN_PLACE"};

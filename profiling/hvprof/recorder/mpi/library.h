@@ -25,6 +25,7 @@
     X(Group_size, group_size, (MPI_Group, int *))                                              \
     X(Group_translate_ranks, group_translate_ranks,                                            \
       (MPI_Group, int, const int *, MPI_Group, int *))                                         \
+    X(Group_rank, group_rank, (MPI_Group, int *))                                              \
     X(Group_free, group_free, (handle *))                                                      \
     X(Type_size, type_size, (MPI_Datatype, int *))                                             \
     X(Type_get_name, type_get_name, (MPI_Datatype, char *, int *))                             \
@@ -44,6 +45,8 @@ static struct {
 #undef DECLARE
     uint64_t common_bytes[COMMON_TYPES];
     bool found; /* the program has started MPI, and its library is known */
+    /* Where it was started by a session, all ranks, as MPI wrote the group: there is no world. */
+    handle session_world;
 } mpi;
 
 /* Python loads its extension modules, and libmpi with them, into scopes of their own,

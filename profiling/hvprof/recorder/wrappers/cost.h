@@ -25,6 +25,10 @@ static double own_cost_ns(const struct recorder *like)
     uint64_t best_ns = UINT64_MAX;
     if (!scratch || !file)
         return 0;
+    if (mpi.session_world) { /* no communicator is there yet */
+        operation.enter = enter_plainly;
+        operation.count = count_plainly;
+    }
     scratch->file = file;
     scratch->cells_there = CELLS;
     scratch->current = calloc(1, sizeof *scratch->current);

@@ -20,6 +20,10 @@ enum { ADDRESS = 257, GLOBAL_DATA = 1025, JUMP = 1026 };
 enum { ADDRESS = -1, GLOBAL_DATA = -1, JUMP = -1 };
 #endif
 
+/* In pmpi.c. */
+static uint64_t recent_session_init(PARAMETERS);
+static uint64_t recent_session_finalize(PARAMETERS);
+
 static struct late {
     const char *symbol;
     uint64_t (*entry)(PARAMETERS);
@@ -32,6 +36,8 @@ static struct late {
 #include "others.h"
 #undef OPERATION
 #undef RECENT
+    {"MPI_Session_init", recent_session_init, false},
+    {"MPI_Session_finalize", recent_session_finalize, false},
 };
 enum { LATE_ENTRIES = sizeof late / sizeof *late };
 
@@ -142,17 +148,20 @@ static void lead_calls(void)
 
 static void find_late(void)
 {
+    static bool done;
     Dl_info library = {0};
     char symbol[96];
     dladdr(find("PMPI_Comm_rank"), &library);
-    void *scope = library.dli_fname ? dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    void *scope = !done && library.dli_fname ? dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
     for (int i = 0; scope && i < LATE_ENTRIES; i++) {
         snprintf(symbol, sizeof symbol, "P%s", late[i].symbol);
         late[i].there = dlsym(scope, symbol);
     }
-    if (scope)
+    if (scope) {
         dlclose(scope);
-    qsort(late, LATE_ENTRIES, sizeof *late, by_symbol);
+        qsort(late, LATE_ENTRIES, sizeof *late, by_symbol);
+        done = true;
+    }
     lead_calls();
 }
 
