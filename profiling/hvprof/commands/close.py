@@ -21,6 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Complete the recording, and say what was recorded."""
-    command = end(options.directory, options.exit_code)
-    report_ranks(options.directory, command[0] if command else "the job", options.exit_code)
+    command, strange = end(options.directory, options.exit_code)
+    report_ranks(options.directory, command or ["the job"], options.exit_code, strange=strange)
     return 0

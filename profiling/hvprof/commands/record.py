@@ -109,7 +109,8 @@ def record(
     begin(directory, command, force=force)
     start_s = time.monotonic()
     added = variables(directory, trace_events, audit=audit)
-    command = _reaching_all_ranks(command, added)
+    launcher_says = _version_of(command[0])
+    command = _reaching_all_ranks(command, added, launcher_says)
     with (
         watched(directory, on_hang_s, abort=abort_on_hang) as aborted,
         shown_beneath(directory, asked=watch) as output,
@@ -117,18 +118,24 @@ def record(
         code = _run(command, {**os.environ, **added}, output, aborted)
     if aborted.is_set():
         code = StallError.exit_code
-    end(directory, code, time.monotonic() - start_s)
-    report_ranks(directory, command[0], code)
+    _, strange = end(directory, code, time.monotonic() - start_s)
+    report_ranks(directory, command, code, strange=strange, launcher_says=launcher_says)
     return code
 
 
-def _reaching_all_ranks(command: Sequence[str], variables: Iterable[str]) -> list[str]:
+def _version_of(program: str) -> str:
+    """The words of a launcher about its version; "" of another program."""
+    if Path(program).name not in _LAUNCHERS:
+        return ""
+    about = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return about.stdout
+
+
+def _reaching_all_ranks(
+    command: Sequence[str], variables: Iterable[str], launcher_says: str
+) -> list[str]:
     """The command; Open MPI's mpirun must be asked to pass our variables to other hosts."""
-    program = Path(command[0]).name
-    if program not in _LAUNCHERS:
-        return list(command)
-    about = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False)
-    if not any(name in about.stdout for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
+    if not any(name in launcher_says for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
         return list(command)
     carry = [word for name in variables for word in ("-x", name)]
     return [command[0], *carry, *command[1:]]

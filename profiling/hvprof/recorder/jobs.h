@@ -22,6 +22,7 @@
 #include "run_usage.h"
 
 #define JOB_LINK "job-%d" /* as in recording/jobs.py */
+#define STRANGE_MPI "strange-mpi" /* in recording/jobs.py, too */
 #define UNNAMED "unnamed"
 enum { MOST_JOBS = 10000, JOB_NAME_BYTES = 512 };
 

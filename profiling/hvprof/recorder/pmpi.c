@@ -67,15 +67,20 @@ static void start(const struct calling *session)
     const char *directory = recordings_folder();
     uint64_t events = traced_events();
     static char library[VERSION_ROOM];
-    char clock[64] = "", name[JOB_NAME_BYTES];
+    char clock[64] = "", name[JOB_NAME_BYTES], why[160];
     static bool asked;
     struct offset offset = {0};
     int rank, size;
     if (!directory || asked)
         return;
     asked = true;
-    if (!find_mpi(library))
+    if (!find_mpi(library, why, sizeof why)) {
+        /* For `hvprof record`, which says it once; other ranks may have done so. */
+        snprintf(name, sizeof name, "%.400s/" STRANGE_MPI, directory);
+        if (symlink(why, name) && errno != EEXIST)
+            fprintf(stderr, "hvprof: not recorded: %s\n", why);
         return;
+    }
     find_fortran();
     find_late();
     if (recorder)

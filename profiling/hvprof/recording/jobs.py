@@ -29,9 +29,9 @@ from hvprof.recording.load import (
 )
 
 # Links by which ranks agree: on the number of their job (recorder/jobs.h), and on whether all of
-# them have a trace (recorder/decision.h). Their targets are text: a tool that follows links would
-# find nothing there.
-_JOB_LINKS, _DECISION = "job-*", "decision"
+# them have a trace (recorder/decision.h); and by which they say that their MPI cannot be recorded.
+# Their targets are text: a tool that follows links would find nothing there.
+_JOB_LINKS, _DECISION, _STRANGE_MPI = "job-*", "decision", "strange-mpi"
 
 
 def separate(directory: Path, meta: Mapping[str, Any]) -> None:
@@ -56,6 +56,14 @@ def separate(directory: Path, meta: Mapping[str, Any]) -> None:
         # The exit code is the command's: it does not say which of the jobs failed.
         own = {**meta, **_times(folder), "exit_code": None, "job": int(folder.name)}
         write_json(folder / META_NAME, own)
+
+
+def strange_mpi(directory: Path) -> str:
+    """Why ranks did not record, as they said before `separate`; "" where none did."""
+    try:
+        return str((directory / _STRANGE_MPI).readlink())
+    except OSError:
+        return ""
 
 
 def remove(directory: Path) -> None:
@@ -86,7 +94,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _remove_links(folder: Path) -> None:
     # glob() does not find a link by its name alone, as it leads nowhere.
-    for path in (*folder.glob(_JOB_LINKS), folder / _DECISION):
+    for path in (*folder.glob(_JOB_LINKS), folder / _DECISION, folder / _STRANGE_MPI):
         if path.is_symlink():
             path.unlink()
 

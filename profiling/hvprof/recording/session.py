@@ -12,9 +12,11 @@ from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.system.files import write_json
+from hvprof.printable import printable
 from hvprof.recording import jobs
 from hvprof.recording.load import AUDIT_NAME, META_NAME, RANK_FILES, job_folders, read_meta
 from hvprof.recording.secrets import hide_secrets
+from hvprof.recording.unrecorded import missing_ranks, singletons, why_nothing
 
 LIBRARY = Path(__file__).resolve().parents[1] / "recorder" / "libhvprof.so"
 _LISTED = 8
@@ -74,8 +76,8 @@ def variables(directory: Path, trace_events: int, *, audit: bool = False) -> dic
     return found
 
 
-def end(directory: Path, exit_code: int, duration_s: float | None = None) -> list[str]:
-    """Write how a job ended; returns its command.
+def end(directory: Path, exit_code: int, duration_s: float | None = None) -> tuple[list[str], str]:
+    """Write how a job ended; returns its command, and why ranks said that they did not record.
 
     Args:
         directory: of a recording that `begin` made.
@@ -92,14 +94,31 @@ def end(directory: Path, exit_code: int, duration_s: float | None = None) -> lis
         duration_s = max(0.0, time.time() - (meta.get("start_unix_s") or time.time()))
     meta = {**meta, "duration_s": duration_s, "exit_code": exit_code}
     write_meta(directory, meta)
+    strange = printable(jobs.strange_mpi(directory))
     jobs.separate(directory, meta)
     command: list[str] = meta.get("command") or []
-    return command
+    return command, strange
 
 
-def report_ranks(directory: Path, program: str, exit_code: int) -> None:
-    """Print to standard error how many ranks were recorded, or why there are none."""
+def report_ranks(
+    directory: Path,
+    command: Sequence[str],
+    exit_code: int,
+    *,
+    strange: str = "",
+    launcher_says: str = "",
+) -> None:
+    """Print to standard error how many ranks were recorded, and why others were not.
+
+    Args:
+        directory: of the recording.
+        command: that was recorded.
+        exit_code: the command's.
+        strange: why ranks said that they did not record.
+        launcher_says: its launcher's words about its version.
+    """
     folders = job_folders(directory)
+    apart = singletons(folders, command, launcher_says)
     if len(folders) > 1:
         said = f"{len(folders)} MPI jobs recorded in {directory}:"
         said += "".join(f"\n  hvprof report {one}  ({_ranks(one)})" for one in folders[:_LISTED])
@@ -108,13 +127,11 @@ def report_ranks(directory: Path, program: str, exit_code: int) -> None:
     elif folders:
         said = f"{_ranks(directory)} recorded in {directory}: hvprof report {directory}"
     else:
-        said = f"{program} called neither MPI nor torch.distributed, so nothing was recorded"
-        said += (
-            f"; it ended with code {exit_code}"
-            if exit_code
-            else ": run Horovod over MPI; for torch.distributed install hvd_ext next to PyTorch"
-        )
-    print(f"hvprof: {said}", file=sys.stderr)
+        said = f"nothing was recorded: {strange}" if strange else why_nothing(command)
+        if exit_code:
+            said += f"; it ended with code {exit_code}"
+    for line in filter(None, (said, apart, *map(missing_ranks, folders))):
+        print(f"hvprof: {line}", file=sys.stderr)
 
 
 def prepare_directory(directory: Path, *, force: bool) -> None:

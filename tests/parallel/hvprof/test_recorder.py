@@ -20,6 +20,7 @@ from tests.support.hvprof.recorded import (
     run,
     totals,
 )
+from tests.support.launch.on_every_mpi import bin_of
 
 ALLREDUCE = (
     "import numpy; from mpi4py import MPI\n"
@@ -50,6 +51,32 @@ def test_a_rank_without_the_recorder_does_not_hang_a_traced_job(
     assert trace is not None
     assert len(trace.ranks[0].events) == 1
     assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_symlink()) == []
+
+
+def test_ranks_without_the_recorder_are_named(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", ALLREDUCE]
+    command = [*mpirun(1), *program, ":", "-np", "2", "env", "-u", "LD_PRELOAD", *program]
+    done = run([*RECORD, "-o", tmp_path / "run", "--", *command])
+    assert done.returncode == 0, done.stderr
+    assert "hvprof: ranks 1, 2 were not recorded: " in done.stderr
+    assert "`hvprof env`" in done.stderr
+
+
+def test_processes_that_another_mpi_did_not_join_are_noticed(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "from mpi4py import MPI"]
+    launcher = mpirun(3, bin_of("mpich5"))
+    alone = {**ENVIRONMENT, "OMPI_MCA_ess_singleton_isolated": "1"}
+    done = run([*RECORD, "-o", tmp_path / "run", "--", *launcher, *program], alone)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "hvprof: mpirun started 3 processes, and each is a job of 1 rank: the program's MPI is"
+        " another one, and mpirun is MPICH's; start it with that library's launcher\n"
+    ) in done.stderr
+    # One after the other is as it was meant to be.
+    script = " ".join(map(repr, program))
+    done = run([*RECORD, "-o", tmp_path / "turns", "--", "sh", "-c", f"{script}; {script}"], alone)
+    assert "2 MPI jobs recorded" in done.stderr
+    assert "another one" not in done.stderr
 
 
 def test_files_that_appear_late_are_waited_for(tmp_path: Path) -> None:
@@ -154,4 +181,6 @@ def test_the_program_of_an_unknown_mpi_runs_unrecorded(tmp_path: Path) -> None:
     subprocess.run(command, check=True)
     done = run([*RECORD, "-o", tmp_path / "run", "--", program])
     assert (done.returncode, done.stdout) == (0, "42\n")
-    assert "hvprof: not recorded: unknown MPI library Strange MPI 1.0\n" in done.stderr
+    assert done.stderr.splitlines() == [
+        "hvprof: nothing was recorded: unknown MPI library Strange MPI 1.0"
+    ]

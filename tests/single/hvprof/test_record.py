@@ -35,6 +35,25 @@ def test_a_command_without_mpi_says_so(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_program_that_calls_mpi_unseen_is_told_why(tmp_path: Path) -> None:
+    """Fortran's name of MPI_Init; no MPI is needed to see that the program would call one."""
+    source, program = tmp_path / "solver.c", tmp_path / "solver"
+    source.write_text("void mpi_init_(int *code) { *code = 0; }\nint main(void) { return 0; }\n")
+    without_preload = ["env", "-u", "LD_PRELOAD", program]
+    for options, command, why in (
+        (["-static"], [program, "input.txt"], "it is linked statically; link it with the shared"),
+        ([], without_preload, "LD_PRELOAD is lost by sudo"),
+    ):
+        subprocess.run(["cc", *options, source, "-o", program], check=True)
+        done = hvprof("record", "--force", "-o", tmp_path / "run", "--", *command)
+        assert done.returncode == 0
+        assert f"solver calls MPI, and nothing was recorded: {why}" in done.stderr.replace(
+            "the recorder was not loaded: ", ""
+        )
+        assert "torch" not in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
     done = hvprof("record", "-o", tmp_path / "run", "--", "sh", "-c", "exit 7")
     assert done.returncode == 7

@@ -108,8 +108,8 @@ static void find_predefined(void)
     }
 }
 
-/* False after a line where the program's library is not one that can be recorded. */
-static bool find_mpi(char version[VERSION_ROOM])
+/* False where the program's library is not one that can be recorded; `why` says it then. */
+static bool find_mpi(char version[VERSION_ROOM], char *why, size_t room)
 {
     const char *missing = NULL;
     int length = 0;
@@ -122,9 +122,9 @@ static bool find_mpi(char version[VERSION_ROOM])
         mpi.get_library_version(version, &length);
     version[strcspn(version, "\n")] = '\0';
     if (missing)
-        fprintf(stderr, "hvprof: not recorded: the program's MPI has no %s\n", missing);
+        snprintf(why, room, "the program's MPI has no %s", missing);
     else if (!find_family(version))
-        fprintf(stderr, "hvprof: not recorded: unknown MPI library %.80s\n", version);
+        snprintf(why, room, "unknown MPI library %.80s", version);
     else
         mpi.found = true;
     if (mpi.found)

@@ -1,0 +1,130 @@
+"""Why a command, or a rank of it, was not recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_ext.errors import UsageError
+from hvprof.format.reader import Head, read_head
+from hvprof.recording.load import RANK_FILES
+
+_LISTED = 8
+_AT_ONCE_S = 10.0
+_ELF, _INTERPRETER = b"\x7fELF", 3
+# Names that a program which calls MPI holds: C's, and Fortran's as compilers write them.
+_MPI_NAMES = (b"MPI_Init", b"mpi_init_", b"mpi_init_f08_")
+_PRELOAD = (
+    "the recorder was not loaded: LD_PRELOAD is lost by sudo, ssh, containers and"
+    " srun --export=NONE; set what `hvprof env` prints on all ranks"
+)
+# Of a program's launcher, and a word in what it says of its version.
+_FAMILIES = {"Open MPI": ("Open MPI", "OpenRTE", "PRRTE", "prterun"), "MPICH": ("HYDRA", "MPICH")}
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "srun")
+
+
+@dataclass(frozen=True)
+class _Program:
+    """An executable file of a command."""
+
+    path: Path
+    static: bool
+    calls_mpi: bool
+
+    @property
+    def changes_user(self) -> bool:
+        """The linker ignores LD_PRELOAD then."""
+        mode = self.path.stat()
+        return bool(mode.st_mode & (stat.S_ISUID | stat.S_ISGID)) and mode.st_uid != os.getuid()
+
+
+def why_nothing(command: Sequence[str]) -> str:
+    """The line about a command that has ended without a recorded rank."""
+    program = _program(command)
+    if program is None or not program.calls_mpi:
+        said = f"{command[0]} called neither MPI nor torch.distributed, so nothing was recorded"
+        if any("torch" in word or word.endswith(".py") for word in command):
+            said += "; for torch.distributed install hvd_ext next to PyTorch"
+        return said
+    if program.static:
+        why = "it is linked statically; link it with the shared libraries of MPI"
+    elif program.changes_user:
+        why = "it runs as another user, so the linker ignores LD_PRELOAD; start a copy of it"
+    else:
+        why = _PRELOAD
+    return f"{program.path.name} calls MPI, and nothing was recorded: {why}"
+
+
+def missing_ranks(folder: Path) -> str:
+    """The line about the ranks of a job that have no recording; "" where all have one."""
+    heads = _heads(folder)
+    size = max((head.size for head in heads), default=0)
+    missing = sorted(set(range(size)) - {head.rank for head in heads})
+    if not missing:
+        return ""
+    shown = ", ".join(map(str, missing[:_LISTED])) + ", ..." * (len(missing) > _LISTED)
+    were = f"ranks {shown} were" if len(missing) > 1 else f"rank {shown} was"
+    return f"{were} not recorded: the program is linked statically, or {_PRELOAD}"
+
+
+def singletons(folders: Sequence[Path], command: Sequence[str], launcher_says: str) -> str:
+    """The line about a launcher whose processes did not become one job; "" where they did.
+
+    Args:
+        folders: of the jobs that the command started.
+        command: with its launcher.
+        launcher_says: the launcher's words about its version.
+    """
+    launcher = Path(command[0]).name
+    heads = [head for folder in folders for head in _heads(folder)]
+    if launcher not in LAUNCHERS or len(folders) < 2 or any(head.size > 1 for head in heads):
+        return ""
+    # One after the other they may be meant: a script that starts a program several times.
+    starts_s = sorted(head.start_unix_ns / 1e9 for head in heads)
+    if starts_s[-1] - starts_s[0] > _AT_ONCE_S:
+        return ""
+    family = next(
+        (name for name, words in _FAMILIES.items() if any(w in launcher_says for w in words)), ""
+    )
+    known = f", and {launcher} is {family}'s" if family else ""
+    return (
+        f"{launcher} started {len(heads)} processes, and each is a job of 1 rank: the program's MPI"
+        f" is another one{known}; start it with that library's launcher"
+    )
+
+
+def _heads(folder: Path) -> list[Head]:
+    found: list[Head | None] = []
+    for path in folder.glob(RANK_FILES):
+        with contextlib.suppress(UsageError):
+            found.append(read_head(path))
+    return [head for head in found if head]
+
+
+def _program(command: Sequence[str]) -> _Program | None:
+    """The last executable of a command that is no script and no launcher."""
+    for word in reversed(command):
+        found = shutil.which(word)
+        if found is None or Path(word).name in LAUNCHERS:
+            continue
+        with contextlib.suppress(OSError):
+            data = Path(found).read_bytes()
+            if data.startswith(_ELF):
+                calls_mpi = any(name in data for name in _MPI_NAMES)
+                return _Program(Path(found), _INTERPRETER not in _segments(data), calls_mpi)
+    return None
+
+
+def _segments(data: bytes) -> set[int]:
+    """The kinds of segments of an executable of 64 bits."""
+    order = "<" if data[5] == 1 else ">"
+    (first,) = struct.unpack_from(f"{order}Q", data, 32)
+    size, count = struct.unpack_from(f"{order}HH", data, 54)
+    kinds = (struct.unpack_from(f"{order}I", data, first + size * i) for i in range(count))
+    return {kind for (kind,) in kinds}
