@@ -129,6 +129,7 @@ setup(
     ],
     package_data={
         "hvd_ext.arena.cuda": ["*.cu"],
+        "hvprof": ["include/*"],
         "hvprof.reporters.page": ["templates/*.j2"],
         "hvd_launch.doctor": ["horovod_cmake/*.cmake", "horovod_cmake/*/*.cmake"],
         "hvd_launch.simulate": ["*.c"],

@@ -14,7 +14,7 @@ from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.comparison.comparison import Comparison, compare
 from hvprof.analysis.summary import SIZE_ROWS, Exposed, Row, exposed, quantile_s, rows
 from hvprof.analysis.waiting.wait_time import waiting
-from hvprof.annotate import region, step, watch_exchange
+from hvprof.annotate import get_include, region, step, watch_exchange
 from hvprof.format.trace import load_trace
 from hvprof.model import Cell, RankRecording, Recording
 from hvprof.recording.load import load
@@ -30,6 +30,7 @@ __all__ = [
     "Row",
     "compare",
     "exposed",
+    "get_include",
     "load",
     "load_trace",
     "quantile_s",

@@ -16,10 +16,16 @@ from __future__ import annotations
 
 import functools
 import itertools
+from pathlib import Path
 from typing import Any
 
 from hvd_ext.events import HandingOver, recorder, times_hooks
 from hvd_ext.events import region as region
+
+
+def get_include() -> str:
+    """The folder of `hvprof.h` and `hvprof.f90`, for programs in C, C++ and Fortran."""
+    return str(Path(__file__).resolve().with_name("include"))
 
 
 def step() -> None:

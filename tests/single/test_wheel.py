@@ -25,8 +25,10 @@ FILES = {
     "hvd_launch/doctor/horovod_cmake/project.cmake",
     "hvd_launch/doctor/horovod_cmake/toolchain.cmake",
     "hvd_launch/doctor/horovod_cmake/without_cuda/FindPytorch.cmake",
+    "hvprof/include/hvprof.f90",
+    "hvprof/include/hvprof.h",
 }
-SUFFIXES = {".c", ".cmake", ".cu", ".j2", ".py", ".so"}
+SUFFIXES = {".c", ".cmake", ".cu", ".f90", ".h", ".j2", ".py", ".so"}
 
 
 def build(folder: Path, **variables: str) -> Path:

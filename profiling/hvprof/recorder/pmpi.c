@@ -227,6 +227,16 @@ static uint64_t call_finalize(struct operation *operation, enum binding binding,
     return result;
 }
 
+/* MPI_Pcontrol(0) to leave calls out from here on, and 1 to count them again, as mpiP has it. */
+static uint64_t call_pcontrol(struct operation *operation, enum binding binding, uint64_t *word)
+{
+    struct calling call = {.binding = binding, .word = word};
+    int level = integer(&call, 1);
+    if (level == 0 || level == 1)
+        atomic_store_explicit(&left_out, !level, memory_order_relaxed);
+    return call_with(function_of(operation, binding), word);
+}
+
 #define BOUND(SCOPE, SYMBOL, Name, low, NAME, ARGUMENTS, CALLS)                               \
     static struct operation of_##low = {.symbol = #Name, .lower = #low, .name = #low,       \
                                          .arguments = ARGUMENTS};                              \
@@ -247,6 +257,7 @@ static uint64_t call_finalize(struct operation *operation, enum binding binding,
     ALSO(MPI_##NAME, mpi_##low##_)
 BOUND(EXPORT, MPI_Init, Init, init, INIT, 2, call_init)
 BOUND(EXPORT, MPI_Init_thread, Init_thread, init_thread, INIT_THREAD, 4, call_init)
+BOUND(EXPORT, MPI_Pcontrol, Pcontrol, pcontrol, PCONTROL, 1, call_pcontrol)
 BOUND(EXPORT, MPI_Finalize, Finalize, finalize, FINALIZE, 0, call_finalize)
 BOUND(static, recent_session_init, Session_init, session_init, SESSION_INIT, 3, call_session_init)
 BOUND(static, recent_session_finalize, Session_finalize, session_finalize, SESSION_FINALIZE, 1,

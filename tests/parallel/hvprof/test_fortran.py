@@ -13,7 +13,15 @@ import pytest
 import hvprof
 from hvprof.analysis.waiting.rank_time import operation_costs
 from hvprof.recording.session import LIBRARY
-from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, own_counts, run, totals
+from tests.support.hvprof.recorded import (
+    ENVIRONMENT,
+    PROGRAMS,
+    RECORD,
+    check_known_regions,
+    own_counts,
+    run,
+    totals,
+)
 from tests.support.launch.on_every_mpi import bin_of
 
 # mpif.h, `use mpi` and `use mpi_f08`.
@@ -29,9 +37,9 @@ class Fortran:
     launcher: tuple[str, ...]
     variables: dict[str, str]
 
-    def build(self, interface: str, program: Path) -> None:
-        source = PROGRAMS / f"{program.name}.F90"
-        command = [*self.compiler, *_OPTIONS, "-DFILES", f"-D{interface}", source, "-o", program]
+    def build(self, interface: str, program: Path, *modules: Path) -> None:
+        sources = [*modules, PROGRAMS / f"{program.name}.F90"]
+        command = [*self.compiler, *_OPTIONS, "-DFILES", f"-D{interface}", *sources, "-o", program]
         # The counter's module is written where the compiler runs.
         subprocess.run(command, env=os.environ | self.variables, cwd=program.parent, check=True)
 
@@ -110,3 +118,15 @@ def test_a_late_rank_is_waited_for(fortran: Fortran, interface: str, tmp_path: P
     costs = {cost.operation: cost for cost in operation_costs(hvprof.load(tmp_path / "run"))}
     # Rank 1 sleeps 50 ms before each of 20 sums; a busy machine wakes it later still.
     assert 2 * costs["allreduce"].wait_s >= 0.9
+
+
+def test_a_program_marks_regions_and_steps(fortran: Fortran, tmp_path: Path) -> None:
+    program = tmp_path / "known_regions_of_fortran"
+    fortran.build("USE_MPI", program, Path(hvprof.get_include()) / "hvprof.f90")
+    command = [*fortran.launcher, "-np", "2", program]
+    variables = ENVIRONMENT | fortran.variables
+    done = run([*RECORD, "-o", tmp_path / "run", "--", *command], variables)
+    assert done.returncode == 0, done.stderr
+    check_known_regions(hvprof.load(tmp_path / "run"))
+    # It runs without the recorder, too.
+    assert run(command, variables).returncode == 0

@@ -92,6 +92,16 @@ def own_counts(path: Path) -> dict[str, tuple[int, int]]:
     return {name: (int(calls), int(message_bytes)) for name, calls, message_bytes in lines}
 
 
+def check_known_regions(recording: hvprof.Recording) -> None:
+    """Of programs that mark three steps and two regions, and leave every second sum out."""
+    for rank in recording.ranks:
+        regions = {one.name: (one.kind, one.calls) for one in rank.regions}
+        assert regions.pop("step") == ("other", 3)
+        assert regions == {"solver": ("compute", 3), "output": ("io", 3)}
+        assert totals(rank)["allreduce"] == (3, 24)
+        assert rank.step_count == 3
+
+
 def own_mpi() -> Path:
     """The folder of this environment's mpicc."""
     return BIN if (BIN / "mpicc").exists() else Path(shutil.which("mpicc") or BIN).parent

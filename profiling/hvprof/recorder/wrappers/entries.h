@@ -100,6 +100,9 @@ static void *function_of(struct operation *operation, enum binding binding)
  * library's. A place above the caller's was left behind by a jump out of MPI. */
 static _Thread_local const char *entered;
 
+/* The program asked for that (MPI_Pcontrol). */
+static _Atomic bool left_out;
+
 static bool is_within_mpi(const char *frame)
 {
     return entered && frame < entered;
@@ -136,7 +139,8 @@ static uint64_t call_operation(struct operation *operation, enum binding binding
                                uint64_t *word)
 {
     struct recorder *into = recorder;
-    if (!into || !mpi.found || is_within_mpi(__builtin_frame_address(0)))
+    if (!into || !mpi.found || atomic_load_explicit(&left_out, memory_order_relaxed) ||
+        is_within_mpi(__builtin_frame_address(0)))
         return call_with(function_of(operation, binding), word);
     return call_recorded(into, operation, binding, caller, word);
 }
