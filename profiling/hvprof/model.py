@@ -99,6 +99,25 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """The calls of one operation from one place in the program.
+
+    Attributes:
+        operation: as in Cell; "" for all calls of places that found no room.
+        object: path of the executable or library; "" where it is not known.
+        offset: in it, of the instruction after the call.
+        calls: that succeeded; time_s is their sum, max_s the longest.
+    """
+
+    operation: str
+    object: str
+    offset: int
+    calls: int
+    time_s: float
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Partner:
     """Point-to-point messages of data traffic between a rank and one partner, in one direction.
 
@@ -231,6 +250,7 @@ class RankRecording:
         partners: point-to-point messages by partner; empty in recordings of format 3.
         usage: None where the rank did not come to MPI_Finalize, or in format 3.
         machine: None in recordings of before November 2026.
+        sites: places in the program that call MPI; empty in earlier recordings.
     """
 
     rank: int
@@ -263,6 +283,7 @@ class RankRecording:
     partners: tuple[Partner, ...] = ()
     usage: RunUsage | None = None
     machine: Machine | None = None
+    sites: tuple[Site, ...] = ()
 
     @property
     def queued_s(self) -> float:

@@ -180,6 +180,31 @@ CURRENT = np.dtype(
         ("beat", BEAT),
     ]
 )
+# The file of call sites.
+SITES_MAGIC = b"hvpsite\n"
+SITES_VERSION, SITES, OBJECTS, OBJECT_BYTES = 1, 1024, 64, 256
+SITE = np.dtype(
+    [
+        ("key", "<u8"),
+        ("offset", "<u8"),
+        ("operation", "<u4"),
+        ("object", "<u4"),
+        ("calls", "<u8"),
+        ("time_ns", "<u8"),
+        ("max_ns", "<u8"),
+        ("reserved", "V16"),
+    ]
+)
+SITES_FILE = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("rank", "<i4"),
+        ("reserved", "V48"),
+        ("objects", f"S{OBJECT_BYTES}", OBJECTS),
+        ("at", SITE, SITES),
+    ]
+)
 # One call of a trace; the first place of the file is its head.
 EVENT = np.dtype(
     [

@@ -98,6 +98,24 @@ static void open_current(struct recorder *into, const char *directory)
     into->current_path = strdup(path);
 }
 
+static void open_sites(struct recorder *into, const char *directory)
+{
+    char path[4096];
+    int descriptor;
+    snprintf(path, sizeof path, "%s/rank-%05d.sites", directory, into->file->rank);
+    struct sites *map = map_file(path, sizeof *map, sizeof *map, &descriptor);
+    if (!map) {
+        fprintf(stderr, "hvprof: rank %d has no call sites: cannot create %s: %s\n",
+                into->file->rank, path, strerror(errno));
+        return;
+    }
+    close(descriptor);
+    map->version = SITES_VERSION;
+    map->rank = into->file->rank;
+    memcpy(map->magic, "hvpsite\n", sizeof map->magic);
+    into->sites = map;
+}
+
 /* The recorder of this rank, with its files in `directory`, or NULL after a line that says
  * why not. A trace holds the last `events` calls, or is not kept where that is 0. */
 static struct recorder *create_recorder(const char *directory, int rank, int size, uint64_t events)

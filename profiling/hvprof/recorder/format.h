@@ -191,6 +191,28 @@ struct current {
 _Static_assert(offsetof(struct current, slots) == 2688, "layout");
 _Static_assert(offsetof(struct current, submitted) == 19080, "layout");
 
+/* Calls by the place that makes them, in a file that is mapped as well and begins with the head. */
+enum { SITES_VERSION = 1, SITES = 1024, OBJECTS = 64, OBJECT_BYTES = 256 };
+
+struct site {
+    _Atomic uint64_t key;      /* 0: free; the first is always: it stands for no place */
+    uint64_t offset;           /* of the instruction after the call, in the object */
+    uint32_t operation, object; /* number of the name; of the object from 1, 0: not known */
+    _Atomic uint64_t calls, time_ns, max_ns;
+    uint64_t reserved[2];
+};
+_Static_assert(sizeof(struct site) == 64, "layout");
+
+struct sites {
+    char magic[8];
+    uint32_t version;
+    int32_t rank;
+    char reserved[48];
+    char objects[OBJECTS][OBJECT_BYTES]; /* executable and libraries, by their paths */
+    struct site at[SITES];
+};
+_Static_assert(offsetof(struct sites, at) == 16448, "layout");
+
 /* Exact powers of two have bins of their own: coarser rows can then include or exclude
  * their edges, and powers of two can be compared with other sizes.
  * 0: no bytes; 2k+1: exactly 2^k; 2k+2: between 2^k and 2^(k+1). */

@@ -109,6 +109,7 @@ static void start(const struct calling *session)
     snprintf(made->file->library, sizeof made->file->library, "%.*s",
              (int)sizeof made->file->library - 1, library);
     snprintf(made->file->clock, sizeof made->file->clock, "%s", clock);
+    open_sites(made, folder);
     made->file->offsets[0] = offset;
     made->file->yields = asked_to_yield();
     prepare_slots();

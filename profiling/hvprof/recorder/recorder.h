@@ -15,6 +15,7 @@ struct recorder {
     struct recording *file;
     struct event *trace;
     struct current *current; /* or NULL */
+    struct sites *sites;     /* or NULL */
     char *current_path;
     int current_descriptor; /* locked as long as the process lives (beat.h) */
     int descriptor;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from hvprof.format.connections import (
     flows_between,
 )
 from hvprof.format.current import read_current
-from hvprof.format.reader import read_rank
+from hvprof.format.reader import read_rank, read_tables
+from hvprof.format.sites import read_sites
 from hvprof.model import RankRecording, Recording
 from hvprof.printable import printable
 from hvprof.recording.secrets import hide_secrets
@@ -26,6 +27,7 @@ META_NAME = "meta.json"
 RANK_FILES = "rank-*.hvprof"
 TRACE_FILES = "rank-*.trace"
 CURRENT_FILES = "rank-*.now"
+SITE_FILES = "rank-*.sites"
 # The folder of fingerprints, which the ranks write.
 AUDIT_NAME = "audit"
 # What hvprof record wrote where the job stood still.
@@ -69,7 +71,7 @@ def load(directory: str | Path) -> Recording:
     if not paths:
         why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
         raise UsageError(f"{directory} holds no recording, {why}: record with {_RECORD}")
-    found = [(rank, path) for path in paths if (rank := read_rank(path))]
+    found = [(_with_sites(rank, path), path) for path in paths if (rank := read_rank(path))]
     if not found:
         raise UsageError(f"{directory} holds no recording: its ranks were killed; record again")
     ranks = sorted((rank for rank, _ in found), key=lambda rank: rank.rank)
@@ -100,6 +102,13 @@ def load(directory: str | Path) -> Recording:
         rank_files={rank.rank: path for rank, path in found},
         hang=_hang(directory / HANG_NAME),
         flows=flows_between(_ends(found)),
+    )
+
+
+def _with_sites(rank: RankRecording, path: Path) -> RankRecording:
+    sites = path.with_suffix(".sites")
+    return (
+        replace(rank, sites=read_sites(sites, read_tables(path).names)) if sites.exists() else rank
     )
 
 

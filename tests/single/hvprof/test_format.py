@@ -37,6 +37,8 @@ STRUCTS = {
     "connection": layout.CONNECTION,
     "beat": layout.BEAT,
     "current": layout.CURRENT,
+    "site": layout.SITE,
+    "sites": layout.SITES_FILE,
 }
 # What Python calls otherwise.
 RENAMED = {"cells": "cells_end", "communicators": "communicators_end"}
@@ -57,6 +59,9 @@ NUMBERS = {
     "SOURCE_PROGRAM": SOURCES.index("program"),
     "CURRENT_VERSION": layout.CURRENT_VERSION,
     "SLOTS": layout.SLOTS,
+    "SITES_VERSION": layout.SITES_VERSION,
+    "SITES": layout.SITES,
+    "OBJECTS": layout.OBJECTS,
     "LATEST": layout.LATEST,
     "IN_CALL": layout.IN_CALL,
     "LATE": layout.LATE,

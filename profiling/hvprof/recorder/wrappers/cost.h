@@ -32,6 +32,7 @@ static double own_cost_ns(const struct recorder *like)
     scratch->file = file;
     scratch->cells_there = CELLS;
     scratch->current = calloc(1, sizeof *scratch->current);
+    scratch->sites = calloc(1, sizeof *scratch->sites);
     begin_recording(scratch);
     if (like->trace) {
         file->trace_capacity = CALLS;
@@ -53,6 +54,7 @@ static double own_cost_ns(const struct recorder *like)
     memset(known, 0, sizeof known);
     forget_slot();
     free(scratch->current);
+    free(scratch->sites);
     free(scratch->trace);
     free(scratch);
     free(file);

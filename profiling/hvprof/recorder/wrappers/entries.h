@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 
+#include "../counting/sites.h"
 #include "roles.h"
 
 #define PARAMETERS                                                                             \
@@ -130,8 +131,10 @@ static uint64_t call_recorded(struct recorder *into, struct operation *operation
     bool succeeded = code ? *(const int *)(uintptr_t)*code == MPI_SUCCESS
                           : is_fortran(&call) || (int)result == MPI_SUCCESS;
     leave_call(into, call.end_ns, succeeded);
-    if (succeeded)
+    if (succeeded) {
         operation->count(&call);
+        count_at_site(into, id_of(into, operation), caller, call.end_ns - call.begin_ns);
+    }
     return result;
 }
 

@@ -1,0 +1,106 @@
+"""Reads the file of a rank's call sites: the places in the program that call MPI."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hvd_ext.errors import UsageError
+from hvprof.format.layout import OBJECTS, SITES_FILE, SITES_MAGIC, SITES_VERSION
+from hvprof.format.reader import read_bytes, text_of
+from hvprof.model import Site
+from hvprof.printable import printable
+
+_PATIENCE_S = 60
+
+
+def read_sites(path: Path, names: Sequence[str]) -> tuple[Site, ...]:
+    """Read the call sites of one rank, those with most time first; none where it has no such file.
+
+    Args:
+        path: of the file.
+        names: those of the rank's recording, by number.
+
+    Raises:
+        UsageError: the file is cut off, foreign, damaged, or of a newer version.
+    """
+    if not path.exists():
+        return ()
+    data = read_bytes(path, SITES_FILE.itemsize)
+    if data[: len(SITES_MAGIC)] == bytes(len(SITES_MAGIC)):
+        return ()
+    if not data.startswith(SITES_MAGIC) or len(data) < SITES_FILE.itemsize:
+        raise UsageError(f"{path} is cut off, or no file of call sites: record again")
+    file = np.frombuffer(data, SITES_FILE, 1)[0]
+    if file["version"] != SITES_VERSION:
+        raise UsageError(f"{path} has format {file['version']}: this hvprof reads {SITES_VERSION}")
+    objects = ["", *(text_of(one) for one in file["objects"].tolist())]
+    found = []
+    for row in file["at"][file["at"]["calls"] > 0]:
+        if row["operation"] >= len(names) or row["object"] > OBJECTS:
+            raise UsageError(f"{path} is damaged: no such site {row['key']:#x}; record again")
+        # The first stands for those that found no room.
+        known = row["key"] > 0
+        found.append(
+            Site(
+                operation=names[row["operation"]] if known else "",
+                object=objects[row["object"]],
+                offset=row["offset"].item(),
+                calls=row["calls"].item(),
+                time_s=row["time_ns"].item() / 1e9,
+                max_s=row["max_ns"].item() / 1e9,
+            )
+        )
+    return tuple(sorted(found, key=lambda site: site.time_s, reverse=True))
+
+
+def places_of(sites: Iterable[Site]) -> dict[tuple[str, int], str]:
+    """Where sites are in the source, by object and offset: "halo.c:212 (exchange)".
+
+    Needs `addr2line`, and the executable as it was recorded. A site without debugging information
+    is named by its function and object, or by its object and offset.
+    """
+    offsets: dict[str, set[int]] = defaultdict(set)
+    for site in sites:
+        offsets[site.object].add(site.offset)
+    found = {}
+    for name, of_object in offsets.items():
+        chosen = sorted(of_object)
+        lines = _asked(name, chosen)
+        for place, offset in enumerate(chosen):
+            function, line = lines[2 * place : 2 * place + 2] or ("??", "??:0")
+            found[name, offset] = _shown(name, offset, function, line)
+    return found
+
+
+def _asked(name: str, offsets: Sequence[int]) -> list[str]:
+    """Function and line of each offset, in two lines; none where nobody can say."""
+    # The recorded address is that after the call.
+    words = [f"{max(0, offset - 1):#x}" for offset in offsets]
+    try:
+        done = subprocess.run(
+            ["addr2line", "-f", "-C", "-e", name, *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    lines = [printable(line) for line in done.stdout.splitlines()]
+    return lines if len(lines) == 2 * len(offsets) else []
+
+
+def _shown(name: str, offset: int, function: str, line: str) -> str:
+    file, _, number = line.partition(" ")[0].rpartition(":")
+    if number.isdecimal() and number != "0":
+        return f"{Path(file).name}:{number} ({function})"
+    if not name:
+        return "unknown"
+    short = Path(name).name
+    return f"{function} in {short}" if function != "??" else f"{short} + {offset:#x}"
