@@ -116,7 +116,7 @@ check: env docs  ## ruff, mypy, the import rules, the words of the text, and the
 	$(PY) -m mypy
 	$(PY) -m pytest -q tests/single/test_imports.py tests/single/test_prose.py
 
-wheel:  ## build a wheel and an sdist into dist/, with the mpicc on PATH
+wheel:  ## build a wheel and an sdist into dist/
 	@$(PYTHON) -m venv build/wheel-env && build/wheel-env/bin/pip install -q build
 	build/wheel-env/bin/python -m build --outdir dist .
 
