@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hvd_ext.system import mpi_libraries
 from hvd_ext.torch import horovods
 
 log = logging.getLogger("hvd_ext")
@@ -34,9 +35,10 @@ _thread_id: int | None = None
 def noting_thread() -> Iterator[None]:
     """Set what MPI libraries read at start-up, and note the thread that Horovod starts."""
     global _thread_id
-    # Each library ignores the others'; MPICH and MVAPICH2 yield without being told.
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    os.environ.setdefault("I_MPI_THREAD_YIELD", "2")
+    # Each library ignores the others' variables.
+    for library in mpi_libraries.LIBRARIES.values():
+        if library.yields:
+            os.environ.setdefault(*library.yields)
     # Without a launcher, Open MPI would look for its daemon, in vain where that is not on the
     # path it was built with.
     os.environ.setdefault("OMPI_MCA_ess_singleton_isolated", "1")

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
+from hvd_ext.system import mpi_libraries
+from hvd_ext.system.mpi_libraries import Version
 from hvd_launch.backends.tuning import Candidates, NativeRules, RuleRequest
 from hvd_launch.job import Job
 from hvd_launch.settings import Setting
 
-Version = tuple[int, ...]
 # Launchers, and their programs.
 PROGRAMS = {"mpirun": "mpirun", "hydra": "mpirun", "mpirun_rsh": "mpirun_rsh", "srun": "srun"}
 LAUNCHERS = tuple(PROGRAMS)
@@ -80,9 +81,9 @@ class MpiLibrary(abc.ABC):
         del text
         return None
 
-    @abc.abstractmethod
     def recognise(self, text: str) -> Version | None:
         """The version, if MPI_Get_library_version or `version_command` said this."""
+        return mpi_libraries.LIBRARIES[self.name].version_in(text)
 
     def program(self, mpirun: str, environ: Mapping[str, str]) -> str:
         """Program to start in place of the `mpirun` that was found."""

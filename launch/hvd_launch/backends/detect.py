@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.system.mpi_libraries import Version
 from hvd_launch.backends import slurm
-from hvd_launch.backends.base import PROGRAMS, MpiLibrary, Version
+from hvd_launch.backends.base import PROGRAMS, MpiLibrary
 from hvd_launch.backends.libraries import LIBRARIES, Backend, recognise, recognise_mpirun
 
 _TIMEOUT_S = 30

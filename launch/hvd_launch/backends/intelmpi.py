@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from hvd_ext.system.mpi_libraries import THREAD_YIELD, Version
 from hvd_launch.backends import mpich, slurm, ucx
-from hvd_launch.backends.base import YIELDS, MpiLibrary, Version
+from hvd_launch.backends.base import YIELDS, MpiLibrary
 from hvd_launch.backends.tuning import (
     DEFAULT,
     Candidate,
@@ -54,8 +55,7 @@ class IntelMpi(MpiLibrary):
     mixes_packets = True
     registration_cache_off = ("FI_MR_CACHE_MONITOR=disabled",)
     yields = Setting(
-        "I_MPI_THREAD_YIELD",
-        "2",
+        *THREAD_YIELD,
         "-1: it spins",
         YIELDS,
         "impi_info -v I_MPI_THREAD_YIELD; MPI_T's MPIR_CVAR_IMPI_THREAD_YIELD",
@@ -66,10 +66,6 @@ class IntelMpi(MpiLibrary):
         match = re.match(
             r"Intel\(R\) MPI Library for Linux\*? OS, Version (\d+)(?:\.(\d+))?", text.strip()
         )
-        return tuple(int(part) for part in match.groups() if part) if match else None
-
-    def recognise(self, text: str) -> Version | None:
-        match = re.search(r"Intel\(R\) MPI Library (\d{4})(?:\.(\d+))?", text)
         return tuple(int(part) for part in match.groups() if part) if match else None
 
     def program(self, mpirun: str, environ: Mapping[str, str]) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.system.mpi_libraries import Version
 from hvd_launch.backends import intelmpi, mpich, mvapich, mvapich2, openmpi, slurm
-from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.job import EXPORTED, KEPT_BACK, Job
 
 # Those that are made from another stand before it: both would recognise its words.

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hvd_ext.system.mpi_libraries import Version
 from hvd_launch.backends import slurm, ucx
-from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.backends.tuning import (
     DEFAULT,
     Candidate,
@@ -90,10 +91,6 @@ class Mpich(MpiLibrary):
         if first.strip() != "HYDRA build details:" or match is None:
             return None
         return tuple(int(part) for part in match.groups() if part)
-
-    def recognise(self, text: str) -> Version | None:
-        match = re.search(r"MPICH Version:\s*(\d+)\.(\d+)(?:\.(\d+))?", text)
-        return tuple(int(part) for part in match.groups() if part) if match else None
 
     def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
         del launcher, environ

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from hvd_launch.backends.base import Version
+from hvd_ext.system.mpi_libraries import Version
 from hvd_launch.backends.mpich import Mpich
 
 
@@ -24,9 +22,3 @@ class Mvapich(Mpich):
 
     def recognise_mpirun(self, text: str) -> Version | None:
         return None
-
-    def recognise(self, text: str) -> Version | None:
-        match = re.search(
-            r"MVAPICH(?:-Plus)?(?: Version)?\s*:?\s*v?([34])\.(\d+)(?:\.(\d+))?", text
-        )
-        return tuple(int(part) for part in match.groups() if part) if match else None

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hvd_ext.errors import UsageError
+from hvd_ext.system.mpi_libraries import Version
 from hvd_launch.backends import mpich, slurm
-from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.backends.tuning import DEFAULT, Candidate, Candidates
 from hvd_launch.job import Job
 from hvd_launch.settings import Setting, wants_ipc, wants_registration_cache
@@ -54,14 +55,6 @@ class Mvapich2(MpiLibrary):
     )
     guide = "MVAPICH2 2.3.7 user guide, MVAPICH2 parameters"
     gdr = False
-
-    def recognise(self, text: str) -> Version | None:
-        """From what `mpiname -a` or MPI_Get_library_version says."""
-        suffix = "-GDR" if self.gdr else ""
-        match = re.search(
-            rf"MVAPICH2{suffix}(?: Version\s*:?)?\s+v?(\d+)\.(\d+)(?:\.(\d+))?", text, re.IGNORECASE
-        )
-        return tuple(int(part) for part in match.groups() if part) if match else None
 
     def arguments(self, launcher: str, job: Job, environ: Mapping[str, str]) -> list[str]:
         if launcher == "hydra":

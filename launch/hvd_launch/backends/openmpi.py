@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from hvd_ext.system.mpi_libraries import YIELD_WHEN_IDLE, Version
 from hvd_ext.units import KIB
 from hvd_launch.backends import slurm, ucx
-from hvd_launch.backends.base import YIELDS, MpiLibrary, Version
+from hvd_launch.backends.base import YIELDS, MpiLibrary
 from hvd_launch.backends.tuning import (
     DEFAULT,
     Candidate,
@@ -57,8 +58,7 @@ class _OpenMpi(MpiLibrary):
     registration_cache_off = ("OMPI_MCA_mpi_leave_pinned=0", "UCX_RCACHE_ENABLE=n")
     rules_file = "openmpi_rules.conf"
     yields = Setting(
-        "OMPI_MCA_mpi_yield_when_idle",
-        "1",
+        *YIELD_WHEN_IDLE,
         "0, but 1 where mpirun knows of more ranks than slots",
         YIELDS,
         "ompi_info --param mpi all --level 9",
@@ -82,11 +82,6 @@ class _OpenMpi(MpiLibrary):
         match = re.fullmatch(r"\S+ \((?:Open MPI|OpenRTE)\) (\d+)\.(\d+)\.(\d+)\S*", first)
         version = tuple(map(int, match.groups())) if match else (0,)
         return version if version[0] >= 4 and self._is_ours(version) else None
-
-    def recognise(self, text: str) -> Version | None:
-        match = re.search(r"Open MPI v(\d+)\.(\d+)\.(\d+)", text)
-        version = tuple(map(int, match.groups())) if match else ()
-        return version if version and self._is_ours(version) else None
 
     def _is_ours(self, version: Version) -> bool:
         raise NotImplementedError

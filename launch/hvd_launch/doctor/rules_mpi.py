@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hvd_launch.backends.base import MpiLibrary, Version
+from hvd_ext.system.mpi_libraries import Version
+from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.backends.libraries import LIBRARIES, recognise, untested_note, version_line
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_ext.units import format_seconds
-from hvprof.analysis.advice.commands import with_variable
+from hvprof.analysis.advice.commands import library_of, with_variables
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.cause import Cause
 from hvprof.analysis.conditions import Condition
@@ -82,7 +82,7 @@ class Case:
         least_s = 0.05 * sum(row.time_s for row in self.allreduce)
         bandwidths = [row.busbw_gb_s or 0 for row in self.allreduce if row.time_s >= least_s]
         self.best_gb_s = max(bandwidths, default=0.0)
-        self.open_mpi = "Open MPI" in recording.ranks[0].mpi_library
+        self.library = library_of(recording)
         cells = [cell for rank in recording.ranks for cell in rank.cells]
         self.uses_torch = any(cell.source == "torch" for cell in cells)
         self.uses_hvd_ext = any(
@@ -110,14 +110,14 @@ class Case:
         bandwidth = min(row.busbw_gb_s or 0, self.best_gb_s)
         return row.time_s * bandwidth / self.best_gb_s if self.best_gb_s else 0.0
 
-    def again(self, suffix: str, variables: str = "", *, change: Callable | None = None) -> str:
+    def again(self, suffix: str, *variables: str, change: Callable | None = None) -> str:
         """The recorded command once more, with a change, and the comparison."""
         directory = Path(f"{self.recording.directory}-{suffix}")
         command = list(self.recording.command) or ["COMMAND"]
         if change:
             command = change(command)
         if variables:
-            command = with_variable(command, variables, self.recording)
+            command = with_variables(command, variables, self.library)
         record = shlex.join(["hvprof", "record", "-o", str(directory), "--", *command])
         compare = shlex.join(["hvprof", "compare", str(self.recording.directory), str(directory)])
         return f"{record}\n{compare}"

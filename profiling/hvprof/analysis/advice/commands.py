@@ -5,37 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hvd_ext.system.mpi_libraries import MpiFacts, recognise
 from hvprof.model import Recording
 
 
-def setting_of(library: str) -> tuple[str, str]:
-    """The variable that chooses an MPI library's allreduce, and a value to try."""
-    table = "HVD_EXT_TABLE, once hvd_ext has measured this cluster"
-    if "MVAPICH2" in library:
-        return (
-            "MV2_INTER_ALLREDUCE_TUNING (2: reduce-scatter and allgather); with GPUs MV2_CUDA_IPC "
-            f"and device visibility; or {table}",
-            "MV2_INTER_ALLREDUCE_TUNING=2",
-        )
-    if "MPICH" in library:
-        return (
-            f"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM; or {table}",
-            "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring",
-        )
-    return f"Open MPI's coll_tuned rules file, or {table}", ""
+def library_of(recording: Recording) -> MpiFacts | None:
+    """The MPI library that was recorded; None for an unknown one."""
+    # MVAPICH2 and MPICH write tabs and lines, which `printable` has replaced.
+    return recognise(recording.ranks[0].mpi_library.replace("\N{REPLACEMENT CHARACTER}", " "))
 
 
-def launcher(recording: Recording) -> str:
-    """A launcher of as many ranks as were recorded."""
-    return f"horovodrun -np {recording.size}"
-
-
-def with_variable(command: Sequence[str], variable: str, recording: Recording) -> list[str]:
-    """The command with a variable that reaches all ranks."""
-    open_mpi = "Open MPI" in recording.ranks[0].mpi_library
-    if Path(command[0]).name in ("mpirun", "mpiexec") and open_mpi:
-        return [command[0], "-x", variable, *command[1:]]
-    return ["env", variable, *command]
+def with_variables(
+    command: Sequence[str], variables: Sequence[str], library: MpiFacts | None
+) -> list[str]:
+    """The command with variables that reach all ranks."""
+    word = library.passes_by if library else ""
+    if word and Path(command[0]).name in ("mpirun", "mpiexec"):
+        passed = [part for variable in variables for part in (word, variable)]
+        return [command[0], *passed, *command[1:]]
+    return ["env", *variables, *command]
 
 
 def over_hvd_ext(command: list[str]) -> list[str]:

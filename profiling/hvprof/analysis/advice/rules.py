@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.advice.case import Advice, Case
-from hvprof.analysis.advice.commands import launcher, over_hvd_ext, setting_of
+from hvprof.analysis.advice.commands import over_hvd_ext
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.cause import Cause
 from hvprof.analysis.conditions import Condition
@@ -86,12 +86,13 @@ def _contention(case: Case) -> Iterator[Advice]:
         f"the training thread waited for a core for "
         f"{case.share_of_steps(case.slowed_s)}."
     )
-    if case.open_mpi and not any(rank.yields for rank in case.recording.ranks):
-        variable = "OMPI_MCA_mpi_yield_when_idle=1"
+    yields = case.library.yields if case.library else None
+    if case.library and yields and not any(rank.yields for rank in case.recording.ranks):
+        variable = "=".join(yields)
         yield from case.advice(
-            "Have threads that wait for MPI yield their core",
+            "Let threads that wait for MPI yield their core",
             evidence,
-            f"{variable}: Open MPI spins otherwise; hvd_ext sets it",
+            f"{variable}: {case.library.title} spins otherwise; hvd_ext sets it",
             case.slowed_s,
             case.again("yield", variable),
         )
@@ -210,19 +211,24 @@ def _slow_rows(case: Case) -> Iterator[Advice]:
         return
     worst = max(slow, key=lambda row: row.time_s - case.at_best_s(row))
     lost_s = worst.time_s - case.at_best_s(worst)
-    library = case.recording.ranks[0].mpi_library
-    setting, variable = setting_of(library)
-    measure = f"{launcher(case.recording)} python -m hvd_ext.allreduce.measure -o table.json"
+    setting = "the rules that hvd-launch tune allreduce measures"
+    command = f"hvd-launch tune allreduce -np {case.recording.size} -o tuning"
     if case.uses_torch:
-        setting, variable = 'the backend hvd_ext: init_process_group("hvd_ext")', ""
-        measure = case.again("hvd_ext")
+        setting = 'the backend hvd_ext: init_process_group("hvd_ext")'
+        command = case.again("hvd_ext")
+    elif case.library:
+        variables = case.library.allreduce
+        setting = (
+            f"{' '.join(variables)}; or {setting.replace('the MPI library', case.library.title)}"
+        )
+        command = case.again("algorithm", *variables)
     yield from case.advice(
         f"Choose another algorithm for {worst.message_size}",
         f"{worst.algorithm} reaches {worst.busbw_gb_s:.2g} GB/s there (busbw), the best row "
         f"{case.best_gb_s:.2g}; the difference is {case.share(lost_s)}. Waiting counts in both.",
         setting,
         lost_s,
-        case.again("algorithm", variable) if variable else measure,
+        command,
     )
 
 

@@ -1,0 +1,63 @@
+"""Advice that depends on what was recorded: the MPI library, the cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hvd_ext.system import mpi_libraries
+from hvprof.analysis.analysis import Analysis
+from hvprof.model import Cell, RankRecording, Recording
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "variable", "reaches"),
+    [
+        ("Open MPI v4.1.8, package: Open MPI", "openmpi4", "OMPI_MCA_coll_tuned", "mpirun -x OMPI"),
+        ("Open MPI v5.0.9, package: Open MPI", "openmpi5", "OMPI_MCA_coll_tuned", "mpirun -x OMPI"),
+        ("MPICH Version:      5.0.1\ufffdMPICH", "mpich", "MPIR_CVAR_ALLREDUCE", "env MPIR_CVAR"),
+        (
+            "Intel(R) MPI Library 2021.16",
+            "intelmpi",
+            "I_MPI_ADJUST_ALLREDUCE",
+            "env I_MPI",
+        ),
+        ("MVAPICH2 Version      :\ufffd2.3.7", "mvapich2", "MV2_INTER_ALLREDUCE", "env MV2_INTER"),
+        ("MVAPICH Version\ufffd:\ufffd3.0", "mvapich", "MPIR_CVAR_ALLREDUCE", "env MPIR_CVAR"),
+        ("Another MPI 1.0", "", "hvd-launch tune allreduce", "hvd-launch tune allreduce -np 2"),
+    ],
+)
+def test_a_setting_is_the_recorded_librarys(
+    library: str, name: str, variable: str, reaches: str
+) -> None:
+    known = mpi_libraries.recognise(library.replace("\ufffd", " "))
+    assert (known.name if known else "") == name
+    cells = [cell(1 << 20, 10, 1.0), cell(1 << 25, 10, 1.0)]
+    ranks = tuple(
+        RankRecording(n, 2, "a", 1, "finalized", 1.0, 11.0, 0.0, 0, library, tuple(cells))
+        for n in range(2)
+    )
+    recording = Recording(Path("a"), ranks, command=("mpirun", "-np", "2", "./program"))
+    (advice,) = [one for one in Analysis(recording).advice if "algorithm" in one.title]
+    assert variable in advice.setting
+    assert reaches in advice.command
+    assert ("OMPI_" in advice.setting) == name.startswith("openmpi")
+
+
+def cell(message_bytes: int, calls: int, time_s: float) -> Cell:
+    return Cell(
+        operation="allreduce",
+        algorithm="native",
+        traffic="data",
+        source="mpi",
+        size=2,
+        low_bytes=message_bytes,
+        high_bytes=message_bytes,
+        calls=calls,
+        message_bytes=calls * message_bytes,
+        time_s=time_s,
+        wait_s=None,
+        min_s=time_s / calls,
+        max_s=time_s / calls,
+    )
