@@ -74,7 +74,7 @@ def outcome_of(program: Program) -> Outcome:
         record(program, recording)
         analysis = Analysis(load(recording))
     cause = analysis.cause
-    kind = cause.kind if cause else "background"
+    kind = cause.kind.value if cause else "background"
     ranks = set(cause.ranks if cause else ())
     return Outcome(
         program=f"{program.folder}/{program.name}",

@@ -11,7 +11,7 @@ class Program:
 
     Attributes:
         ranks: of the job; over all hosts.
-        kinds: kinds of cause that name it (hvprof.analysis.cause); "background" stands for none,
+        kinds: kinds of cause that name it (hvprof.analysis.causes.kinds); "background" for none,
             of a program whose exchanges run on separate threads.
         blamed: the ranks that the others wait for.
         hosts: emulated hosts; 0 for this machine as it is.
@@ -33,11 +33,11 @@ class Program:
     advised_ranks: int = 0
 
 
-_LESS = "Give rank {} less work"
-_SOONER = "Let ranks begin without the result of the one before"
-_ALL_RANKS = "Let all ranks read and write a part"
-_LARGER = "Send fewer and larger messages"
-_FEWER_BYTES = "Send fewer bytes"
+_LESS = "give rank {} less work"
+_SOONER = "let ranks begin without the result of the one before"
+_ALL_RANKS = "let all ranks read and write a part"
+_LARGER = "send fewer and larger messages"
+_FEWER_BYTES = "send fewer bytes"
 
 PROGRAMS = (
     Program("known", "imbalance", 4, ("late rank",), (2,), advice=_LESS.format(2)),
@@ -54,11 +54,11 @@ PROGRAMS = (
     Program("known", "small_messages", 2, ("small messages",), advice=_LARGER),
     Program(
         *("known", "threads", 2, ("threads share cores",)),
-        advice="Give each rank fewer threads",
+        advice="give each rank fewer threads",
     ),
     Program(
         *("known", "too_many_ranks", 4, ("ranks share cores",)),
-        advice="Start as many ranks as there are cores",
+        advice="start as many ranks as there are cores",
         advised_ranks=2,
     ),
     Program("known", "write_on_one_rank", 4, ("files",), (0,), advice=_ALL_RANKS),
@@ -76,10 +76,10 @@ PROGRAMS = (
         *("held_out", "halo_on_slow_links", 2, ("transfer",)),
         hosts=2,
         gbit=0.1,
-        advice="Send fewer bytes, or overlap them with computation",
+        advice="send fewer bytes, or overlap them with computation",
     ),
     Program("held_out", "healthy_master", 4, ("spare rank",)),
-    Program("held_out", "turns", 4, ("turns",), advice="Wait less often: fewer collectives"),
+    Program("held_out", "turns", 4, ("turns",), advice="wait less often: fewer collectives"),
     Program("held_out", "small_allreduces", 2, ("small messages",), advice=_LARGER),
     Program("held_out", "read_on_one_rank", 4, ("files",), (0,), advice=_ALL_RANKS),
     Program("held_out", "healthy_allreduce", 2, ("light",)),

@@ -1,127 +1,18 @@
-"""All that reports show of a recording, each part computed once, when it is first asked for."""
+"""All that reports show of a recording."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from hvprof.analysis.advice.case import Advice
 from hvprof.analysis.advice.rules import advise
-from hvprof.analysis.between_hosts import BetweenHosts, between_hosts
-from hvprof.analysis.cause import Cause, find_cause
-from hvprof.analysis.comparison.step_blocks import StepBlocks, step_blocks
-from hvprof.analysis.conditions import Condition, conditions
-from hvprof.analysis.contention import StepParts, step_parts
-from hvprof.analysis.free_communication import FreeSpeedup, free_speedup
-from hvprof.analysis.limits.limits import (
-    Limits,
-    Question,
-    exchanged_bytes,
-    limits_of_recording,
-)
-from hvprof.analysis.shares import Shares, shares
-from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
-from hvprof.analysis.waiting.wait_split import Split, split
-from hvprof.analysis.waiting.wait_time import waiting
-from hvprof.format.key import TRAFFIC
-from hvprof.model import Recording
+from hvprof.analysis.findings import Findings
 
 
-@dataclass(frozen=True, eq=False)
-class Analysis:
-    """All analyses of a recording; reporters take nothing else.
-
-    Attributes:
-        recording: of one job.
-    """
-
-    recording: Recording
-
-    @cached_property
-    def rows(self) -> dict[str, list[Row]]:
-        """By traffic, each with the operation that took longest first."""
-        return {traffic: rows(self.recording, traffic) for traffic in TRAFFIC}
-
-    @cached_property
-    def allreduce(self) -> list[Row]:
-        """The rows of data traffic that are allreduce."""
-        return [row for row in self.rows["data"] if row.operation == "allreduce"]
-
-    @cached_property
-    def powers_of_two(self) -> list[Row]:
-        """Messages of benchmarks, a row for each power of two; empty for a training."""
-        return power_rows(self.recording)
-
-    @cached_property
-    def exposed(self) -> Exposed | None:
-        """Time in regions of kind "communication"; None without any."""
-        return exposed(self.recording)
-
-    @cached_property
-    def shares(self) -> Shares:
-        """The whole that shares of time refer to."""
-        return shares(self.recording, self.exposed, self.step_parts)
-
-    @cached_property
-    def step_parts(self) -> StepParts | None:
-        """Where a step's time goes; None where steps are not marked."""
-        return step_parts(self.recording)
-
-    @cached_property
-    def step_blocks(self) -> StepBlocks | None:
-        """The steps in blocks, which `hvprof compare` resamples; None without steps."""
-        return step_blocks(self.recording)
-
-    @cached_property
-    def free_speedup(self) -> FreeSpeedup | None:
-        """How much faster steps were without communication; None where steps are not marked."""
-        return free_speedup(self.recording)
-
-    @cached_property
-    def wait_split(self) -> Split | None:
-        """Waiting against transfer: from the trace, hvd_ext's own reports, or estimated."""
-        return split(self.recording, waiting(self.recording))
-
-    @cached_property
-    def cause(self) -> Cause | None:
-        """Cost of communication and its cause; None for exchanges in the background."""
-        return find_cause(self.recording)
-
-    @cached_property
-    def conditions(self) -> list[Condition]:
-        """Machines that gave the job too little, the most costly first."""
-        return conditions(self.recording.ranks, self.recording.flows, self.shares.run_s)
-
-    @cached_property
-    def exchanged_bytes(self) -> float:
-        """Bytes that a rank exchanges in a step; 0 if steps are not marked."""
-        return exchanged_bytes(self.rows["data"], self.recording)
-
-    @cached_property
-    def between_hosts(self) -> BetweenHosts | None:
-        """Bytes that hvd_ext sent between hosts; None on one host, or without hvd_ext."""
-        return between_hosts(self.recording, self.rows)
-
-    @cached_property
-    def limits(self) -> Limits | None:
-        """Number of ranks where scaling stops; None if the recording lacks the data."""
-        parts = self.step_parts
-        if parts is None or self.recording.size < 2:
-            return None
-        if not parts.compute_s + parts.io_s + parts.other_s:
-            return None
-        return limits_of_recording(self.recording, parts, self.exchanged_bytes, Question())
+class Analysis(Findings):
+    """The findings of a recording, and the advice that follows; reporters take nothing else."""
 
     @cached_property
     def advice(self) -> list[Advice]:
         """Changes to try next, the most promising first."""
-        return advise(
-            self.recording,
-            self.rows,
-            self.shares,
-            self.wait_split,
-            self.step_parts,
-            self.between_hosts,
-            self.cause,
-            self.conditions,
-        )
+        return advise(self)

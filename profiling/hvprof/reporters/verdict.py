@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.causes.kinds import Kind
 from hvprof.model import RankRecording
 from hvprof.reporters.run_verdict import run_sentences
 from hvprof.reporters.text import operation_text
@@ -19,7 +20,7 @@ def verdict(analysis: Analysis) -> str:
         pass
     elif cause:
         sentences = [*run_sentences(cause)]
-        if cause.kind != "ranks share cores":
+        if cause.kind is not Kind.RANKS_SHARE_CORES:
             sentences += _crowded(analysis.recording.ranks)
     else:
         sentences = [*_in_background(analysis)]
@@ -27,11 +28,12 @@ def verdict(analysis: Analysis) -> str:
         about = "An estimated " if split.source == "estimate" else ""
         text = f"{about}{100 * split.wait_s / split.time_s:.0f} % of the time in collectives is"
         sentences.append(f"{text} waiting for late ranks, not moving data.")
-    if advices and advices[0].most_percent is not None:
-        first = advices[0]
+    if advices:
+        first, most = advices[0], ""
+        if first.most_percent is not None:
+            most = f": it saves at most {first.most_percent:.0f} % of the {first.share_of}"
         sentences.append(
-            f"The most promising change is to {first.title[0].lower()}{first.title[1:]}: it saves "
-            f"at most {first.most_percent:.0f} % of the {first.share_of}."
+            f"The most promising change is to {first.title[0].lower()}{first.title[1:]}{most}."
         )
     return " ".join(sentences) or "No traffic was recorded."
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hvprof
-from hvprof.analysis.cause import find_cause
+from hvprof.analysis.causes.cause import find_cause
 from hvprof.analysis.waiting.rank_time import operation_costs
 from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.recording.jobs import separate

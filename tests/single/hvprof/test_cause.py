@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.cause import find_cause
+from hvprof.analysis.causes.cause import find_cause
 from hvprof.machine import RunUsage
 from hvprof.model import Cell, Partner, RankRecording, Recording
 from hvprof.reporters.verdict import verdict
@@ -117,7 +117,7 @@ def test_the_cause_is_named_and_nobody_else(
     recording = Recording(Path("a"), tuple(ranks))
     cause = find_cause(recording)
     assert cause is not None
-    assert (cause.kind, cause.ranks) == (kind, late)
+    assert (cause.kind.value, cause.ranks) == (kind, late)
     text = verdict(Analysis(recording))
     assert text.startswith("MPI takes ")
     assert said in text
@@ -141,4 +141,4 @@ def test_a_late_finish_is_waiting_for_it() -> None:
     ]
     cause = find_cause(Recording(Path("a"), tuple(ranks)))
     assert cause is not None
-    assert (cause.kind, cause.ranks) == ("late rank", (2,))
+    assert (cause.kind.value, cause.ranks) == ("late rank", (2,))

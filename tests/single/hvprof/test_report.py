@@ -275,7 +275,7 @@ def test_a_page_groups_the_cells_once(tmp_path: Path, monkeypatch: pytest.Monkey
         asked.append(traffic)
         return hvprof.rows(recording, traffic)
 
-    monkeypatch.setattr("hvprof.analysis.analysis.rows", counted)
+    monkeypatch.setattr("hvprof.analysis.findings.rows", counted)
     page = tmp_path / "a.html"
     main(["report", str(write_job(tmp_path / "run", 2)), "--html", str(page), "--json"])
     assert page.exists()

@@ -101,10 +101,7 @@ def test_the_gain_of_a_quicker_root_is_what_the_others_wait_for_it() -> None:
     # A scatter takes its root longer anyway: the barrier alone shows who is waited for.
     scattered = analysis("scatter", [1.0, 6.0, 6.0, 6.0], [0.1, 0.6, 0.6, 0.6])
     (advice,) = scattered.advice
-    assert advice.title == "Find what delays rank 0 on node1"
-    assert "The other ranks wait for it an estimated 500 ms (5.0 % of the run) each" in (
-        advice.evidence
-    )
-    assert "it is 5.5 s longer outside of MPI than they" in advice.evidence
+    assert advice.title == "Give rank 0 less work, or see what delays it"
+    assert "it spends 8.9 s outside of MPI and the others 3.4 s" in advice.evidence
     assert advice.most_s == pytest.approx(5.5)
     assert "it saves at most 55 % of the run" in verdict(scattered)

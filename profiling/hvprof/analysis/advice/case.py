@@ -8,20 +8,14 @@ slows down.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.advice.commands import library_of, with_variables
-from hvprof.analysis.between_hosts import BetweenHosts
-from hvprof.analysis.cause import Cause
-from hvprof.analysis.conditions import Condition
-from hvprof.analysis.contention import StepParts
-from hvprof.analysis.shares import Shares
+from hvprof.analysis.findings import Findings
 from hvprof.analysis.summary import Row
-from hvprof.analysis.waiting.wait_split import Split
-from hvprof.model import Recording
 
 # Less than this share of the run is not worth an hour of anyone's time.
 _WORTH_PERCENT = 2.0
@@ -52,30 +46,21 @@ class Advice:
 class Case:
     """Evidence from one recording."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        rows: Mapping[str, Sequence[Row]],
-        shares: Shares,
-        split: Split | None,
-        parts: StepParts | None,
-        wire: BetweenHosts | None,
-        cause: Cause | None = None,
-        conditions: Sequence[Condition] = (),
-    ) -> None:
-        self.recording = recording
-        self.wire = wire
-        self.cause = cause
-        self.split = split
-        self.parts = parts
+    def __init__(self, findings: Findings) -> None:
+        shares, rows = findings.shares, findings.rows
+        self.recording = recording = findings.recording
+        self.wire = findings.between_hosts
+        self.cause = findings.cause
+        self.split = findings.wait_split
+        self.parts = findings.step_parts
+        self.conditions = findings.conditions
         self.run_s = shares.run_s
         self.base_s = shares.base_s
         self.share_of = shares.share_of
         self.exposed_s = shares.exposed_s
-        self.conditions = conditions
         self.slowed_s = shares.slowed_s
         self.communication_s = shares.communication_s
-        self.allreduce = [row for row in rows["data"] if row.operation == "allreduce"]
+        self.allreduce = findings.allreduce
         self.control = rows["control"]
         self.control_s = sum(row.time_s for row in self.control)
         # A lucky call or two says nothing about thousands.

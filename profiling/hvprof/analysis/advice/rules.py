@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.advice.case import Advice, Case
 from hvprof.analysis.advice.commands import over_hvd_ext
-from hvprof.analysis.between_hosts import BetweenHosts
-from hvprof.analysis.cause import Cause
-from hvprof.analysis.conditions import Condition
-from hvprof.analysis.contention import StepParts
-from hvprof.analysis.shares import Shares
-from hvprof.analysis.summary import Row
+from hvprof.analysis.advice.of_cause import of_cause
+from hvprof.analysis.findings import Findings
 from hvprof.analysis.waiting.slowness import paces, reason
-from hvprof.analysis.waiting.wait_split import Split
-from hvprof.model import Recording
 
 _SMALL = ("<1 KB", "1-128 KB")
 _SLOW = 0.6
@@ -25,20 +19,11 @@ _COMPRESSED, _INT8 = 0.75, 0.254
 _TRACE = "100000"
 
 
-def advise(
-    recording: Recording,
-    rows: Mapping[str, Sequence[Row]],
-    shares: Shares,
-    split: Split | None,
-    parts: StepParts | None,
-    wire: BetweenHosts | None,
-    cause: Cause | None,
-    conditions: Sequence[Condition],
-) -> list[Advice]:
-    """All advice that the figures support, the most promising first."""
-    case = Case(recording, rows, shares, split, parts, wire, cause, conditions)
+def advise(findings: Findings) -> list[Advice]:
+    """All advice that the findings support: on the cause first, then the most promising."""
+    case = Case(findings)
     found = [advice for rule in _RULES for advice in rule(case)]
-    return sorted(found, key=lambda advice: -(advice.most_s or 0))
+    return [*of_cause(case), *sorted(found, key=lambda advice: -(advice.most_s or 0))]
 
 
 def _small_messages(case: Case) -> Iterator[Advice]:
@@ -159,9 +144,6 @@ def _late_rank(case: Case) -> tuple[int, float] | None:
     if split is None or not split.waited_for or split.wait_s < 0.2 * split.time_s:
         return None
     rank, waited_s = split.waited_for[0]
-    # Who waited itself, in a message say, is late for that reason.
-    if case.cause and rank not in case.cause.ranks and not case.recording.all_steps:
-        return None
     total_s = sum(time_s for _, time_s in split.waited_for)
     # Ranks that take turns in being late are not stragglers.
     even = 2 / len(case.recording.ranks) if len(case.recording.ranks) > 2 else 0.7
@@ -170,7 +152,8 @@ def _late_rank(case: Case) -> tuple[int, float] | None:
 
 def _straggler(case: Case) -> Iterator[Advice]:
     split, late = case.split, _late_rank(case)
-    if split is None or late is None:
+    # Without steps, the cause says who is late: who waited itself is late for that reason.
+    if split is None or late is None or (case.cause and not case.recording.all_steps):
         return
     rank, waited_s = late
     total_s = sum(time_s for _, time_s in split.waited_for)
@@ -182,19 +165,12 @@ def _straggler(case: Case) -> Iterator[Advice]:
     why = reason(rank, paces(case.recording), case.conditions)
     # The mean over all ranks has the late one in it, which does not wait.
     each_s = waited_s * len(case.recording.ranks) / (len(case.recording.ranks) - 1)
-    outside, longer_s = "", 0.0
-    cause = case.cause
-    if cause and rank in cause.ranks and not case.recording.all_steps:
-        longer_s = cause.late_s - cause.others_s
-        outside = f"; it is {format_seconds(longer_s)} longer outside of MPI than they"
     yield from case.advice(
         f"Find what delays rank {rank} on {host}",
         f"The other ranks wait for it {about}{case.share(each_s)} each: "
-        f"{100 * waited_s / total_s:.0f} % of all waiting{f'; {why.does}' if why else ''}"
-        f"{outside}.",
+        f"{100 * waited_s / total_s:.0f} % of all waiting{f'; {why.does}' if why else ''}.",
         why.look if why else "its host, its cores (binding), its share of the data",
-        # Not all operations show who is waited for: a scatter takes its root longer anyway.
-        max(each_s, longer_s),
+        each_s,
         shlex.join(["hvprof", "report", directory, "--trace", "trace.json"])
         if traced
         else shlex.join([*again, *(case.recording.command or ["COMMAND"])]),

@@ -5,16 +5,7 @@ every chain of waiting is a rank that spends longer outside of MPI than the othe
 named. Where all ranks are outside equally long, nobody is. Cores come first: ranks that lack
 them are late by turns, whatever else they do.
 
-The kinds of cause, in the order in which they are tried:
-
-    ranks share cores, threads share cores   more threads want cores than there are
-    light                                    communication is a small part of the run
-    serial                                   ranks work one after another
-    spare rank                               a few ranks wait, most of them never do
-    files, host, late sender, late receiver, late rank
-                                             ranks that are waited for, and how
-    turns                                    ranks wait for a different one each time
-    small messages, transfer                 all are there, and calls or bytes take the time
+`kinds.Kind` has the kinds of cause, in the order in which they are tried.
 """
 
 from __future__ import annotations
@@ -22,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hvprof.analysis.causes.kinds import Cause, Kind
 from hvprof.analysis.waiting.rank_time import (
     OperationCost,
     RankTime,
@@ -46,47 +38,8 @@ _FILE_BYTES = 4e6
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
-    """Cost of a run's communication, and its cause.
-
-    Attributes:
-        kind: one of the kinds above.
-        ranks: that are waited for; empty where nobody is.
-        run_s, mpi_s: means over the ranks; mpi_s is per thread.
-        low_percent, high_percent: share in MPI of the ranks with the least and the most.
-        late_s, others_s: outside of MPI, of the ranks waited for and of the others.
-        largest: the operation that takes longest.
-        wait_s, time_s: of all operations, as a mean over the ranks: estimated waiting, and all.
-        host: the ranks' or the crowded one, if it matters.
-        here, cores, threads: ranks of the crowded host, its cores, and its threads that want one.
-        threads_in_mpi: threads of a rank that call MPI.
-        files_bytes: read and written by the ranks waited for, of kind "files".
-        chain: ranks, each of which mostly waits for the next; fewer than three are none.
-    """
-
-    kind: str
-    ranks: tuple[int, ...]
-    run_s: float
-    mpi_s: float
-    low_percent: float
-    high_percent: float
-    late_s: float
-    others_s: float
-    largest: OperationCost
-    wait_s: float
-    time_s: float
-    host: str = ""
-    here: int = 0
-    cores: int = 0
-    threads: float = 0.0
-    threads_in_mpi: int = 1
-    files_bytes: float = 0.0
-    chain: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Crowd:
-    kind: str
+    kind: Kind
     host: str
     here: int
     cores: int
@@ -103,13 +56,13 @@ def find_cause(recording: Recording) -> Cause | None:
     if not times or not costs or _in_background(recording):
         return None
     crowd = _crowd(recording, times)
-    kind, late = ("", ()) if crowd else _kind(recording, times, costs)
+    kind, late = (crowd.kind, ()) if crowd else _kind(recording, times, costs)
     outside = {one.rank: one.outside_s for one in times}
     others = [time_s for rank, time_s in outside.items() if rank not in late]
     shares = [100 * one.mpi_s / one.run_s for one in times]
     return Cause(
-        kind=crowd.kind if crowd else kind,
-        ranks=tuple(late),
+        kind=kind,
+        ranks=late,
         run_s=sum(one.run_s for one in times) / len(times),
         mpi_s=sum(one.mpi_s for one in times) / len(times),
         low_percent=min(shares),
@@ -136,19 +89,19 @@ def _in_background(recording: Recording) -> bool:
 
 def _kind(
     recording: Recording, times: Sequence[RankTime], costs: Sequence[OperationCost]
-) -> tuple[str, tuple[int, ...]]:
+) -> tuple[Kind, tuple[int, ...]]:
     ranks, run_s = len(times), sum(one.run_s for one in times) / len(times)
     mpi_s = sum(one.mpi_s for one in times) / ranks
     outside = sorted(one.outside_s for one in times)
     mean_s = sum(outside) / ranks
     waiting_s = outside[-1] - mean_s
     if mpi_s < _LIGHT * run_s and waiting_s < 2 * _UNEVEN * run_s:
-        return "light", ()
+        return Kind.LIGHT, ()
     wait_s, time_s = sum(cost.wait_s for cost in costs), sum(cost.time_s for cost in costs)
     low, high = _ONE_RUN
     alike = outside[-1] < _ALIKE * mean_s
     if ranks > 2 and alike and low < sum(outside) / run_s < high and wait_s > _MOST * time_s:
-        return "serial", ()
+        return Kind.SERIAL, ()
     uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s)
     if uneven:
         middle_s = (outside[0] + outside[-1]) / 2
@@ -157,30 +110,30 @@ def _kind(
         if len(spare) <= max(1, _SPARE_SHARE * ranks) and ranks > 2:
             working = [one for one in times if one.rank in late]
             if _mean_mpi_s(working) < _WORKING_SHARE * _mean_mpi_s(spare):
-                return "spare rank", ()
+                return Kind.SPARE_RANK, ()
         if 2 * len(late) <= ranks:
             return _how_late(recording, times, late), late
     if wait_s > _MOST * time_s:
-        return "turns", ()
+        return Kind.TURNS, ()
     first = costs[0]
     small = first.message_bytes <= _SMALL_BYTES and first.calls >= _MANY_CALLS
-    return ("small messages" if small else "transfer"), ()
+    return (Kind.SMALL_MESSAGES if small else Kind.TRANSFER), ()
 
 
 def _mean_mpi_s(times: Sequence[RankTime]) -> float:
     return sum(one.mpi_s for one in times) / len(times)
 
 
-def _how_late(recording: Recording, times: Sequence[RankTime], late: tuple[int, ...]) -> str:
+def _how_late(recording: Recording, times: Sequence[RankTime], late: tuple[int, ...]) -> Kind:
     files = [one.file_bytes for one in times if one.rank in late]
     of_others = [one.file_bytes for one in times if one.rank not in late]
     if min(files) > _FILE_BYTES and min(files) > 4 * max(of_others):
-        return "files"
+        return Kind.FILES
     hosts = {one.host for one in times}
     slow = {one.host for one in times if one.rank in late}
     whole = {one.rank for one in times if one.host in slow} == set(late)
     if len(hosts) > 1 and len(slow) == 1 and whole and len(late) > 1:
-        return "host"
+        return Kind.HOST
     blocked = {"from": 0.0, "to": 0.0}
     for rank in recording.ranks:
         if rank.rank not in late:
@@ -189,8 +142,8 @@ def _how_late(recording: Recording, times: Sequence[RankTime], late: tuple[int, 
     in_mpi_s = sum(one.mpi_s for one in times if one.rank not in late)
     direction = max(blocked, key=blocked.__getitem__)
     if blocked[direction] < _MOST * in_mpi_s:
-        return "late rank"
-    return {"from": "late sender", "to": "late receiver"}[direction]
+        return Kind.LATE_RANK
+    return {"from": Kind.LATE_SENDER, "to": Kind.LATE_RECEIVER}[direction]
 
 
 def _crowd(recording: Recording, times: Sequence[RankTime]) -> _Crowd | None:
@@ -207,7 +160,7 @@ def _crowd(recording: Recording, times: Sequence[RankTime]) -> _Crowd | None:
         if wanted > _CROWDED * cores and queued > _QUEUED:
             threaded = sum(one.other_threads for one in here) > _MOST * wanted
             if threaded or len(here) > cores:
-                kind = "threads share cores" if threaded else "ranks share cores"
+                kind = Kind.THREADS_SHARE_CORES if threaded else Kind.RANKS_SHARE_CORES
                 return _Crowd(kind, host, len(here), cores, wanted)
     return None
 

@@ -1,0 +1,91 @@
+"""Advice on the cause of what communication costs: one change for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from hvprof.analysis.advice.case import Advice, Case
+from hvprof.analysis.causes.kinds import Cause, Kind, ranks_text
+from hvprof.analysis.causes.words import because
+
+
+class _Change(NamedTuple):
+    """The title and the setting of an advice, and the most that it can save, in s of a rank."""
+
+    title: str
+    setting: str
+    most_s: Callable[[Cause], float | None]
+
+
+def _waiting(cause: Cause) -> float:
+    return cause.wait_s
+
+
+def _lateness(cause: Cause) -> float:
+    return max(cause.late_s - cause.others_s, 0.0)
+
+
+def _largest(cause: Cause) -> float:
+    return cause.largest.time_s
+
+
+def _unknown(cause: Cause) -> None:
+    del cause
+
+
+_WORK = "the share of the work that each rank has"
+_CODE = "the program's communication"
+_CHANGES = {
+    Kind.RANKS_SHARE_CORES: _Change(
+        "Start as many ranks as there are cores", "the launcher's number of ranks (-np)", _unknown
+    ),
+    Kind.THREADS_SHARE_CORES: _Change(
+        "Give each rank fewer threads (OMP_NUM_THREADS), or a host fewer ranks",
+        "OMP_NUM_THREADS, or the launcher's number of ranks (-np)",
+        _unknown,
+    ),
+    Kind.SERIAL: _Change(
+        "Let ranks begin without the result of the one before, or split the work finer",
+        "the order of the work, and the size of its pieces",
+        _waiting,
+    ),
+    Kind.FILES: _Change(
+        "Let all ranks read and write a part, or do it behind the computation",
+        "the program's input and output",
+        _lateness,
+    ),
+    Kind.HOST: _Change(
+        "Compare {host} with the other hosts: its cores, its memory, and who else uses it",
+        "the hosts of the job",
+        _lateness,
+    ),
+    Kind.LATE_SENDER: _Change("Give {who} less work, or let it send earlier", _WORK, _lateness),
+    Kind.LATE_RECEIVER: _Change(
+        "Give {who} less work, or let it post its receives earlier (MPI_Irecv)", _WORK, _lateness
+    ),
+    Kind.LATE_RANK: _Change("Give {who} less work, or see what delays it", _WORK, _lateness),
+    Kind.TURNS: _Change(
+        "Wait less often: fewer collectives, or non-blocking ones with work in between",
+        _CODE,
+        _waiting,
+    ),
+    Kind.SMALL_MESSAGES: _Change("Send fewer and larger messages", _CODE, _largest),
+    Kind.TRANSFER: _Change("Send fewer bytes, or overlap them with computation", _CODE, _largest),
+}
+
+
+def of_cause(case: Case) -> Iterator[Advice]:
+    """The advice on the cause; none where steps are marked, or communication needs no change."""
+    cause = case.cause
+    change = _CHANGES.get(cause.kind) if cause else None
+    if cause is None or change is None or case.recording.all_steps:
+        return
+    evidence = because(cause)
+    yield from case.advice(
+        change.title.format(who=ranks_text(cause.ranks), host=cause.host),
+        f"{evidence[0].upper()}{evidence[1:]}.",
+        change.setting,
+        change.most_s(cause),
+        case.again("changed"),
+    )

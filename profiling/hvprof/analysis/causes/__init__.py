@@ -1,0 +1,1 @@
+"""The cause of what communication costs a run: evidence first, then rules."""
