@@ -243,6 +243,7 @@ static void *keep_beating(void *argument)
     struct beat made = {0};
     uint64_t since_ns = 0;
     bool locked = hold_lock(into->current_descriptor);
+    atomic_store(&beating_thread, (uint64_t)gettid());
     for (unsigned number = 0; table && atomic_load(&into->file->state) == RUNNING; number++) {
         struct first_thread first = first_thread_now();
         bool looks = number % LOOKS_EVERY == 0;
@@ -266,8 +267,10 @@ static void *keep_beating(void *argument)
         look_at_quota(&into->file->machine);
         if (mpi.found)
             lead_calls();
-        if (looks)
+        if (looks) {
             look_at_clock(&into->file->machine, first.core);
+            note_run_usage(into->file);
+        }
         write_beat(&into->current->beat, &made);
         usleep(BEAT_MS * 1000);
     }

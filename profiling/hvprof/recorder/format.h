@@ -39,7 +39,7 @@ struct offset {
     uint64_t error_ns;
 };
 
-/* Of a rank from MPI_Init to MPI_Finalize; all zeros where it did not come that far. */
+/* Of a rank from MPI_Init to MPI_Finalize, or so far: it is written every two seconds. */
 struct run_usage {
     uint64_t finalize_ns; /* within MPI_Finalize */
     /* On cores, and ready to run without one: of the thread that called MPI_Finalize, and of

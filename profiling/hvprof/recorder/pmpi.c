@@ -273,5 +273,7 @@ __attribute__((constructor)) static void prepare(void)
 
 __attribute__((destructor)) static void leave(void)
 {
+    if (recorder && atomic_load(&recorder->file->state) == RUNNING)
+        end_run(recorder->file);
     close_recording(recorder, EXITED);
 }

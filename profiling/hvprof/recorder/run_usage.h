@@ -23,7 +23,8 @@ static uint64_t value_in(const char *path, const char *name)
     return value;
 }
 
-/* Time that the threads of this process which are alive were ready to run without a core. */
+/* Time that the threads of this process which are alive, but not the recorder's, were ready to run
+ * without a core. */
 static uint64_t process_queued_ns(void)
 {
     uint64_t sum = 0;
@@ -33,7 +34,8 @@ static uint64_t process_queued_ns(void)
         char path[300];
         unsigned long long ran, queued;
         snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", task->d_name);
-        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "re");
+        bool ours = strtoull(task->d_name, NULL, 10) == atomic_load(&beating_thread);
+        FILE *file = task->d_name[0] == '.' || ours ? NULL : fopen(path, "re");
         if (!file)
             continue;
         if (fscanf(file, "%llu %llu", &ran, &queued) == 2)
@@ -54,11 +56,11 @@ static uint64_t queued_now_ns(void)
     return queued;
 }
 
-static struct run_usage run_usage_now(void)
+static struct run_usage run_usage_now(uint64_t cpu_ns, uint64_t queued_ns)
 {
     return (struct run_usage){
-        .cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID),
-        .queued_ns = queued_now_ns(),
+        .cpu_ns = cpu_ns,
+        .queued_ns = queued_ns,
         .process_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID),
         .process_queued_ns = process_queued_ns(),
         .file_bytes = value_in("/proc/self/io", "rchar:") + value_in("/proc/self/io", "wchar:"),
@@ -68,16 +70,16 @@ static struct run_usage run_usage_now(void)
 }
 
 static struct run_usage run_began;
+static _Atomic bool run_has_ended;
 
 static void begin_run(void)
 {
     first_call_ns = last_call_ns = 0; /* calls were tried before */
-    run_began = run_usage_now();
+    run_began = run_usage_now(clock_ns(CLOCK_THREAD_CPUTIME_ID), queued_now_ns());
 }
 
-static void end_run(struct recording *file)
+static void write_run_usage(struct recording *file, struct run_usage usage)
 {
-    struct run_usage usage = run_usage_now();
     usage.cpu_ns -= run_began.cpu_ns;
     usage.queued_ns -= run_began.queued_ns;
     usage.process_ns -= run_began.process_ns;
@@ -92,6 +94,28 @@ static void end_run(struct recording *file)
     }
     file->usage = usage;
     file->knows_queue = file->knows_queue || usage.queued_ns || usage.process_queued_ns;
+}
+
+static void end_run(struct recording *file)
+{
+    atomic_store(&run_has_ended, true);
+    write_run_usage(file,
+                    run_usage_now(clock_ns(CLOCK_THREAD_CPUTIME_ID), queued_now_ns()));
+}
+
+/* The same so far, of the first thread: of a rank that is killed, it is all there is. */
+static void note_run_usage(struct recording *file)
+{
+    char path[64];
+    unsigned long long ran = 0, queued = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)getpid());
+    FILE *counts = fopen(path, "re");
+    bool known = counts && fscanf(counts, "%llu %llu", &ran, &queued) == 2;
+    if (counts)
+        fclose(counts);
+    struct run_usage usage = run_usage_now(ran, queued);
+    if (known && !atomic_load(&run_has_ended))
+        write_run_usage(file, usage);
 }
 
 #endif
