@@ -251,6 +251,9 @@ class RankRecording:
         usage: None where the rank did not come to MPI_Finalize, or in format 3.
         machine: None in recordings of before November 2026.
         sites: places in the program that call MPI; empty in earlier recordings.
+        seen_unix_s: of an unfinished rank, its last sign of life; None where it gave none.
+        open_call: of an unfinished rank, the operation that its first thread was in; "" outside.
+        open_s: for how long it had been in it.
     """
 
     rank: int
@@ -284,6 +287,9 @@ class RankRecording:
     usage: RunUsage | None = None
     machine: Machine | None = None
     sites: tuple[Site, ...] = ()
+    seen_unix_s: float | None = None
+    open_call: str = ""
+    open_s: float = 0.0
 
     @property
     def queued_s(self) -> float:
@@ -291,6 +297,11 @@ class RankRecording:
         if self.usage is not None:
             return self.usage.queued_s
         return self.all_steps.all_queued_s if self.all_steps else 0.0
+
+    @property
+    def until_unix_s(self) -> float | None:
+        """Its end, or its last sign of life; None where neither is known."""
+        return self.end_unix_s or self.seen_unix_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hvprof.analysis.between_hosts import BetweenHosts, between_hosts
-from hvprof.analysis.causes.cause import find_cause
-from hvprof.analysis.causes.kinds import Cause
+from hvprof.analysis.causes.cause import Cause
+from hvprof.analysis.causes.finding import find_cause
 from hvprof.analysis.comparison.step_blocks import StepBlocks, step_blocks
 from hvprof.analysis.conditions import Condition, conditions
 from hvprof.analysis.contention import StepParts, step_parts
@@ -84,7 +84,7 @@ class Findings:
     @cached_property
     def cause(self) -> Cause | None:
         """Cost of communication and its cause; None for exchanges in the background."""
-        return find_cause(self.recording)
+        return find_cause(self.recording, self.conditions)
 
     @cached_property
     def conditions(self) -> list[Condition]:

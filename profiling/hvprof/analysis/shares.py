@@ -14,7 +14,7 @@ class Shares:
     """Seconds of a rank, as means.
 
     Attributes:
-        run_s: from start to end; 0 where no rank has ended.
+        run_s: from start to end, or to the last sign of life; 0 where neither is known.
         base_s: time that shares refer to: the steps if the program marks them, else the run.
         share_of: "steps" or "run", accordingly.
         exposed_s: time blocked on communication; None if unknown.
@@ -35,7 +35,7 @@ class Shares:
 
 def shares(recording: Recording, exposed: Exposed | None, parts: StepParts | None) -> Shares:
     """The shares of a recording, with what its regions and the kernel say of its steps."""
-    ends = [rank.end_unix_s - rank.start_unix_s for rank in recording.ranks if rank.end_unix_s]
+    ends = [rank.until_unix_s - rank.start_unix_s for rank in recording.ranks if rank.until_unix_s]
     run_s = max(sum(ends) / len(ends), 0.0) if ends else recording.duration_s or 0.0
     steps = recording.all_steps
     marked = steps is not None and steps.time_s > 0

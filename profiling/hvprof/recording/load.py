@@ -17,6 +17,7 @@ from hvprof.format.connections import (
     flows_between,
 )
 from hvprof.format.current import read_current
+from hvprof.format.layout import IN_CALL
 from hvprof.format.reader import read_rank, read_tables
 from hvprof.format.sites import read_sites
 from hvprof.model import RankRecording, Recording
@@ -71,7 +72,11 @@ def load(directory: str | Path) -> Recording:
     if not paths:
         why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
         raise UsageError(f"{directory} holds no recording, {why}: record with {_RECORD}")
-    found = [(_with_sites(rank, path), path) for path in paths if (rank := read_rank(path))]
+    found = [
+        (_with_last_signs(_with_sites(rank, path), path), path)
+        for path in paths
+        if (rank := read_rank(path))
+    ]
     if not found:
         raise UsageError(f"{directory} holds no recording: its ranks were killed; record again")
     ranks = sorted((rank for rank, _ in found), key=lambda rank: rank.rank)
@@ -109,6 +114,27 @@ def _with_sites(rank: RankRecording, path: Path) -> RankRecording:
     sites = path.with_suffix(".sites")
     return (
         replace(rank, sites=read_sites(sites, read_tables(path).names)) if sites.exists() else rank
+    )
+
+
+def _with_last_signs(rank: RankRecording, path: Path) -> RankRecording:
+    """A rank with its last signs of life, and its last call, where it did not finish."""
+    current = None
+    with suppress(UsageError):
+        current = None if rank.end_unix_s else read_current(path.with_suffix(".now"))
+    if current is None:
+        return rank
+    signs_ns = [int(slot["since_ns"]) for slot in current.slots]
+    if current.beat is not None:
+        signs_ns.append(int(current.beat["at_ns"]))
+    main = [slot for slot in current.slots if slot["thread"] == rank.pid]
+    inside = [slot for slot in main if slot["flags"] & IN_CALL]
+    last_s = max(signs_ns, default=0) / 1e9
+    return replace(
+        rank,
+        seen_unix_s=rank.start_unix_s + max(last_s - rank.start_clock_s, 0.0),
+        open_call=read_tables(path).names[int(inside[0]["operation"])] if inside else "",
+        open_s=last_s - int(inside[0]["since_ns"]) / 1e9 if inside else 0.0,
     )
 
 

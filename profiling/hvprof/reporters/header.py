@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from hvd_ext.errors import StallError
 from hvd_ext.units import format_bytes
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.free_communication import FreeSpeedup
-from hvprof.model import Recording, Step
+from hvprof.model import RankRecording, Recording, Step
 
 # Parts of a step: names as shown, and the attributes of StepParts.
 STEP_PARTS = {
@@ -114,7 +115,6 @@ def warnings(recording: Recording) -> list[str]:
     missing = list(
         islice((rank for rank in range(recording.size) if rank not in present), _NAMED_RANKS + 1)
     )
-    unfinished = [rank.rank for rank in recording.ranks if rank.state == "unfinished"]
     dropped = sum(rank.dropped_calls for rank in recording.ranks)
     unnamed = sum(rank.unnamed_calls for rank in recording.ranks)
     if recording.hang:
@@ -123,8 +123,7 @@ def warnings(recording: Recording) -> list[str]:
     # A timeline is written by one rank for all.
     if missing and recording.source != "timeline":
         found.append(f"warning: no recording of {_ranks(missing)}")
-    if unfinished:
-        found.append(f"warning: {_ranks(unfinished)} did not finish; calls until then are counted")
+    found += _unfinished(recording.ranks)
     if dropped:
         found.append(f"warning: {dropped} calls had no room in the histogram and are missing")
     if unnamed:
@@ -133,6 +132,25 @@ def warnings(recording: Recording) -> list[str]:
             " room: name regions alike in every step"
         )
     return found
+
+
+def _unfinished(ranks: Sequence[RankRecording]) -> Iterator[str]:
+    """How the ranks that did not finish went: those that waited for others, and who did not."""
+    by_call: dict[str, list[int]] = {}
+    for rank in ranks:
+        if rank.state == "unfinished":
+            by_call.setdefault(rank.open_call, []).append(rank.rank)
+    said = [
+        f"{_ranks(numbers)} {f'in {operation}' if operation else 'outside of MPI'}"
+        for operation, numbers in sorted(by_call.items())
+    ]
+    if said:
+        which = _ranks(sorted(number for numbers in by_call.values() for number in numbers))
+        where = f" (at last {', '.join(said)})"
+        yield f"warning: {which} did not finish{where}; calls until then are counted"
+    exited = [rank.rank for rank in ranks if rank.state == "exited"]
+    if exited:
+        yield f"warning: {_ranks(exited)} ended without MPI_Finalize"
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hvd_ext.units import format_seconds
-from hvprof.analysis.causes.kinds import Cause
+from hvprof.analysis.causes.cause import Cause
+from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.causes.words import because
 
 
@@ -23,7 +24,7 @@ def run_sentences(cause: Cause) -> Iterator[str]:
         f"{format_seconds(cause.run_s)} a rank{threads}{spread}): {because(cause)}."
     )
     largest = cause.largest
-    if cause.time_s and largest.time_s:
+    if largest.time_s and cause.kind not in (Kind.ONE_RANK, Kind.SHORT, Kind.LAST_CALL):
         waits = "waiting" if largest.wait_s > largest.time_s / 2 else "transfer"
         part = 100 * max(largest.wait_s, largest.time_s - largest.wait_s) / largest.time_s
         yield (

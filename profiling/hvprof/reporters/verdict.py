@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.causes.finding import in_background
 from hvprof.analysis.causes.kinds import Kind
 from hvprof.model import RankRecording
 from hvprof.reporters.run_verdict import run_sentences
@@ -20,9 +21,9 @@ def verdict(analysis: Analysis) -> str:
         pass
     elif cause:
         sentences = [*run_sentences(cause)]
-        if cause.kind is not Kind.RANKS_SHARE_CORES:
+        if cause.shortage is None and cause.kind not in (Kind.ONE_RANK, Kind.SHORT):
             sentences += _crowded(analysis.recording.ranks)
-    else:
+    elif in_background(analysis.recording):
         sentences = [*_in_background(analysis)]
     if split and split.time_s and (cause is None or analysis.shares.share_of == "steps"):
         about = "An estimated " if split.source == "estimate" else ""

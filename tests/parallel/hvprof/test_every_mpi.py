@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import hvprof
-from hvprof.analysis.causes.cause import find_cause
-from hvprof.analysis.waiting.rank_time import operation_costs
+from hvprof.analysis.causes.finding import find_cause
+from hvprof.analysis.waiting.call_costs import call_costs, operation_costs
 from hvprof.analysis.waiting.wait_time import waiting
 from hvprof.recording.jobs import separate
 from hvprof.recording.load import job_folders
@@ -198,7 +198,7 @@ def test_a_sleeping_rank_is_found_out_on_every_mpi(built: Built, tmp_path: Path)
     slept_s = float(re.findall(r"slept (\S+)", output)[0])
     recording = hvprof.load(tmp_path / "run")
     # Scalasca's wait at NxN, estimated without the trace.
-    costs = {cost.operation: cost for cost in operation_costs(recording)}
+    costs = {cost.operation: cost for cost in operation_costs(recording, call_costs(recording))}
     assert within_a_tenth(3 * costs["allreduce"].wait_s, 2 * slept_s)
     found = waiting(recording)
     assert found is not None
@@ -279,7 +279,10 @@ def test_messages_of_every_kind_are_counted_by_partner(built: Built, tmp_path: P
     blocked = {(p.direction, p.rank): p.blocked_s for p in zero.partners}
     assert within_a_tenth(blocked["to", 2], before_send_s + before_receive_s)
     # Scalasca's late sender, late receiver and wait at a barrier, without a trace.
-    waited = {cost.operation: 3 * cost.wait_s for cost in operation_costs(recording)}
+    waited = {
+        cost.operation: 3 * cost.wait_s
+        for cost in operation_costs(recording, call_costs(recording))
+    }
     assert within_a_tenth(waited["recv"], before_send_s)
     assert within_a_tenth(waited["send"], before_send_s + before_receive_s)
     assert within_a_tenth(waited["barrier"], before_receive_s)

@@ -106,7 +106,10 @@ def test_a_killed_rank_is_still_read(tmp_path: Path) -> None:
     assert recording.ranks[1].state == "unfinished"
     assert [totals(rank)["allreduce"] for rank in recording.ranks] == [(100, 400000)] * 2
     text = run([sys.executable, "-m", "hvprof", "report", tmp_path / "run"]).stdout
-    assert re.search(r"warning: ranks? .*1 did not finish", text)
+    assert re.search(r"warning: ranks? .*1 did not finish \(at last .* outside of MPI\)", text)
+    assert "MPI takes" in text
+    assert "Horovod" not in text
+    assert all(rank.seen_unix_s and rank.usage for rank in recording.ranks)
     # The ring has the last 40 of 100 calls.
     trace = load_trace(recording)
     assert trace is not None

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.causes.cause import find_cause
-from hvprof.machine import RunUsage
+from hvprof.analysis.causes.finding import find_cause
+from hvprof.machine import Machine, RunUsage
 from hvprof.model import Cell, Partner, RankRecording, Recording
 from hvprof.reporters.verdict import verdict
 
@@ -105,7 +105,8 @@ MASTER = [rank(0, [cell("recv", 9.8)]), *even("send", [0.1] * 4)[1:]]
         (THREADS, "threads share cores", (), "2 ranks have 6.0 threads"),
         (MASTER, "spare rank", (), "a rank with little work"),
         (even("recv", [7.5] * 4), "serial", (), "one after another"),
-        (even("barrier", [5.0] * 4), "turns", (), "a different one each time"),
+        (even("allgather", [5.0] * 4), "turns", (), "a different one each time"),
+        (even("barrier", [5.0] * 4), "barriers", (), "wait in 100 barriers"),
         (even("send", [4.0] * 4, calls=100_000), "small messages", (), "100000 calls of send"),
         (even("alltoall", [6.0] * 4, calls=20, message_bytes=2**22), "transfer", (), "80 MiB"),
         (even("allreduce", [0.3] * 4), "light", (), "no bottleneck"),
@@ -121,6 +122,107 @@ def test_the_cause_is_named_and_nobody_else(
     text = verdict(Analysis(recording))
     assert text.startswith("MPI takes ")
     assert said in text
+
+
+def queued(ranks: list[RankRecording], queued_s: list[float], **more: int) -> list[RankRecording]:
+    """The ranks, whose threads were on a core for 1 s and wait for one for these times."""
+    found = []
+    for one, time_s in zip(ranks, queued_s, strict=True):
+        usage = RunUsage(0.0, 1.0, time_s, 1.0, time_s, 0.0, 0.0, 0, 1, 1)
+        found.append(dataclasses.replace(one, usage=usage, **{"host_cores": 4, **more}))
+    return found
+
+
+EXCHANGE = [cell("isend", 0.1, 1200, 1 << 22), cell("irecv", 0.1, 1200, 1 << 22)]
+WAITALL = [rank(n, [cell("waitall", 9.0, 1200, 0), *EXCHANGE]) for n in range(2)]
+THROTTLED = Machine(10, 30.0, periods=100, throttled=90, quota_cores=1.0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kind", "late", "said"),
+    [
+        (
+            queued(even("sendrecv", [5.0] * 2), [8.0, 8.5]),
+            *("without cores", (), "the ranks wait for a core for 80 % of the run (8 s each)"),
+        ),
+        (
+            queued(even("sendrecv", [5.0] * 2), [8.0, 8.5], cores=1),
+            *("without cores", (), "or ranks are bound to the same ones"),
+        ),
+        (
+            queued(even("allreduce", [5.0, 5.0, 5.0, 0.5]), [0.1, 0.1, 0.1, 8.0]),
+            *("without cores", (3,), "wait for rank 3 of a, which waits for a core for"),
+        ),
+        # Who has more work than the others is late, whoever else wants the cores.
+        (
+            queued(even("allreduce", [7.0, 7.0, 7.0, 0.5]), [1.5] * 4),
+            *("late rank", (3,), "wait for rank 3: it"),
+        ),
+        (
+            [
+                dataclasses.replace(one, machine=THROTTLED)
+                for one in queued(even("allreduce", [5.0] * 2), [4.0] * 2)
+            ],
+            *("quota", (), "the CPU quota of 1 cores on a ran out in 90 % of its periods"),
+        ),
+        (
+            WAITALL,
+            "transfer",
+            (),
+            "2400 messages of 4 MiB each, which waitall waits for, move 9.375 GiB",
+        ),
+        (even("allreduce", [5.0], calls=9000), "one rank", (), "the job has one rank"),
+    ],
+)
+def test_evidence_comes_before_rules(
+    ranks: list[RankRecording], kind: str, late: tuple[int, ...], said: str
+) -> None:
+    ranks = [dataclasses.replace(one, size=len(ranks)) for one in ranks]
+    analysis = Analysis(Recording(Path("a"), tuple(ranks)))
+    assert analysis.cause is not None
+    assert (analysis.cause.kind.value, analysis.cause.ranks) == (kind, late)
+    assert said in verdict(analysis)
+    assert "0 bytes" not in verdict(analysis)
+    assert "Horovod" not in verdict(analysis)
+
+
+def test_short_and_single_runs_get_no_advice() -> None:
+    moment = [
+        dataclasses.replace(one, end_unix_s=one.start_unix_s + 0.02, usage=None)
+        for one in even("allreduce", [0.01] * 2)
+    ]
+    alone = [dataclasses.replace(one, size=1) for one in even("allreduce", [5.0], calls=9000)]
+    for ranks, said in ((moment, "too short"), (alone, "one rank")):
+        analysis = Analysis(Recording(Path("a"), tuple(ranks)))
+        assert said in verdict(analysis)
+        assert analysis.advice == []
+
+
+def test_ranks_that_did_not_finish_are_analyzed_alike() -> None:
+    killed = [
+        dataclasses.replace(one, state="unfinished", end_unix_s=None, seen_unix_s=109.0, usage=None)
+        for one in even("allreduce", [6.0, 6.0, 0.5, 6.0])
+    ]
+    cause = find_cause(Recording(Path("a"), tuple(killed)))
+    assert cause is not None
+    assert (cause.kind.value, cause.ranks, cause.run_s) == ("late rank", (2,), 9.0)
+    hung = [
+        dataclasses.replace(
+            one,
+            cells=(cell("allreduce", 0.5),),
+            open_call="" if one.rank == 2 else "barrier",
+            open_s=0.0 if one.rank == 2 else 8.0,
+        )
+        for one in killed
+    ]
+    recording = Recording(Path("a"), tuple(hung))
+    cause = find_cause(recording)
+    assert cause is not None
+    assert (cause.kind.value, cause.ranks) == ("last call", (2,))
+    text = verdict(Analysis(recording))
+    assert "at last the others waited for 8 s in barrier, and rank 2 was outside of MPI" in text
+    assert "Horovod" not in text
+    assert "hvprof.step" not in text
 
 
 def test_time_is_per_thread_where_several_call() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hvprof.analysis.advice.case import Advice, Case
-from hvprof.analysis.causes.kinds import Cause, Kind, ranks_text
+from hvprof.analysis.causes.cause import Cause
+from hvprof.analysis.causes.kinds import Kind, ranks_text
 from hvprof.analysis.causes.words import because
+from hvprof.analysis.conditions import Condition
 
 
 class _Change(NamedTuple):
@@ -30,6 +32,10 @@ def _largest(cause: Cause) -> float:
     return cause.largest.time_s
 
 
+def _without_cores(cause: Cause) -> float | None:
+    return cause.shortage.queued_s if cause.shortage else None
+
+
 def _unknown(cause: Cause) -> None:
     del cause
 
@@ -44,6 +50,17 @@ _CHANGES = {
         "Give each rank fewer threads (OMP_NUM_THREADS), or a host fewer ranks",
         "OMP_NUM_THREADS, or the launcher's number of ranks (-np)",
         _unknown,
+    ),
+    Kind.LAST_CALL: _Change(
+        "Let hvprof name the ranks that a call waits for, and what they do",
+        "hvprof record --on-hang S, or hvprof hang while the job runs",
+        _unknown,
+    ),
+    Kind.WITHOUT_CORES: _Change(
+        "Give each rank a core to itself: end other programs there, or check the binding "
+        "(--report-bindings)",
+        "the host's other programs, an exclusive allocation, the launcher's binding",
+        _without_cores,
     ),
     Kind.SERIAL: _Change(
         "Let ranks begin without the result of the one before, or split the work finer",
@@ -70,22 +87,59 @@ _CHANGES = {
         _CODE,
         _waiting,
     ),
+    Kind.BARRIERS: _Change(
+        "Synchronize less often: leave out barriers that other calls make needless",
+        _CODE,
+        _largest,
+    ),
     Kind.SMALL_MESSAGES: _Change("Send fewer and larger messages", _CODE, _largest),
     Kind.TRANSFER: _Change("Send fewer bytes, or overlap them with computation", _CODE, _largest),
+}
+
+
+_OF_CONDITIONS = {
+    "link": "Look at the link of {}",
+    "quota": "Raise the CPU quota of {}",
+    "clock": "Look at the clock of {}",
 }
 
 
 def of_cause(case: Case) -> Iterator[Advice]:
     """The advice on the cause; none where steps are marked, or communication needs no change."""
     cause = case.cause
-    change = _CHANGES.get(cause.kind) if cause else None
-    if cause is None or change is None or case.recording.all_steps:
+    if cause is None or case.recording.all_steps:
         return
-    evidence = because(cause)
-    yield from case.advice(
-        change.title.format(who=ranks_text(cause.ranks), host=cause.host),
-        f"{evidence[0].upper()}{evidence[1:]}.",
-        change.setting,
-        change.most_s(cause),
-        case.again("changed"),
+    if cause.condition:
+        yield _of_condition(case, cause.condition)
+    if change := _CHANGES.get(cause.kind):
+        evidence = because(cause)
+        yield from case.advice(
+            change.title.format(who=ranks_text(cause.ranks), host=cause.host),
+            f"{evidence[0].upper()}{evidence[1:]}.",
+            change.setting,
+            change.most_s(cause),
+            case.again("changed"),
+        )
+
+
+def of_conditions(case: Case) -> Iterator[Advice]:
+    """Advice on what the machines give too little of, apart from the cause."""
+    known = case.cause.condition if case.cause and not case.recording.all_steps else None
+    for one in case.conditions:
+        if one is not known:
+            yield _of_condition(case, one)
+
+
+def _of_condition(case: Case, one: Condition) -> Advice:
+    most_s = one.share * case.base_s
+    if one.kind == "link" and case.communication_s is not None:
+        most_s = min(most_s, case.communication_s)
+    return Advice(
+        _OF_CONDITIONS[one.kind].format(" and ".join(one.hosts)),
+        f"{one.what[0].upper()}{one.what[1:]}.",
+        one.look,
+        most_s,
+        100 * most_s / case.base_s if case.base_s else None,
+        case.share_of,
+        case.again(one.kind),
     )

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.advice.case import Advice, Case
 from hvprof.analysis.advice.commands import over_hvd_ext
-from hvprof.analysis.advice.of_cause import of_cause
+from hvprof.analysis.advice.of_cause import of_cause, of_conditions
+from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.findings import Findings
 from hvprof.analysis.waiting.slowness import paces, reason
 
@@ -183,7 +184,9 @@ def _slow_rows(case: Case) -> Iterator[Advice]:
         for row in case.allreduce
         if row.message_size not in _SMALL and (row.busbw_gb_s or 0) < _SLOW * case.best_gb_s
     ]
-    if not slow:
+    # Where ranks wait, a bandwidth says nothing of an algorithm.
+    waits = case.cause and case.cause.kind is not Kind.TRANSFER and not case.recording.all_steps
+    if not slow or waits:
         return
     worst = max(slow, key=lambda row: row.time_s - case.at_best_s(row))
     lost_s = worst.time_s - case.at_best_s(worst)
@@ -245,29 +248,8 @@ def _input(case: Case) -> Iterator[Advice]:
         )
 
 
-def _conditions(case: Case) -> Iterator[Advice]:
-    titles = {
-        "link": "Look at the link of {}",
-        "quota": "Raise the CPU quota of {}",
-        "clock": "Look at the clock of {}",
-    }
-    for one in case.conditions:
-        most_s = one.share * case.base_s
-        if one.kind == "link" and case.communication_s is not None:
-            most_s = min(most_s, case.communication_s)
-        yield Advice(
-            titles[one.kind].format(" and ".join(one.hosts)),
-            f"{one.what[0].upper()}{one.what[1:]}.",
-            one.look,
-            most_s,
-            100 * most_s / case.base_s if case.base_s else None,
-            case.share_of,
-            case.again(one.kind),
-        )
-
-
 _RULES = (
-    _conditions,
+    of_conditions,
     _small_messages,
     _negotiation,
     _contention,

@@ -1,189 +1,54 @@
-"""The cause of what communication costs a run, by one list of rules.
-
-A rank that waits is never blamed. Waiting is time within MPI, so at the end of
-every chain of waiting is a rank that spends longer outside of MPI than the others: that one is
-named. Where all ranks are outside equally long, nobody is. Cores come first: ranks that lack
-them are late by turns, whatever else they do.
-
-`kinds.Kind` has the kinds of cause, in the order in which they are tried.
-"""
+"""The cost of a run's communication, and its cause."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvprof.analysis.causes.kinds import Cause, Kind
-from hvprof.analysis.waiting.rank_time import (
-    OperationCost,
-    RankTime,
-    calling_threads,
-    operation_costs,
-    rank_times,
-)
-from hvprof.model import RankRecording, Recording
-
-# Shares of the run: below the first, communication needs no change; above the second, ranks that
-# differ are worth naming.
-_LIGHT, _UNEVEN = 0.08, 0.02
-# Shares of communication that a cause must explain.
-_MOST, _EXPLAINS = 0.5, 0.4
-# Work one after another sums up to about one run; ranks differ by less than this factor then.
-_ONE_RUN, _ALIKE = (0.75, 1.2), 1.5
-# Few ranks have work to spare, and the others are in MPI for less than this part of their time.
-_SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
-_CROWDED, _QUEUED = 1.15, 0.05
-_SMALL_BYTES, _MANY_CALLS = 8192, 500
-_FILE_BYTES = 4e6
+from hvprof.analysis.causes.cores import Shortage
+from hvprof.analysis.causes.kinds import Kind
+from hvprof.analysis.conditions import Condition
+from hvprof.analysis.waiting.call_costs import OperationCost
 
 
 @dataclass(frozen=True, slots=True)
-class _Crowd:
-    kind: Kind
-    host: str
-    here: int
-    cores: int
-    threads: float
+class Cause:
+    """Cost of a run's communication, and its cause.
 
-
-def find_cause(recording: Recording) -> Cause | None:
-    """Name the cause; None without traffic, or if no rank has ended.
-
-    A program whose exchanges run on separate threads (Horovod, hvd_ext) has no cause here: its
-    time in MPI is not time that it is blocked.
+    Attributes:
+        ranks: that are waited for; empty where nobody is.
+        run_s, mpi_s: means over the ranks; mpi_s is per thread.
+        low_percent, high_percent: share in MPI of the ranks with the least and the most.
+        late_s, others_s: outside of MPI, of the ranks waited for and of the others.
+        largest: the operation that takes longest.
+        wait_s, time_s: of all operations, as a mean over the ranks: estimated waiting, and all.
+        host: that of the ranks waited for, if it matters.
+        shortage: of cores; None where there is none.
+        condition: of machines that explains the kind; None for another kind.
+        last_call, last_call_s: the operation that the others were in at last, and for how long, of
+            kind "last call".
+        ended_first: the ranks waited for had ended by then.
+        threads_in_mpi: threads of a rank that call MPI.
+        files_bytes: read and written by the ranks waited for, of kind "files".
+        chain: ranks, each of which mostly waits for the next; fewer than three are none.
     """
-    times, costs = rank_times(recording), operation_costs(recording)
-    if not times or not costs or _in_background(recording):
-        return None
-    crowd = _crowd(recording, times)
-    kind, late = (crowd.kind, ()) if crowd else _kind(recording, times, costs)
-    outside = {one.rank: one.outside_s for one in times}
-    others = [time_s for rank, time_s in outside.items() if rank not in late]
-    shares = [100 * one.mpi_s / one.run_s for one in times]
-    return Cause(
-        kind=kind,
-        ranks=late,
-        run_s=sum(one.run_s for one in times) / len(times),
-        mpi_s=sum(one.mpi_s for one in times) / len(times),
-        low_percent=min(shares),
-        high_percent=max(shares),
-        late_s=sum(outside[rank] for rank in late) / len(late) if late else 0.0,
-        others_s=sum(others) / len(others) if others else 0.0,
-        largest=costs[0],
-        wait_s=sum(cost.wait_s for cost in costs),
-        time_s=sum(cost.time_s for cost in costs),
-        host=crowd.host if crowd else next((t.host for t in times if t.rank in late), ""),
-        here=crowd.here if crowd else 0,
-        cores=crowd.cores if crowd else 0,
-        threads=crowd.threads if crowd else 0.0,
-        threads_in_mpi=calling_threads(recording),
-        files_bytes=max((one.file_bytes for one in times if one.rank in late), default=0.0),
-        chain=_chain(recording, late),
-    )
 
-
-def _in_background(recording: Recording) -> bool:
-    cells = (cell for rank in recording.ranks for cell in rank.cells)
-    return any(cell.traffic == "control" or cell.source == "hvd_ext" for cell in cells)
-
-
-def _kind(
-    recording: Recording, times: Sequence[RankTime], costs: Sequence[OperationCost]
-) -> tuple[Kind, tuple[int, ...]]:
-    ranks, run_s = len(times), sum(one.run_s for one in times) / len(times)
-    mpi_s = sum(one.mpi_s for one in times) / ranks
-    outside = sorted(one.outside_s for one in times)
-    mean_s = sum(outside) / ranks
-    waiting_s = outside[-1] - mean_s
-    if mpi_s < _LIGHT * run_s and waiting_s < 2 * _UNEVEN * run_s:
-        return Kind.LIGHT, ()
-    wait_s, time_s = sum(cost.wait_s for cost in costs), sum(cost.time_s for cost in costs)
-    low, high = _ONE_RUN
-    alike = outside[-1] < _ALIKE * mean_s
-    if ranks > 2 and alike and low < sum(outside) / run_s < high and wait_s > _MOST * time_s:
-        return Kind.SERIAL, ()
-    uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s)
-    if uneven:
-        middle_s = (outside[0] + outside[-1]) / 2
-        late = tuple(one.rank for one in times if one.outside_s > middle_s)
-        spare = [one for one in times if one.rank not in late]
-        if len(spare) <= max(1, _SPARE_SHARE * ranks) and ranks > 2:
-            working = [one for one in times if one.rank in late]
-            if _mean_mpi_s(working) < _WORKING_SHARE * _mean_mpi_s(spare):
-                return Kind.SPARE_RANK, ()
-        if 2 * len(late) <= ranks:
-            return _how_late(recording, times, late), late
-    if wait_s > _MOST * time_s:
-        return Kind.TURNS, ()
-    first = costs[0]
-    small = first.message_bytes <= _SMALL_BYTES and first.calls >= _MANY_CALLS
-    return (Kind.SMALL_MESSAGES if small else Kind.TRANSFER), ()
-
-
-def _mean_mpi_s(times: Sequence[RankTime]) -> float:
-    return sum(one.mpi_s for one in times) / len(times)
-
-
-def _how_late(recording: Recording, times: Sequence[RankTime], late: tuple[int, ...]) -> Kind:
-    files = [one.file_bytes for one in times if one.rank in late]
-    of_others = [one.file_bytes for one in times if one.rank not in late]
-    if min(files) > _FILE_BYTES and min(files) > 4 * max(of_others):
-        return Kind.FILES
-    hosts = {one.host for one in times}
-    slow = {one.host for one in times if one.rank in late}
-    whole = {one.rank for one in times if one.host in slow} == set(late)
-    if len(hosts) > 1 and len(slow) == 1 and whole and len(late) > 1:
-        return Kind.HOST
-    blocked = {"from": 0.0, "to": 0.0}
-    for rank in recording.ranks:
-        if rank.rank not in late:
-            for partner in rank.partners:
-                blocked[partner.direction] += partner.blocked_s
-    in_mpi_s = sum(one.mpi_s for one in times if one.rank not in late)
-    direction = max(blocked, key=blocked.__getitem__)
-    if blocked[direction] < _MOST * in_mpi_s:
-        return Kind.LATE_RANK
-    return {"from": Kind.LATE_SENDER, "to": Kind.LATE_RECEIVER}[direction]
-
-
-def _crowd(recording: Recording, times: Sequence[RankTime]) -> _Crowd | None:
-    """A host on which more threads want a core than it has, as the kernel counts them."""
-    by_host: dict[str, list[RankTime]] = {}
-    for one in times:
-        by_host.setdefault(one.host, []).append(one)
-    for host, here in by_host.items():
-        cores = max(_cores(rank) for rank in recording.ranks if rank.host == host)
-        if not cores or any(one.busy is None for one in here):
-            continue
-        wanted = sum(one.busy or 0.0 for one in here)
-        queued = max(one.queued_s / one.run_s for one in here)
-        if wanted > _CROWDED * cores and queued > _QUEUED:
-            threaded = sum(one.other_threads for one in here) > _MOST * wanted
-            if threaded or len(here) > cores:
-                kind = Kind.THREADS_SHARE_CORES if threaded else Kind.RANKS_SHARE_CORES
-                return _Crowd(kind, host, len(here), cores, wanted)
-    return None
-
-
-def _cores(rank: RankRecording) -> int:
-    return rank.host_cores or rank.cores
-
-
-def _chain(recording: Recording, late: tuple[int, ...]) -> tuple[int, ...]:
-    """The longest chain of ranks that mostly wait for the next one, up to a late rank."""
-    awaited: dict[int, int] = {}
-    for rank in recording.ranks:
-        of_partner: dict[int, float] = {}
-        for one in rank.partners:
-            of_partner[one.rank] = of_partner.get(one.rank, 0.0) + one.blocked_s
-        if of_partner and rank.rank not in late:
-            awaited[rank.rank] = max(of_partner, key=of_partner.__getitem__)
-    chains: list[tuple[int, ...]] = []
-    for first in awaited:
-        chain = [first]
-        while chain[-1] in awaited and awaited[chain[-1]] not in chain:
-            chain.append(awaited[chain[-1]])
-        if chain[-1] in late:
-            chains.append(tuple(chain))
-    longest = max(chains, key=len, default=())
-    return longest if len(longest) > 2 else ()
+    kind: Kind
+    ranks: tuple[int, ...]
+    run_s: float
+    mpi_s: float
+    low_percent: float
+    high_percent: float
+    late_s: float
+    others_s: float
+    largest: OperationCost
+    wait_s: float
+    time_s: float
+    host: str = ""
+    shortage: Shortage | None = None
+    condition: Condition | None = None
+    last_call: str = ""
+    last_call_s: float = 0.0
+    ended_first: bool = False
+    threads_in_mpi: int = 1
+    files_bytes: float = 0.0
+    chain: tuple[int, ...] = ()

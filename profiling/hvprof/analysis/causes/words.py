@@ -3,44 +3,103 @@
 from __future__ import annotations
 
 from hvd_ext.units import format_bytes, format_seconds
-from hvprof.analysis.causes.kinds import Cause, Kind, ranks_text
+from hvprof.analysis.causes.cause import Cause
+from hvprof.analysis.causes.kinds import Kind, ranks_text
+from hvprof.analysis.waiting.call_costs import OperationCost, is_wait
 
 
 def because(cause: Cause) -> str:
     """Why communication takes the time that it takes: what follows a colon."""
+    if cause.shortage:
+        return _without_cores(cause)
+    if cause.kind is Kind.LAST_CALL:
+        return _at_last(cause)
+    if cause.condition:
+        return f"{cause.condition.what}, and all ranks are there"
+    first = cause.largest
+    return {
+        Kind.ONE_RANK: "the job has one rank, which waits for no other",
+        Kind.SHORT: "the run is too short to say more",
+        Kind.LIGHT: "communication is no bottleneck",
+        Kind.SERIAL: "ranks work one after another, and wait until it is their turn",
+        Kind.SPARE_RANK: "a rank with little work waits for the others, which hardly wait",
+        Kind.TURNS: "ranks wait for each other, for a different one each time",
+        Kind.BARRIERS: (f"ranks wait in {first.calls:.0f} barriers, for a different one each time"),
+        Kind.SMALL_MESSAGES: f"{_messages(first)} cost more than their bytes",
+        Kind.TRANSFER: (
+            f"{_messages(first)} move {format_bytes(round(first.total_bytes))} a rank, and all "
+            "ranks are there"
+        ),
+    }.get(cause.kind) or _late(cause)
+
+
+def _at_last(cause: Cause) -> str:
+    waited = f"{format_seconds(cause.last_call_s)} in {cause.last_call}"
+    if not cause.ranks:
+        return f"the ranks did not finish, and all of them waited in MPI at last, for {waited}"
+    was = "was" if len(cause.ranks) == 1 else "were"
+    how = "had ended" if cause.ended_first else f"{was} outside of MPI"
+    return f"at last the others waited for {waited}, and {ranks_text(cause.ranks)} {how}"
+
+
+def _messages(cost: OperationCost) -> str:
+    """'1200 calls of allreduce with 8 bytes each'; a wait's bytes are those it waits for."""
+    size = format_bytes(round(cost.message_bytes or 0))
+    if is_wait(cost.operation):
+        return f"{cost.messages:.0f} messages of {size} each, which {cost.operation} waits for,"
+    return f"{cost.calls:.0f} calls of {cost.operation} with {size} each"
+
+
+def _late(cause: Cause) -> str:
     who, verb = ranks_text(cause.ranks), "spends" if len(cause.ranks) == 1 else "spend"
     longer = (
         f"{verb} {format_seconds(cause.late_s)} outside of MPI and the others "
         f"{format_seconds(cause.others_s)}"
     )
-    first = cause.largest
+    it = "it" if len(cause.ranks) == 1 else "they"
+    receives = "receives" if len(cause.ranks) == 1 else "receive"
+    reads = "reads or writes" if len(cause.ranks) == 1 else "read or write"
     return {
-        Kind.RANKS_SHARE_CORES: (
-            f"{cause.here} ranks share {cause.cores} cores of {cause.host}, and on average "
-            f"{cause.threads:.1f} of them want one"
-        ),
-        Kind.THREADS_SHARE_CORES: (
-            f"{cause.here} ranks have {cause.threads:.1f} threads that want a core, and "
-            f"{cause.host} has {cause.cores}"
-        ),
-        Kind.LIGHT: "communication is no bottleneck",
-        Kind.SERIAL: "ranks work one after another, and wait until it is their turn",
-        Kind.SPARE_RANK: "a rank with little work waits for the others, which hardly wait",
         Kind.FILES: (
-            f"the others wait for {who}, which reads or writes files "
-            f"({format_bytes(round(cause.files_bytes))}): it {longer}"
+            f"the others wait for {who}, which {reads} files "
+            f"({format_bytes(round(cause.files_bytes))}): {it} {longer}"
         ),
         Kind.HOST: f"the others wait for {cause.host}, whose {who} {longer}",
-        Kind.LATE_SENDER: f"the others wait to receive from {who}, late because it {longer}",
-        Kind.LATE_RECEIVER: f"the others wait until {who} receives, late because it {longer}",
-        Kind.LATE_RANK: f"the others wait for {who}: it {longer}",
-        Kind.TURNS: "ranks wait for each other, for a different one each time",
-        Kind.SMALL_MESSAGES: (
-            f"{first.calls:.0f} calls of {first.operation} with {first.message_bytes:.0f} bytes "
-            "each cost more than their bytes"
-        ),
-        Kind.TRANSFER: (
-            f"{first.operation} moves {format_bytes(round(first.calls * first.message_bytes))} a "
-            "rank, and all ranks are there"
-        ),
+        Kind.LATE_SENDER: f"the others wait to receive from {who}, late because {it} {longer}",
+        Kind.LATE_RECEIVER: f"the others wait until {who} {receives}, late because {it} {longer}",
+        Kind.LATE_RANK: f"the others wait for {who}: {it} {longer}",
     }[cause.kind]
+
+
+def _without_cores(cause: Cause) -> str:
+    short = cause.shortage
+    assert short
+    cores = f"{short.cores} {'core' if short.cores == 1 else 'cores'}"
+    if short.condition:
+        return short.condition.what
+    if cause.kind is Kind.RANKS_SHARE_CORES:
+        return (
+            f"{short.here} ranks share {cores} of {short.host}, and on average "
+            f"{short.threads:.1f} of them want one"
+        )
+    if cause.kind is Kind.THREADS_SHARE_CORES:
+        return (
+            f"{short.here} ranks have {short.threads:.1f} threads that want a core, and "
+            f"{short.host} has {short.cores}"
+        )
+    others = "other programs use its cores"
+    if short.bound:
+        others += ", or ranks are bound to the same ones"
+    waited = format_seconds(short.queued_s)
+    if short.ranks:
+        who, verb = ranks_text(short.ranks), "waits" if len(short.ranks) == 1 else "wait"
+        return (
+            f"the others wait for {who} of {short.host}, which {verb} for a core for {waited}: "
+            f"{others}"
+        )
+    share = 100 * short.queued_s / cause.run_s
+    return (
+        f"the ranks wait for a core for {share:.0f} % of the run ({waited} each), although "
+        f"{short.host} has {cores} for {short.here} {'rank' if short.here == 1 else 'ranks'}: "
+        f"{others}"
+    )

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hvprof.model import Cell, RankRecording, Recording
-
-# What a message may need on a slow network: more than this is waiting, whatever else is known.
-SLOWEST_LATENCY_S, SLOWEST_BYTE_S = 1e-3, 1e-7
-_MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "sendrecv"})
-# These name no bytes: they wait for what others started, or move nothing.
-_WAITS = ("wait", "probe", "mprobe", "iprobe", "win_")
+from hvprof.model import RankRecording, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +18,8 @@ class RankTime:
         busy: threads that were outside of MPI and had or wanted a core, on average; None if
             unknown.
         queued_s: that its threads wanted a core and had none, summed over them.
+        main_queued_s: that its first thread did.
+        own_s: outside of MPI, and not without a core that it wanted.
         file_bytes: read and written, less the payload of its messages.
     """
 
@@ -37,6 +31,8 @@ class RankTime:
     other_threads: float = 0.0
     queued_s: float = 0.0
     file_bytes: float = 0.0
+    main_queued_s: float = 0.0
+    own_s: float = 0.0
 
     @property
     def outside_s(self) -> float:
@@ -50,32 +46,38 @@ def calling_threads(recording: Recording) -> int:
 
 
 def rank_times(recording: Recording) -> list[RankTime]:
-    """The times of the ranks that have ended."""
+    """The times of the ranks; of one that was killed, until its last sign of life."""
     usages = [one.usage for one in recording.ranks if one.usage]
     leave_s = min((usage.finalize_s for usage in usages), default=0.0)
     # Starting up and ending are no part of what ranks do with each other, as far as all do it.
     alone_s = min((usage.before_s for usage in usages), default=0.0)
     alone_s += min((usage.after_s for usage in usages), default=0.0)
     threads = calling_threads(recording)
-    ended = [rank for rank in recording.ranks if rank.end_unix_s]
-    return [_of_rank(rank, leave_s, alone_s, threads) for rank in ended]
+    known = [rank for rank in recording.ranks if rank.until_unix_s]
+    return [_of_rank(rank, leave_s, alone_s, threads) for rank in known]
 
 
 def _of_rank(rank: RankRecording, leave_s: float, alone_s: float, threads: int) -> RankTime:
     usage = rank.usage
-    run_s = (rank.end_unix_s or 0.0) - rank.start_unix_s
+    run_s = (rank.until_unix_s or 0.0) - rank.start_unix_s
     if usage:
         run_s -= leave_s + alone_s
     run_s = max(run_s, 1e-9)
     calls_s = sum(cell.time_s for cell in rank.cells if cell.traffic == "data")
     at_end_s = max(usage.finalize_s - leave_s, 0.0) if usage else 0.0
     several = threads if usage and usage.calling_threads > 1 else 1
-    mpi_s = min(calls_s / several + at_end_s, run_s)
+    mpi_s = min(calls_s / several + at_end_s + rank.open_s, run_s)
     if usage is None:
-        return RankTime(rank.rank, rank.host, run_s, mpi_s)
+        return RankTime(rank.rank, rank.host, run_s, mpi_s, own_s=run_s - mpi_s)
     active_s = usage.cpu_s + usage.queued_s
     idle_s = max(run_s + alone_s - active_s, 0.0)
     others = max(usage.process_s + usage.process_queued_s - active_s, 0.0) / run_s
+    outside_s = max(run_s - mpi_s - idle_s, 0.0)
+    # A thread is as often without a core within MPI as outside of it, if it does not yield there.
+    queued_s = min(usage.queued_s, run_s)
+    queued_outside_s = outside_s * queued_s / active_s if active_s else 0.0
+    if rank.yields:
+        queued_outside_s = min(max(queued_s - mpi_s, 0.0), outside_s)
     payload = sum(one.message_bytes for one in rank.partners)
     payload += sum(cell.message_bytes for cell in rank.cells)
     return RankTime(
@@ -83,83 +85,10 @@ def _of_rank(rank: RankRecording, leave_s: float, alone_s: float, threads: int) 
         host=rank.host,
         run_s=run_s,
         mpi_s=mpi_s,
-        busy=max(run_s - mpi_s - idle_s, 0.0) / run_s + others,
+        busy=outside_s / run_s + others,
         other_threads=others,
         queued_s=usage.process_queued_s,
         file_bytes=max(usage.file_bytes - 2 * payload, 0),
+        main_queued_s=queued_s,
+        own_s=run_s - mpi_s - queued_outside_s,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class OperationCost:
-    """Calls of one operation on all ranks, their time as a mean over the ranks.
-
-    Attributes:
-        calls: of a rank.
-        message_bytes: of a call.
-        wait_s: the part of time_s that is waiting, by `estimate` below.
-    """
-
-    operation: str
-    calls: float
-    message_bytes: float
-    time_s: float
-    wait_s: float
-
-
-def operation_costs(recording: Recording) -> list[OperationCost]:
-    """Data traffic by operation, the longest first.
-
-    Without a trace waiting is estimated: a call waits for as long as it takes more than calls
-    of that kind and size take on the rank that is quickest at them, or more than a slow network
-    would need for its bytes.
-    """
-    groups: dict[tuple[str, int], dict[int, list[tuple[str, Cell]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for rank in recording.ranks:
-        for cell in rank.cells:
-            if cell.traffic == "data":
-                family = "message" if cell.operation in _MESSAGES else cell.operation
-                groups[family, cell.low_bytes][rank.rank].append((cell.operation, cell))
-    ranks = len(recording.ranks)
-    found: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
-    started = _started_bytes(recording)
-    for (family, _), of_ranks in groups.items():
-        quickest_s = min(_call_s(cells) for cells in _by_operation(of_ranks))
-        for rank_number, cells in of_ranks.items():
-            for operation, cell in cells:
-                most_s = SLOWEST_LATENCY_S + SLOWEST_BYTE_S * cell.message_bytes / cell.calls
-                if family.startswith(_WAITS):
-                    whole_s = SLOWEST_LATENCY_S * cell.calls
-                    most_s = (whole_s + SLOWEST_BYTE_S * started[rank_number]) / cell.calls
-                transfer_s = min(cell.time_s, cell.calls * min(quickest_s, most_s))
-                sums = found[operation]
-                sums[0] += cell.calls / ranks
-                sums[1] += cell.message_bytes / ranks
-                sums[2] += cell.time_s / ranks
-                sums[3] += (cell.time_s - transfer_s) / ranks
-    costs = [
-        OperationCost(name, calls, total / calls, time_s, wait_s)
-        for name, (calls, total, time_s, wait_s) in found.items()
-    ]
-    return sorted(costs, key=lambda cost: -cost.time_s)
-
-
-def _by_operation(of_ranks: dict[int, list[tuple[str, Cell]]]) -> Iterator[list[Cell]]:
-    """The cells of each rank and operation: a late sender's receivers wait, and it does not."""
-    for cells in of_ranks.values():
-        for name in {operation for operation, _ in cells}:
-            yield [cell for operation, cell in cells if operation == name]
-
-
-def _call_s(cells: list[Cell]) -> float:
-    return sum(cell.time_s for cell in cells) / sum(cell.calls for cell in cells)
-
-
-def _started_bytes(recording: Recording) -> dict[int, float]:
-    """Bytes that each rank sent and received in messages."""
-    return {
-        rank.rank: float(sum(one.message_bytes for one in rank.partners))
-        for rank in recording.ranks
-    }

@@ -1,0 +1,111 @@
+"""Evidence that ranks lack cores: as the kernel counts their waiting for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hvprof.analysis.causes.kinds import Kind
+from hvprof.analysis.conditions import Condition
+from hvprof.analysis.waiting.rank_time import RankTime
+from hvprof.model import RankRecording
+
+# More threads than cores want one, by this factor, and wait for this share of the run.
+_CROWDED, _QUEUED = 1.15, 0.05
+_MOST = 0.5
+# Ranks without a core for this share of the run have a cause outside of the program.
+_WITHOUT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A host whose cores do not suffice, or ranks that do not get theirs.
+
+    Attributes:
+        host: its name.
+        here: its ranks.
+        cores: that it has.
+        threads: of its ranks that want a core, on average.
+        queued_s: for how long a rank waited for one; the least of its ranks where all of them do.
+        ranks: that wait for a core while the others do not; empty where all do.
+        bound: its ranks may use some of its cores alone.
+    """
+
+    kind: Kind
+    host: str
+    here: int
+    cores: int
+    threads: float = 0.0
+    queued_s: float = 0.0
+    ranks: tuple[int, ...] = ()
+    bound: bool = False
+    condition: Condition | None = None
+
+
+def shortage(
+    ranks: Mapping[int, RankRecording], times: Sequence[RankTime], known: Sequence[Condition]
+) -> Shortage | None:
+    """The shortage of cores that explains the run; None where there is none, or it is not known.
+
+    Args:
+        ranks: by number.
+        times: of the ranks.
+        known: conditions of the machines.
+    """
+    by_host: dict[str, list[RankTime]] = {}
+    for one in times:
+        by_host.setdefault(one.host, []).append(one)
+    for host, here in by_host.items():
+        recorded = [ranks[one.rank] for one in here]
+        cores = max(one.host_cores or one.cores for one in recorded)
+        quota = next((c for c in known if c.kind == "quota" and host in c.hosts), None)
+        if quota:
+            return Shortage(Kind.QUOTA, host, len(here), cores, condition=quota)
+        if cores and all(one.busy is not None for one in here):
+            found = _crowd(host, here, cores) or _without(host, here, recorded, cores)
+            if found:
+                return found
+    return None
+
+
+def _crowd(host: str, here: Sequence[RankTime], cores: int) -> Shortage | None:
+    """More threads of the ranks want a core than the host has."""
+    wanted = sum(one.busy or 0.0 for one in here)
+    queued = max(one.queued_s / one.run_s for one in here)
+    if wanted <= _CROWDED * cores or queued <= _QUEUED:
+        return None
+    threaded = sum(one.other_threads for one in here) > _MOST * wanted
+    if not threaded and len(here) <= cores:
+        return None
+    kind = Kind.THREADS_SHARE_CORES if threaded else Kind.RANKS_SHARE_CORES
+    return Shortage(kind, host, len(here), cores, wanted)
+
+
+def _without(
+    host: str, here: Sequence[RankTime], recorded: Sequence[RankRecording], cores: int
+) -> Shortage | None:
+    """Ranks that wait for cores although there are enough for them: others have these.
+
+    A rank that waits in MPI may poll, and then waits for a core there, too. So all ranks count as
+    waiting by the one that does so least, and some by their time outside of MPI.
+    """
+    if len(here) > cores:
+        return None
+    run_s = sum(one.run_s for one in here) / len(here)
+    own_s = [one.own_s for one in here]
+    outside_s = [one.outside_s for one in here]
+    bound = any(0 < one.cores < cores for one in recorded)
+    least_s = min(one.main_queued_s for one in here)
+    # Work that is uneven by itself takes as much longer as all does.
+    longer = run_s / max(run_s - least_s, 0.05 * run_s)
+    uneven_s = longer * (max(own_s) - sum(own_s) / len(own_s))
+    if least_s > max(_WITHOUT * run_s, uneven_s):
+        return Shortage(Kind.WITHOUT_CORES, host, len(here), cores, queued_s=least_s, bound=bound)
+    middle_s = (min(outside_s) + max(outside_s)) / 2
+    late = [one for one in here if one.outside_s > middle_s]
+    longer_s = max(outside_s) - min(outside_s)
+    queued_s = min((one.outside_s - one.own_s for one in late), default=0.0)
+    if 2 * len(late) > len(here) or longer_s < _WITHOUT * run_s or queued_s < _MOST * longer_s:
+        return None
+    numbers = tuple(one.rank for one in late)
+    return Shortage(Kind.WITHOUT_CORES, host, len(here), cores, 0.0, queued_s, numbers, bound=bound)

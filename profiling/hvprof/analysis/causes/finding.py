@@ -1,0 +1,174 @@
+"""The cause of what communication costs a run, by one list of rules.
+
+A rank that waits is never blamed. Waiting is time within MPI, so at the end of
+every chain of waiting is a rank that spends longer outside of MPI than the others: that one is
+named. Where all ranks are outside equally long, nobody is. Evidence comes first: ranks that lack
+cores are late by turns, whatever else they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hvprof.analysis.causes.cause import Cause
+from hvprof.analysis.causes.cores import shortage
+from hvprof.analysis.causes.kinds import Kind
+from hvprof.analysis.causes.unfinished import last_call
+from hvprof.analysis.conditions import Condition
+from hvprof.analysis.waiting.call_costs import OperationCost, call_costs, operation_costs
+from hvprof.analysis.waiting.rank_time import RankTime, calling_threads, rank_times
+from hvprof.model import Recording
+
+# Shorter runs say nothing: their first calls connect the ranks.
+_SHORT_S = 0.1
+# Shares of the run: below the first, communication needs no change; above the second, ranks that
+# differ are worth naming.
+_LIGHT, _UNEVEN = 0.08, 0.02
+# Shares of communication that a cause must explain.
+_MOST, _EXPLAINS = 0.5, 0.4
+# Work one after another sums up to about one run; ranks differ by less than this factor then.
+_ONE_RUN, _ALIKE = (0.75, 1.2), 1.5
+# Few ranks have work to spare, and the others are in MPI for less than this part of their time.
+_SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
+_SMALL_BYTES = 8192
+_FILE_BYTES = 4e6
+
+
+def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause | None:
+    """Name the cause; None without traffic, or if no rank gave a sign of life.
+
+    A program whose exchanges run on separate threads (Horovod, hvd_ext) has no cause here: its
+    time in MPI is not time that it is blocked.
+
+    Args:
+        recording: of one job.
+        known: conditions of its machines.
+    """
+    times = rank_times(recording)
+    costs = operation_costs(recording, call_costs(recording))
+    if not times or not costs or in_background(recording):
+        return None
+    short = shortage({one.rank: one for one in recording.ranks}, times, known)
+    run_s = sum(one.run_s for one in times) / len(times)
+    kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs)
+    last = last_call(recording.ranks, sum(one.mpi_s for one in times))
+    if last:
+        kind, late, short = Kind.LAST_CALL, last.ranks, None
+    elif recording.size == 1 or run_s < _SHORT_S:
+        kind, late, short = Kind.ONE_RANK if recording.size == 1 else Kind.SHORT, (), None
+    link = next((one for one in known if one.kind == "link"), None)
+    if link and kind in (Kind.TURNS, Kind.BARRIERS, Kind.SMALL_MESSAGES, Kind.TRANSFER):
+        kind = Kind.LINK
+    outside = {one.rank: one.outside_s for one in times}
+    others = [time_s for rank, time_s in outside.items() if rank not in late]
+    shares = [100 * one.mpi_s / one.run_s for one in times]
+    return Cause(
+        kind=kind,
+        ranks=late,
+        run_s=run_s,
+        mpi_s=sum(one.mpi_s for one in times) / len(times),
+        low_percent=min(shares),
+        high_percent=max(shares),
+        late_s=sum(outside[rank] for rank in late) / len(late) if late else 0.0,
+        others_s=sum(others) / len(others) if others else 0.0,
+        largest=costs[0],
+        wait_s=sum(cost.wait_s for cost in costs),
+        time_s=sum(cost.time_s for cost in costs),
+        host=next((t.host for t in times if t.rank in late), ""),
+        shortage=short,
+        last_call=last.operation if last else "",
+        last_call_s=last.time_s if last else 0.0,
+        ended_first=last.ended_first if last else False,
+        condition=link if kind is Kind.LINK else short.condition if short else None,
+        threads_in_mpi=calling_threads(recording),
+        files_bytes=max((one.file_bytes for one in times if one.rank in late), default=0.0),
+        chain=_chain(recording, late),
+    )
+
+
+def in_background(recording: Recording) -> bool:
+    """Whether the exchanges run on separate threads, as those of Horovod and hvd_ext do."""
+    cells = (cell for rank in recording.ranks for cell in rank.cells)
+    return recording.source == "timeline" or any(
+        cell.traffic == "control" or cell.source == "hvd_ext" for cell in cells
+    )
+
+
+def _kind(
+    recording: Recording, times: Sequence[RankTime], costs: Sequence[OperationCost]
+) -> tuple[Kind, tuple[int, ...]]:
+    ranks, run_s = len(times), sum(one.run_s for one in times) / len(times)
+    mpi_s = sum(one.mpi_s for one in times) / ranks
+    outside = sorted(one.outside_s for one in times)
+    mean_s = sum(outside) / ranks
+    waiting_s = outside[-1] - mean_s
+    if mpi_s < _LIGHT * run_s and waiting_s < 2 * _UNEVEN * run_s:
+        return Kind.LIGHT, ()
+    wait_s, time_s = sum(cost.wait_s for cost in costs), sum(cost.time_s for cost in costs)
+    low, high = _ONE_RUN
+    alike = outside[-1] < _ALIKE * mean_s
+    if ranks > 2 and alike and low < sum(outside) / run_s < high and wait_s > _MOST * time_s:
+        return Kind.SERIAL, ()
+    uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s)
+    if uneven:
+        middle_s = (outside[0] + outside[-1]) / 2
+        late = tuple(one.rank for one in times if one.outside_s > middle_s)
+        spare = [one for one in times if one.rank not in late]
+        if len(spare) <= max(1, _SPARE_SHARE * ranks) and ranks > 2:
+            working = [one for one in times if one.rank in late]
+            if _mean_mpi_s(working) < _WORKING_SHARE * _mean_mpi_s(spare):
+                return Kind.SPARE_RANK, ()
+        if 2 * len(late) <= ranks:
+            return _how_late(recording, times, late), late
+    first = costs[0]
+    if first.operation == "barrier" and first.time_s > _MOST * time_s:
+        return Kind.BARRIERS, ()
+    if wait_s > _MOST * time_s or first.message_bytes is None:
+        return Kind.TURNS, ()
+    return (Kind.SMALL_MESSAGES if first.message_bytes <= _SMALL_BYTES else Kind.TRANSFER), ()
+
+
+def _mean_mpi_s(times: Sequence[RankTime]) -> float:
+    return sum(one.mpi_s for one in times) / len(times)
+
+
+def _how_late(recording: Recording, times: Sequence[RankTime], late: tuple[int, ...]) -> Kind:
+    files = [one.file_bytes for one in times if one.rank in late]
+    of_others = [one.file_bytes for one in times if one.rank not in late]
+    if min(files) > _FILE_BYTES and min(files) > 4 * max(of_others):
+        return Kind.FILES
+    hosts = {one.host for one in times}
+    slow = {one.host for one in times if one.rank in late}
+    whole = {one.rank for one in times if one.host in slow} == set(late)
+    if len(hosts) > 1 and len(slow) == 1 and whole and len(late) > 1:
+        return Kind.HOST
+    blocked = {"from": 0.0, "to": 0.0}
+    for rank in recording.ranks:
+        if rank.rank not in late:
+            for partner in rank.partners:
+                blocked[partner.direction] += partner.blocked_s
+    in_mpi_s = sum(one.mpi_s for one in times if one.rank not in late)
+    direction = max(blocked, key=blocked.__getitem__)
+    if blocked[direction] < _MOST * in_mpi_s:
+        return Kind.LATE_RANK
+    return {"from": Kind.LATE_SENDER, "to": Kind.LATE_RECEIVER}[direction]
+
+
+def _chain(recording: Recording, late: tuple[int, ...]) -> tuple[int, ...]:
+    """The longest chain of ranks that mostly wait for the next one, up to a late rank."""
+    awaited: dict[int, int] = {}
+    for rank in recording.ranks:
+        of_partner: dict[int, float] = {}
+        for one in rank.partners:
+            of_partner[one.rank] = of_partner.get(one.rank, 0.0) + one.blocked_s
+        if of_partner and rank.rank not in late:
+            awaited[rank.rank] = max(of_partner, key=of_partner.__getitem__)
+    chains: list[tuple[int, ...]] = []
+    for first in awaited:
+        chain = [first]
+        while chain[-1] in awaited and awaited[chain[-1]] not in chain:
+            chain.append(awaited[chain[-1]])
+        if chain[-1] in late:
+            chains.append(tuple(chain))
+    longest = max(chains, key=len, default=())
+    return longest if len(longest) > 2 else ()

@@ -1,0 +1,162 @@
+"""Costs of calls: how much of their time is waiting, and which bytes they wait for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hvprof.model import Cell, RankRecording, Recording
+
+# What a message may need on a slow network: more than this is waiting, whatever else is known.
+SLOWEST_LATENCY_S, SLOWEST_BYTE_S = 1e-3, 1e-7
+_MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "sendrecv"})
+_ONE_SIDED = frozenset({"put", "get", "accumulate", "get_accumulate"})
+# These name no bytes of their own: they wait for calls that were started before, ...
+WAITS = ("wait", "test")
+_ENDS_OF_WINDOWS = "win_"
+# ... or move nothing that is known.
+_MOVES_NOTHING = ("barrier", "ibarrier", "probe", "mprobe", "iprobe", "improbe")
+
+
+@dataclass(frozen=True, slots=True)
+class CallCost:
+    """Calls of one kind and size on one rank.
+
+    Attributes:
+        wait_s: the part of the cell's time that is waiting, by `call_costs`.
+    """
+
+    rank: int
+    cell: Cell
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperationCost:
+    """Calls of one operation on all ranks, their time as a mean over the ranks.
+
+    Attributes:
+        calls: of a rank.
+        messages: of a rank, that they move: its calls, or those that they wait for.
+        message_bytes: of a message; None where the calls move nothing that is known.
+        time_s: of a rank.
+        wait_s: the part of time_s that is waiting, by `call_costs`.
+    """
+
+    operation: str
+    calls: float
+    messages: float
+    message_bytes: float | None
+    time_s: float
+    wait_s: float
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes of a rank; 0 where they are not known."""
+        return self.messages * (self.message_bytes or 0.0)
+
+
+def is_wait(operation: str) -> bool:
+    """Whether calls wait for what others started."""
+    return operation.startswith((*WAITS, _ENDS_OF_WINDOWS))
+
+
+def call_costs(recording: Recording) -> list[CallCost]:
+    """Data traffic by rank, operation, size and communicator.
+
+    Without a trace waiting is estimated: a call waits for as long as it takes more than calls
+    of that kind and size take on the rank that is quickest at them, or more than a slow network
+    would need for its bytes.
+    """
+    groups: dict[tuple[str, int], dict[int, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    for rank in recording.ranks:
+        for cell in rank.cells:
+            if cell.traffic == "data" and cell.calls:
+                family = "message" if cell.operation in _MESSAGES else cell.operation
+                groups[family, cell.low_bytes][rank.rank].append(cell)
+    started = {rank.rank: _started(rank) for rank in recording.ranks}
+    found = []
+    for (family, _), of_ranks in groups.items():
+        quickest_s = min(_call_s(cells) for cells in _by_operation(of_ranks))
+        for number, cells in of_ranks.items():
+            for cell in cells:
+                most_s = SLOWEST_LATENCY_S + SLOWEST_BYTE_S * cell.message_bytes / cell.calls
+                if is_wait(family):
+                    waited_bytes = started[number].waited_by(family).message_bytes
+                    most_s = SLOWEST_LATENCY_S + SLOWEST_BYTE_S * waited_bytes / cell.calls
+                transfer_s = min(cell.time_s, cell.calls * min(quickest_s, most_s))
+                found.append(CallCost(number, cell, cell.time_s - transfer_s))
+    return found
+
+
+def operation_costs(recording: Recording, costs: Sequence[CallCost]) -> list[OperationCost]:
+    """The costs by operation, the longest first."""
+    ranks = len(recording.ranks)
+    started = {rank.rank: _started(rank) for rank in recording.ranks}
+    by_operation: dict[str, list[CallCost]] = defaultdict(list)
+    for one in costs:
+        by_operation[one.cell.operation].append(one)
+    found = []
+    for name, some in by_operation.items():
+        calls = sum(one.cell.calls for one in some)
+        messages, total_bytes = calls, sum(one.cell.message_bytes for one in some)
+        if is_wait(name):
+            waited = [started[rank].waited_by(name) for rank in {one.rank for one in some}]
+            messages = sum(one.messages for one in waited)
+            total_bytes = sum(one.message_bytes for one in waited)
+        known = name not in _MOVES_NOTHING and messages
+        found.append(
+            OperationCost(
+                operation=name,
+                calls=calls / ranks,
+                messages=messages / ranks,
+                message_bytes=total_bytes / messages if known else None,
+                time_s=sum(one.cell.time_s for one in some) / ranks,
+                wait_s=sum(one.wait_s for one in some) / ranks,
+            )
+        )
+    return sorted(found, key=lambda cost: -cost.time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    messages: int = 0
+    message_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """Calls that a rank started, and that others wait for."""
+
+    by_requests: _Moved
+    by_windows: _Moved
+
+    def waited_by(self, operation: str) -> _Moved:
+        return self.by_windows if operation.startswith(_ENDS_OF_WINDOWS) else self.by_requests
+
+
+def _started(rank: RankRecording) -> _Started:
+    by_requests = [
+        cell
+        for cell in rank.cells
+        if cell.traffic == "data" and cell.operation not in _MOVES_NOTHING
+        if cell.operation.startswith("i") or cell.operation in ("start", "startall")
+    ]
+    by_windows = [cell for cell in rank.cells if cell.operation in _ONE_SIDED]
+    return _Started(_moved(by_requests), _moved(by_windows))
+
+
+def _moved(cells: Sequence[Cell]) -> _Moved:
+    return _Moved(sum(cell.calls for cell in cells), sum(cell.message_bytes for cell in cells))
+
+
+def _by_operation(of_ranks: dict[int, list[Cell]]) -> Iterator[list[Cell]]:
+    """The cells of each rank and operation: a late sender's receivers wait, and it does not."""
+    for cells in of_ranks.values():
+        for name in {cell.operation for cell in cells}:
+            yield [cell for cell in cells if cell.operation == name]
+
+
+def _call_s(cells: Sequence[Cell]) -> float:
+    return sum(cell.time_s for cell in cells) / sum(cell.calls for cell in cells)
