@@ -47,6 +47,12 @@ class Findings:
         return [row for row in self.rows["data"] if row.operation == "allreduce"]
 
     @cached_property
+    def leading(self) -> list[Row]:
+        """The rows of the operation whose calls move bytes for longest; empty without any."""
+        moving = [row for row in self.rows["data"] if row.algbw_gb_s is not None]
+        return [row for row in moving if row.operation == moving[0].operation]
+
+    @cached_property
     def powers_of_two(self) -> list[Row]:
         """Messages of benchmarks, a row for each power of two; empty for a training."""
         return power_rows(self.recording)

@@ -23,6 +23,7 @@ _BENCHMARKED_SIZES = 4
 # table of the original hvprof, and as Horovod counts its fusion threshold; a fusion
 # buffer filled to its 64 or 128 MiB lies in the row that ends there.
 SIZE_ROWS = (
+    ("-", 0),  # calls that name no bytes: waits, barriers
     ("<1 KB", KIB - 1),
     ("1-128 KB", 128 * KIB),
     ("128 KB-16 MB", 16 * MIB),
@@ -92,6 +93,12 @@ class Exposed:
 def size_row(message_bytes: int) -> int:
     """Index into SIZE_ROWS of a message."""
     return next(index for index, (_, most) in enumerate(SIZE_ROWS) if message_bytes <= most)
+
+
+def sized(operation: str, message_bytes: int) -> str:
+    """An operation with its range of sizes, such as "allreduce <1 KB"; without one, if none."""
+    index = size_row(message_bytes)
+    return f"{operation} {SIZE_ROWS[index][0]}" if index else operation
 
 
 def rows(recording: Recording, traffic: str) -> list[Row]:

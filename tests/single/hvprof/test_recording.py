@@ -128,7 +128,8 @@ def test_rows_keep_to_their_edges() -> None:
         return SIZE_ROWS[size_row(bin_edges(size_bin(message_bytes))[0])][0]
 
     expected = {
-        **dict.fromkeys([0, 1, 1023], "<1 KB"),
+        0: "-",
+        **dict.fromkeys([1, 1023], "<1 KB"),
         **dict.fromkeys([1024, 1025, 2**17], "1-128 KB"),
         **dict.fromkeys([2**17 + 1, 16 * MIB], "128 KB-16 MB"),
         **dict.fromkeys([16 * MIB + 1, 32 * MIB], "16-32 MB"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from hvprof.analysis.summary import SIZE_ROWS, size_row
+from hvprof.analysis.summary import sized
 from hvprof.analysis.waiting.collectives import COLLECTIVES, UNEVEN
 from hvprof.analysis.waiting.wait_time import Waiting
 from hvprof.model import Recording
@@ -73,7 +73,7 @@ def _from_trace(recording: Recording, waiting: Waiting) -> Split:
     ranks = len(recording.ranks)
     parts: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for one in waiting.operations:
-        part = parts[_label(one.operation, one.low_bytes)]
+        part = parts[sized(one.operation, one.low_bytes)]
         part[0] += one.transfer_s / ranks
         part[1] += one.wait_s / ranks
     peers = waiting.peers
@@ -95,7 +95,7 @@ def _from_hvd_ext(recording: Recording) -> Split | None:
     for rank in recording.ranks:
         for cell in rank.cells:
             if cell.wait_s is not None and cell.traffic == "data":
-                part = parts[_label(cell.operation, cell.low_bytes)]
+                part = parts[sized(cell.operation, cell.low_bytes)]
                 part[0] += (cell.time_s - cell.wait_s) / len(recording.ranks)
                 part[1] += cell.wait_s / len(recording.ranks)
     return Split("hvd_ext", _sorted(parts), ()) if parts else None
@@ -106,7 +106,7 @@ def _estimate(recording: Recording) -> Split | None:
     for rank in recording.ranks:
         for cell in rank.cells:
             if cell.traffic == "data" and cell.operation in _EVEN and cell.size == recording.size:
-                times[_label(cell.operation, cell.low_bytes)][rank.rank] += cell.time_s
+                times[sized(cell.operation, cell.low_bytes)][rank.rank] += cell.time_s
     count = len(recording.ranks)
     shared = {label: of for label, of in times.items() if len(of) == count and count > 1}
     if not shared:
@@ -120,10 +120,6 @@ def _estimate(recording: Recording) -> Split | None:
         quickest = min(of, key=lambda rank: of[rank])
         waited[quickest] += sum(of.values()) / count - of[quickest]
     return Split("estimate", _sorted(parts), _longest(waited))
-
-
-def _label(operation: str, low_bytes: int) -> str:
-    return f"{operation} {SIZE_ROWS[size_row(low_bytes)][0]}"
 
 
 def _sorted(parts: dict[str, list[float]]) -> tuple[tuple[str, float, float], ...]:

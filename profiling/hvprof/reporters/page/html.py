@@ -39,12 +39,12 @@ from hvprof.reporters.verdict import verdict
 SECTIONS = (
     step.section,
     limits.section,
+    everything.section,
     sizes.section,
     ranks.section,
     partners.section,
     layers.section,
     audit.section,
-    everything.section,
 )
 _MOST_RANKS = 1024
 
@@ -86,7 +86,7 @@ def _filled(section: Section) -> Section | None:
 
 def _tiles(analysis: Analysis) -> list[dict[str, str]]:
     tiles = []
-    recording, split, found = analysis.recording, analysis.wait_split, analysis.allreduce
+    recording, split, found = analysis.recording, analysis.wait_split, analysis.leading
     step = recording.all_steps
     blocked_s, total_s = analysis.shares.exposed_s, analysis.shares.base_s
     if step and step.index:
@@ -118,11 +118,19 @@ def _tiles(analysis: Analysis) -> list[dict[str, str]]:
                 f"of the time in collectives is waiting{note}",
             )
         )
+    if data := analysis.rows["data"]:
+        name = data[0].operation
+        largest_s = sum(row.time_s for row in data if row.operation == name)
+        tiles.append((format_seconds(largest_s), f"in {name} per rank"))
     if found:
         best = max(found, key=lambda row: row.busbw_gb_s or 0)
-        tiles.append((format_seconds(sum(row.time_s for row in found)), "in allreduce per rank"))
         if best.busbw_gb_s:
-            tiles.append((bandwidth_text(best.busbw_gb_s), f"best busbw ({best.message_size})"))
+            tiles.append(
+                (
+                    bandwidth_text(best.busbw_gb_s),
+                    f"best busbw of {best.operation} ({best.message_size})",
+                )
+            )
     if any(rank.registration_cache for rank in recording.ranks):
         tiles.append(
             (registration(recording).split(" of ")[0], "of look-ups hit the registration cache")

@@ -1,4 +1,4 @@
-"""Control traffic and everything else."""
+"""All operations, and control traffic apart from the data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.summary import Row
 from hvprof.format.key import TRAFFIC
 from hvprof.reporters.page import svg
 from hvprof.reporters.page.sections.base import CONTROL, Figure, Page, Section, Table
@@ -16,7 +17,7 @@ from hvprof.reporters.text import calls_text, operation_text, seconds_text
 
 def section(page: Page) -> Section:
     return Section(
-        "Control traffic and everything else",
+        "All operations",
         [*_control(page.analysis)],
         [_everything(page.analysis)],
     )
@@ -58,7 +59,7 @@ def _everything(analysis: Analysis) -> Table:
             traffic,
             row.message_size,
             calls_text(row),
-            format_bytes(row.message_bytes // len(analysis.recording.ranks)),
+            _bytes_of(row, len(analysis.recording.ranks)),
             format_seconds(row.time_s),
             format_seconds(row.time_max_s),
             seconds_text(row.p50_s),
@@ -70,8 +71,16 @@ def _everything(analysis: Analysis) -> Table:
     ]
     caption = (
         "Calls and bytes are a rank's. The time of a non-blocking operation (i...) is that of "
-        "starting it. Data is the program's exchanges; control is Horovod's coordination; "
-        "transport is messages of hvd_ext for reductions listed under data; tuning is exchanges "
-        "of its measurements."
+        "starting it."
     )
-    return Table("All operations", names, table, caption)
+    if any(analysis.rows[traffic] for traffic in TRAFFIC[1:]):
+        caption += (
+            " Data is the program's exchanges; control is Horovod's coordination; transport is "
+            "messages of hvd_ext for reductions listed under data; tuning is exchanges of its "
+            "measurements."
+        )
+    return Table("Operations by message size", names, table, caption)
+
+
+def _bytes_of(row: Row, ranks: int) -> str:
+    return format_bytes(row.message_bytes // ranks) if row.message_bytes else "-"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from hvd_ext.units import format_seconds
-from hvprof.analysis.summary import SIZE_ROWS, size_row
+from hvprof.analysis.summary import sized
 from hvprof.analysis.waiting.wait_split import Split
 from hvprof.model import Recording
 from hvprof.reporters.page import svg
@@ -39,7 +39,7 @@ def _ranks(recording: Recording) -> Iterator[Figure]:
                 sums["blocked"][rank.rank] += region.time_s
         for cell in rank.cells:
             if cell.traffic == "data":
-                label = f"{cell.operation} {SIZE_ROWS[size_row(cell.low_bytes)][0]}"
+                label = sized(cell.operation, cell.low_bytes)
                 sums[label][rank.rank] += cell.time_s
             elif cell.traffic == "control":
                 sums["control"][rank.rank] += cell.time_s

@@ -1,4 +1,4 @@
-"""Allreduce by message size, and what benchmarks measure of any operation."""
+"""The leading operation by message size, and what benchmarks measure of any operation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ def section(page: Page) -> Section:
     return Section(
         "By message size",
         [*_figures(page.analysis)],
-        [_bandwidths(page.analysis.allreduce, page.peak_gb_s), _powers(page.analysis)],
+        [_bandwidths(page.analysis.leading, page.peak_gb_s), _powers(page.analysis)],
     )
 
 
 def _figures(analysis: Analysis) -> Iterator[Figure]:
     """Time by message size, and time of a call against its size."""
-    found = analysis.allreduce
+    found = analysis.leading
     if not found:
         return
+    name = found[0].operation
     algorithms = sorted({row.algorithm for row in found})
     labels = [label for label, _ in SIZE_ROWS if any(row.message_size == label for row in found)]
     series = [
@@ -40,12 +41,12 @@ def _figures(analysis: Analysis) -> Iterator[Figure]:
     ]
     yield Figure(
         "sizes",
-        "Allreduce time by message size",
-        "Time of a rank in allreduce, as a mean over the ranks. A row includes its upper "
+        f"{name[0].upper()}{name[1:]} time by message size",
+        f"Time of a rank in {name}, as a mean over the ranks. A row includes its upper "
         "edge; KB and MB are binary in its name. The table below has calls and bandwidths.",
-        svg.bars("allreduce time", labels, series, format_seconds),
+        svg.bars(f"{name} time", labels, series, format_seconds),
     )
-    exact, between = _call_times(analysis.recording)
+    exact, between = _call_times(analysis.recording, name)
     curves = [
         Curve("powers of two", exact, DATA, line=False),
         Curve("other sizes", between, WAIT, line=False),
@@ -53,7 +54,7 @@ def _figures(analysis: Analysis) -> Iterator[Figure]:
     yield Figure(
         "calls",
         "Time of a call against its size",
-        "This is the mean time of an allreduce call, over all ranks, for messages of exactly a "
+        f"This is the mean time of a call of {name}, over all ranks, for messages of exactly a "
         "power of two and for those between, which are drawn at their mean. Where it is flat, "
         "latency counts; where it rises with the size, bandwidth does.",
         svg.curves(
@@ -88,7 +89,8 @@ def _bandwidths(found: Sequence[Row], peak_gb_s: float | None) -> Table:
     ]
     caption = (
         "Calls and total are per rank; times include waiting for late ranks. The algbw is "
-        "the message over its time; the busbw is 2(n-1)/n times that, the load of the links. "
+        "the message over its time; the busbw is the load of the links, of an allreduce 2(n-1)/n "
+        "times the algbw. "
         "A GB is 10^9 bytes."
     )
     return Table("Calls and bandwidths by message size", names, table, caption)
@@ -119,13 +121,13 @@ def _powers(analysis: Analysis) -> Table:
 
 
 def _call_times(
-    recording: Recording,
+    recording: Recording, operation: str
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Points (bytes, s) of allreduce calls: exact powers of two, and what lies between."""
+    """Points (bytes, s) of an operation's calls: exact powers of two, and those between."""
     sums: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for rank in recording.ranks:
         for cell in rank.cells:
-            if cell.operation == "allreduce" and cell.traffic == "data" and cell.message_bytes:
+            if cell.operation == operation and cell.traffic == "data" and cell.message_bytes:
                 total = sums[cell.low_bytes, cell.high_bytes]
                 amounts = (cell.calls, cell.message_bytes, cell.time_s)
                 total[:] = [before + more for before, more in zip(total, amounts, strict=True)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.causes.finding import in_background
 from hvprof.analysis.contention import parts_by_rank
 from hvprof.model import Recording
 from hvprof.reporters.header import STEP_PARTS
@@ -27,6 +28,8 @@ from hvprof.reporters.page.sections.base import (
 )
 from hvprof.reporters.page.svg import Axis, Series
 
+_MOST_OPERATIONS = 8
+
 
 def section(page: Page) -> Section:
     """Time of a step by part, and its hidden communication."""
@@ -36,7 +39,7 @@ def section(page: Page) -> Section:
         *_overlap(recording),
         *_regions(recording),
     ]
-    return Section("The step", figures)
+    return Section("The step" if recording.all_steps else "The run", figures)
 
 
 def _step_time(analysis: Analysis) -> Iterator[Figure]:
@@ -127,6 +130,32 @@ def _regions(recording: Recording) -> Iterator[Figure]:
 
 
 def _run_time(analysis: Analysis) -> Iterator[Figure]:
+    """The run of a program without steps, and its largest operations."""
+    if in_background(analysis.recording):
+        yield from _background_time(analysis)
+        return
+    by_operation: dict[str, float] = defaultdict(float)
+    for row in analysis.rows["data"]:
+        by_operation[row.operation] += row.time_s
+    largest = sorted(by_operation, key=lambda name: -by_operation[name])[:_MOST_OPERATIONS]
+    names = ["run", *largest]
+    run: list[float | None] = [analysis.shares.run_s, *(None for _ in largest)]
+    calls: list[float | None] = [None, *(by_operation[name] for name in largest)]
+    yield Figure(
+        "run",
+        "The run, and its largest operations",
+        "These are a rank's times, as a mean over the ranks. The time of an operation includes "
+        "waiting for other ranks; that of a non-blocking one (i...) is the time to start it.",
+        svg.bars(
+            "the run",
+            names,
+            [Series("run", run, COMPUTE), Series("operations", calls, DATA)],
+            format_seconds,
+        ),
+    )
+
+
+def _background_time(analysis: Analysis) -> Iterator[Figure]:
     total_s, blocked_s = analysis.shares.run_s, analysis.shares.exposed_s
     times = {kind: sum(row.time_s for row in analysis.rows[kind]) for kind in ("data", "control")}
     known = {
