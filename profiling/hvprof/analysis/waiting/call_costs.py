@@ -14,6 +14,7 @@ _MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "send
 _ONE_SIDED = frozenset({"put", "get", "accumulate", "get_accumulate"})
 # These name no bytes of their own: they wait for calls that were started before, ...
 WAITS = ("wait", "test")
+_POLLS = frozenset({"test", "testall", "testany", "testsome", "iprobe", "improbe"})
 _ENDS_OF_WINDOWS = "win_"
 # ... or move nothing that is known.
 _MOVES_NOTHING = ("barrier", "ibarrier", "probe", "mprobe", "iprobe", "improbe")
@@ -85,7 +86,13 @@ def call_costs(recording: Recording) -> list[CallCost]:
                 if is_wait(family):
                     waited_bytes = started[number].waited_by(family).message_bytes
                     most_s = SLOWEST_LATENCY_S + SLOWEST_BYTE_S * waited_bytes / cell.calls
-                transfer_s = min(cell.time_s, cell.calls * min(quickest_s, most_s))
+                transfer_s = cell.calls * min(quickest_s, most_s)
+                if family in _POLLS:
+                    # How often it asks says nothing of what it waits for.
+                    moved = started[number].waited_by(family)
+                    transfer_s = SLOWEST_LATENCY_S * moved.messages
+                    transfer_s += SLOWEST_BYTE_S * moved.message_bytes
+                transfer_s = min(cell.time_s, transfer_s)
                 found.append(CallCost(number, cell, cell.time_s - transfer_s))
     return found
 

@@ -20,8 +20,13 @@ struct calling {
     void *caller;
     uint64_t *word;
     uint64_t begin_ns, end_ns;
+    uint64_t polled_ns; /* when the call before this one ended, if it was a test that failed */
     MPI_Comm comm;
 };
+
+/* Tests in a loop that follow each other faster are a wait. */
+#define POLLING_NS UINT64_C(2000000)
+static _Thread_local uint64_t polled_ns;
 
 static bool is_fortran(const struct calling *call)
 {

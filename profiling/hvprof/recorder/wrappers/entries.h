@@ -113,7 +113,8 @@ static uint64_t call_recorded(struct recorder *into, struct operation *operation
                               enum binding binding, void *caller, uint64_t *word)
 {
     struct calling call = {.into = into, .operation = operation, .binding = binding,
-                           .caller = caller, .word = word};
+                           .caller = caller, .word = word, .polled_ns = polled_ns};
+    polled_ns = 0;
     void *function = function_of(operation, binding);
     int fortrans_code = 0;
     uint64_t *code = NULL;

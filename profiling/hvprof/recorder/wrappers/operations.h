@@ -113,7 +113,7 @@ OPERATION(Testall, testall, TESTALL, .arguments = 4, .from = 1, .request = 2,
 OPERATION(Testany, testany, TESTANY, .arguments = 5, .from = 1, .request = 2, .status = 5,
           .enter = enter_wait_for_any, .count = count_test_of_any)
 OPERATION(Testsome, testsome, TESTSOME, .arguments = 5, .from = 1, .request = 2,
-          .enter = enter_wait_for_any, .count = count_wait_for_some)
+          .enter = enter_wait_for_any, .count = count_test_of_some)
 OPERATION(Start, start, START, .arguments = 1, .request = 1, .enter = enter_plainly,
           .count = count_start)
 OPERATION(Startall, startall, STARTALL, .arguments = 2, .from = 1, .request = 2,
@@ -124,7 +124,7 @@ OPERATION(Probe, probe, PROBE, .arguments = 4, .peer = 1, .comm = 3, .status = 4
 OPERATION(Mprobe, mprobe, MPROBE, .arguments = 5, .peer = 1, .comm = 3, .status = 5,
           .enter = enter_message, .count = count_matching_probe)
 OPERATION(Iprobe, iprobe, IPROBE, .arguments = 5, .enter = enter_plainly,
-          .count = count_synchronization)
+          .count = count_test_of_message)
 OPERATION(Improbe, improbe, IMPROBE, .arguments = 6, .status = 6, .enter = enter_matching_test,
           .count = count_matching_test)
 OPERATION(Mrecv, mrecv, MRECV, .arguments = 5, .enter = enter_receive_of_matched,

@@ -207,31 +207,55 @@ static void count_wait_for_any(struct calling *call)
     count_waited(call, index < 0 ? NONE_AWAITED : index, index < 0 ? NO_PEER : source(call));
 }
 
-/* (count, requests, completed, indices, statuses), of a wait and of a test */
+/* (count, requests, completed, indices, statuses) */
 static void count_wait_for_some(struct calling *call)
 {
     int completed = integer_in(call, 3, 0);
     count_waited(call, completed < 1 ? NONE_AWAITED : index_in(call, 4, 0), NO_PEER);
 }
 
+/* A test that follows one that failed continues its wait: it counts from the end of that one,
+ * unless the thread did something else for longer in between. */
+static void count_test(struct calling *call, bool done, int index, int from)
+{
+    if (call->polled_ns && call->begin_ns - call->polled_ns < POLLING_NS)
+        call->begin_ns = call->polled_ns;
+    if (!done)
+        polled_ns = call->end_ns;
+    count_waited(call, done ? index : NONE_AWAITED, done ? from : NO_PEER);
+}
+
 /* (request, flag, status) */
 static void count_test_of_one(struct calling *call)
 {
     bool done = integer_in(call, 2, 0);
-    count_waited(call, done ? 0 : NONE_AWAITED, done ? source(call) : NO_PEER);
+    count_test(call, done, 0, done ? source(call) : NO_PEER);
 }
 
 /* (count, requests, flag, statuses) */
 static void count_test_of_all(struct calling *call)
 {
-    count_waited(call, integer_in(call, 3, 0) ? -1 : NONE_AWAITED, NO_PEER);
+    count_test(call, integer_in(call, 3, 0), -1, NO_PEER);
 }
 
 /* (count, requests, index, flag, status) */
 static void count_test_of_any(struct calling *call)
 {
     int index = integer_in(call, 4, 0) ? index_in(call, 3, 0) : -1;
-    count_waited(call, index < 0 ? NONE_AWAITED : index, index < 0 ? NO_PEER : source(call));
+    count_test(call, index >= 0, index, index < 0 ? NO_PEER : source(call));
+}
+
+/* (count, requests, completed, indices, statuses) */
+static void count_test_of_some(struct calling *call)
+{
+    int completed = integer_in(call, 3, 0);
+    count_test(call, completed > 0, completed > 0 ? index_in(call, 4, 0) : 0, NO_PEER);
+}
+
+/* (from, tag, comm, flag, status) */
+static void count_test_of_message(struct calling *call)
+{
+    count_test(call, integer_in(call, 4, 0), NONE_AWAITED, NO_PEER);
 }
 
 /* (from, tag, comm, status) */
@@ -251,7 +275,7 @@ static void count_matching_probe(struct calling *call)
 /* (from, tag, comm, flag, message, status) */
 static void count_matching_test(struct calling *call)
 {
-    count_synchronization(call);
+    count_test_of_message(call);
     if (integer_in(call, 4, 0))
         note_matched(call->into, handle_in(call, MESSAGE, 5, 0), handle_of(call, COMM, 3),
                      source(call));
