@@ -108,7 +108,7 @@ MASTER = [rank(0, [cell("recv", 9.8)]), *even("send", [0.1] * 4)[1:]]
         (even("allgather", [5.0] * 4), "turns", (), "a different one each time"),
         (even("barrier", [5.0] * 4), "barriers", (), "wait in 100 barriers"),
         (even("send", [4.0] * 4, calls=100_000), "small messages", (), "100000 calls of send"),
-        (even("alltoall", [6.0] * 4, calls=20, message_bytes=2**22), "transfer", (), "80 MiB"),
+        (even("alltoall", [6.0] * 4, calls=20, message_bytes=2**28), "transfer", (), "5 GiB"),
         (even("allreduce", [0.3] * 4), "light", (), "no bottleneck"),
     ],
 )
@@ -143,7 +143,11 @@ THROTTLED = Machine(10, 30.0, periods=100, throttled=90, quota_cores=1.0)
     [
         (
             queued(even("sendrecv", [5.0] * 2), [8.0, 8.5]),
-            *("without cores", (), "the ranks wait for a core for 80 % of the run (8 s each)"),
+            *(
+                "without cores",
+                (),
+                "2 ranks wait for one of the 4 cores of a for 80 % of the run",
+            ),
         ),
         (
             queued(even("sendrecv", [5.0] * 2), [8.0, 8.5], cores=1),

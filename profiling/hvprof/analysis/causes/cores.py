@@ -15,6 +15,8 @@ _CROWDED, _QUEUED = 1.15, 0.05
 _MOST = 0.5
 # Ranks without a core for this share of the run have a cause outside of the program.
 _WITHOUT = 0.1
+# More ranks than cores wait for each other where they take this share of the cores.
+_SATURATED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +86,14 @@ def _crowd(host: str, here: Sequence[RankTime], cores: int) -> Shortage | None:
 def _without(
     host: str, here: Sequence[RankTime], recorded: Sequence[RankRecording], cores: int
 ) -> Shortage | None:
-    """Ranks that wait for cores although there are enough for them: others have these.
+    """Ranks that wait for cores which they do not use up themselves: others have these.
 
     A rank that waits in MPI may poll, and then waits for a core there, too. So all ranks count as
     waiting by the one that does so least, and some by their time outside of MPI.
     """
-    if len(here) > cores:
-        return None
     run_s = sum(one.run_s for one in here) / len(here)
+    if len(here) > cores and sum(one.cpu_s for one in here) > _SATURATED * cores * run_s:
+        return None
     own_s = [one.own_s for one in here]
     outside_s = [one.outside_s for one in here]
     bound = any(0 < one.cores < cores for one in recorded)

@@ -87,7 +87,7 @@ def _without_cores(cause: Cause) -> str:
             f"{short.here} ranks have {short.threads:.1f} threads that want a core, and "
             f"{short.host} has {short.cores}"
         )
-    others = "other programs use its cores"
+    others = "other programs use the cores"
     if short.bound:
         others += ", or ranks are bound to the same ones"
     waited = format_seconds(short.queued_s)
@@ -99,7 +99,6 @@ def _without_cores(cause: Cause) -> str:
         )
     share = 100 * short.queued_s / cause.run_s
     return (
-        f"the ranks wait for a core for {share:.0f} % of the run ({waited} each), although "
-        f"{short.host} has {cores} for {short.here} {'rank' if short.here == 1 else 'ranks'}: "
-        f"{others}"
+        f"the {short.here} ranks wait for one of the {cores} of {short.host} for {share:.0f} % of "
+        f"the run ({waited} each): {others}"
     )

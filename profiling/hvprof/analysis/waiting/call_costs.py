@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hvprof.model import Cell, RankRecording, Recording
 
-# What a message may need on a slow network: more than this is waiting, whatever else is known.
-SLOWEST_LATENCY_S, SLOWEST_BYTE_S = 1e-3, 1e-7
+
+class _Slowest(NamedTuple):
+    """Time that a message may need: more than this is waiting, whatever else is known."""
+
+    message_s: float
+    byte_s: float
+
+
+# On a slow network, and in the memory of a host.
+_BETWEEN_HOSTS, _ON_A_HOST = _Slowest(1e-3, 1e-7), _Slowest(2e-4, 2e-9)
 _MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "sendrecv"})
 _ONE_SIDED = frozenset({"put", "get", "accumulate", "get_accumulate"})
 # These name no bytes of their own: they wait for calls that were started before, ...
@@ -67,9 +76,11 @@ def call_costs(recording: Recording) -> list[CallCost]:
     """Data traffic by rank, operation, size and communicator.
 
     Without a trace waiting is estimated: a call waits for as long as it takes more than calls
-    of that kind and size take on the rank that is quickest at them, or more than a slow network
-    would need for its bytes.
+    of that kind and size take on the rank that is quickest at them, or more than a slow network,
+    or a host's memory, would need for its bytes.
     """
+    one_host = len({rank.host for rank in recording.ranks}) == 1
+    slowest = _ON_A_HOST if one_host else _BETWEEN_HOSTS
     groups: dict[tuple[str, int], dict[int, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for rank in recording.ranks:
         for cell in rank.cells:
@@ -82,16 +93,16 @@ def call_costs(recording: Recording) -> list[CallCost]:
         quickest_s = min(_call_s(cells) for cells in _by_operation(of_ranks))
         for number, cells in of_ranks.items():
             for cell in cells:
-                most_s = SLOWEST_LATENCY_S + SLOWEST_BYTE_S * cell.message_bytes / cell.calls
+                most_s = slowest.message_s + slowest.byte_s * cell.message_bytes / cell.calls
                 if is_wait(family):
                     waited_bytes = started[number].waited_by(family).message_bytes
-                    most_s = SLOWEST_LATENCY_S + SLOWEST_BYTE_S * waited_bytes / cell.calls
+                    most_s = slowest.message_s + slowest.byte_s * waited_bytes / cell.calls
                 transfer_s = cell.calls * min(quickest_s, most_s)
                 if family in _POLLS:
                     # How often it asks says nothing of what it waits for.
                     moved = started[number].waited_by(family)
-                    transfer_s = SLOWEST_LATENCY_S * moved.messages
-                    transfer_s += SLOWEST_BYTE_S * moved.message_bytes
+                    transfer_s = slowest.message_s * moved.messages
+                    transfer_s += slowest.byte_s * moved.message_bytes
                 transfer_s = min(cell.time_s, transfer_s)
                 found.append(CallCost(number, cell, cell.time_s - transfer_s))
     return found

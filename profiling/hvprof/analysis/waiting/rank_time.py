@@ -20,6 +20,7 @@ class RankTime:
         queued_s: that its threads wanted a core and had none, summed over them.
         main_queued_s: that its first thread did.
         own_s: outside of MPI, and not without a core that it wanted.
+        cpu_s: that its threads were on cores.
         file_bytes: read and written, less the payload of its messages.
     """
 
@@ -33,6 +34,7 @@ class RankTime:
     file_bytes: float = 0.0
     main_queued_s: float = 0.0
     own_s: float = 0.0
+    cpu_s: float = 0.0
 
     @property
     def outside_s(self) -> float:
@@ -91,4 +93,5 @@ def _of_rank(rank: RankRecording, leave_s: float, alone_s: float, threads: int) 
         file_bytes=max(usage.file_bytes - 2 * payload, 0),
         main_queued_s=queued_s,
         own_s=run_s - mpi_s - queued_outside_s,
+        cpu_s=usage.process_s,
     )
