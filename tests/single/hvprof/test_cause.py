@@ -106,7 +106,7 @@ MASTER = [rank(0, [cell("recv", 9.8)]), *even("send", [0.1] * 4)[1:]]
         (MASTER, "spare rank", (), "a rank with little work"),
         (even("recv", [7.5] * 4), "serial", (), "one after another"),
         (even("allgather", [5.0] * 4), "turns", (), "a different one each time"),
-        (even("barrier", [5.0] * 4), "barriers", (), "wait in 100 barriers"),
+        (even("barrier", [5.0] * 4), "barriers", (), "synchronize in 100 barriers"),
         (even("send", [4.0] * 4, calls=100_000), "small messages", (), "100000 calls of send"),
         (even("alltoall", [6.0] * 4, calls=20, message_bytes=2**28), "transfer", (), "5 GiB"),
         (even("allreduce", [0.3] * 4), "light", (), "no bottleneck"),

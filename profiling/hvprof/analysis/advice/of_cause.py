@@ -92,6 +92,7 @@ _CHANGES = {
         _CODE,
         _largest,
     ),
+    Kind.CALLS: _Change("Call {operation} less often", _CODE, _largest),
     Kind.SMALL_MESSAGES: _Change("Send fewer and larger messages", _CODE, _largest),
     Kind.TRANSFER: _Change("Send fewer bytes, or overlap them with computation", _CODE, _largest),
 }
@@ -114,7 +115,9 @@ def of_cause(case: Case) -> Iterator[Advice]:
     if change := _CHANGES.get(cause.kind):
         evidence = because(cause)
         yield from case.advice(
-            change.title.format(who=ranks_text(cause.ranks), host=cause.host),
+            change.title.format(
+                who=ranks_text(cause.ranks), host=cause.host, operation=cause.largest.operation
+            ),
             f"{evidence[0].upper()}{evidence[1:]}.",
             change.setting,
             change.most_s(cause),

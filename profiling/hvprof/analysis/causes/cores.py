@@ -12,6 +12,8 @@ from hvprof.model import RankRecording
 
 # More threads than cores want one, by this factor, and wait for this share of the run.
 _CROWDED, _QUEUED = 1.15, 0.05
+# Ranks that are all there when they exchange want cores for the exchange, too.
+_CROWDED_EVENLY = 0.5
 _MOST = 0.5
 # Ranks without a core for this share of the run have a cause outside of the program.
 _WITHOUT = 0.1
@@ -45,7 +47,11 @@ class Shortage:
 
 
 def shortage(
-    ranks: Mapping[int, RankRecording], times: Sequence[RankTime], known: Sequence[Condition]
+    ranks: Mapping[int, RankRecording],
+    times: Sequence[RankTime],
+    known: Sequence[Condition],
+    *,
+    even: bool = False,
 ) -> Shortage | None:
     """The shortage of cores that explains the run; None where there is none, or it is not known.
 
@@ -53,6 +59,7 @@ def shortage(
         ranks: by number.
         times: of the ranks.
         known: conditions of the machines.
+        even: no rank is late: if there are more ranks than cores, they wait for these.
     """
     by_host: dict[str, list[RankTime]] = {}
     for one in times:
@@ -64,17 +71,18 @@ def shortage(
         if quota:
             return Shortage(Kind.QUOTA, host, len(here), cores, condition=quota)
         if cores and all(one.busy is not None for one in here):
-            found = _crowd(host, here, cores) or _without(host, here, recorded, cores)
+            found = _crowd(host, here, cores, even) or _without(host, here, recorded, cores)
             if found:
                 return found
     return None
 
 
-def _crowd(host: str, here: Sequence[RankTime], cores: int) -> Shortage | None:
+def _crowd(host: str, here: Sequence[RankTime], cores: int, even: bool) -> Shortage | None:
     """More threads of the ranks want a core than the host has."""
     wanted = sum(one.busy or 0.0 for one in here)
     queued = max(one.queued_s / one.run_s for one in here)
-    if wanted <= _CROWDED * cores or queued <= _QUEUED:
+    least = _CROWDED_EVENLY if even and len(here) > cores else _CROWDED
+    if wanted <= least * cores or queued <= _QUEUED:
         return None
     threaded = sum(one.other_threads for one in here) > _MOST * wanted
     if not threaded and len(here) <= cores:

@@ -21,13 +21,16 @@ from hvprof.model import Recording
 
 # Shorter runs say nothing: their first calls connect the ranks.
 _SHORT_S = 0.1
+_ALL_THERE = (Kind.TURNS, Kind.BARRIERS, Kind.CALLS, Kind.SMALL_MESSAGES, Kind.TRANSFER)
 # Shares of the run: below the first, communication needs no change; above the second, ranks that
 # differ are worth naming.
 _LIGHT, _UNEVEN = 0.08, 0.02
 # Shares of communication that a cause must explain.
-_MOST, _EXPLAINS = 0.5, 0.4
+_MOST, _EXPLAINS = 0.5, 1 / 3
 # Work one after another sums up to about one run; ranks differ by less than this factor then.
 _ONE_RUN, _ALIKE = (0.75, 1.2), 1.5
+# Ranks that share cores take turns, too, and shorter ones.
+_TURN_S = 1e-3
 # Few ranks have work to spare, and the others are in MPI for less than this part of their time.
 _SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
 _SMALL_BYTES = 8192
@@ -48,16 +51,19 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
     costs = operation_costs(recording, call_costs(recording))
     if not times or not costs or in_background(recording):
         return None
-    short = shortage({one.rank: one for one in recording.ranks}, times, known)
+    ranks = {one.rank: one for one in recording.ranks}
+    short = shortage(ranks, times, known)
     run_s = sum(one.run_s for one in times) / len(times)
     kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs)
+    if kind in _ALL_THERE and (short := shortage(ranks, times, known, even=True)):
+        kind = short.kind
     last = last_call(recording.ranks, sum(one.mpi_s for one in times))
     if last:
         kind, late, short = Kind.LAST_CALL, last.ranks, None
     elif recording.size == 1 or run_s < _SHORT_S:
         kind, late, short = Kind.ONE_RANK if recording.size == 1 else Kind.SHORT, (), None
     link = next((one for one in known if one.kind == "link"), None)
-    if link and kind in (Kind.TURNS, Kind.BARRIERS, Kind.SMALL_MESSAGES, Kind.TRANSFER):
+    if link and kind in _ALL_THERE:
         kind = Kind.LINK
     outside = {one.rank: one.outside_s for one in times}
     others = [time_s for rank, time_s in outside.items() if rank not in late]
@@ -107,7 +113,9 @@ def _kind(
     wait_s, time_s = sum(cost.wait_s for cost in costs), sum(cost.time_s for cost in costs)
     low, high = _ONE_RUN
     alike = outside[-1] < _ALIKE * mean_s
-    if ranks > 2 and alike and low < sum(outside) / run_s < high and wait_s > _MOST * time_s:
+    one_by_one = ranks > 2 and alike and low < sum(outside) / run_s < high
+    waits_s = wait_s / sum(cost.calls for cost in costs)
+    if one_by_one and wait_s > _MOST * time_s and waits_s > _TURN_S:
         return Kind.SERIAL, ()
     uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s)
     if uneven:
@@ -121,10 +129,12 @@ def _kind(
         if 2 * len(late) <= ranks:
             return _how_late(recording, times, late), late
     first = costs[0]
-    if first.operation == "barrier" and first.time_s > _MOST * time_s:
+    if first.operation == "barrier":
         return Kind.BARRIERS, ()
-    if wait_s > _MOST * time_s or first.message_bytes is None:
+    if wait_s > _MOST * time_s or first.wait_s > _MOST * first.time_s:
         return Kind.TURNS, ()
+    if first.message_bytes is None:
+        return Kind.CALLS, ()
     return (Kind.SMALL_MESSAGES if first.message_bytes <= _SMALL_BYTES else Kind.TRANSFER), ()
 
 

@@ -35,6 +35,7 @@ class Kind(str, enum.Enum):
     # All are there, and synchronizing, calls or bytes take the time.
     BARRIERS = "barriers"
     LINK = "link"
+    CALLS = "calls"
     SMALL_MESSAGES = "small messages"
     TRANSFER = "transfer"
 

@@ -24,7 +24,11 @@ def because(cause: Cause) -> str:
         Kind.SERIAL: "ranks work one after another, and wait until it is their turn",
         Kind.SPARE_RANK: "a rank with little work waits for the others, which hardly wait",
         Kind.TURNS: "ranks wait for each other, for a different one each time",
-        Kind.BARRIERS: (f"ranks wait in {first.calls:.0f} barriers, for a different one each time"),
+        Kind.BARRIERS: (
+            f"ranks synchronize in {first.calls:.0f} barriers, and wait for a different one each "
+            "time"
+        ),
+        Kind.CALLS: f"{first.calls:.0f} calls of {first.operation} take most of it",
         Kind.SMALL_MESSAGES: f"{_messages(first)} cost more than their bytes",
         Kind.TRANSFER: (
             f"{_messages(first)} move {format_bytes(round(first.total_bytes))} a rank, and all "
@@ -78,10 +82,10 @@ def _without_cores(cause: Cause) -> str:
     if short.condition:
         return short.condition.what
     if cause.kind is Kind.RANKS_SHARE_CORES:
-        return (
-            f"{short.here} ranks share {cores} of {short.host}, and on average "
-            f"{short.threads:.1f} of them want one"
-        )
+        wanted = f"on average {short.threads:.1f} of them want one"
+        if short.threads <= short.cores:
+            wanted = "wait for one when they exchange data"
+        return f"{short.here} ranks share {cores} of {short.host}, and {wanted}"
     if cause.kind is Kind.THREADS_SHARE_CORES:
         return (
             f"{short.here} ranks have {short.threads:.1f} threads that want a core, and "

@@ -18,15 +18,15 @@ class _Slowest(NamedTuple):
 
 
 # On a slow network, and in the memory of a host.
-_BETWEEN_HOSTS, _ON_A_HOST = _Slowest(1e-3, 1e-7), _Slowest(2e-4, 2e-9)
+_BETWEEN_HOSTS, _ON_A_HOST = _Slowest(1e-3, 1e-7), _Slowest(5e-5, 2e-9)
 _MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "sendrecv"})
 _ONE_SIDED = frozenset({"put", "get", "accumulate", "get_accumulate"})
-# These name no bytes of their own: they wait for calls that were started before, ...
+# These wait for calls that were started before, and name no bytes.
 WAITS = ("wait", "test")
 _POLLS = frozenset({"test", "testall", "testany", "testsome", "iprobe", "improbe"})
-_ENDS_OF_WINDOWS = "win_"
-# ... or move nothing that is known.
-_MOVES_NOTHING = ("barrier", "ibarrier", "probe", "mprobe", "iprobe", "improbe")
+_ENDS_OF_WINDOWS = (
+    *("win_fence", "win_flush", "win_unlock", "win_complete", "win_wait", "win_test", "win_sync"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class OperationCost:
 
 def is_wait(operation: str) -> bool:
     """Whether calls wait for what others started."""
-    return operation.startswith((*WAITS, _ENDS_OF_WINDOWS))
+    return operation.startswith((*WAITS, *_ENDS_OF_WINDOWS))
 
 
 def call_costs(recording: Recording) -> list[CallCost]:
@@ -123,13 +123,12 @@ def operation_costs(recording: Recording, costs: Sequence[CallCost]) -> list[Ope
             waited = [started[rank].waited_by(name) for rank in {one.rank for one in some}]
             messages = sum(one.messages for one in waited)
             total_bytes = sum(one.message_bytes for one in waited)
-        known = name not in _MOVES_NOTHING and messages
         found.append(
             OperationCost(
                 operation=name,
                 calls=calls / ranks,
                 messages=messages / ranks,
-                message_bytes=total_bytes / messages if known else None,
+                message_bytes=total_bytes / messages if total_bytes else None,
                 time_s=sum(one.cell.time_s for one in some) / ranks,
                 wait_s=sum(one.wait_s for one in some) / ranks,
             )
@@ -158,7 +157,7 @@ def _started(rank: RankRecording) -> _Started:
     by_requests = [
         cell
         for cell in rank.cells
-        if cell.traffic == "data" and cell.operation not in _MOVES_NOTHING
+        if cell.traffic == "data" and cell.message_bytes
         if cell.operation.startswith("i") or cell.operation in ("start", "startall")
     ]
     by_windows = [cell for cell in rank.cells if cell.operation in _ONE_SIDED]
