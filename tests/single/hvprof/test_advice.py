@@ -35,7 +35,7 @@ def test_a_setting_is_the_recorded_librarys(
     assert (known.name if known else "") == name
     cells = [cell(1 << 20, 10, 1.0), cell(1 << 25, 10, 1.0)]
     ranks = tuple(
-        RankRecording(n, 2, "a", 1, "finalized", 1.0, 11.0, 0.0, 0, library, tuple(cells))
+        RankRecording(n, 2, "ab"[n], 1, "finalized", 1.0, 11.0, 0.0, 0, library, tuple(cells))
         for n in range(2)
     )
     recording = Recording(Path("a"), ranks, command=("mpirun", "-np", "2", "./program"))

@@ -54,8 +54,10 @@ class Case:
         self.split = findings.wait_split
         self.parts = findings.step_parts
         self.conditions = findings.conditions
-        self.run_s = shares.run_s
-        self.base_s = shares.base_s
+        # The cause leaves out what all ranks do at their start and end.
+        of_run_s = self.cause.run_s if self.cause else shares.run_s
+        self.run_s = of_run_s
+        self.base_s = shares.base_s if shares.share_of == "steps" else of_run_s
         self.share_of = shares.share_of
         self.exposed_s = shares.exposed_s
         self.slowed_s = shares.slowed_s

@@ -82,6 +82,20 @@ _CHANGES = {
         "Give {who} less work, or let it post its receives earlier (MPI_Irecv)", _WORK, _lateness
     ),
     Kind.LATE_RANK: _Change("Give {who} less work, or see what delays it", _WORK, _lateness),
+    Kind.APART: _Change(
+        "Let the others work while {who} exchange data, or spread that exchange over all ranks",
+        _CODE,
+        _waiting,
+    ),
+    Kind.PIECES: _Change("Hand out more and smaller pieces of work", _WORK, _waiting),
+    Kind.PIPELINE: _Change(
+        "Split the work into more and smaller pieces (microbatches)", _WORK, _waiting
+    ),
+    Kind.DERIVED_TYPE: _Change(
+        "Copy the data to contiguous memory before it is sent, or use larger blocks in its type",
+        _CODE,
+        _largest,
+    ),
     Kind.TURNS: _Change(
         "Wait less often: fewer collectives, or non-blocking ones with work in between",
         _CODE,

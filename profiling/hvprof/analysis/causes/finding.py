@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from hvprof.analysis.causes.cause import Cause
 from hvprof.analysis.causes.cores import shortage
 from hvprof.analysis.causes.kinds import Kind
+from hvprof.analysis.causes.patterns import apart, is_pipeline, master
 from hvprof.analysis.causes.unfinished import last_call
 from hvprof.analysis.conditions import Condition
-from hvprof.analysis.waiting.call_costs import OperationCost, call_costs, operation_costs
+from hvprof.analysis.waiting.call_costs import (
+    CallCost,
+    OperationCost,
+    call_costs,
+    is_derived,
+    operation_costs,
+)
 from hvprof.analysis.waiting.rank_time import RankTime, calling_threads, rank_times
 from hvprof.model import Recording
 
@@ -35,6 +42,8 @@ _TURN_S = 1e-3
 _SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
 _SMALL_BYTES = 8192
 _FILE_BYTES = 4e6
+# Contiguous bytes of a host's memory move faster.
+_MEMORY_BYTES_S = 1e9
 
 
 def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause | None:
@@ -48,13 +57,14 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
         known: conditions of its machines.
     """
     times = rank_times(recording)
-    costs = operation_costs(recording, call_costs(recording))
+    calls = call_costs(recording)
+    costs = operation_costs(recording, calls)
     if not times or not costs or in_background(recording):
         return None
     ranks = {one.rank: one for one in recording.ranks}
     short = shortage(ranks, times, known)
     run_s = sum(one.run_s for one in times) / len(times)
-    kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs)
+    kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs, calls)
     if kind in _ALL_THERE and (short := shortage(ranks, times, known, even=True)):
         kind = short.kind
     last = last_call(recording.ranks, sum(one.mpi_s for one in times))
@@ -101,7 +111,10 @@ def in_background(recording: Recording) -> bool:
 
 
 def _kind(
-    recording: Recording, times: Sequence[RankTime], costs: Sequence[OperationCost]
+    recording: Recording,
+    times: Sequence[RankTime],
+    costs: Sequence[OperationCost],
+    calls: Sequence[CallCost],
 ) -> tuple[Kind, tuple[int, ...]]:
     ranks, run_s = len(times), sum(one.run_s for one in times) / len(times)
     mpi_s = sum(one.mpi_s for one in times) / ranks
@@ -117,6 +130,8 @@ def _kind(
     waits_s = wait_s / sum(cost.calls for cost in costs)
     if one_by_one and wait_s > _MOST * time_s and waits_s > _TURN_S:
         return Kind.SERIAL, ()
+    if group := apart(times, calls):
+        return Kind.APART, group.ranks
     uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s)
     if uneven:
         middle_s = (outside[0] + outside[-1]) / 2
@@ -126,16 +141,33 @@ def _kind(
             working = [one for one in times if one.rank in late]
             if _mean_mpi_s(working) < _WORKING_SHARE * _mean_mpi_s(spare):
                 return Kind.SPARE_RANK, ()
+        hands_out = master(recording.ranks)
+        if hands_out and hands_out.rank not in late:
+            return Kind.PIECES, ()
         if 2 * len(late) <= ranks:
             return _how_late(recording, times, late), late
     first = costs[0]
+    if wait_s > _MOST * time_s and is_pipeline(recording.ranks):
+        return Kind.PIPELINE, ()
     if first.operation == "barrier":
         return Kind.BARRIERS, ()
     if wait_s > _MOST * time_s or first.wait_s > _MOST * first.time_s:
         return Kind.TURNS, ()
     if first.message_bytes is None:
         return Kind.CALLS, ()
-    return (Kind.SMALL_MESSAGES if first.message_bytes <= _SMALL_BYTES else Kind.TRANSFER), ()
+    if first.message_bytes <= _SMALL_BYTES:
+        return Kind.SMALL_MESSAGES, ()
+    return (Kind.DERIVED_TYPE if _packs(recording, first) else Kind.TRANSFER), ()
+
+
+def _packs(recording: Recording, first: OperationCost) -> bool:
+    """Whether messages of one host have a type with gaps, and take longer than bytes do."""
+    cells = [cell for rank in recording.ranks for cell in rank.cells if cell.message_bytes]
+    moved = sum(cell.message_bytes for cell in cells)
+    gaps = sum(cell.message_bytes for cell in cells if is_derived(cell))
+    one_host = len({rank.host for rank in recording.ranks}) == 1
+    slow = first.time_s * _MEMORY_BYTES_S > first.total_bytes
+    return one_host and slow and gaps > _MOST * moved
 
 
 def _mean_mpi_s(times: Sequence[RankTime]) -> float:

@@ -30,6 +30,10 @@ class Kind(str, enum.Enum):
     LATE_SENDER = "late sender"
     LATE_RECEIVER = "late receiver"
     LATE_RANK = "late rank"
+    # Patterns in which ranks wait, and nobody is late.
+    APART = "apart"
+    PIECES = "pieces"
+    PIPELINE = "pipeline"
     # Ranks wait for a different one each time.
     TURNS = "turns"
     # All are there, and synchronizing, calls or bytes take the time.
@@ -37,6 +41,7 @@ class Kind(str, enum.Enum):
     LINK = "link"
     CALLS = "calls"
     SMALL_MESSAGES = "small messages"
+    DERIVED_TYPE = "derived type"
     TRANSFER = "transfer"
 
 

@@ -28,6 +28,17 @@ def because(cause: Cause) -> str:
             f"ranks synchronize in {first.calls:.0f} barriers, and wait for a different one each "
             "time"
         ),
+        Kind.PIECES: (
+            "one rank hands out few pieces of work, and the others wait while the last ones are "
+            "done"
+        ),
+        Kind.PIPELINE: (
+            "ranks pass work on from one to the next, and wait while this pipeline fills and drains"
+        ),
+        Kind.DERIVED_TYPE: (
+            f"{_messages(first)} have a derived type, and packing it takes longer than moving "
+            f"{format_bytes(round(first.total_bytes))}"
+        ),
         Kind.CALLS: f"{first.calls:.0f} calls of {first.operation} take most of it",
         Kind.SMALL_MESSAGES: f"{_messages(first)} cost more than their bytes",
         Kind.TRANSFER: (
@@ -71,6 +82,7 @@ def _late(cause: Cause) -> str:
         Kind.HOST: f"the others wait for {cause.host}, whose {who} {longer}",
         Kind.LATE_SENDER: f"the others wait to receive from {who}, late because {it} {longer}",
         Kind.LATE_RECEIVER: f"the others wait until {who} {receives}, late because {it} {longer}",
+        Kind.APART: (f"the others wait for {who}, which exchange data among themselves meanwhile"),
         Kind.LATE_RANK: f"the others wait for {who}: {it} {longer}",
     }[cause.kind]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,11 @@ class OperationCost:
         return self.messages * (self.message_bytes or 0.0)
 
 
+def is_derived(cell: Cell) -> bool:
+    """Whether its messages have a type that the program made."""
+    return cell.datatype.startswith("derived")
+
+
 def is_wait(operation: str) -> bool:
     """Whether calls wait for what others started."""
     return operation.startswith((*WAITS, *_ENDS_OF_WINDOWS))
@@ -95,8 +101,13 @@ def call_costs(recording: Recording) -> list[CallCost]:
             for cell in cells:
                 most_s = slowest.message_s + slowest.byte_s * cell.message_bytes / cell.calls
                 if is_wait(family):
-                    waited_bytes = started[number].waited_by(family).message_bytes
-                    most_s = slowest.message_s + slowest.byte_s * waited_bytes / cell.calls
+                    waited = started[number].waited_by(family)
+                    most_s = slowest.message_s + slowest.byte_s * waited.message_bytes / cell.calls
+                    if waited.is_derived:
+                        most_s = math.inf
+                # Packing data of a type with gaps takes any time.
+                if is_derived(cell):
+                    most_s = math.inf
                 transfer_s = cell.calls * min(quickest_s, most_s)
                 if family in _POLLS:
                     # How often it asks says nothing of what it waits for.
@@ -140,6 +151,7 @@ def operation_costs(recording: Recording, costs: Sequence[CallCost]) -> list[Ope
 class _Moved:
     messages: int = 0
     message_bytes: int = 0
+    is_derived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +177,9 @@ def _started(rank: RankRecording) -> _Started:
 
 
 def _moved(cells: Sequence[Cell]) -> _Moved:
-    return _Moved(sum(cell.calls for cell in cells), sum(cell.message_bytes for cell in cells))
+    message_bytes = sum(cell.message_bytes for cell in cells)
+    derived = sum(cell.message_bytes for cell in cells if is_derived(cell))
+    return _Moved(sum(cell.calls for cell in cells), message_bytes, 2 * derived > message_bytes)
 
 
 def _by_operation(of_ranks: dict[int, list[Cell]]) -> Iterator[list[Cell]]:

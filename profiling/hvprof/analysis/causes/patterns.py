@@ -1,0 +1,92 @@
+"""Patterns of communication that are known by name: who waits in them is not late."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hvprof.analysis.waiting.call_costs import CallCost
+from hvprof.analysis.waiting.rank_time import RankTime
+from hvprof.model import RankRecording
+
+# A partner that most of a rank's waiting is for; a part of the others' waiting that explains it.
+_MOSTLY, _EXPLAINS, _MOST = 0.8, 1 / 3, 0.5
+# With more pieces of work for each rank than these, the last one is short.
+_FEW_PIECES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Ranks that exchange data among themselves while the others wait for them.
+
+    Attributes:
+        operation: the longest of theirs.
+        time_s: of a rank, in exchanges among themselves.
+    """
+
+    ranks: tuple[int, ...]
+    operation: str
+    time_s: float
+
+
+def apart(times: Sequence[RankTime], costs: Sequence[CallCost]) -> Apart | None:
+    """Ranks whose exchanges on a communicator of a part of the ranks delay the others."""
+    of_rank: dict[int, float] = defaultdict(float)
+    of_operation: dict[str, float] = defaultdict(float)
+    for one in costs:
+        if 1 < one.cell.size < len(times):
+            of_rank[one.rank] += one.cell.time_s - one.wait_s
+            of_operation[one.cell.operation] += one.cell.time_s - one.wait_s
+    busy = {one.rank: one.outside_s + of_rank[one.rank] for one in times}
+    middle_s = (min(busy.values()) + max(busy.values())) / 2
+    late = tuple(rank for rank, time_s in busy.items() if time_s > middle_s)
+    others = busy.keys() - {*late}
+    if not late or 2 * len(late) > len(times):
+        return None
+    waited_s = max(busy.values()) - sum(busy.values()) / len(busy)
+    more_s = _mean(of_rank, late) - _mean(of_rank, others)
+    mpi_s = sum(one.mpi_s for one in times) / len(times)
+    if waited_s < _EXPLAINS * mpi_s or more_s < _MOST * (_mean(busy, late) - _mean(busy, others)):
+        return None
+    return Apart(late, max(of_operation, key=of_operation.__getitem__), _mean(of_rank, late))
+
+
+def _mean(values: Mapping[int, float], ranks: Sequence[int] | set[int]) -> float:
+    return sum(values.get(rank, 0.0) for rank in ranks) / len(ranks) if ranks else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """A rank that hands work out to all others, and the pieces that each of them gets."""
+
+    rank: int
+    pieces: float
+
+
+def master(ranks: Sequence[RankRecording]) -> Master | None:
+    """The only partner of all other ranks; None where there is none, or the pieces are many."""
+    partners = {one.rank: {partner.rank for partner in one.partners} for one in ranks}
+    if len(ranks) < 3:
+        return None
+    for first in ranks:
+        workers = [one for one in ranks if one is not first]
+        if all(partners[one.rank] == {first.rank} for one in workers):
+            taken = [p.messages for one in workers for p in one.partners if p.direction == "from"]
+            pieces = sum(taken) / len(workers)
+            return Master(first.rank, pieces) if 0 < pieces <= _FEW_PIECES else None
+    return None
+
+
+def is_pipeline(ranks: Sequence[RankRecording]) -> bool:
+    """Whether each rank waits for the one before it alone, and the first for none."""
+    if len(ranks) < 3:
+        return False
+    for place, one in enumerate(ranks):
+        received = {p.rank: p.blocked_s for p in one.partners if p.direction == "from"}
+        if place == 0 and sum(received.values()) > 0:
+            return False
+        before = received.get(ranks[place - 1].rank, 0.0)
+        if place and before <= _MOSTLY * sum(received.values()):
+            return False
+    return True

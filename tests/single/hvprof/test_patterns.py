@@ -1,0 +1,92 @@
+"""Patterns that are known by name: the right one is said, and nobody is blamed for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from hvprof.analysis.analysis import Analysis
+from hvprof.model import Cell, Partner, RankRecording, Recording
+from hvprof.reporters.verdict import verdict
+
+
+def cell(operation: str, time_s: float, size: int = 4, message_bytes: int = 1 << 20) -> Cell:
+    return Cell(
+        operation=operation,
+        algorithm="native",
+        traffic="data",
+        source="mpi",
+        size=size,
+        low_bytes=message_bytes,
+        high_bytes=message_bytes,
+        calls=100,
+        message_bytes=100 * message_bytes,
+        time_s=time_s,
+        wait_s=None,
+        min_s=time_s / 100,
+        max_s=time_s / 100,
+    )
+
+
+def rank(number: int, cells: list[Cell], *partners: Partner) -> RankRecording:
+    return RankRecording(
+        number,
+        4,
+        "a",
+        1,
+        "finalized",
+        100.0,
+        110.0,
+        1e-7,
+        0,
+        "",
+        tuple(cells),
+        partners=partners,
+    )
+
+
+def received(partner: int, messages: int, blocked_s: float) -> Partner:
+    return Partner(partner, "from", messages, 8 * messages, blocked_s)
+
+
+# 100 exchanges of 256 MiB in 4 s take the memory of a host.
+APART = [
+    rank(n, [cell("alltoall", 4.0, 2, 1 << 26), cell("barrier", 0.1, 4, 0)]) for n in (0, 1)
+] + [rank(n, [cell("barrier", 8.0, 4, 0)]) for n in (2, 3)]
+PIECES = [
+    rank(0, [cell("recv", 9.5)], *(received(n, 4, 3.0) for n in (1, 2, 3))),
+    rank(1, [cell("recv", 5.0)], received(0, 4, 5.0)),
+    rank(2, [cell("recv", 5.0)], received(0, 4, 5.0)),
+    rank(3, [cell("recv", 0.5)], received(0, 4, 0.5)),
+]
+PIPELINE = [
+    rank(0, [cell("allreduce", 3.0, 4, 8), cell("send", 0.1)]),
+    *(
+        rank(n, [cell("recv", 1.0 * n), cell("allreduce", 3.0 - n, 4, 8)], received(n - 1, 99, n))
+        for n in (1, 2, 3)
+    ),
+]
+DERIVED = [
+    rank(n, [dataclasses.replace(cell("sendrecv", 4.7), datatype="derived 8 B")]) for n in range(4)
+]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kind", "late", "said", "advice"),
+    [
+        (APART, "apart", (0, 1), "ranks 0 and 1, which exchange data among", "Let the others work"),
+        (PIECES, "pieces", (), "hands out few pieces of work", "Hand out more and smaller pieces"),
+        (PIPELINE, "pipeline", (), "this pipeline fills and drains", "microbatches"),
+        (DERIVED, "derived type", (), "packing it takes longer", "contiguous memory"),
+    ],
+)
+def test_a_pattern_is_named(
+    ranks: list[RankRecording], kind: str, late: tuple[int, ...], said: str, advice: str
+) -> None:
+    analysis = Analysis(Recording(Path("a"), tuple(ranks)))
+    assert analysis.cause is not None
+    assert (analysis.cause.kind.value, analysis.cause.ranks) == (kind, late)
+    assert said in verdict(analysis)
+    assert advice in analysis.advice[0].title
