@@ -37,7 +37,8 @@ from benchmarks.diagnosis.worker import (
 )
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError, UsageError
-from hvprof.live.diagnosis import Cause, diagnose
+from hvprof.live.cause import Cause
+from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import read_standings
 
 _PATIENCE_S = 300.0

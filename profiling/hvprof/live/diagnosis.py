@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hvprof.live import words
+from hvprof.live.cause import Cause
 from hvprof.live.links import slow_link
 from hvprof.live.mismatch import Mismatch, mismatch
 from hvprof.live.standing import Process, Standing
+from hvprof.live.untargeted import without_targets
 from hvprof.live.waits import ENDED, Meeting, Node, Place, Waits, ends, graph, waiting_for
 
 _LISTED = 4
@@ -24,29 +26,6 @@ _KINDS = {
     Process.NOT_STARTED: "not_started",
     Process.ON_DISK: "disk",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why ranks are blocked.
-
-    Attributes:
-        kind: "late", "stopped", "gone", "finalized", "not_started" or "disk" of ranks for which
-            others wait; "mismatch" of collectives; "deadlock" of ranks that wait in a circle;
-            "any_source" where any rank's message is waited for; "link" where data wait to be
-            sent between hosts; "transfer" where every rank has reached a collective that does not
-            end; "unknown".
-        ranks: the ranks to look at.
-        waiting: the ranks that wait for them, directly or not.
-        blocked_s: for how long the first has waited.
-        sentence: all that in words.
-    """
-
-    kind: str
-    ranks: tuple[int, ...]
-    waiting: tuple[int, ...]
-    blocked_s: float
-    sentence: str
 
 
 def diagnose(standings: Sequence[Standing], longer_than_s: float) -> tuple[Cause, ...]:
@@ -83,6 +62,7 @@ def diagnose(standings: Sequence[Standing], longer_than_s: float) -> tuple[Cause
             sinks.setdefault((nearest.get(rank), _kind(rank, waits, standings)), []).append(rank)
     found += [_late(near, kind, ranks, waits, standings) for (near, kind), ranks in sinks.items()]
     found = [cause for cause in found if cause.blocked_s >= longer_than_s]
+    found = without_targets(found, waits, standings)
     blamed = {rank for cause in found for rank in cause.ranks}
     for one in standings:
         if one.process in _BROKEN and one.rank not in blamed:

@@ -16,7 +16,7 @@ from hvd_ext.units import GB, format_seconds
 from hvprof.analysis.conditions import Condition, conditions
 from hvprof.analysis.waiting.slowness import reason
 from hvprof.live import words
-from hvprof.live.diagnosis import Cause
+from hvprof.live.cause import Cause
 from hvprof.live.rates import OperationRate, RankRate, Rates
 from hvprof.model import Step
 from hvprof.reporters.terminal.columns import Column, print_columns

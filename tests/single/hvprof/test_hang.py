@@ -22,7 +22,8 @@ from hvprof.format.layout import (
     NO_PEER,
     SLOT,
 )
-from hvprof.live.diagnosis import Cause, diagnose
+from hvprof.live.cause import Cause
+from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import parse_ranks, read_standings
 from hvprof.live.stacks import line_in
 from hvprof.live.standing import Call, Group, Process, Standing, Thread
@@ -317,3 +318,25 @@ def test_a_job_of_4096_ranks_is_read(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(read["ranks"]) == 4096
     assert read["ranks"][64]["process"] == "elsewhere"
     assert read["ranks"][65]["process"] == "not_started"
+
+
+ANY = Call("recv", group(3), any_source=True)
+FENCE = Call("win_fence")
+
+
+def test_ranks_that_all_receive_from_any_hang() -> None:
+    found = diagnose([rank(number, ANY) for number in range(3)], 5)
+    assert [(cause.kind, cause.waiting) for cause in found] == [("any_source", (0, 1, 2))]
+    assert "Recv from any rank" in found[0].sentence
+    assert "no other rank is left to send" in found[0].sentence
+    # A master that waits for busy workers does not.
+    assert not any(cause.waiting for cause in diagnose([rank(0, ANY), rank(1), rank(2)], 5))
+
+
+@pytest.mark.parametrize(
+    ("process", "kind"), [(Process.STOPPED, "stopped"), (Process.RUNS, "late")]
+)
+def test_a_fence_waits_for_the_rank_that_has_not_come(process: Process, kind: str) -> None:
+    cause = only([rank(0, FENCE), rank(1, process=process), rank(2, FENCE)])
+    assert (cause.kind, cause.ranks, cause.waiting) == (kind, (1,), (0, 2))
+    assert "have been in Win_fence; rank 1 (node0, pid 4701) " in cause.sentence

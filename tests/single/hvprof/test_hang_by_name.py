@@ -12,7 +12,8 @@ import pytest
 
 from hvprof.format.connections import Connection
 from hvprof.format.layout import BEAT, HOLDS_LOCK
-from hvprof.live.diagnosis import Cause, diagnose
+from hvprof.live.cause import Cause
+from hvprof.live.diagnosis import diagnose
 from hvprof.live.links import slow_link
 from hvprof.live.signs import believed, state_by_signs
 from hvprof.live.standing import Call, Group, Process, Standing, Thread

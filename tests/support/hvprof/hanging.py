@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
-from hvprof.live.diagnosis import Cause, diagnose
+from hvprof.live.cause import Cause
+from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import read_standings
 from hvprof.live.standing import Standing
 from tests.support.hvprof.recorded import ENVIRONMENT, PROGRAMS, RECORD, mpirun

@@ -10,7 +10,8 @@ from typing import Any
 from hvd_ext.errors import StallError
 from hvprof.commands.shared import add_running, console, print_json, print_lines
 from hvprof.live import words
-from hvprof.live.diagnosis import Cause, diagnose
+from hvprof.live.cause import Cause
+from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import read_standings
 from hvprof.live.stacks import with_lines
 from hvprof.live.standing import Standing, Thread
