@@ -8,6 +8,8 @@ from typing import Any
 
 from hvprof.machine import Flow, Machine, RunUsage
 
+# Operations that return at once. A loop of them is a wait, and each of its calls is counted.
+POLLS = frozenset({"test", "testall", "testany", "testsome", "iprobe", "improbe"})
 Histogram = tuple[tuple[int, int], ...]
 
 

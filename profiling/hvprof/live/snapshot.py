@@ -13,6 +13,7 @@ from hvprof.live import words
 from hvprof.live.reading import age_s, in_order, read_heads, read_standing
 from hvprof.live.standing import Standing
 from hvprof.live.waits import ENDED
+from hvprof.model import POLLS
 from hvprof.recording.load import META_NAME, job_folders, latest_job, read_meta
 
 # A file may be caught while a job creates or replaces it.
@@ -100,8 +101,11 @@ def _read(directory: Path) -> Snapshot | None:
         standings[head.rank] = standing
         states[head.rank] = RankState(
             counters=counters,
-            # A wait that the program reports is not counted when it ends.
-            unended_s=sum(time_s for call, time_s in calls if not call.about),
+            # A wait that the program reports is not counted when it ends, and a loop of tests is
+            # counted already.
+            unended_s=sum(
+                time_s for call, time_s in calls if not call.about and call.operation not in POLLS
+            ),
             call_s=max((time_s for _, time_s in calls), default=0.0),
             since_step_s=age_s(counters.step_end_ns, head),
         )

@@ -21,7 +21,7 @@ _STILL = ENDED | {Process.STOPPED, Process.SILENT}
 def without_targets(
     causes: Sequence[Cause], waits: Waits, standings: Sequence[Standing]
 ) -> list[Cause]:
-    """The causes, where ranks that wait for unknown ones are told whom they wait for.
+    """The causes, with the ranks that others wait for in calls that do not name them.
 
     Args:
         causes: as found by whom ranks wait for.

@@ -216,6 +216,14 @@ static void leave_call(struct recorder *into, uint64_t end_ns, bool succeeded)
     end_writing(slot);
 }
 
+/* The call that has just returned is made again and again since then: it is one that lasts. */
+static void stay_in_call(uint64_t since_ns)
+{
+    here.call.since_ns = since_ns;
+    if (here.slot)
+        write_call(here.slot, &here.call);
+}
+
 /* The number of the collective that has just succeeded. */
 static uint32_t collective_number(int communicator)
 {

@@ -20,7 +20,7 @@ from hvprof.format.current import read_current
 from hvprof.format.layout import IN_CALL
 from hvprof.format.reader import read_rank, read_tables
 from hvprof.format.sites import read_sites
-from hvprof.model import RankRecording, Recording
+from hvprof.model import POLLS, RankRecording, Recording
 from hvprof.printable import printable
 from hvprof.recording.secrets import hide_secrets
 
@@ -130,11 +130,13 @@ def _with_last_signs(rank: RankRecording, path: Path) -> RankRecording:
     main = [slot for slot in current.slots if slot["thread"] == rank.pid]
     inside = [slot for slot in main if slot["flags"] & IN_CALL]
     last_s = max(signs_ns, default=0) / 1e9
+    operation = read_tables(path).names[int(inside[0]["operation"])] if inside else ""
+    counted = not inside or operation in POLLS
     return replace(
         rank,
         seen_unix_s=rank.start_unix_s + max(last_s - rank.start_clock_s, 0.0),
-        open_call=read_tables(path).names[int(inside[0]["operation"])] if inside else "",
-        open_s=last_s - int(inside[0]["since_ns"]) / 1e9 if inside else 0.0,
+        open_call=operation,
+        open_s=0.0 if counted else last_s - int(inside[0]["since_ns"]) / 1e9,
     )
 
 

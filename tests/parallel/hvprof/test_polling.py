@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvprof.analysis.analysis import Analysis
+from tests.support.hvprof.hanging import cause_of, job
 from tests.support.hvprof.recorded import record
 
 
@@ -21,3 +22,11 @@ def test_polling_is_waiting_and_seldom_tests_are_not(tmp_path: Path) -> None:
     cause = Analysis(recording).cause
     assert cause is not None
     assert not {0, 1}.intersection(cause.ranks)
+
+
+def test_a_loop_of_tests_waits_for_its_source(tmp_path: Path) -> None:
+    with job(tmp_path / "run", 3, "late", program="polls.py"):
+        cause = cause_of(tmp_path / "run", "late")
+    assert cause.ranks == (2,)
+    # One of the two may have polled for a shorter time.
+    assert {*cause.waiting} <= {0, 1}

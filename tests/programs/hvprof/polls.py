@@ -1,7 +1,11 @@
-"""The last rank sends late. The others ask for its message: by Test, by Iprobe, or seldom."""
+"""The last rank sends late, or with the argument "late" never.
+
+The others ask for its message: by Test, by Iprobe, or seldom.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
@@ -12,7 +16,7 @@ if __name__ == "__main__":
     last = comm.size - 1
     comm.Barrier()
     if comm.rank == last:
-        time.sleep(1.5)
+        time.sleep(600 if "late" in sys.argv else 1.5)
         for rank in range(last):
             comm.Send(data, rank)
     elif comm.rank == 0:

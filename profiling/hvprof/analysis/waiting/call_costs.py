@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hvprof.model import Cell, RankRecording, Recording
+from hvprof.model import POLLS, Cell, RankRecording, Recording
 
 
 class _Slowest(NamedTuple):
@@ -24,7 +24,6 @@ _MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "send
 _ONE_SIDED = frozenset({"put", "get", "accumulate", "get_accumulate"})
 # These wait for calls that were started before, and name no bytes.
 WAITS = ("wait", "test")
-_POLLS = frozenset({"test", "testall", "testany", "testsome", "iprobe", "improbe"})
 _ENDS_OF_WINDOWS = (
     *("win_fence", "win_flush", "win_unlock", "win_complete", "win_wait", "win_test", "win_sync"),
 )
@@ -109,7 +108,7 @@ def call_costs(recording: Recording) -> list[CallCost]:
                 if is_derived(cell):
                     most_s = math.inf
                 transfer_s = cell.calls * min(quickest_s, most_s)
-                if family in _POLLS:
+                if family in POLLS:
                     # How often it asks says nothing of what it waits for.
                     moved = started[number].waited_by(family)
                     transfer_s = slowest.message_s * moved.messages

@@ -26,6 +26,8 @@ struct calling {
 
 /* Tests in a loop that follow each other faster are a wait. */
 #define POLLING_NS UINT64_C(2000000)
+/* After that long, the thread is shown in the call until it does something else. */
+#define LONG_POLLING_NS UINT64_C(100000000)
 static _Thread_local uint64_t polled_ns;
 
 static bool is_fortran(const struct calling *call)

@@ -218,10 +218,16 @@ static void count_wait_for_some(struct calling *call)
  * unless the thread did something else for longer in between. */
 static void count_test(struct calling *call, bool done, int index, int from)
 {
+    static _Thread_local uint64_t since_ns;
     if (call->polled_ns && call->begin_ns - call->polled_ns < POLLING_NS)
         call->begin_ns = call->polled_ns;
-    if (!done)
+    else
+        since_ns = call->begin_ns;
+    if (!done) {
         polled_ns = call->end_ns;
+        if (call->end_ns - since_ns > LONG_POLLING_NS)
+            stay_in_call(since_ns);
+    }
     count_waited(call, done ? index : NONE_AWAITED, done ? from : NO_PEER);
 }
 
