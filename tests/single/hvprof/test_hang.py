@@ -25,7 +25,8 @@ from hvprof.format.layout import (
 from hvprof.live.cause import Cause
 from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import parse_ranks, read_standings
-from hvprof.live.stacks import line_in
+from hvprof.live.stacks.c import frame_in
+from hvprof.live.stacks.python import line_in
 from hvprof.live.standing import Call, Group, Process, Standing, Thread
 from tests.support.hvprof.made_recordings import write_job
 
@@ -340,3 +341,15 @@ def test_a_fence_waits_for_the_rank_that_has_not_come(process: Process, kind: st
     cause = only([rank(0, FENCE), rank(1, process=process), rank(2, FENCE)])
     assert (cause.kind, cause.ranks, cause.waiting) == (kind, (1,), (0, 2))
     assert "have been in Win_fence; rank 1 (node0, pid 4701) " in cause.sentence
+
+
+def test_the_line_of_a_c_program_is_its_own() -> None:
+    stack = """\
+#0  0x00007fcd06eed545 in __GI___clock_nanosleep (clock_id=0) at ../sysdeps/clock_nanosleep.c:48
+#1  0x00007fcd06ef1d8a in sleep (seconds=0) from /lib/x86_64-linux-gnu/libc.so.6
+#2  0x000055ec35f76187 in reads_input () at /home/me/input.c:3
+#3  0x000055ec35f761cf in main (c=1, v=0x7ffda637db28) at /home/me/input.c:4
+"""
+    assert frame_in(stack) == "input.c:3 in reads_input"
+    assert frame_in("#0  0x1 in solve () from /home/me/libsolve.so\n") == "in solve"
+    assert frame_in("No symbol table is loaded.\n") == ""

@@ -13,7 +13,7 @@ from hvprof.live import words
 from hvprof.live.cause import Cause
 from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import read_standings
-from hvprof.live.stacks import with_lines
+from hvprof.live.stacks.python import with_lines
 from hvprof.live.standing import Standing, Thread
 from hvprof.live.waits import ENDED
 

@@ -1,4 +1,4 @@
-"""The line that a Python process of this machine runs: py-spy reads it, and does not stop it."""
+"""The line that a process of this machine runs: py-spy reads that of Python, gdb others'."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hvprof.live.stacks.c import c_line_of
 from hvprof.live.standing import Process, Standing
 from hvprof.printable import printable
 
@@ -32,11 +33,11 @@ def with_lines(standings: Sequence[Standing], ranks: Collection[int]) -> tuple[S
     asked = {
         one.rank
         for one in standings
-        if program and one.rank in ranks and one.process in _READABLE and one.pid
+        if one.rank in ranks and one.process in _READABLE and one.pid and not one.by_signs
     }
     few = sorted(asked)[:_MOST_RANKS]
     return tuple(
-        replace(one, line=_line_of(program, one.pid)) if one.rank in few else one
+        replace(one, line=_line_of(program, one.pid) or _c_line_of(one)) if one.rank in few else one
         for one in standings
     )
 
@@ -46,7 +47,15 @@ def _program() -> str:
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
+def _c_line_of(one: Standing) -> str:
+    """The line of a process that sleeps outside of MPI; "" for one that runs, or is in a call."""
+    inside = any(thread.call for thread in one.threads)
+    return "" if inside or one.process is not Process.SLEEPS else c_line_of(one.pid)
+
+
 def _line_of(program: str, pid: int) -> str:
+    if not program:
+        return ""
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)

@@ -1,0 +1,1 @@
+"""The lines that processes of this machine run."""
