@@ -51,15 +51,19 @@ def received(partner: int, messages: int, blocked_s: float) -> Partner:
     return Partner(partner, "from", messages, 8 * messages, blocked_s)
 
 
+def sent(partner: int, messages: int) -> Partner:
+    return Partner(partner, "to", messages, 8 * messages, 0.0)
+
+
 # 100 exchanges of 256 MiB in 4 s take the memory of a host.
 APART = [
     rank(n, [cell("alltoall", 4.0, 2, 1 << 26), cell("barrier", 0.1, 4, 0)]) for n in (0, 1)
 ] + [rank(n, [cell("barrier", 8.0, 4, 0)]) for n in (2, 3)]
 PIECES = [
     rank(0, [cell("recv", 9.5)], *(received(n, 4, 3.0) for n in (1, 2, 3))),
-    rank(1, [cell("recv", 5.0)], received(0, 4, 5.0)),
-    rank(2, [cell("recv", 5.0)], received(0, 4, 5.0)),
-    rank(3, [cell("recv", 0.5)], received(0, 4, 0.5)),
+    rank(1, [cell("recv", 5.0)], received(0, 4, 5.0), sent(0, 4)),
+    rank(2, [cell("recv", 5.0)], received(0, 4, 5.0), sent(0, 4)),
+    rank(3, [cell("recv", 0.5)], received(0, 5, 0.5), sent(0, 5)),
 ]
 PIPELINE = [
     rank(0, [cell("allreduce", 3.0, 4, 8), cell("send", 0.1)]),

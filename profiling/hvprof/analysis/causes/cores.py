@@ -96,8 +96,9 @@ def _without(
 ) -> Shortage | None:
     """Ranks that wait for cores which they do not use up themselves: others have these.
 
-    A rank that waits in MPI may poll, and then waits for a core there, too. So all ranks count as
-    waiting by the one that does so least, and some by their time outside of MPI.
+    A rank that waits in MPI may poll, and then waits for a core there, too: for long, if it yields
+    its core each time. So all ranks count as waiting by the one that does so least, and ranks that
+    yield, or some alone, by their time outside of MPI.
     """
     run_s = sum(one.run_s for one in here) / len(here)
     if len(here) > cores and sum(one.cpu_s for one in here) > _SATURATED * cores * run_s:
@@ -105,7 +106,8 @@ def _without(
     own_s = [one.own_s for one in here]
     outside_s = [one.outside_s for one in here]
     bound = any(0 < one.cores < cores for one in recorded)
-    least_s = min(one.main_queued_s for one in here)
+    yields = any(one.yields for one in recorded)
+    least_s = min(one.outside_s - one.own_s if yields else one.main_queued_s for one in here)
     # Work that is uneven by itself takes as much longer as all does.
     longer = run_s / max(run_s - least_s, 0.05 * run_s)
     uneven_s = longer * (max(own_s) - sum(own_s) / len(own_s))

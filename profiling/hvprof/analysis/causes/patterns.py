@@ -65,16 +65,20 @@ class Master:
 
 
 def master(ranks: Sequence[RankRecording]) -> Master | None:
-    """The only partner of all other ranks; None where there is none, or the pieces are many."""
-    partners = {one.rank: {partner.rank for partner in one.partners} for one in ranks}
-    if len(ranks) < 3:
+    """The only partner of all other ranks, which get different numbers of pieces from it.
+
+    None where there is none, or the pieces are many. Three ranks may as well be a chain.
+    """
+    if len(ranks) < 4:
         return None
     for first in ranks:
         workers = [one for one in ranks if one is not first]
-        if all(partners[one.rank] == {first.rank} for one in workers):
+        both = {(first.rank, "from"), (first.rank, "to")}
+        if all({(p.rank, p.direction) for p in one.partners} == both for one in workers):
             taken = [p.messages for one in workers for p in one.partners if p.direction == "from"]
             pieces = sum(taken) / len(workers)
-            return Master(first.rank, pieces) if 0 < pieces <= _FEW_PIECES else None
+            few = pieces <= _FEW_PIECES and len({*taken}) > 1
+            return Master(first.rank, pieces) if few else None
     return None
 
 
