@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hvd_ext.arithmetic.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.units import KIB, MIB, format_bytes
+from hvprof.analysis.waiting.collectives import COLLECTIVES
 from hvprof.format.bins import bucket_edges_s
 from hvprof.model import Cell, Recording, Region
 
@@ -120,6 +121,11 @@ def rows(recording: Recording, traffic: str) -> list[Row]:
                 time_s[cell.operation] += cell.time_s
     order = sorted(groups, key=lambda key: (-time_s[key[0]], *key))
     return [_row(key[:3], SIZE_ROWS[key[3]][0], groups[key], len(recording.ranks)) for key in order]
+
+
+def of_horovod(control: Iterable[Row]) -> list[Row]:
+    """The control traffic of Horovod: it agrees by collectives, and hvd_ext by messages."""
+    return [row for row in control if row.operation in {*COLLECTIVES, "negotiate"}]
 
 
 def power_rows(recording: Recording) -> list[Row]:

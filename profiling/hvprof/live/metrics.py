@@ -163,7 +163,7 @@ METRICS = (
     Metric(
         "hvprof_mpi_seconds",
         "counter",
-        "Time in MPI's calls, summed over threads, without Horovod's coordination.",
+        "Time in MPI's calls, summed over threads, without control traffic.",
         _RANK,
         _of_ranks(lambda reading, rank: reading.ranks[rank].mpi_s),
     ),

@@ -31,8 +31,8 @@ class RankRate:
             the reading, that it can at most have.
         trend: `steps_s` over that of all steps before the reading, less 1; None if unknown.
         step: the mean of the steps that ended in between, and how many (`index`); None if none.
-        mpi_s, outside_s: of the interval, in MPI's calls (all threads, without Horovod's
-            coordination) and outside of them.
+        mpi_s, outside_s: of the interval, in MPI's calls (all threads, without
+            control traffic) and outside of them.
         call_s: for how long it is in a call now; 0 for none.
         since_step_s: since its last step ended; 0 where it has marked none.
         outside: share of its time in which it does not wait for others: outside of exposed

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvd_ext.units import format_seconds, time_unit
-from hvprof.analysis.summary import Row
+from hvprof.analysis.summary import Row, of_horovod
 
 
 def operation_text(row: Row) -> str:
     """The operation, and how hvd_ext carried it out where it says so."""
     return row.operation if row.algorithm == "native" else f"{row.operation} ({row.algorithm})"
+
+
+def control_text(control: Sequence[Row]) -> str:
+    """Whose coordination this control traffic is."""
+    of_its_own = "hvd_ext's monitored barriers"
+    horovods = of_horovod(control)
+    if not horovods:
+        return of_its_own
+    only = len(horovods) == len(control)
+    return "Horovod's coordination" if only else f"Horovod's coordination and {of_its_own}"
 
 
 def calls_text(row: Row) -> str:

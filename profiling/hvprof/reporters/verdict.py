@@ -8,6 +8,7 @@ from hvd_ext.units import format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.causes.finding import in_background
 from hvprof.analysis.causes.kinds import Kind
+from hvprof.analysis.summary import of_horovod
 from hvprof.model import RankRecording
 from hvprof.reporters.run_verdict import run_sentences
 from hvprof.reporters.text import operation_text
@@ -69,7 +70,7 @@ def _in_background(analysis: Analysis) -> Iterator[str]:
     data_s = sum(row.time_s for row in rows)
     first = rows[0]
     library = "hvd_ext's" if any(row.algorithm != "native" for row in rows) else "Horovod's"
-    if analysis.recording.source != "mpi" or not analysis.rows["control"]:
+    if analysis.recording.source != "mpi" or not of_horovod(analysis.rows["control"]):
         library = "the exchange's"
     yield (
         f"{library[0].upper()}{library[1:]} threads exchange data for "

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hvprof.analysis.analysis import Analysis
 from hvprof.model import Cell, RankRecording, Recording
+from hvprof.reporters.page.html import report_page
+from hvprof.reporters.page.sections.base import Page
+from hvprof.reporters.terminal.terminal import render
 from hvprof.reporters.verdict import verdict
 
 RUN_S = 10.0
@@ -42,6 +47,7 @@ def analysis(
     in_barrier_s: list[float],
     cores: int = 8,
     traffic: str = "data",
+    other: str = "barrier",
 ) -> Analysis:
     ranks = tuple(
         RankRecording(
@@ -57,7 +63,7 @@ def analysis(
             mpi_library="",
             cells=(
                 cell(operation, time_s, len(in_mpi_s)),
-                cell("barrier", in_barrier_s[rank], len(in_mpi_s), traffic),
+                cell(other, in_barrier_s[rank], len(in_mpi_s), traffic),
             ),
             host_cores=cores,
         )
@@ -83,6 +89,18 @@ def test_horovods_threads_are_not_taken_for_computing() -> None:
     text = said([1.0, 6.0], traffic="control")
     assert text.startswith("Horovod's threads exchange data for 3.5 s a rank in a run of 10 s")
     assert "wait for rank" not in text
+
+
+def test_control_traffic_is_horovods_where_there_is_horovod() -> None:
+    for operation, whose in (("barrier", True), ("irecv", False), ("sendrecv", False)):
+        found = analysis("allreduce", [3.0, 4.0], [0.5, 0.5], traffic="control", other=operation)
+        stream = StringIO()
+        render(found, Console(file=stream, width=160))
+        page = report_page(Page(found))
+        texts = (stream.getvalue(), page[page.index("<body") : page.index('"application/json"')])
+        for text in texts:
+            assert ("Horovod" in text) == whose, operation
+            assert ("monitored barriers" in text) != whose, operation
 
 
 def test_more_ranks_than_cores_are_noticed() -> None:

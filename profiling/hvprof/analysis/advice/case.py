@@ -15,7 +15,7 @@ from pathlib import Path
 from hvd_ext.units import format_seconds
 from hvprof.analysis.advice.commands import library_of, with_variables
 from hvprof.analysis.findings import Findings
-from hvprof.analysis.summary import Row
+from hvprof.analysis.summary import Row, of_horovod
 
 # Less than this share of the run is not worth an hour of anyone's time.
 _WORTH_PERCENT = 2.0
@@ -63,7 +63,7 @@ class Case:
         self.slowed_s = shares.slowed_s
         self.communication_s = shares.communication_s
         self.allreduce = findings.allreduce
-        self.control = rows["control"]
+        self.control = of_horovod(rows["control"])
         self.control_s = sum(row.time_s for row in self.control)
         # A lucky call or two says nothing about thousands.
         least_s = 0.05 * sum(row.time_s for row in self.allreduce)

@@ -28,14 +28,14 @@ from hvprof.reporters.header import (
     wire_text,
 )
 from hvprof.reporters.terminal.columns import Column, print_columns
-from hvprof.reporters.text import calls_text, operation_text
+from hvprof.reporters.text import calls_text, control_text, operation_text
 from hvprof.reporters.verdict import verdict
 
 _MOST_LINES = 6
 
 _TITLES = {
     "data": "Data: exchanges of the program",
-    "control": "Control: Horovod's coordination",
+    "control": "Control: {control}",
     "transport": "Transport: messages of hvd_ext for the reductions above",
     "tuning": "Tuning: exchanges of hvd_ext's measurements",
 }
@@ -51,6 +51,7 @@ def render(analysis: Analysis, console: Console) -> None:
         found = analysis.rows[traffic]
         if found:
             console.print()
+            title = title.format(control=control_text(analysis.rows["control"]))
             _print_traffic(title, found, analysis.recording.size, console)
     console.print(
         "Times and calls are per rank: total is the mean over the ranks, worst the rank with "

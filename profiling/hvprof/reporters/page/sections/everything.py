@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from hvd_ext.units import format_bytes, format_seconds
 from hvprof.analysis.analysis import Analysis
-from hvprof.analysis.summary import Row
+from hvprof.analysis.summary import Row, of_horovod
 from hvprof.format.key import TRAFFIC
 from hvprof.reporters.page import svg
 from hvprof.reporters.page.sections.base import CONTROL, Figure, Page, Section, Table
 from hvprof.reporters.page.svg import Series
-from hvprof.reporters.text import calls_text, operation_text, seconds_text
+from hvprof.reporters.text import calls_text, control_text, operation_text, seconds_text
 
 
 def section(page: Page) -> Section:
@@ -34,12 +34,10 @@ def _control(analysis: Analysis) -> Iterator[Figure]:
             operations[(kind, row.operation)] += row.time_s
     order = sorted(operations.items(), key=lambda item: -item[1])[:8]
     labels = [f"{kind}: {operation}" for (kind, operation), _ in order]
-    calls = sum(row.calls for row in found["control"]) // len(analysis.recording.ranks)
     yield Figure(
         "control",
         "Control traffic, apart from the data",
-        f"Horovod's ranks agree on ready gradients in {calls} calls of a rank: mostly waiting, on "
-        "a separate thread. Transport is messages of hvd_ext for reductions that it reports as "
+        f"{_agreement(analysis)}Transport is messages of hvd_ext for reductions that it reports as "
         "data; tuning is exchanges of its measurements.",
         svg.bars(
             "control traffic",
@@ -47,6 +45,17 @@ def _control(analysis: Analysis) -> Iterator[Figure]:
             [Series("time of a rank", [time_s for _, time_s in order], CONTROL)],
             format_seconds,
         ),
+    )
+
+
+def _agreement(analysis: Analysis) -> str:
+    control = analysis.rows["control"]
+    if not (horovods := of_horovod(control)):
+        return f"Control is {control_text(control)}. " if control else ""
+    calls = sum(row.calls for row in horovods) // len(analysis.recording.ranks)
+    return (
+        f"Horovod's ranks agree on ready gradients in {calls} calls of a rank: mostly waiting, on "
+        "a separate thread. "
     )
 
 
@@ -69,16 +78,17 @@ def _everything(analysis: Analysis) -> Table:
         for traffic, of_traffic in analysis.rows.items()
         for row in of_traffic
     ]
+    meanings = {
+        "data": "the program's exchanges",
+        "control": control_text(analysis.rows["control"]),
+        "transport": "messages of hvd_ext for reductions listed under data",
+        "tuning": "exchanges of hvd_ext's measurements",
+    }
+    kinds = "; ".join(f"{kind} is {meanings[kind]}" for kind in TRAFFIC if analysis.rows[kind])
     caption = (
         "Calls and bytes are a rank's. The time of a non-blocking operation (i...) is that of "
-        "starting it."
+        f"starting it. {kinds[:1].upper()}{kinds[1:]}."
     )
-    if any(analysis.rows[traffic] for traffic in TRAFFIC[1:]):
-        caption += (
-            " Data is the program's exchanges; control is Horovod's coordination; transport is "
-            "messages of hvd_ext for reductions listed under data; tuning is exchanges of its "
-            "measurements."
-        )
     return Table("Operations by message size", names, table, caption)
 
 
