@@ -1,4 +1,4 @@
-"""Sizes and how they are written: thresholds in MiB, bandwidths in decimal GB/s."""
+"""Sizes, times and numbers of things, and how they are written."""
 
 from __future__ import annotations
 
@@ -45,6 +45,16 @@ def format_bytes(count: int) -> str:
             return f"{value:.4g} {unit}"
         value /= 1024
     return f"{value:.4g} GiB" if value < 1024 else f"{value:.0f} GiB"
+
+
+def plural(count: float, one: str, many: str = "") -> str:
+    """The noun of so many: "rank" or "ranks"; `many` where it is not `one` and an s."""
+    return one if count == 1 else many or f"{one}s"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number of things: "1 rank", "2 ranks", "2 ranks share" (of "rank shares")."""
+    return f"{count} {plural(count, one, many)}"
 
 
 def format_seconds(seconds: float) -> str:

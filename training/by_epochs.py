@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from hvd_ext.system.files import check_writable, make_folder
+from hvd_ext.units import counted
 from training.log import CsvLog, tensorboard
 from training.loop import Loop, Trainer
 
@@ -61,7 +62,10 @@ class EpochLoop(Loop[EpochTrainer]):
             print(f"{run.program}: nothing to do: {self._checkpoint_path(epochs)} is the last")
         elif run.leads:
             recipe = self.trainer.recipe
-            print(f"{run.hvd.size()} ranks, batch {run.global_batch} of all, {recipe}", flush=True)
+            print(
+                f"{counted(run.hvd.size(), 'rank')}, batch {run.global_batch} of all, {recipe}",
+                flush=True,
+            )
         while run.position.epoch < epochs:
             per_second = 0.0 if run.pending else self._take_steps_of_epoch()
             self._finish_epoch(per_second)

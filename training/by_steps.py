@@ -8,6 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from hvd_ext.system.files import make_folder, write_json
+from hvd_ext.units import counted
 from training import ranks
 from training.checkpoint import keep_last
 from training.log import CsvLog, tensorboard
@@ -46,7 +47,10 @@ class StepLoop(Loop[Trainer]):
                 self._summarise()
         elif run.leads:
             steps = run.args.steps
-            print(f"{run.program}: nothing to do: {run.checkpoint_path} has all {steps} steps")
+            print(
+                f"{run.program}: nothing to do: {run.checkpoint_path} has all of "
+                f"{counted(steps, 'step')}"
+            )
 
     def _after_step(self, local_loss: Tensor) -> str:
         """Log and validate if it is due; returns what the progress shows. A collective."""
@@ -110,7 +114,7 @@ class StepLoop(Loop[Trainer]):
         }
         write_json(args.output / "summary.json", summary)
         print(
-            f"{run.position.step} steps on {size} ranks{trainer.layout}: "
+            f"{counted(run.position.step, 'step')} on {counted(size, 'rank')}{trainer.layout}: "
             f"{trainer.describe(figures)}, {per_second:.2f} {trainer.unit}/s; "
             f"wrote {run.checkpoint_path}"
         )

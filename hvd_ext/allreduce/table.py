@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 from hvd_ext.allreduce.algorithms import ALGORITHMS, NATIVE, SHARED_MEMORY
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.units import format_bytes, format_seconds, plural
 
 # What a row may choose.
 CHOICES = (*ALGORITHMS, SHARED_MEMORY)
@@ -60,8 +60,9 @@ class Row:
         )
 
     def describe(self) -> str:
-        text = f"{self.nodes or 'any'} nodes, {self.ranks_per_node or 'any'} ranks per node"
-        return f"{text}, {self.memory}, {self.dtype_class} dtype"
+        nodes = f"{self.nodes or 'any'} {plural(self.nodes, 'node')}"
+        ranks = f"{self.ranks_per_node or 'any'} {plural(self.ranks_per_node, 'rank')} per node"
+        return f"{nodes}, {ranks}, {self.memory}, {self.dtype_class} dtype"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,10 @@ class Table:
         choice = self.choose(nodes, ranks_per_node, memory, message_bytes, dtype_class)
         number = self._find(nodes, ranks_per_node, memory, dtype_class)
         if number is None:
+            asked = Row(nodes, ranks_per_node, memory, (), dtype_class).describe()
             return (
                 f"{format_bytes(message_bytes)} takes native: no row of {self.source} is for "
-                f"{nodes} nodes, {ranks_per_node} ranks per node, {memory}, {dtype_class} dtype"
+                f"{asked}"
             )
         row = self.rows[number]
         limit = max(least for least, _ in row.choices if least <= message_bytes)

@@ -25,7 +25,7 @@ from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import TREE_SUM, NodeWindow
-from hvd_ext.units import format_bytes
+from hvd_ext.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -250,7 +250,10 @@ class HostArena:
         """Say how the largest bucket is reduced, and why."""
         ranks = self._ranks
         largest = max(self.layout.buckets, key=lambda bucket: bucket.message_bytes, default=None)
-        text = f"within a node: {ranks} ranks, each its shard straight from its peers' memory"
+        text = (
+            f"within a node: {counted(ranks, 'rank')}, each its shard straight from its peers' "
+            "memory"
+        )
         text += ", in tree order" * self._in_tree_order
         if self._local or largest is None:
             return text

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ def slots_of_each_rank(slots: int, size: int) -> int:
         lower = max(size, _power_of_two(slots) if slots > 0 else 1)
         others = f"{lower} or {2 * lower}"
         raise UsageError(
-            f"reproducible={slots} on {size} rank{'s' * (size > 1)}: the number of slots must be "
+            f"reproducible={slots} on {counted(size, 'rank')}: the number of slots must be "
             f"a power of two, and at least that of the ranks: give {others}"
         )
     return slots // size

@@ -9,6 +9,7 @@ import torch
 
 from hvd_ext.errors import HvdExtError, MismatchError
 from hvd_ext.job.stalls import Hosts, name_ranks
+from hvd_ext.units import counted
 
 
 class AgreedError(MismatchError):
@@ -83,7 +84,7 @@ def describe(count_bytes: int, number: int, ranks: Sequence[int]) -> str:
     dtype = _DTYPES[field(_DTYPE_AT, 8)].removeprefix("torch.")
     by = STEPS[field(_STEP_AT, 4)]
     if by not in _WITHOUT_BYTES:
-        text += f" of {count_bytes} bytes"
+        text += f" of {counted(count_bytes, 'byte')}"
     if dtype:
         text += f" of {dtype}"
     if operation := _OPERATIONS[field(_OPERATION_AT, 4)]:

@@ -17,6 +17,7 @@ from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import StallReport
 from hvd_ext.job.topology import Topology
+from hvd_ext.units import counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -43,8 +44,8 @@ def mpi_world(size: int) -> MPI.Intracomm | None:
     if world.size == 1:
         return None
     raise UsageError(
-        f"torch.distributed has {size} ranks, and MPI has {world.size}: start the script with "
-        "mpirun, srun or hvd-launch run"
+        f"torch.distributed has {counted(size, 'rank')}, and MPI has {world.size}: start the "
+        "script with mpirun, srun or hvd-launch run"
     )
 
 

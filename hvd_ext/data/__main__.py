@@ -25,7 +25,7 @@ from hvd_ext.data.packed.packed import PackedFile
 from hvd_ext.data.packed.sources import open_samples
 from hvd_ext.data.plan import reading_plan
 from hvd_ext.system.node_memory import free_bytes
-from hvd_ext.units import format_bytes
+from hvd_ext.units import counted, format_bytes
 
 PROGRAM = "hvd_ext.data"
 _EXAMPLES = {
@@ -141,7 +141,7 @@ def _show_plan(told: dict[str, Any], nodes: int) -> None:
     sizes = {name: format_bytes(value) for name, value in told.items() if name.endswith("_bytes")}
     print(f"{told['use']}: {told['why']}")
     print(f"  all samples       {sizes['set_bytes']}")
-    print(f"  in a store        {sizes['store_bytes']} on each of {nodes} nodes")
+    print(f"  in a store        {sizes['store_bytes']} on each of {counted(nodes, 'node')}")
     print(f"  sent an epoch     {sizes['sent_bytes']} by each node, with a store")
     print(f"  read an epoch     {sizes['read_bytes']} from the file, after the first")
     print(f"  a staged copy     {sizes['disk_bytes']} on each node's disk")
@@ -177,7 +177,7 @@ def _show(told: dict[str, Any], before: str) -> None:
         of = f" of {field['dtype']} {field['shape']}" if "shape" in field else ""
         print(f"  {printable(field['name'])}: {field['kind']}{of}")
     if classes := [printable(name) for name in told["classes"]]:
-        print(f"  {len(classes)} classes, {classes[0]} to {classes[-1]}")
+        print(f"  {counted(len(classes), 'class', 'classes')}, {classes[0]} to {classes[-1]}")
     print(f"  fingerprint {told['fingerprint']}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hvd_ext.units import format_bytes
+from hvd_ext.units import counted, format_bytes
 
 SHARE_OF_FREE = 0.6  # the rest is for training, and for what the kernel keeps of files
 
@@ -53,7 +53,7 @@ def reading_plan(
         why = f"the set fits {of_memory}: its page cache has it from the second epoch on"
     elif not left:
         use = "store"
-        why = f"the set fits {of_memory}, on {nodes} nodes: --store memory"
+        why = f"the set fits {of_memory}, on {counted(nodes, 'node')}: --store memory"
     elif file_bytes <= disk_bytes:
         use, left = "staging", 0
         why = "the set fits a node's disk, and not the memory of all: --stage-to DIR"

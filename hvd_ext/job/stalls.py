@@ -17,6 +17,7 @@ from typing import TypeVar
 from hvd_ext.errors import HvdExtError, StallError
 from hvd_ext.job import ending
 from hvd_ext.named_waits import waiting_for_ranks
+from hvd_ext.units import plural
 
 T = TypeVar("T")
 Hosts = Sequence[str] | Mapping[int, str]  # by rank of the world
@@ -32,7 +33,7 @@ _END_WITHIN_S = 10.0
 def name_ranks(ranks: Sequence[int], hosts: Hosts = ()) -> str:
     """How a person finds ranks: "rank 3 (node07)", or "ranks 3 (node07), 5 (node08)"."""
     names = ", ".join(f"{rank} ({hosts[rank]})" if hosts else str(rank) for rank in ranks)
-    return f"rank{'s' * (len(ranks) != 1)} {names}"
+    return f"{plural(len(ranks), 'rank')} {names}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from hvd_ext.spatial.torch_internals import (
     within_function,
 )
 from hvd_ext.spatial.unsupported import UnsupportedError, name_of
+from hvd_ext.units import plural
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -272,7 +273,7 @@ class SpatialTensor(NeverParameter, Tensor):
         # The same on every rank: it stands in refusals.
         if not (split := self.split_dims):
             return f"SpatialTensor({tuple(self.shape)}, on one rank)"
-        dims = f"dim{'s' * (len(split) > 1)} {', '.join(map(str, split))}"
+        dims = f"{plural(len(split), 'dim')} {', '.join(map(str, split))}"
         over = " x ".join(str(parts) for parts in self.parts if parts > 1)
         return f"SpatialTensor({tuple(self.shape)}, {dims} over {over} ranks)"
 

@@ -12,6 +12,7 @@ from hvd_ext import schedules, settings
 from hvd_ext.compression import formats
 from hvd_ext.torch import OVERRIDES, horovods
 from hvd_ext.torch.wrapped import DistributedMixin
+from hvd_ext.units import counted
 
 
 def install() -> None:
@@ -44,7 +45,10 @@ def _announcing(make: Callable[..., Any]) -> Callable[..., Any]:
         optimizer = make(*arguments, **named)
         if isinstance(optimizer, DistributedMixin) and horovods.rank() == 0:
             count = sum(len(group["params"]) for group in optimizer.param_groups)
-            print(f"hvd_ext: active: exchanges {count} parameters' gradients", file=sys.stderr)
+            print(
+                f"hvd_ext: active: exchanges gradients of {counted(count, 'parameter')}",
+                file=sys.stderr,
+            )
         return optimizer
 
     return made

@@ -16,6 +16,7 @@ from hvd_ext.schedules import EVERY_STEP, Schedule
 from hvd_ext.torch import horovods
 from hvd_ext.torch.compression import wanted
 from hvd_ext.torch.own import is_own
+from hvd_ext.units import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +116,7 @@ class Request:
         if self.passes not in (1, each):
             raise UsageError(
                 f"{_FEATURES['reproducible'](self)} with backward_passes_per_step={self.passes}: "
-                f"each of {horovods.size()} ranks takes {each} of {self.slots} slots: give "
+                f"each rank takes {each} of {counted(self.slots, 'slot')}: give "
                 f"{each}, or leave it out"
             )
         return replace(self, passes=each)

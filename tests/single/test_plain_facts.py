@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from hvd_ext import CommEvent, UsageError, listen
 from hvd_ext.arithmetic.metrics import algbw_gb_s, busbw_gb_s
 from hvd_ext.events import emit
-from hvd_ext.units import format_bytes, format_seconds, parse_bytes
+from hvd_ext.units import counted, format_bytes, format_seconds, parse_bytes
+from testbed.ranks import ROOT
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,24 @@ def test_format_bytes_reads_back(count):
 )
 def test_format_seconds(seconds, text):
     assert format_seconds(seconds) == text
+
+
+def test_numbers_of_things():
+    assert [counted(n, "rank") for n in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    assert counted(2, "rank has", "ranks have") == "2 ranks have"
+
+
+# A count written otherwise says "1 ranks" sooner or later.
+def test_plurals_are_made_in_one_place():
+    own = re.compile(r"""["']s["'] \* |["']1 \w+["'] if """)
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("hvd_ext", "profiling", "launch", "training")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if own.search(line)
+    ]
+    assert not found, "use hvd_ext.units.counted: " + "; ".join(found)
 
 
 def test_bandwidths():

@@ -9,6 +9,7 @@ from types import ModuleType
 from hvd_ext.cli import progress
 from hvd_ext.data import map_ahead
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 from training import ranks
 
 _MOST_NAMED = 10
@@ -55,7 +56,7 @@ def describe(unusable: Mapping[int, str], count: int) -> str:
     named = list(unusable.values())[:_MOST_NAMED]
     rest = len(unusable) - len(named)
     more = f"; and {rest} more" if rest else ""
-    return f"{len(unusable)} of {count} images cannot be used: {'; '.join(named)}{more}"
+    return f"{len(unusable)} of {counted(count, 'image')} cannot be used: {'; '.join(named)}{more}"
 
 
 def refuse_unusable(

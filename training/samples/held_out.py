@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 
 Indices = NDArray[np.int64]
 
@@ -29,7 +30,7 @@ def hold_out(universes: NDArray[Any], least: int) -> tuple[Indices, Indices]:
     held_out = np.isin(universes, names[last_first[:needed]])
     if held_out.all():
         raise UsageError(
-            f"--held-out {least} leaves none of {len(universes)} samples, of {len(names)} "
-            "universes that are held out whole: lower it"
+            f"--held-out {least} leaves none of {counted(len(universes), 'sample')}, as each of "
+            f"{counted(len(names), 'universe')} is held out whole: lower it"
         )
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)

@@ -14,6 +14,7 @@ from hvd_ext.c10d.backend.tensors import read, written
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.c10d.torch_internals import untraced
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
@@ -157,8 +158,8 @@ class Copying(GroupCore):
             rows = [count // self._count] * self._count
         if len(rows) != self._count or sum(rows) != count:
             raise UsageError(
-                f"{name} of {count} rows split into {list(rows)}: give {self._count} numbers of "
-                "rows that add up to them"
+                f"{name} of {counted(count, 'row')} split into {list(rows)}: give {self._count} "
+                "numbers of rows that add up to them"
             )
         row = math.prod(tensor.shape[1:]) * tensor.element_size()
         return [number * row for number in rows]

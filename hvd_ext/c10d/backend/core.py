@@ -18,6 +18,7 @@ from hvd_ext.c10d.torch_internals import GroupBase, untraced
 from hvd_ext.errors import HvdExtError, StallError, UsageError
 from hvd_ext.events import region
 from hvd_ext.job.stalls import StallReport
+from hvd_ext.units import counted
 
 if TYPE_CHECKING:
     from hvd_ext.c10d.backend.carrier import Carrier, PointToPoint
@@ -150,16 +151,17 @@ class GroupCore(GroupBase):
     def _check_whole(self, name: str, whole: Tensor, part: Tensor) -> None:
         if whole.numel() != self._count * part.numel() or whole.dtype != part.dtype:
             raise UsageError(
-                f"{name} with {whole.numel()} elements of {name_of(whole.dtype)} and "
-                f"{part.numel()} of {name_of(part.dtype)}: {self._count} ranks need "
+                f"{name} with {counted(whole.numel(), 'element')} of {name_of(whole.dtype)} and "
+                f"{part.numel()} of {name_of(part.dtype)}: "
+                f"{counted(self._count, 'rank needs', 'ranks need')} "
                 f"{self._count} times as many, of one dtype"
             )
 
     def _check_list(self, name: str, parts: Sequence[Tensor], own: Tensor) -> None:
         if len(parts) != self._count or any(part.dtype != own.dtype for part in parts):
             raise UsageError(
-                f"{name} with a list of {len(parts)} tensors: give {self._count}, one for each "
-                f"rank, of {name_of(own.dtype)}"
+                f"{name} with a list of {counted(len(parts), 'tensor')}: give {self._count}, one "
+                f"for each rank, of {name_of(own.dtype)}"
             )
         if parts[self._own].numel() != own.numel():
             raise UsageError(

@@ -21,6 +21,7 @@ from hvd_ext.spatial.layers.filters import whole_gradients
 from hvd_ext.spatial.layers.gather import gather, scatter
 from hvd_ext.spatial.tensor import SpatialTensor
 from hvd_ext.spatial.tools.repeatable import Repeatable, by_thread
+from hvd_ext.units import counted
 
 # In fp64 the order of summation leaves some 1e-15 per layer.
 TOLERANCE = 1e-10
@@ -76,7 +77,8 @@ class Verification:
         verdict = "equals" if self.passed else "DIFFERS FROM"
         notes = "".join(f"; {note}" for note in self.notes)
         lines = [
-            f"split {self.grid} on {self.shape} {verdict} unsplit: {len(self.differences)} tensors"
+            f"split {self.grid} on {self.shape} {verdict} unsplit: "
+            f"{counted(len(self.differences), 'tensor')}"
             f" compared, the worst is {worst.name} by {worst.error:.1e}{notes}"
         ]
         if not self.passed:

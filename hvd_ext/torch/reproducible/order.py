@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hvd_ext.errors import HvdExtError
+from hvd_ext.units import counted
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -32,8 +33,8 @@ def explain(slots: int, each: int) -> str:
         each: on each rank.
     """
     return (
-        f"reproducible: {slots} slots, {each} on each rank, summed by one tree in float32: the "
-        "same bits on any number of ranks"
+        f"reproducible: {counted(slots, 'slot')}, {each} on each rank, summed by one tree in "
+        "float32: the same bits on any number of ranks"
     )
 
 

@@ -23,6 +23,7 @@ from hvd_ext.torch.standalone.handles import (
 from hvd_ext.torch.standalone.ranks import global_process_set
 from hvd_ext.torch.standalone.reductions import type_name
 from hvd_ext.torch.standalone.transfers import as_bytes, broadcast, exchange
+from hvd_ext.units import counted
 
 Tensors = Sequence[torch.Tensor]
 
@@ -156,7 +157,11 @@ def _counts(tensor: torch.Tensor, splits: Any, size: int) -> tuple[list[int], st
     rows = len(tensor)
     if splits is None:
         if rows % size:
-            return [], f"{rows} rows for {size} ranks: give splits, or a multiple of {size} rows"
+            return (
+                [],
+                f"{counted(rows, 'row')} for {size} ranks: give splits, or a multiple of {size} "
+                "rows",
+            )
         return [rows // size] * size, ""
     given = torch.as_tensor(splits).cpu()
     if given.is_floating_point() or given.dim() != 1 or len(given) != size:

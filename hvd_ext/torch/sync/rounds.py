@@ -25,6 +25,7 @@ from hvd_ext.job.closing import close_later
 from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.torch.sync.model_guard import ModelGuard
 from hvd_ext.torch.sync.parts import Parts
+from hvd_ext.units import counted
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.table import Table
@@ -165,8 +166,9 @@ class Rounds:
             else (f", by an outer step with rate {s.outer_lr:g} and momentum {s.outer_momentum:g}")
         )
         return (
-            f"sync: {s}: nodes exchange weights after {s.steps} steps{outer}; {self.steps} are "
-            f"taken\nbetween nodes: {self._format.name}"
+            f"sync: {s}: nodes exchange weights after {counted(s.steps, 'step')}{outer}; taken so "
+            "far: "
+            f"{self.steps}\nbetween nodes: {self._format.name}"
         )
 
     def close(self) -> None:

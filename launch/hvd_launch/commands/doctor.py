@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 from hvd_launch.backends.libraries import LIBRARIES
 from hvd_launch.doctor.collect import look
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding
@@ -87,4 +88,4 @@ def _show(findings: list[Finding]) -> None:
     console = Console(width=max(Console().width, 100), highlight=False)
     console.print(table)
     wrong = sum(finding.status == WRONG for finding in findings)
-    console.print(f"{wrong} problem{'s' * (wrong > 1)} found" if wrong else "no problems found")
+    console.print(f"{counted(wrong, 'problem')} found" if wrong else "no problems found")

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
+from hvd_ext.units import counted
 from hvd_launch import machine
 from hvd_launch.backends import slurm
 from hvd_launch.backends.base import LAUNCHERS
@@ -195,8 +196,7 @@ def _report(
 ) -> None:
     slots = sum(host.slots for host in hosts) or machine.machine_slots(os.environ)
     if size > slots:
-        shared = f"{slots} slot{'s' * (slots != 1)}"
-        print(f"hvd-launch: note: {size} ranks share {shared}", file=sys.stderr)
+        print(f"hvd-launch: note: {size} ranks share {counted(slots, 'slot')}", file=sys.stderr)
     for does, what in (("sets", settings), ("keeps your", kept)):
         if what:
             names = " ".join(setting.name for setting in what)

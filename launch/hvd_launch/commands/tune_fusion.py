@@ -10,6 +10,7 @@ from pathlib import Path
 from hvd_ext.cli import above_zero, at_least, progress
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import write_text
+from hvd_ext.units import counted
 from hvd_launch.settings import render
 from hvd_launch.tune.common.journal import Journal
 from hvd_launch.tune.common.target import check_results, check_unset, target_of
@@ -87,7 +88,10 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         settings.unlink(missing_ok=True)
     else:
         gained = found.gains[found.kept]
-        title = f"measured for {target.size} ranks: {gained} times as fast as Horovod's defaults"
+        title = (
+            f"measured for {counted(target.size, 'rank')}: {gained} times as fast as "
+            "Horovod's defaults"
+        )
         write_text(settings, render(found.kept.settings(), "sh", title) + "\n")
     if not report.draw(found, picture):
         print("no picture: pip install matplotlib", file=sys.stderr)

@@ -15,6 +15,7 @@ from typing import Any
 
 from hvd_ext.errors import HvdExtError
 from hvd_ext.system import freed_memory
+from hvd_ext.units import counted
 from hvd_launch import machine
 from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import Backend
@@ -46,7 +47,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     answers: list[Mapping[str, Any]] = []
     output = log
     if found is not None and "error" not in mpi4py:
-        say(f"a job of {ranks} ranks")
+        say(f"a job of {counted(ranks, 'rank')}")
         answers, printed = _job(found, ranks, "rank")
         output += printed
     yielding: dict[str, float] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hvd_ext.system.mpi_libraries import Version
+from hvd_ext.units import counted
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.backends.libraries import LIBRARIES, recognise, untested_note, version_line
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
@@ -73,7 +74,13 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
         return
     sizes = [rank["size"] for rank in seen.ranks]
     if len(sizes) == seen.asked and set(sizes) == {seen.asked}:
-        yield Finding("a job", OK, f"{seen.asked} ranks found each other")
+        yield Finding(
+            "a job",
+            OK,
+            f"{counted(seen.asked, 'rank')} found each other"
+            if seen.asked > 1
+            else "1 rank started",
+        )
     elif sizes and set(sizes) == {1} and seen.asked > 1:
         yield Finding(
             "a job",
@@ -88,7 +95,7 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "a job",
             WRONG,
-            f"{len(sizes)} of {seen.asked} ranks started: {tail}",
+            f"{len(sizes)} of {counted(seen.asked, 'rank')} started: {tail}",
             "no job can be started",
             "hvd-launch run -np 2 -- python -c 'from mpi4py import MPI' shows the whole error",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from hvd_ext.units import counted
 from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
 CACHE_LINE = "Continuing without InfiniBand registration cache support"
@@ -128,7 +129,8 @@ def _freed_memory(seen: Snapshot) -> Iterator[Finding]:
             return
     text = (
         f"filling {given['step_bytes'] / _MIB:.0f} MiB in each step takes "
-        f"{1e3 * given['time_s']:.1f} ms of CPU time with {given['page_faults']} page faults"
+        f"{1e3 * given['time_s']:.1f} ms of CPU time with "
+        f"{counted(given['page_faults'], 'page fault')}"
     )
     if kept["left"]:
         yield Finding("freed memory", NOTE, f"{text}; {kept['left']}, unchanged")
@@ -171,9 +173,9 @@ def _cores(seen: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "cores",
             WRONG,
-            f"{seen.asked} ranks on {seen.cores} cores",
+            f"{seen.asked} ranks on {counted(seen.cores, 'core')}",
             "waiting ranks take the cores that computing ranks need",
-            f"start at most {seen.cores} ranks here",
+            f"start at most {counted(seen.cores, 'rank')} here",
         )
         return
     threads = seen.environ.get("OMP_NUM_THREADS")
@@ -186,7 +188,7 @@ def _cores(seen: Snapshot) -> Iterator[Finding]:
             f"rank starts {seen.cores} threads; export OMP_NUM_THREADS={share}",
         )
     else:
-        yield Finding("cores", OK, f"{seen.cores} for {seen.asked} ranks")
+        yield Finding("cores", OK, f"{seen.cores} for {counted(seen.asked, 'rank')}")
 
 
 def _yielding(seen: Snapshot) -> Iterator[Finding]:

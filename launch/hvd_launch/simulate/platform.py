@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.errors import UsageError
-from hvd_ext.units import KIB
+from hvd_ext.units import KIB, counted
 
 TOPOLOGIES = ("star", "fat_tree", "dragonfly")
 # A simulated second is a millisecond: smpirun prints six digits.
@@ -139,8 +139,8 @@ class Platform:
         groups = math.ceil(nodes / group)
         if groups > switches:
             raise UsageError(
-                f"{nodes} nodes: a dragonfly has a link between any two groups, so at most "
-                f"switches_per_chassis ({switches}) groups, here of {group} nodes"
+                f"{counted(nodes, 'node')}: a dragonfly has a link between any two groups, so at "
+                f"most switches_per_chassis ({switches}) groups, here of {counted(group, 'node')}"
             )
         words = f"{groups},1;{chassis},1;{switches},1;{below}"
         return {"topology": "DRAGONFLY", "topo_parameters": words}, group * groups

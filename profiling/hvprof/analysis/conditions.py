@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, Protocol
 
-from hvd_ext.units import format_bytes
+from hvd_ext.units import format_bytes, plural
 from hvprof.machine import Flow, Machine
 
 # A link's speed counts if data waited for it for this share of the time.
@@ -227,7 +227,11 @@ def _quotas(ranks: Sequence[Placed]) -> Iterator[Condition]:
             limited[one.host].append(one.rank)
             worst[one.host] = max(worst.get(one.host, (0.0, machine)), (share, machine), key=_first)
     for host, (share, machine) in worst.items():
-        cores = f" of {machine.quota_cores:g} cores" if machine.quota_cores else ""
+        cores = (
+            f" of {machine.quota_cores:g} {plural(machine.quota_cores, 'core')}"
+            if machine.quota_cores
+            else ""
+        )
         yield Condition(
             "quota",
             (host,),

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 from hvprof.format.connections import (
     Connection,
     addresses_in,
@@ -68,7 +69,9 @@ def load(directory: str | Path) -> Recording:
     paths = sorted(directory.glob(RANK_FILES))
     if not paths and (jobs := job_folders(directory)):
         names = ", ".join(map(str, jobs[:3])) + ", ..." * (len(jobs) > 3)
-        raise UsageError(f"{directory} holds {_count(jobs)}: name one of them ({names})")
+        raise UsageError(
+            f"{directory} holds {counted(len(jobs), 'recording')}: name one of them ({names})"
+        )
     if not paths:
         why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
         raise UsageError(f"{directory} holds no recording, {why}: record with {_RECORD}")
@@ -186,10 +189,6 @@ def job_folders(directory: Path) -> list[Path]:
 def latest_job(directory: Path) -> Path:
     """The folder of the MPI job that a command started last; `directory` where there is none."""
     return (job_folders(directory) or [directory])[-1]
-
-
-def _count(jobs: list[Path]) -> str:
-    return "1 recording" if len(jobs) == 1 else f"{len(jobs)} recordings"
 
 
 def read_meta(path: Path) -> dict:

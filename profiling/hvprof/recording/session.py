@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.system.files import write_json
+from hvd_ext.units import counted
 from hvprof.printable import printable
 from hvprof.recording import jobs
 from hvprof.recording.load import AUDIT_NAME, META_NAME, RANK_FILES, job_folders, read_meta
@@ -161,8 +162,7 @@ def write_meta(directory: Path, meta: dict[str, object]) -> None:
 
 
 def _ranks(folder: Path) -> str:
-    count = len(list(folder.glob(RANK_FILES)))
-    return "1 rank" if count == 1 else f"{count} ranks"
+    return counted(len(list(folder.glob(RANK_FILES))), "rank")
 
 
 def _versions() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hvd_ext.units import counted, plural
 from hvprof.analysis.audit import Difference, Outcome
 from hvprof.printable import printable
 
@@ -73,11 +74,11 @@ def when(found: Difference) -> str:
 
 def steps_text(count: int) -> str:
     """A number of records."""
-    return "1 record" if count == 1 else f"{count} records"
+    return counted(count, "record")
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Ranks by number; of many, the first."""
     shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
     more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
-    return f"rank{'s' * (len(ranks) != 1)} {shown}{more}"
+    return f"{plural(len(ranks), 'rank')} {shown}{more}"

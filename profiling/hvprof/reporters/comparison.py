@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from hvd_ext.units import MB, format_seconds
+from hvd_ext.units import MB, counted, format_seconds
 from hvprof.analysis.comparison.bootstrap import BETWEEN_RUNS, FASTER, SLOWER
 from hvprof.analysis.comparison.compared import ComparedRow, Side
 from hvprof.analysis.comparison.comparison import ALLREDUCE, Comparison, interval_text, times_text
@@ -76,8 +76,8 @@ def notes(comparison: Comparison) -> list[str]:
 def _on_the_lead(comparison: Comparison) -> Iterator[str]:
     lead = comparison.lead
     if lead and lead.name == "step":
-        counts = " and ".join(f"{side.calls:.0f}" for side in (lead.first, lead.second))
-        yield f"A step: the mean of {counts} steps of a run, without its warm-up."
+        counts = f"{lead.first.calls:.0f} and {counted(round(lead.second.calls), 'step')}"
+        yield f"A step: the mean of {counts} of a run, without its warm-up."
     elif lead and min(comparison.runs) == 1:
         yield (
             "A run without steps is a single number: mark steps with hvprof.step(), or record 2 "
@@ -106,8 +106,8 @@ def _on_intervals(comparison: Comparison) -> str:
             "of one run, and runs may differ by more. Record 2 or more a side, in a folder."
         )
     return (
-        f"Intervals hold with {percent}: bootstrap over blocks of {first} and {second} runs, and "
-        f"the runs' spread, of which {usual} is assumed at first."
+        f"Intervals hold with {percent}: bootstrap over blocks of {first} and "
+        f"{counted(second, 'run')}, and the runs' spread, of which {usual} is assumed at first."
     )
 
 
@@ -152,7 +152,7 @@ def comparison_page(comparison: Comparison) -> str:
         comparison.as_json(),
         title=f"hvprof: {comparison.labels[0]} against {comparison.labels[1]}",
         labels=comparison.labels,
-        facts=[f"{first} and {second} runs", f"{comparison.headline.name} first"],
+        facts=[f"{first} and {counted(second, 'run')}", f"{comparison.headline.name} first"],
         notes=notes(comparison),
         verdict=comparison.verdict,
         kind=_kind(comparison.headline),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from hvd_ext.errors import StallError
-from hvd_ext.units import format_bytes
+from hvd_ext.units import counted, format_bytes, plural
 from hvprof.analysis.between_hosts import BetweenHosts
 from hvprof.analysis.free_communication import FreeSpeedup
 from hvprof.model import RankRecording, Recording, Step
@@ -32,10 +32,11 @@ def facts(recording: Recording) -> list[str]:
     # A timeline does not say when it was written, nor where.
     found = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))] if when else []
     if recording.source == "timeline":
-        found.append(f"Horovod timeline of a job of {recording.size} ranks")
+        found.append(f"Horovod timeline of a job of {counted(recording.size, 'rank')}")
     else:
         hosts = len({rank.host for rank in ranks})
-        found.append(f"{len(ranks)} of {recording.size} ranks on {hosts} host{'s' * (hosts > 1)}")
+        of_all = f"{len(ranks)} of {counted(recording.size, 'rank')}"
+        found.append(f"{of_all} on {counted(hosts, 'host')}")
     if recording.duration_s is not None:
         found.append(f"{recording.duration_s:.1f} s")
     if recording.exit_code is not None:
@@ -55,8 +56,8 @@ def kernel_counts(step: Step) -> list[str]:
         return []
     return [
         f"training thread, a step: {step.cpu_s / step.index * 1e3:.2f} ms on a core, "
-        f"{step.preemptions / step.index:.0f} preemptions, "
-        f"{step.page_faults / step.index:.0f} page faults"
+        f"{counted(round(step.preemptions / step.index), 'preemption')}, "
+        f"{counted(round(step.page_faults / step.index), 'page fault')}"
     ]
 
 
@@ -76,12 +77,12 @@ def recorder_cost(recording: Recording) -> str:
     cost_s = max(rank.recorder_cost_s for rank in ranks)
     calls = max(sum(cell.calls for cell in rank.cells) for rank in ranks)
     if not cost_s:
-        return f"recorder: {calls} calls; what recording takes was not measured"
+        return f"recorder: {counted(calls, 'call')}; what recording takes was not measured"
     of_torch = any(cell.source == "torch" for rank in ranks for cell in rank.cells)
     measured = "as measured" if of_torch else "measured at start"
     return (
         f"recorder: {cost_s * 1e6:.2f} us a call, {measured}; "
-        f"{calls} calls, {cost_s * calls * 1e3:.3g} ms a rank"
+        f"{counted(calls, 'call')}, {cost_s * calls * 1e3:.3g} ms a rank"
     )
 
 
@@ -125,11 +126,11 @@ def warnings(recording: Recording) -> list[str]:
         found.append(f"warning: no recording of {_ranks(missing)}")
     found += _unfinished(recording.ranks)
     if dropped:
-        found.append(f"warning: {dropped} calls had no room in the histogram and are missing")
+        found.append(f"warning: the histogram had no room for {counted(dropped, 'call')}")
     if unnamed:
         found.append(
-            f'warning: {unnamed} calls and regions are counted as "other", their names had no'
-            " room: name regions alike in every step"
+            f"warning: {counted(unnamed, 'call or region is', 'calls and regions are')} counted as "
+            '"other", as their names had no room: name regions alike in every step'
         )
     return found
 
@@ -155,4 +156,4 @@ def _unfinished(ranks: Sequence[RankRecording]) -> Iterator[str]:
 
 def _ranks(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:_NAMED_RANKS])) + (", ..." * (len(ranks) > _NAMED_RANKS))
-    return f"rank{'s' * (len(ranks) > 1)} {shown}"
+    return f"{plural(len(ranks), 'rank')} {shown}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.units import counted, format_bytes, format_seconds
 from hvprof.analysis.limits.exchange import RING, TREE
 from hvprof.analysis.limits.limits import Limits, Scaling
 from hvprof.analysis.limits.step_time import StepTime
@@ -76,7 +76,7 @@ def facts(limits: Limits) -> Iterator[str]:
     if limits.shared_input_ranks is not None:
         yield (
             "If the file system is already saturated, input takes longer than compute from "
-            f"{max(1, int(limits.shared_input_ranks))} ranks on."
+            f"{counted(max(1, int(limits.shared_input_ranks)), 'rank')} on."
         )
 
 
@@ -103,7 +103,7 @@ def rows(limits: Limits) -> Iterator[tuple[str, ...]]:
 def caption(limits: Limits) -> str:
     """Explanation of the columns."""
     base = limits.base_ranks
-    return CAPTION.format(base="1 rank" if base == 1 else f"the {base} ranks recorded")
+    return CAPTION.format(base=f"the {counted(base, 'rank')} recorded")
 
 
 def _sentence(limits: Limits, found: Scaling) -> str:
@@ -114,10 +114,11 @@ def _sentence(limits: Limits, found: Scaling) -> str:
     reason = _reason(stop.name, stop.step, limits)
     if stop.ranks <= limits.base_ranks:
         text = (
-            f"{what} gains nothing from more than the {limits.base_ranks} ranks measured: {reason}"
+            f"{what} gains nothing from more than the {counted(limits.base_ranks, 'rank')} "
+            f"measured: {reason}"
         )
     else:
-        text = f"{what} gains nothing beyond {int(stop.ranks)} ranks: {reason}"
+        text = f"{what} gains nothing beyond {counted(int(stop.ranks), 'rank')}: {reason}"
     twice = found.rules_twice
     if stop.name != BATCH and twice and twice.ranks and int(twice.ranks) > int(stop.ranks):
         text += f"; with twice the bandwidth: {_where(twice)}"
@@ -156,4 +157,4 @@ def _seconds(value: float) -> str:
 
 
 def _ranks(stop: Stop) -> str:
-    return "never" if stop.ranks is None else f"{math.floor(stop.ranks)} ranks"
+    return "never" if stop.ranks is None else counted(math.floor(stop.ranks), "rank")

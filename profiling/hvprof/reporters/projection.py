@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hvd_ext.units import counted
 from hvprof.analysis.projection.projection import LEAST_SIZES, Projection
 from hvprof.reporters.page import svg
 from hvprof.reporters.page.page import render_page
@@ -36,9 +37,9 @@ def verdict(found: Projection, unit: str) -> str:
     more = 100 * (last.high / last.throughput - 1)
     shapes = " and ".join(found.used)
     text = (
-        f"{last.ranks} ranks: {unit} {_figure(last.throughput)} (-{less:.0f} to +{more:.0f} "
-        f"%), {100 * _efficiency(found, last.ranks, last.throughput):.0f} % efficiency over "
-        f"{_ranks(found.measured[0].ranks)}; shape: {shapes}."
+        f"{counted(last.ranks, 'rank')}: {unit} {_figure(last.throughput)} (-{less:.0f} to "
+        f"+{more:.0f} %), {100 * _efficiency(found, last.ranks, last.throughput):.0f} % efficiency "
+        f"over {counted(found.measured[0].ranks, 'rank')}; shape: {shapes}."
     )
     if last.far:
         text += f" Far: {last.ranks / found.measured[-1].ranks:.3g} times what was measured."
@@ -94,7 +95,8 @@ def caption(found: Projection, unit: str) -> str:
         f"In {unit}; the batch of {kept} is kept. Projected: {' and '.join(found.used)}, chosen "
         "because it predicts the larger measured sizes from the smaller. Interval: "
         f"{100 * found.confidence:.0f} %, of a run there. Naive: the efficiency of "
-        f"{_ranks(found.measured[-1].ranks)} kept. Far: more than 4 times what was measured."
+        f"{counted(found.measured[-1].ranks, 'rank')} kept. Far: more than 4 times what was "
+        "measured."
     )
 
 
@@ -135,7 +137,7 @@ def _figures(found: Projection, unit: str) -> Iterator[Figure]:
         ("throughput", "Throughput", lambda ranks, value: value, 10),
         (
             "efficiency",
-            f"Efficiency over {_ranks(first.ranks)}",
+            f"Efficiency over {counted(first.ranks, 'rank')}",
             lambda ranks, value: 100 * _efficiency(found, ranks, value),
             None,
         ),
@@ -146,7 +148,8 @@ def _figures(found: Projection, unit: str) -> Iterator[Figure]:
             name,
             title,
             f"Dots were measured, the line is projected, the band holds a run with "
-            f"{100 * found.confidence:.0f} %. Naive: the efficiency of {_ranks(last.ranks)} kept.",
+            f"{100 * found.confidence:.0f} %. Naive: the efficiency of "
+            f"{counted(last.ranks, 'rank')} kept.",
             svg.curves(
                 name,
                 [
@@ -174,10 +177,6 @@ def _figures(found: Projection, unit: str) -> Iterator[Figure]:
 def _efficiency(found: Projection, ranks: float, throughput: float) -> float:
     first = found.measured[0]
     return throughput / first.throughput * first.ranks / ranks
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _figure(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hvd_ext.units import format_seconds
+from hvd_ext.units import counted, format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.causes.finding import in_background
 from hvprof.analysis.causes.kinds import Kind
@@ -52,9 +52,9 @@ def _of_steps(analysis: Analysis) -> Iterator[str]:
     )
     if slowed_s is not None and parts:
         yield (
-            "Hidden communication is not free: its threads take "
-            f"{parts.communicating_cores:.1f} of {parts.cores:.0f} cores of a host, and computing "
-            f"waits for them for {100 * slowed_s / total_s:.0f} %."
+            f"Hidden communication is not free: its threads take {parts.communicating_cores:.1f} "
+            f"of {counted(round(parts.cores), 'core')} of a host, and computing waits for them for "
+            f"{100 * slowed_s / total_s:.0f} %."
         )
     elif parts and parts.slowed_s is None:
         yield (
@@ -90,7 +90,7 @@ def _crowded(ranks: tuple[RankRecording, ...]) -> Iterator[str]:
         cores = max(rank.host_cores for rank in here)
         if 0 < cores < len(here):
             yield (
-                f"{len(here)} ranks share {cores} cores of {host}: time in MPI includes waiting "
-                "for a core."
+                f"{len(here)} ranks share {counted(cores, 'core')} of {host}: time in MPI includes "
+                "waiting for a core."
             )
             return

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hvd_ext.units import GB, format_seconds
+from hvd_ext.units import GB, counted, format_seconds
 from hvprof.analysis.conditions import Condition, conditions
 from hvprof.analysis.waiting.slowness import reason
 from hvprof.live import words
@@ -62,7 +62,7 @@ def render(watched: Watched) -> str:
     out = io.StringIO()
     console = Console(file=out, width=COLUMNS, color_system=None, force_terminal=False)
     clock = time.strftime("%H:%M:%S", time.localtime(watched.unix_s))
-    ranks = "1 rank" if watched.size == 1 else f"{watched.size} ranks"
+    ranks = counted(watched.size, "rank")
     if not rates.ranks:
         return f"{watched.name}: {clock}, {ranks}, none of them in two readings yet\n"
     interval_s = fmean(one.interval_s for one in rates.ranks)
@@ -78,7 +78,8 @@ def render(watched: Watched) -> str:
         others = [one for one in rates.ranks if one not in shown]
         mpi_s = fmean(one.mpi_s for one in others)
         print(
-            f"{len(others)} more ranks: {mpi_s:.2f} s in MPI on average; --json has all", file=out
+            f"{counted(len(others), 'more rank')}: {mpi_s:.2f} s in MPI on average; --json has all",
+            file=out,
         )
     if rates.operations:
         print("", file=out)

@@ -58,13 +58,13 @@ def test_a_table_is_measured_and_read(comm, folder, command):
     assert [row.nodes for row in table.rows if row.memory == "host"].count(9) == 1
     for dtype_class in ("float", "half", "integer"):
         text = table.explain(1, 2, "host", 1024, dtype_class)
-        assert f"1 nodes, 2 ranks per node, host, {dtype_class} dtype" in text
+        assert f"1 node, 2 ranks per node, host, {dtype_class} dtype" in text
         assert "measured at 1 KiB" in text
         assert "the next best" in text
     assert table.choose(9, 1, "host", 4) == "ring"
     assert {row.memory for row in table.rows if row.nodes == 1} == {"host", "arena"}
     assert list(folder.iterdir()) == [path]
-    for part in ("1 nodes, 2 ranks per node, host, half dtype", "native takes"):
+    for part in ("1 node, 2 ranks per node, host, half dtype", "native takes"):
         assert part in printed
 
 

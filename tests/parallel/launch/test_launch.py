@@ -54,7 +54,7 @@ def test_starts_every_rank_in_one_job_and_tells_of_too_few_slots(library: Path) 
     done = run(library, *job)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 3" for rank in range(3)]
-    assert "hvd-launch: note: 3 ranks share 1 slots" in done.stderr
+    assert "hvd-launch: note: 3 ranks share 1 slot\n" in done.stderr
 
 
 def test_bare_ranks_are_the_command_itself(library: Path) -> None:

@@ -65,7 +65,7 @@ def run_script(launch, path, *prefix, launcher="horovodrun"):
     """Its last loss, parameters, name and arguments."""
     done = launch(2, [*prefix, SCRIPT, path], launcher=launcher)
     assert done.returncode == 0, done.stdout
-    active = f"hvd_ext: active: exchanges {len(by_hand()[1])} parameters' gradients"
+    active = f"hvd_ext: active: exchanges gradients of {len(by_hand()[1])} parameters"
     assert done.stdout.count(active) == ("hvd_ext" in prefix)
     return pickle.loads(path.read_bytes())
 

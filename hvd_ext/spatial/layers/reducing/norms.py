@@ -16,6 +16,7 @@ from hvd_ext.spatial.exchange.replicated import sum_over_space, to_partitioned
 from hvd_ext.spatial.layers.operands import aligned, over, unsplit
 from hvd_ext.spatial.tensor import SpatialTensor, implements
 from hvd_ext.spatial.unsupported import UnsupportedError
+from hvd_ext.units import counted
 
 
 def normalise(local: Tensor, dims: Sequence[int], count: int, space: Any, eps: float) -> Tensor:
@@ -44,7 +45,8 @@ def group_norm(
     batch, channels = x.lead
     if num_groups < 1 or channels % num_groups:
         raise UnsupportedError(
-            f"group_norm of {channels} channels in {num_groups} groups: use a divisor"
+            f"group_norm of {counted(channels, 'channel')} in {counted(num_groups, 'group')}: use "
+            "a divisor"
         )
     if x.shape.numel() == num_groups:
         raise UnsupportedError(

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hvd_ext.units import format_bytes
+from hvd_ext.units import counted, format_bytes
 from hvd_launch.backends.tuning import DEFAULT
 from hvd_launch.tune.allreduce.result import Result, Verdict
 from hvd_launch.tune.common.gains import gain_cells
@@ -31,7 +31,7 @@ def print_result(result: Result, folder: Path, console: Console) -> None:
         _print_verdict(result.native, "the library's defaults", console)
         if result.native.overall.gained:
             console.print(
-                f"Wrote {folder / 'settings.sh'}. Before a job of {size} ranks:\n"
+                f"Wrote {folder / 'settings.sh'}. Before a job of {counted(size, 'rank')}:\n"
                 f"    . {folder / 'settings.sh'}",
                 markup=False,
                 soft_wrap=True,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_ext.arithmetic.statistics import Interval
+from hvd_ext.units import counted
 from hvd_launch.backends.tuning import Candidates
 from hvd_launch.settings import Setting, render
 from hvd_launch.tune.allreduce.choice import Proposal, Times
@@ -39,7 +40,7 @@ def settings_text(verdict: Verdict, facts: dict[str, Any], size: int) -> str:
     """Shell file to source before a job: the variables, with their reasons."""
     nodes = len(facts["ranks_per_node"])
     title = (
-        f"measured for {size} ranks on {nodes} {'nodes' if nodes > 1 else 'node'}, "
+        f"measured for {counted(size, 'rank')} on {counted(nodes, 'node')}, "
         f"{facts['library']}: allreduce {verdict.overall} times as fast"
     )
     return render(verdict.settings, "sh", title) + "\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.system.files import write_text
+from hvd_ext.units import counted
 from hvd_launch.job import Host
 from hvd_launch.machine import module
 from hvd_launch.tune.common.target import Target, check_results, target_of
@@ -182,7 +183,7 @@ def _measure(options: argparse.Namespace, output: Path) -> None:
             Target(target.backend, count, hosts), command, (), _TIMEOUT_S, lambda line: None
         )
         if outcome.code != 0:
-            raise HvdExtError(f"measuring on {count} hosts {outcome.reason}")
+            raise HvdExtError(f"measuring on {counted(count, 'host')} {outcome.reason}")
 
 
 def _library(name: str | None) -> str:

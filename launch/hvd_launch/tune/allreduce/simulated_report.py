@@ -12,7 +12,7 @@ from rich.table import Table
 from hvd_ext.allreduce.algorithms import NATIVE
 from hvd_ext.allreduce.table import Row
 from hvd_ext.system.files import atomic_path
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.units import counted, format_bytes, format_seconds
 from hvd_launch.tune.allreduce.simulated import Plan
 
 
@@ -36,8 +36,8 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
     """The fastest by message size, a table for each row."""
     for row in rows:
         table = Table(
-            title=f"{row.nodes} nodes, {row.ranks_per_node} ranks per node, simulated on a "
-            f"{row.simulated}",
+            title=f"{counted(row.nodes, 'node')}, {counted(row.ranks_per_node, 'rank')} per node, "
+            f"simulated on a {row.simulated}",
             title_justify="left",
         )
         for name in ("message", "takes", "time", "library's own", "times as fast"):
@@ -101,7 +101,7 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         axes.set_yscale("log")
         axes.set_xlabel("bytes")
         axes.set_ylabel("us, simulated")
-        axes.set_title(f"{row.nodes} nodes x {row.ranks_per_node}")
+        axes.set_title(f"{counted(row.nodes, 'node')} x {row.ranks_per_node}")
         axes.legend(fontsize="small")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=120)

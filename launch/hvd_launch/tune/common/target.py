@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hvd_ext.errors import UsageError
 from hvd_ext.system.files import check_writable, make_folder
+from hvd_ext.units import counted
 from hvd_launch.backends import slurm
 from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import Backend
@@ -77,7 +78,7 @@ def target_of(options: argparse.Namespace) -> Target:
     check_hosts(hosts, os.environ)
     slots = sum(host.slots for host in hosts)
     if hosts and slots < options.np:
-        raise UsageError(f"-np {options.np}: the hosts of -H have {slots} slots")
+        raise UsageError(f"-np {options.np}: the hosts of -H have {counted(slots, 'slot')}")
     return Target(find_backend(), options.np, hosts)
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 from hvprof.analysis.comparison.bootstrap import SLOWER
 from hvprof.analysis.comparison.comparison import Comparison, interval_text
 
@@ -47,7 +48,7 @@ def check(comparison: Comparison, max_regression_percent: float) -> GateOutcome:
         raise UsageError(f"{first} and {second} have no allreduce in common: nothing to check")
     if total.low_percent is None:
         raise UsageError(
-            f"{comparison.runs[0]} and {comparison.runs[1]} runs give no interval:"
+            f"{comparison.runs[0]} and {counted(comparison.runs[1], 'run')} give no interval:"
             " record 2 or more a side, in a folder of recordings"
         )
     # In percent of the first side's time: positive is slower.

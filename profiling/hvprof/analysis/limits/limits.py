@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isinf
 
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 from hvprof.analysis.contention import StepParts
 from hvprof.analysis.limits.compute import Compute, batch_time, compute_of, gradients_of
 from hvprof.analysis.limits.exchange import ALGORITHMS, RING, as_recorded, over_link, passes
@@ -203,7 +204,10 @@ def limits_of_recording(
     }
     known = None if isinf(models[RING].exchange.ranks_per_node) else per_node
     reached = _passes(size, per_node) * message_bytes / exchange_s / 1e9 if exchange_s else None
-    source = f"{size} ranks on {nodes} node{'s' * (nodes > 1)}, mean of {sums.index} steps"
+    source = (
+        f"{counted(size, 'rank')} on {counted(nodes, 'node')}, mean of "
+        f"{counted(sums.index, 'step')}"
+    )
     link_gb_s = question.link_gb_s or reached
     return _limits(
         source, models, message_bytes, question.batch, known, link_gb_s, question, layers

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted, plural
 from hvprof.analysis.projection.amdahl import karp_flatt
 from hvprof.analysis.projection.choice import CONFIDENCE, Scored, choose, forecast, score
 from hvprof.analysis.projection.fit import Fit, Scale, fit
@@ -117,9 +118,9 @@ def project(
     """
     sizes = sizes_of(points)
     if len(sizes) < LEAST_SIZES:
-        named = f" ({', '.join(map(str, sizes))} ranks)" if sizes else ""
+        named = f" ({', '.join(map(str, sizes))} {plural(sizes[-1], 'rank')})" if sizes else ""
         raise UsageError(
-            f"{len(sizes)} size{'s' * (len(sizes) != 1)}{named}: a projection needs "
+            f"{counted(len(sizes), 'size')}{named}: a projection needs "
             f"{LEAST_SIZES} or more, such as 1, 2 and 4 ranks"
         )
     last = sizes[-1]

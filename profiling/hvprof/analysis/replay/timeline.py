@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
+from hvd_ext.units import counted
 from hvprof.analysis.waiting.collectives import COLLECTIVES
 from hvprof.format.key import REGION, SOURCES, TRAFFIC, decode_all
 from hvprof.format.trace import RankTrace, Trace
@@ -69,7 +70,7 @@ def steps_of(trace: Trace) -> list[JobStep]:
     numbers = sorted(set.intersection(*map(set, by_rank)))
     if len(numbers) < _LEAST_STEPS:
         raise UsageError(
-            f"the trace has {len(numbers)} whole steps of all ranks, a replay needs "
+            f"the trace has {counted(len(numbers), 'whole step')} of all ranks, a replay needs "
             f"{_LEAST_STEPS}: mark steps with hvprof.step(), and record with a larger --trace"
         )
     steps = [tuple(one[number] for one in by_rank) for number in numbers]

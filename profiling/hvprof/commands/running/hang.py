@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hvd_ext.errors import StallError
+from hvd_ext.units import counted
 from hvprof.commands.shared import add_running, console, print_json, print_lines
 from hvprof.live import words
 from hvprof.live.cause import Cause
@@ -66,7 +67,7 @@ def lines(
         doing.setdefault(words.does(one, _shown(one)), []).append(one.rank)
     rows = [f"  {words.numbers(ranks)}: {does}" for does, ranks in doing.items()]
     if len(rows) > _LISTED:
-        rows[_LISTED:] = [f"  and {len(rows) - _LISTED} lines more: --json has all"]
+        rows[_LISTED:] = [f"  and {counted(len(rows) - _LISTED, 'line')} more: --json has all"]
     return [*said, "", "each rank:", *rows]
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from hvd_ext.units import format_seconds
+from hvd_ext.units import counted, format_seconds
 from hvprof.analysis.advice.case import Advice
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import StepParts
@@ -85,8 +85,9 @@ def _header(analysis: Analysis) -> list[str]:
             lines.append(f"scaling: {limits_text.verdict(found)}")
     elif shown:
         lines.append(
-            f"exposed communication: {shown.time_s * 1e3:.1f} ms in {shown.steps} steps, "
-            f"{shown.time_s * 1e3 / shown.steps:.2f} ms a step (the training thread was blocked)"
+            f"exposed communication: {shown.time_s * 1e3:.1f} ms in "
+            f"{counted(shown.steps, 'step')}, {shown.time_s * 1e3 / shown.steps:.2f} ms a step "
+            "(the training thread was blocked)"
         )
     return lines + warnings(recording)
 
@@ -100,7 +101,7 @@ def _step(step: Step, parts: StepParts) -> str:
     hidden = "" if overlap is None else f"; {overlap:.0f} % of the communication is hidden"
     unknown = "; the kernel does not count CPU contention" if None in known.values() else ""
     time_ms = step.time_s / step.index * 1e3
-    return f"a step: {time_ms:.2f} ms ({named}; {step.index} steps){hidden}{unknown}"
+    return f"a step: {time_ms:.2f} ms ({named}; {counted(step.index, 'step')}){hidden}{unknown}"
 
 
 def _waiting(split: Split, console: Console) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.units import counted, format_bytes, format_seconds
 from hvprof.layers.table import LayerTable
 from hvprof.reporters.page import svg
 from hvprof.reporters.page.sections.base import BAD, COMPUTE, DATA, Figure, Page, Section, Table
@@ -29,8 +29,8 @@ def _figures(table: LayerTable) -> Iterator[Figure]:
     yield Figure(
         "layers",
         f"Compute by layer at a batch of {table.batches[last]}",
-        f"These are the {len(chosen)} layers of {len(table.layers)} that take longest, in the "
-        "order of the forward pass.",
+        f"The slowest of {counted(len(table.layers), 'layer')}, {len(chosen)} in all, in the order "
+        "of the forward pass.",
         svg.bars(
             "layers",
             [one.name for one in chosen],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.units import counted, format_bytes, format_seconds
 from hvprof.analysis.waiting.partners import Partners, partners
 from hvprof.reporters.page import svg
 from hvprof.reporters.page.sections.base import Figure, Page, Section, Table
@@ -26,8 +26,8 @@ def _matrix(found: Partners) -> list[Figure]:
     caption = f"Payload that the {each} of a row sends to that of a column."
     if found.unknown[0]:
         caption += (
-            f" {found.unknown[0]} messages ({format_bytes(found.unknown[1])}) are missing: a rank "
-            "counts its first 256 partners."
+            f" Left out: {counted(found.unknown[0], 'message')} "
+            f"({format_bytes(found.unknown[1])}), as a rank counts its first 256 partners."
         )
     by_distance = found.distances()
     distance, _, most = by_distance[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from hvd_ext.units import format_seconds
+from hvd_ext.units import counted, format_seconds
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.causes.finding import in_background
 from hvprof.analysis.contention import parts_by_rank
@@ -69,8 +69,8 @@ def _step_time(analysis: Analysis) -> Iterator[Figure]:
     yield Figure(
         "steps",
         "Where a step's time goes",
-        f"Mean of {step.index} steps of the training thread: over all ranks, and for the "
-        f"{len(slowest)} slowest. In exposed communication the thread was blocked on it. "
+        f"Mean of {counted(step.index, 'step')} of the training thread: over all ranks, and for "
+        f"the {len(slowest)} slowest. In exposed communication the thread was blocked on it. "
         f"{contention}",
         chart,
     )
