@@ -51,10 +51,11 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         answers, printed = _job(found, ranks, "rank")
         output += printed
     yielding: dict[str, float] = {}
-    # With a core to spare the thread that waits takes none from one that computes.
+    # With a core to spare the thread that waits takes none from one that computes; with fewer
+    # cores than ranks, or a rank that waits for no other, it is not the waiting that is measured.
     if (
         found is not None
-        and len(answers) == ranks >= machine.cores()
+        and len(answers) == ranks == machine.cores() > 1
         and answers[0]["size"] == ranks
     ):
         say("yielding")

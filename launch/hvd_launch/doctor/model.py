@@ -56,7 +56,7 @@ class Snapshot:
         left: why hvd_ext leaves malloc as it is in this environment; "": it keeps freed memory.
         filling: of memory freed just before: malloc as it is given, and kept; or an error each.
         yielding: steps/s next to a thread that waits in MPI, when it yields and by default
-            (plain); empty if ranks have cores to spare, or nothing is set for it.
+            (plain); empty unless there are as many ranks as cores, or if nothing is set for it.
     """
 
     mpirun: Mapping[str, Any]

@@ -194,11 +194,17 @@ def _cores(seen: Snapshot) -> Iterator[Finding]:
 def _yielding(seen: Snapshot) -> Iterator[Finding]:
     """Speedup of Horovod's computation if the waiting thread yields."""
     setting = None if seen.library is None else seen.library.yields
-    if seen.yielding and setting is not None:
+    if setting is None:
+        return
+    if seen.asked > seen.cores or seen.asked == seen.cores == 1:
+        has = f"{counted(seen.asked, 'rank')} on {counted(seen.cores, 'core')}"
+        few = f"not measured: {has} cannot show what {setting.name}={setting.value} changes"
+        yield Finding("yielding", NOTE, few)
+    elif seen.yielding:
         gain = seen.yielding["yields"] / seen.yielding["plain"]
         yield Finding(
             "yielding",
-            OK,
+            OK if gain >= 1 else NOTE,
             f"with {setting.name}={setting.value}, which hvd-launch run sets, ranks compute "
             f"{gain:.2f} x as fast next to a thread that waits in MPI, as stock Horovod's does",
         )

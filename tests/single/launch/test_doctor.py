@@ -196,6 +196,11 @@ def test_what_yielding_brings_is_told() -> None:
     assert "OMPI_MCA_mpi_yield_when_idle=1" in evidence
     assert "1.50 x" in evidence
     assert told(SOUND) == []
+    assert told(replace(SOUND, yielding={"yields": 960.0, "plain": 1000.0}))[0][0] == NOTE
+    for asked, cores in ((2, 1), (1, 1), (3, 2)):
+        ((status, evidence),) = told(replace(measured, asked=asked, cores=cores))
+        assert status == NOTE
+        assert evidence.startswith(f"not measured: {asked} rank")
     mpich = {"path": "/m", "name": "mpich", "version": (5, 0, 2)}
     assert told(replace(measured, mpirun=mpich)) == []
 
