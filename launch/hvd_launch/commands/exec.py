@@ -56,17 +56,22 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
             f"{command[0]!r}: command not found on this host; check its spelling, and PATH"
         )
     environ = rank_environment(os.environ, here, options.visibility, options.backend, gpus())
+    size = "1"
     if options.job is not None:
         size, address, port = options.job.split(",")
         environ |= torchrun_variables(environ, here, int(size), address, int(port))
     if options.report:
         # Imported here: a rank that needs no report starts without it.
-        from hvd_launch.rank.relay import run_reporting
+        from hvd_launch.rank.foreign_mpi import looking_for_foreign_mpi
+        from hvd_launch.rank.relay import report, run_reporting
 
         library = LIBRARIES.get(options.backend)
         # Under srun the library's own launcher has no part in it.
         packets = library is not None and library.mixes_packets and here.family == library.family
-        return run_reporting(program, command, environ, here.rank, packets)
+        # srun starts any library that has the plugin's interface.
+        known = here.rank == 0 and here.family
+        look = looking_for_foreign_mpi(here.family, int(size) if known else 1, report)
+        return run_reporting(program, command, environ, here.rank, packets, look)
     sys.stderr.flush()
     try:
         os.execve(program, command, environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from hvd_ext.system.mpi_libraries import Version
 from hvd_ext.units import counted
@@ -85,9 +86,11 @@ def _ranks(seen: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "a job",
             WRONG,
-            f"mpirun started {len(sizes)} processes, each of which is a job of 1 rank",
+            f"{Path(seen.mpirun['path']).name} started {len(sizes)} processes, and each is a job "
+            "of 1 rank: mpi4py's MPI is another one, or cannot reach the launcher",
             "every process trains alone: nothing is averaged, without any error",
-            "use the mpirun of the library that mpi4py was built with (see: one MPI)",
+            "use the mpirun of the library that mpi4py was built with (see: one MPI); with Slurm, "
+            "a plugin that it knows: srun --mpi=list",
         )
     else:
         words = [line.strip() for line in seen.output.splitlines() if line.strip("-= *")]

@@ -13,7 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -78,6 +78,7 @@ def run_reporting(
     environ: Mapping[str, str],
     rank: int,
     packets: bool = False,
+    look: Callable[[], object] = lambda: None,
 ) -> int:
     """Run a rank's program and return its exit code; a signal that ended it ends this too.
 
@@ -87,6 +88,7 @@ def run_reporting(
         environ: its environment.
         rank: its rank.
         packets: the launcher mixes what it reads of several ranks, but leaves a packet whole.
+        look: called now and then while the program runs.
 
     Raises:
         HvdExtError: the program cannot be started.
@@ -119,7 +121,7 @@ def run_reporting(
         )
     except OSError as error:
         raise HvdExtError(f"{program} cannot be started: {error.strerror}") from error
-    _relay(child, rank, packets and _in_packets())
+    _relay(child, rank, packets and _in_packets(), look)
     code = child.wait()
     if code != 0 and not ended_from_outside:
         _write(2, MARK + f"rank {rank} {_ending(code)}\n".encode())
@@ -139,7 +141,14 @@ def _in_packets() -> bool:
     return True
 
 
-def _relay(child: subprocess.Popen[bytes], rank: int, packets: bool) -> None:
+def report(text: str) -> None:
+    """Write a line that is not the program's."""
+    _write(2, f"hvd-launch: {text}\n".encode())
+
+
+def _relay(
+    child: subprocess.Popen[bytes], rank: int, packets: bool, look: Callable[[], object]
+) -> None:
     assert child.stdout is not None
     assert child.stderr is not None
     prefix = f"[{rank}] ".encode()
@@ -154,6 +163,7 @@ def _relay(child: subprocess.Popen[bytes], rank: int, packets: bool) -> None:
         poll.register(stream, select.POLLIN)
     while streams:
         ready = poll.poll(_LOOK_MS)
+        look()
         # A process that the program left behind may hold its streams for good.
         if not ready and child.poll() is not None:
             return

@@ -57,6 +57,18 @@ def test_starts_every_rank_in_one_job_and_tells_of_too_few_slots(library: Path) 
     assert "hvd-launch: note: 3 ranks share 1 slot\n" in done.stderr
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("mpirun", "python"), [("environment", "mpich5"), ("mpich5", "environment")]
+)
+def test_ranks_of_another_mpi_are_named(mpirun: str, python: str) -> None:
+    program = str(bin_of(python) / "python")
+    done = run(bin_of(mpirun), "run", "-np", "2", "--", program, "-c", SUM)
+    (line,) = [line for line in done.stderr.splitlines() if "each is a job of 1 rank" in line]
+    assert line.startswith("hvd-launch: mpirun started 2 processes")
+    assert str(bin_of(python).parent.resolve() / "lib") in line
+
+
 def test_bare_ranks_are_the_command_itself(library: Path) -> None:
     job = ("run", "--bare", "-np", "2", "-H", "localhost:2", "--", str(library / "python"))
     done = run(library, *job, "-c", SUM)

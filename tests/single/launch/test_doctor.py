@@ -83,7 +83,16 @@ CASES = [
         replace(SOUND, horovod={**SOUND.horovod, "library": OMPI.replace("4.1.8", "5.0.11")}),
         "v5.0.11",
     ),
-    ("a job", replace(SOUND, ranks=(rank(0, 1), rank(0, 1))), "each of which is a job of 1 rank"),
+    (
+        "a job",
+        replace(SOUND, ranks=(rank(0, 1), rank(0, 1))),
+        "mpirun started 2 processes, and each is a job of 1 rank",
+    ),
+    (
+        "a job",
+        replace(SOUND, mpirun={**SOUND.mpirun, "path": "/b/srun"}, ranks=(rank(0, 1), rank(0, 1))),
+        "srun started 2 processes",
+    ),
     ("a job", replace(SOUND, ranks=(), output="----\nno route to host\n---"), "no route to host"),
     ("thread level", replace(SOUND, ranks=(rank(0), rank(1, threads=1))), "FUNNELED"),
     ("Horovod", replace(SOUND, horovod={"version": "0.28.1", "gloo": True}), "without MPI"),
