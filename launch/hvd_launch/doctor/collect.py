@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hvd_launch.backends.detect import find_backend
 from hvd_launch.backends.libraries import Backend
 from hvd_launch.doctor.model import Snapshot
 from hvd_launch.job_settings import job_settings
+from hvd_launch.run.profile import Profile
 
 _TIMEOUT_S = 60
 # So that what disturbs one measurement disturbs all, and some none.
@@ -60,6 +62,8 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
     ):
         say("yielding")
         yielding = _yielding(found, ranks)
+    say("recorder")
+    recorder = _recorder(found if len(answers) == ranks else None, ranks)
     say("freed memory")
     filling = _filling(os.environ)
     say("devices")
@@ -85,6 +89,7 @@ def look(ranks: int, backend: str | None, log: str, say: Callable[[str], None]) 
         left=freed_memory.left_alone(os.environ),
         filling=filling,
         yielding=yielding,
+        recorder=recorder,
     )
 
 
@@ -170,6 +175,23 @@ def _yielding(found: Backend, ranks: int) -> dict[str, float]:
     if any(len(seen) != ranks for seen in answers.values()):
         return {}
     return {name: seen[0]["per_s"] for name, seen in answers.items()}
+
+
+def _recorder(found: Backend | None, ranks: int) -> dict[str, str]:
+    """The recorder's path, and what hvprof reports of a job with it; None: no job works."""
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Profile(Path(folder) / "run", ("doctor",))
+        try:
+            variables = {setting.name: setting.value for setting in profile.settings()}
+            seen = {"path": variables["LD_PRELOAD"].partition(":")[0]}
+            if found is not None:
+                profile.begin()
+                _job(found, ranks, "rank", **variables)
+                said = _run([*profile.end_command, "0"], os.environ).partition("\n")[0]
+                seen["said"] = said.removeprefix("hvprof: ").partition(f" in {folder}")[0]
+        except HvdExtError as error:
+            return {"error": str(error).removeprefix("--profile: ")}
+    return seen
 
 
 def _filling(environ: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:

@@ -57,6 +57,8 @@ class Snapshot:
         filling: of memory freed just before: malloc as it is given, and kept; or an error each.
         yielding: steps/s next to a thread that waits in MPI, when it yields and by default
             (plain); empty unless there are as many ranks as cores, or if nothing is set for it.
+        recorder: hvprof's: path, and what was said of a recording of the job (said) where it
+            started; or an error.
     """
 
     mpirun: Mapping[str, Any]
@@ -78,6 +80,7 @@ class Snapshot:
     filling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     yielding: Mapping[str, float] = field(default_factory=dict)
     builds: Mapping[str, Any] = field(default_factory=dict)
+    recorder: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def library(self) -> MpiLibrary | None:

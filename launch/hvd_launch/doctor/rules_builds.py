@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 
-from hvd_launch.doctor.model import OK, WRONG, Finding, Snapshot
+from hvd_ext.units import counted
+from hvd_launch.doctor.model import NOTE, OK, WRONG, Finding, Snapshot
 
 
 def _torch(seen: Snapshot) -> Iterator[Finding]:
@@ -39,10 +41,32 @@ def _replaced(seen: Snapshot) -> Iterator[Finding]:
         )
 
 
+def _recorder(seen: Snapshot) -> Iterator[Finding]:
+    """The recorder of hvprof: it was built, and records the programs of this MPI library."""
+    if not seen.recorder:
+        return
+    impact, again = "hvprof records no job of this MPI", f"{shlex.quote(sys.executable)} -m pip"
+    remedy = f"{again} install --force-reinstall --no-deps . in hvd_ext's checkout, its mpicc first"
+    if "error" in seen.recorder:
+        yield Finding("recorder", WRONG, seen.recorder["error"], impact, remedy)
+        return
+    path, said = seen.recorder["path"], seen.recorder.get("said")
+    if said is None:
+        yield Finding("recorder", NOTE, f"{path}; not tried, as no job of several ranks started")
+        return
+    library = seen.library.title if seen.library else "this MPI"
+    if said == f"{counted(seen.asked, 'rank')} recorded":
+        yield Finding("recorder", OK, f"{said} with {library}, by {path}")
+    else:
+        few = said if said[:1].isdecimal() else "nothing recorded"
+        evidence = f"{few} of {counted(seen.asked, 'rank')}: {path} is not for {library}"
+        yield Finding("recorder", WRONG, evidence, impact, remedy)
+
+
 def _remedy(seen: Snapshot) -> str:
     if checkout := seen.builds.get("checkout"):
         return f"make -C {shlex.quote(checkout)} env"
     return str(seen.builds.get("build"))
 
 
-RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (_torch, _replaced)
+RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (_torch, _replaced, _recorder)

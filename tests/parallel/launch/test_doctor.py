@@ -110,6 +110,8 @@ def test_what_the_environment_and_a_log_tell(tmp_path: Path) -> None:
     assert CACHE_LINE in told["registration cache"]["evidence"]
     assert told["expandable_segments"]["status"] == "wrong"
     assert told["cores"]["status"] == "wrong"
+    assert told["recorder"]["status"] == "ok", told["recorder"]
+    assert told["yielding"]["evidence"].startswith("not measured")
 
 
 @pytest.mark.long

@@ -214,6 +214,29 @@ def test_what_yielding_brings_is_told() -> None:
     assert told(replace(measured, mpirun=mpich)) == []
 
 
+def test_the_recorder_is_reported_as_it_was_tried() -> None:
+    def told(recorder: dict[str, str]) -> tuple[str, str]:
+        seen = replace(SOUND, recorder=recorder)
+        ((status, evidence),) = [
+            (f.status, f.evidence) for f in examine(seen) if f.topic == "recorder"
+        ]
+        return status, evidence
+
+    path = "/e/libhvprof.so"
+    works = told({"path": path, "said": "2 ranks recorded"})
+    assert works == (OK, f"2 ranks recorded with Open MPI, by {path}")
+    assert told({"path": path})[0] == NOTE
+    few = told({"path": path, "said": "1 rank recorded"})
+    assert few == (WRONG, f"1 rank recorded of 2 ranks: {path} is not for Open MPI")
+    none = told({"path": path, "said": "doctor called neither MPI nor torch.distributed"})
+    assert none == (WRONG, f"nothing recorded of 2 ranks: {path} is not for Open MPI")
+    assert told({"error": f"the recorder {path} is not built"}) == (
+        WRONG,
+        f"the recorder {path} is not built",
+    )
+    assert not [f for f in examine(SOUND) if f.topic == "recorder"]
+
+
 def test_a_library_that_was_never_run_says_so() -> None:
     notes = [finding.evidence for finding in examine(GDR) if finding.status == NOTE]
     assert any("never been run" in note for note in notes)
