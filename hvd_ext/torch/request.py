@@ -178,7 +178,7 @@ _FEATURES: dict[str, Callable[[Request], str]] = {
     ),
     "compression": _compressed,
     "another op than Average": lambda r: (
-        f"op={r.op}, another than Average" if r.op != horovods.Average else ""
+        "another op than Average" if r.op != horovods.Average else ""
     ),
     "sharded with 16-bit parameters": _sharded_halves,
     "filters that differ between ranks": lambda r: _OWN if any(map(is_own, r.parameters)) else "",

@@ -9,8 +9,8 @@ import torch
 from hvd_ext.allreduce import agreed
 from hvd_ext.allreduce.persistent import PersistentAllreduce, allreduce
 from hvd_ext.allreduce.table import Row, Table
-from hvd_ext.c10d.backend import by_messages
 from hvd_ext.c10d.backend.by_messages import ByMessages
+from hvd_ext.engine.collectives import levels
 from hvd_ext.torch import planned
 from hvd_ext.torch.job import lifecycle
 from tests.ranks.asserts import parallel_assert
@@ -37,7 +37,7 @@ TABLE = Table(
 @pytest.fixture
 def uneven(comm, monkeypatch):
     """A topology of nodes of these sizes, which all parts of hvd_ext are told."""
-    for module in (agreed, planned, by_messages):
+    for module in (agreed, planned, levels):
         monkeypatch.setattr(module, "read_table", lambda _: TABLE)
 
     def of(sizes):

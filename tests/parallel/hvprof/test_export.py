@@ -29,7 +29,7 @@ def test_ranks_that_are_blocked_are_counted(tmp_path: Path) -> None:
 def test_the_last_writing_has_the_recordings_numbers(tmp_path: Path) -> None:
     folder, written = tmp_path / "run", tmp_path / "hvprof.prom"
     command = [sys.executable, "-m", "hvprof", "export", folder, "--prometheus", written]
-    with job(folder, 2, "slow", 3):
+    with job(folder, 2, "slow") as end:
         until(folder, "meta.json")
         export = subprocess.Popen(
             [*map(str, command), "--every", "0.3"],
@@ -40,6 +40,7 @@ def test_the_last_writing_has_the_recordings_numbers(tmp_path: Path) -> None:
         until(tmp_path, "hvprof.prom")
         # It is whole at any time.
         assert "hvprof_up" in written.read_text()
+        end()
         assert export.wait(90) == 0
     assert export.stderr is not None
     assert "the job has ended" in export.stderr.read()

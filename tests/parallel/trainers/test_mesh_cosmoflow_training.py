@@ -172,7 +172,7 @@ def test_hvprof_sees_the_steps_and_what_they_are_made_of(launch: Launch, tmp_pat
     assert rank.step_count == 3
     assert [calls[name] for name in ("forward", "backward", "update")] == [3, 3, 3]
     assert calls["load"] == 3 + 2  # the samples held out are read too
-    assert calls["checkpoint"] == 2  # the last, and the best
+    assert calls["checkpoint"] == 3  # before the validation, the last, and the best
 
 
 @pytest.mark.long
