@@ -27,7 +27,8 @@ def test_the_table_has_every_variable_that_the_code_names() -> None:
     for folder in FOLDERS:
         for kind in ("*.py", "*.c", "*.h"):
             for path in (ROOT / folder).rglob(kind):
-                if path.name != "variables.py":
+                # A program's header has constants of that name.
+                if path.name not in ("variables.py", "hvprof.h"):
                     found |= named_in(path)
     assert found == NAMES
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -179,7 +180,9 @@ def page_with(url: str, text: str) -> str:
             assert int(answer.headers["Refresh"]) >= 1
             page = answer.read().decode()
         time.sleep(0.1)
-    assert text in page
+    assert text in page, re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)[
+        :3000
+    ]
     return page
 
 

@@ -167,7 +167,7 @@ THROTTLED = Machine(10, 30.0, periods=100, throttled=90, quota_cores=1.0)
                 dataclasses.replace(one, machine=THROTTLED)
                 for one in queued(even("allreduce", [5.0] * 2), [4.0] * 2)
             ],
-            *("quota", (), "the CPU quota of 1 cores on a ran out in 90 % of its periods"),
+            *("quota", (), "the CPU quota of 1 core on a ran out in 90 % of its periods"),
         ),
         (
             WAITALL,

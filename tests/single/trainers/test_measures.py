@@ -64,7 +64,9 @@ def test_universes_are_held_out_whole(least: int, held_out: list[int]) -> None:
 
 
 def test_something_must_be_left_to_learn_from() -> None:
-    with pytest.raises(UsageError, match="--held-out 3 leaves none of 4 samples, of 2 universes"):
+    with pytest.raises(
+        UsageError, match="--held-out 3 leaves none of 4 samples, as each of 2 universes"
+    ):
         hold_out(np.array([1, 1, 2, 2]), 3)
 
 
