@@ -87,6 +87,8 @@ class Case:
         if most_s is not None:
             if self.communication_s is not None:
                 most_s = min(most_s, self.communication_s)
+            # Threads of a rank that wait at once wait longer together than the run lasts.
+            most_s = min(most_s, self.base_s) if self.base_s else most_s
             percent = 100 * most_s / self.base_s if self.base_s else None
             if percent is not None and percent < _WORTH_PERCENT:
                 return
