@@ -60,6 +60,7 @@ def test_a_link_without_a_carrier_is_named(build: Build, tmp_path: Path) -> None
     assert "the link of host2 has no carrier (eth0)" in cause.sentence
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slow", [True, False], ids=["a slow link", "even links"])
 def test_a_slow_link_is_named_while_the_job_runs(slow: bool, build: Build, tmp_path: Path) -> None:
     folder, end = tmp_path / "run", tmp_path / "end"
