@@ -223,6 +223,23 @@ def peers(results: Results) -> str:
     return f"{table(columns, rows)}\n\n{result['size']} ranks. {origin(result)}"
 
 
+def collectives(results: Results) -> str:
+    """Every collective on one node and between hosts, with the best of its peers."""
+    result = results["collectives"]
+    rows = [
+        (
+            f"{case['layout']}, {case['level']}: {case['collective']}",
+            format_bytes(case["message_bytes"]) if case["message_bytes"] else "",
+            spread(case["time_us"]["hvd_ext"]),
+            f"{number(case['time_us'][case['best_peer']]['median'])}, {case['best_peer']}",
+            ratio(case["ratio_vs_best_peer"]),
+        )
+        for case in result["cases"]
+    ]
+    columns = ("nodes x ranks, level", "message", "hvd_ext, us", "best peer, us", "speedup")
+    return f"{table(columns, rows)}\n\nLinks of {result['gbit']:g} Gbit/s. {origin(result)}"
+
+
 def hosts(results: Results) -> str:
     result = results["cluster_exchange"]
     times = result["time_ms"]
@@ -316,6 +333,7 @@ BLOCKS = {
         ("gradient_exchange_np2", "gradient_exchange_np4", "small_tensors", "overlap"), exchanges
     ),
     "peers": Block(("peers",), peers),
+    "collectives": Block(("collectives",), collectives),
     "hosts": Block(("cluster_exchange",), hosts),
     "compression": Block(("compression",), compression),
     "losses": Block(("compressed_training_edsr", "compressed_training_resnet"), losses),
