@@ -182,7 +182,9 @@ def _slow_rows(case: Case) -> Iterator[Advice]:
     slow = [
         row
         for row in case.allreduce
-        if row.message_size not in _SMALL and (row.busbw_gb_s or 0) < _SLOW * case.best_gb_s
+        if row.message_size not in _SMALL
+        and row.busbw_gb_s is not None
+        and row.busbw_gb_s < _SLOW * case.best_gb_s
     ]
     # Where ranks wait, a bandwidth says nothing of an algorithm.
     waits = case.cause and case.cause.kind is not Kind.TRANSFER and not case.recording.all_steps
