@@ -19,7 +19,7 @@ class AgreedError(MismatchError):
 # A refused or failed collective, as a rank's numbers.
 FAILED = 2**64 - 1
 
-# Of the same kind, whatever a program calls it: all_gather_single() is an all_gather().
+# The kinds of collectives: all_gather_single() counts as an all_gather().
 _KINDS = (
     "all_reduce()",
     "reduce()",

@@ -19,7 +19,7 @@
 
 enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 250, LOOK_AGAIN_NS = 200000000 };
 enum { LINE = 64, PAYLOAD = 56, WHY = 512 };
-/* EVEN and ODD: with such a ticket, of which the part lies in the same cache line. */
+/* EVEN and ODD: marks of such tickets, whose message lies in the same cache line. */
 enum mark { READY, DONE, EVEN, ODD };
 enum outcome { OVER, TIMED_OUT, DIED, REDUCED, DIFFER, FAILED };
 
@@ -98,7 +98,7 @@ static int find_missing(struct window *w, enum mark mark, uint64_t ticket) {
     return missing;
 }
 
-/* Of those that are missing, keep the ones that have said that they will not come. */
+/* Among missing ranks, keep those that have said that they will not come. */
 static int find_failed(struct window *w, uint64_t ticket) {
     int failed = 0;
     for (int r = 0; r < w->size; r++) {
@@ -110,7 +110,7 @@ static int find_failed(struct window *w, uint64_t ticket) {
     return failed;
 }
 
-/* Of those that are missing, keep the ones whose process is gone. */
+/* Among missing ranks, keep those whose process is gone. */
 static int find_dead(struct window *w) {
     int dead = 0;
     for (int r = 0; r < w->size; r++) {
