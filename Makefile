@@ -114,6 +114,7 @@ check: env docs  ## ruff, mypy, the import rules, the words of the text, and the
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
+	$(PYTEST) -q --collect-only tests >/dev/null || $(PYTEST) -q --collect-only tests
 	$(PY) -m pytest -q tests/single/test_imports.py tests/single/test_prose.py
 
 wheel:  ## build a wheel and an sdist into dist/

@@ -18,6 +18,7 @@ from hvprof.recording.load import META_NAME, job_folders, latest_job, read_meta
 
 # A file may be caught while a job creates or replaces it.
 _PAUSE_S = 0.2
+_CODE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,10 +74,20 @@ def read_snapshot(directory: Path) -> Snapshot | None:
             another version; or the job has ended without a rank that started MPI.
     """
     try:
-        return _read(directory)
+        snapshot = _read(directory)
     except UsageError:
         time.sleep(_PAUSE_S)
-        return _read(directory)
+        snapshot = _read(directory)
+    if snapshot and snapshot.ended and not _has_code(directory):
+        # The ranks have ended MPI; hvprof record knows the code once their processes are gone.
+        time.sleep(_CODE_S)
+        if _has_code(directory):
+            snapshot = _read(directory)
+    return snapshot
+
+
+def _has_code(directory: Path) -> bool:
+    return read_meta(directory / META_NAME).get("exit_code") is not None
 
 
 def _read(directory: Path) -> Snapshot | None:

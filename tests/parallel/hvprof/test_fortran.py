@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hvprof
-from hvprof.analysis.waiting.rank_time import operation_costs
+from hvprof.analysis.waiting.call_costs import call_costs, operation_costs
 from hvprof.recording.session import LIBRARY
 from tests.support.hvprof.recorded import (
     ENVIRONMENT,
@@ -115,7 +115,8 @@ def test_a_late_rank_is_waited_for(fortran: Fortran, interface: str, tmp_path: P
     launch = [*fortran.launcher, "-np", "2", program]
     done = run([*RECORD, "-o", tmp_path / "run", "--", *launch], ENVIRONMENT | fortran.variables)
     assert done.returncode == 0, done.stderr
-    costs = {cost.operation: cost for cost in operation_costs(hvprof.load(tmp_path / "run"))}
+    recording = hvprof.load(tmp_path / "run")
+    costs = {cost.operation: cost for cost in operation_costs(recording, call_costs(recording))}
     # Rank 1 sleeps 50 ms before each of 20 sums; a busy machine wakes it later still.
     assert 2 * costs["allreduce"].wait_s >= 0.9
 

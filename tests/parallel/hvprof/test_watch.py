@@ -140,7 +140,7 @@ def test_a_page_shows_a_job_and_stays_when_it_has_ended(tmp_path: Path) -> None:
             with pytest.raises(HTTPError, match="404"):
                 urlopen(f"{url}../meta.json", timeout=10)
             end()
-            page_with(url, "ended with code 0")
+            page_with(url, "the job has ended")
             server.send_signal(signal.SIGINT)
             assert server.wait(20) == 0
 
