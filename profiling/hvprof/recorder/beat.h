@@ -265,13 +265,13 @@ static void *keep_beating(void *argument)
         for (uint32_t i = 0; !since_ns && i < made.count; i++)
             forget_waiting(&made.connections[i]);
         look_at_quota(&into->file->machine);
-        if (mpi.found)
-            lead_calls();
         if (looks) {
             look_at_clock(&into->file->machine, first.core);
             note_run_usage(into->file);
         }
         write_beat(&into->current->beat, &made);
+        if (mpi.found)
+            lead_calls();
         usleep(BEAT_MS * 1000);
     }
     free(table);

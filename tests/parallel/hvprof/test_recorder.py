@@ -184,3 +184,16 @@ def test_the_program_of_an_unknown_mpi_runs_unrecorded(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [
         "hvprof: nothing was recorded: unknown MPI library Strange MPI 1.0"
     ]
+
+
+def test_libraries_are_loaded_while_the_recorder_looks_at_them(tmp_path: Path) -> None:
+    """The recorder's look and a dlopen wait for the same two locks of the linker."""
+    code = (
+        "import time, numpy, _ctypes, _decimal; from mpi4py import MPI\n"
+        "end_s = time.monotonic() + 4\n"
+        "while time.monotonic() < end_s:\n"
+        "    for name in (_decimal.__file__, _ctypes.__file__.replace('_ctypes', '_zoneinfo')):\n"
+        "        _ctypes.dlclose(_ctypes.dlopen(name, 2))\n"
+        "MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, numpy.ones(10))\n"
+    )
+    assert totals(record_code(tmp_path / "run", 1, code).ranks[0])["allreduce"] == (1, 80)

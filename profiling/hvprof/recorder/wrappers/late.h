@@ -90,14 +90,23 @@ static void lead_all(const struct loaded *in, const ElfW(Rela) *relocations, siz
     }
 }
 
-static int lead_library(struct dl_phdr_info *library, size_t size, void *unused)
+/* What there was when no library was being loaded. */
+struct settled {
+    unsigned long long loaded;
+    const void *own; /* the recorder's base */
+};
+
+static int lead_library(struct dl_phdr_info *library, size_t size, void *data)
 {
+    const struct settled *settled = data;
     struct loaded in = {.library = library};
     const ElfW(Rela) *jumps = NULL, *others = NULL;
     const ElfW(Dyn) *dynamic = NULL;
     size_t jump_bytes = 0, other_bytes = 0;
-    Dl_info own;
-    (void)size, (void)unused;
+    (void)size;
+    /* The linker may not have placed one that came since, and would write over what is led. */
+    if (library->dlpi_adds != settled->loaded)
+        return 1;
     for (int i = 0; i < library->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &library->dlpi_phdr[i];
         ElfW(Addr) begin = library->dlpi_addr + segment->p_vaddr;
@@ -119,8 +128,7 @@ static int lead_library(struct dl_phdr_info *library, size_t size, void *unused)
         case DT_RELASZ: other_bytes = value; break;
         }
     }
-    dladdr((void *)lead_library, &own);
-    if (!in.symbols || !in.names || own.dli_fbase == (void *)library->dlpi_addr)
+    if (!in.symbols || !in.names || settled->own == (void *)library->dlpi_addr)
         return 0;
     lead_all(&in, jumps, jumps ? jump_bytes : 0);
     lead_all(&in, others, others ? other_bytes : 0);
@@ -138,12 +146,17 @@ static int count_loaded(struct dl_phdr_info *library, size_t size, void *loaded)
 static void lead_calls(void)
 {
     static unsigned long long before;
-    unsigned long long loaded = 0;
-    dl_iterate_phdr(count_loaded, &loaded);
-    if (loaded == before)
+    struct settled settled = {0};
+    Dl_info own;
+    dl_iterate_phdr(count_loaded, &settled.loaded);
+    if (settled.loaded == before)
         return;
-    before = loaded;
-    dl_iterate_phdr(lead_library, NULL);
+    /* dladdr waits until no dlopen is under way. Within dl_iterate_phdr it would wait for one that
+     * waits for the list. */
+    dladdr((void *)lead_library, &own);
+    settled.own = own.dli_fbase;
+    if (!dl_iterate_phdr(lead_library, &settled))
+        before = settled.loaded;
 }
 
 static void find_late(void)
