@@ -78,9 +78,9 @@ def work(layout: str, collectives: list[str], sizes: list[int], rounds: int) -> 
 def engine(topology: Any) -> Any:
     """The engine's collectives for these ranks."""
     if topology.one_node:
-        from hvd_ext.c10d.backend.in_node import InNode
+        from hvd_ext.c10d.backend.one_node import OneNode
 
-        return InNode(topology, 300.0)
+        return OneNode(topology, 300.0)
     from hvd_ext.engine.two_level import TwoLevel
 
     return TwoLevel(topology, 300.0, "the benchmark's limit")

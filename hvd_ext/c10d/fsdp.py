@@ -75,7 +75,8 @@ class _AllGather:
         if placed is None:
             return dist.all_gather_single(output_tensor, input_tensor, group, async_op)
         with _told(placed):
-            placed.begin("FSDP's all-gather", about("all_gather()", input_tensor.dtype))
+            what = about("all_gather()", input_tensor.dtype)
+            placed.expect("FSDP's all-gather", limit_s_of(group), what)
             placed.all_gather(_bytes(output_tensor), _bytes(input_tensor))
         return None
 
@@ -115,7 +116,7 @@ class _ReduceScatter:
         average = op == dist.ReduceOp.AVG
         what = about("reduce_scatter()", input_tensor.dtype, "AVG" if average else "SUM")
         with _told(placed):
-            placed.begin("FSDP's reduce-scatter", what)
+            placed.expect("FSDP's reduce-scatter", limit_s_of(group), what)
             out, own = (_bytes(t).view(stored) for t in (output_tensor, input_tensor))
             placed.reduce_scatter(out, own, dtype, 1.0 / placed.size if average else 1.0)
         return None
@@ -148,10 +149,6 @@ def _bytes(tensor: torch.Tensor) -> Any:
 
 class _OnNodes(ByMessages):
     """The collectives of a group on several nodes: of memory that lies anywhere."""
-
-    def begin(self, name: str, about: int) -> None:
-        """As of Placed."""
-        self.expect(name, 0.0, about)
 
     def take(self, count_bytes: int) -> None:
         """No memory is lent."""

@@ -2,7 +2,7 @@
 
 FSDP allocates the tensor of a collective just before it, fills it, and drops it soon after. It gets
 one of two places, alternately. At the start of each collective ranks compare where theirs lies;
-unless all have the same place, it goes through Staged, which takes any memory. So nothing depends
+unless all have the same place, it goes through OneNode, which takes any memory. So nothing depends
 on when a rank's tensors are freed.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_ext.c10d import collectives
-from hvd_ext.c10d.staged import Staged
+from hvd_ext.c10d.backend.one_node import OneNode, address
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import align_up
 from hvd_ext.shm.regions import WindowError, on_every_rank
@@ -30,11 +30,11 @@ log = logging.getLogger("hvd_ext")
 _NOWHERE = -1
 
 
-class Placed(Staged):
+class Placed(OneNode):
     """The collectives of one group's ranks, which are all of one node."""
 
     def __init__(self, topology: Topology, timeout_s: float) -> None:
-        """As Staged; there are no places before the first collective."""
+        """As OneNode; there are no places before the first collective."""
         super().__init__(topology, timeout_s)
         self._topology = topology
         self._places: NodeWindow | None = None
@@ -61,7 +61,7 @@ class Placed(Staged):
         self._wanted_bytes = max(self._wanted_bytes, count_bytes)
         lent = self._lent[place]
         # A place is free once its readers have come to a later collective.
-        free = (lent is None or lent() is None) and self._ticket > self._read_in[place]
+        free = (lent is None or lent() is None) and self._outside.ticket > self._read_in[place]
         if not free or not 0 < count_bytes <= self._place_bytes:
             return None
         begin = place * self._place_bytes
@@ -70,9 +70,9 @@ class Placed(Staged):
         return memory
 
     def all_gather(self, out: Array, own: Array) -> None:
-        """As `Staged.all_gather`."""
+        """As `OneNode.all_gather`."""
         count = len(own)
-        in_place = _address(own) == _address(out) + self.rank * count
+        in_place = address(own) == address(out) + self.rank * count
         place = self._agree(out if in_place else None, count, "all_gather")
         if place is None:
             super().all_gather(out, own)
@@ -87,7 +87,7 @@ class Placed(Staged):
     def reduce_scatter(
         self, out: Array, own: Array, dtype: str, scale: float, operation: str = "sum"
     ) -> None:
-        """As `Staged.reduce_scatter`; `own` may be overwritten."""
+        """As `OneNode.reduce_scatter`; `own` may be overwritten."""
         place = self._agree(own, out.nbytes, "reduce_scatter")
         if place is None:
             super().reduce_scatter(out, own, dtype, scale, operation)
@@ -95,18 +95,17 @@ class Placed(Staged):
             assert self._places is not None
             row_bytes = len(out) * DTYPES[dtype].item_bytes
             at = place * self._place_bytes + self.rank * row_bytes
+            row = (0, len(out))
             exchange = self._places.plan(
-                at, len(out), dtype, scale, local=False, operation=operation
+                at, len(out), dtype, scale, local=False, operation=operation, part=row
             )
-            # The whole row is this rank's.
-            exchange.plan.begin, exchange.plan.count = 0, len(out)
             self._place_ticket += 1
             self._wait(functools.partial(self._places.reduce, exchange, self._place_ticket))
             out[:] = self._place_memories[self.rank][at : at + row_bytes].view(out.dtype)
         self._grow()
 
     def fail(self, why: str) -> None:
-        """As `Staged.fail`."""
+        """As `OneNode.fail`."""
         super().fail(why)
         if self._places is not None:
             self._places.fail(self._place_ticket, FOREVER, why)
@@ -120,13 +119,13 @@ class Placed(Staged):
         self._wanted_bytes = int(everyones[:, 1].max())
         if own == _NOWHERE or not (everyones[:, 0] == own).all():
             return None
-        self._read_in[own] = self._ticket
+        self._read_in[own] = self._outside.ticket
         return own
 
     def _place_of(self, array: Array) -> int:
         if self._places is None:
             return _NOWHERE
-        distance = _address(array) - _address(self._place_memories[self.rank])
+        distance = address(array) - address(self._place_memories[self.rank])
         place, rest = divmod(distance, self._place_bytes)
         return place if place in (0, 1) and not rest else _NOWHERE
 
@@ -149,7 +148,3 @@ class Placed(Staged):
             np.frombuffer(made.peer(rank), np.uint8) for rank in range(self.size)
         ]
         self._lent, self._read_in = [None, None], [0, 0]
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])

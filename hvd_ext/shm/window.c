@@ -267,6 +267,8 @@ int window_call(struct call *c) {
     return gave_up;
 }
 
+#include "passing.h"
+
 /* Flags beside data that ranks share: `flags.py`. */
 void flag_raise(_Atomic uint8_t *flag) { atomic_store_explicit(flag, 1, memory_order_release); }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.allocation import Place
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 # Both in the order of kernels.h's KERNELS.
-_DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
+DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 OPERATIONS = ("sum", "min", "max", "product")
 # Of float32 and float64, on a power of two of ranks, in the window alone.
 TREE_SUM = "tree_sum"
-_OPERATION_NUMBERS = {name: number for number, name in enumerate((*OPERATIONS, TREE_SUM))}
+OPERATION_NUMBERS = {name: number for number, name in enumerate((*OPERATIONS, TREE_SUM))}
 PIECE_BYTES = 256 << 10
 _HEADER_BYTES = 4096  # data starts on a page
-_OVER, _TIMED_OUT, _DIED, _REDUCED, _DIFFER, _FAILED = range(6)
+OVER, _TIMED_OUT, _DIED, _REDUCED, _DIFFER, _FAILED, UNEQUAL = range(7)
 _WHY_BYTES = 512
 FOREVER = 2**64 - 1
 
@@ -56,7 +56,7 @@ class _CWindow(ctypes.Structure):
     ]
 
 
-class _CExchange(ctypes.Structure):
+class CExchange(ctypes.Structure):
     _fields_ = [
         ("offset", ctypes.c_uint64),
         ("begin", ctypes.c_uint64),
@@ -69,7 +69,7 @@ class _CExchange(ctypes.Structure):
     ]
 
 
-class _CCall(ctypes.Structure):
+class CExchangeCall(ctypes.Structure):
     _fields_ = [
         ("window", ctypes.c_void_p),
         ("exchange", ctypes.c_void_p),
@@ -91,7 +91,7 @@ class NodeExchange:
         piece_bytes: how much of a long message outside the window goes through it at once.
     """
 
-    plan: _CExchange
+    plan: CExchange
     shard_bytes: tuple[int, int]
     piece_bytes: int = 0
 
@@ -108,6 +108,8 @@ class NodeWindow:
     """One region per rank of a node, mapped by all of them.
 
     Attributes:
+        rank, size: among the node's.
+        address: of what C knows of it.
         data: this rank's region, `data_bytes` long; none in a window over other memory.
         collective: the numbers `bytes` and `about` of the collective that the next exchange is
             part of, which ranks that meet compare. 0, if exchanges were planned together.
@@ -120,7 +122,7 @@ class NodeWindow:
             WindowError: on every rank of the node alike, with the first reason.
         """
         self._library = load_library()
-        self._size = node.size
+        self.size = node.size
         self._regions = map_regions(node, _HEADER_BYTES + data_bytes)
         addresses = [address(region) for region in self._regions]
         pointers = ctypes.c_void_p * node.size
@@ -131,7 +133,7 @@ class NodeWindow:
         self._c = _CWindow(
             node.rank, node.size, self._control, self._data, self._pid, self._missing
         )
-        self._address = ctypes.addressof(self._c)
+        self.address = ctypes.addressof(self._c)
         self.collective = self._c.collective
         self._place: Place | None = None
         self.rank = node.rank
@@ -176,13 +178,13 @@ class NodeWindow:
             part: the elements [begin, end) that this rank reduces; by default its shard.
         """
         item = DTYPES[dtype].item_bytes
-        begin, end = shard(count, self._size, self.rank, item) if part is None else part
-        c = _CExchange(
+        begin, end = shard(count, self.size, self.rank, item) if part is None else part
+        c = CExchange(
             offset=offset_bytes,
             begin=begin,
             count=end - begin,
-            dtype=_DTYPE_NUMBERS[dtype],
-            operation=_OPERATION_NUMBERS[operation],
+            dtype=DTYPE_NUMBERS[dtype],
+            operation=OPERATION_NUMBERS[operation],
             local=local,
             scale=scale,
         )
@@ -194,7 +196,7 @@ class NodeWindow:
 
     def ready(self, ticket: int) -> None:
         """Say that this rank's data of all exchanges up to `ticket` is in the window."""
-        self._library.window_ready(self._address, ticket)
+        self._library.window_ready(self.address, ticket)
 
     def reduce(self, exchange: NodeExchange, ticket: int, timeout_s: float) -> bool:
         """Reduce this rank's shard of an exchange once all ranks are ready.
@@ -210,9 +212,9 @@ class NodeWindow:
             CollectivesDifferError: ranks are not in the same collective.
             PeersFailedError: local ranks have failed before they were.
         """
-        code = self._library.window_reduce(self._address, exchange.address, ticket, timeout_s)
-        if code in (_OVER, _REDUCED):
-            return bool(code == _OVER)
+        code = self._library.window_reduce(self.address, exchange.address, ticket, timeout_s)
+        if code in (OVER, _REDUCED):
+            return bool(code == OVER)
         raise self.late(code)
 
     def meet(self, ticket: int, timeout_s: float) -> None:
@@ -221,17 +223,17 @@ class NodeWindow:
         Raises:
             TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as `reduce`.
         """
-        code = self._library.window_meet(self._address, ticket, timeout_s)
-        if code != _OVER:
+        code = self._library.window_meet(self.address, ticket, timeout_s)
+        if code != OVER:
             raise self.late(code)
 
     def publish(self, exchange: NodeExchange) -> None:
         """Give the node's ranks this rank's shard; may be called by several threads."""
-        self._library.window_publish(self._address, exchange.address)
+        self._library.window_publish(self.address, exchange.address)
 
     def done(self, ticket: int) -> None:
         """Say that this rank's shards of all exchanges up to `ticket` are published."""
-        self._library.window_done(self._address, ticket)
+        self._library.window_done(self.address, ticket)
 
     def finish(self, ticket: int, timeout_s: float) -> None:
         """Wait until all ranks are done with all exchanges up to `ticket`.
@@ -239,24 +241,24 @@ class NodeWindow:
         Raises:
             TimeoutError, ProcessLookupError, PeersFailedError: as `reduce` does.
         """
-        code = self._library.window_finish(self._address, ticket, timeout_s)
-        if code != _OVER:
+        code = self._library.window_finish(self.address, ticket, timeout_s)
+        if code != OVER:
             raise self.late(code)
 
     def collective_of(self, rank: int, ticket: int) -> tuple[int, int]:
         """The `bytes` and `about` of the collective in which a local rank has met the others."""
         found = _CCollective()
-        self._library.window_collective_of(self._address, rank, ticket, ctypes.byref(found))
+        self._library.window_collective_of(self.address, rank, ticket, ctypes.byref(found))
         return found.bytes, found.about
 
     def fail(self, first: int, last: int, why: str) -> None:
         """Report to the other ranks that this one skips the tickets from `first` to `last`."""
-        self._library.window_fail(self._address, first, last, why.encode()[: _WHY_BYTES - 1])
+        self._library.window_fail(self.address, first, last, why.encode()[: _WHY_BYTES - 1])
 
     def why(self, rank: int) -> str:
         """Why a local rank has failed."""
         text = ctypes.create_string_buffer(_WHY_BYTES)
-        self._library.window_why(self._address, rank, text)
+        self._library.window_why(self.address, rank, text)
         return text.value.decode(errors="replace")
 
     def plan_staged(self, dtype: str, count: int, operation: str, scale: float) -> NodeExchange:
@@ -265,11 +267,11 @@ class NodeWindow:
         It must have room for `staging_bytes`.
         """
         message_bytes = count * DTYPES[dtype].item_bytes
-        short = message_bytes <= short_bytes(self._size)
-        c = _CExchange(
+        short = message_bytes <= short_bytes(self.size)
+        c = CExchange(
             offset=align_up(message_bytes) if short else 0,
             count=count,
-            dtype=_DTYPE_NUMBERS[dtype],
+            dtype=DTYPE_NUMBERS[dtype],
             operation=OPERATIONS.index(operation),
             local=True,
             scale=scale,
@@ -292,76 +294,18 @@ class NodeWindow:
             arrive yet, or a signal did. `late` says which ranks, and calling again waits on.
         """
         piece = exchange.piece_bytes
-        call = _CCall(self._address, exchange.address, buffer_address, 0, timeout_s, piece)
+        call = CExchangeCall(self.address, exchange.address, buffer_address, 0, timeout_s, piece)
         return CCall(self._library.window_call, call, self, exchange)
-
-    def outside(self, stride: int) -> Outside:
-        """Reductions of messages outside the window, between other exchanges in it.
-
-        Args:
-            stride: from one of the window's two places to the other, at least PIECE_BYTES.
-        """
-        return Outside(self, self._library.window_call, self._address, stride)
 
     def late(self, code: int) -> Exception:
         """The error for the code of an exchange that did not end; local ranks in `args[0]`.
 
         TimeoutError: they were not ready in time. ProcessLookupError: they ended.
         """
-        missing = [rank for rank in range(self._size) if self._missing[rank]]
+        missing = [rank for rank in range(self.size) if self._missing[rank]]
         if code in (_DIFFER, _FAILED):
             return CollectivesDifferError() if code == _DIFFER else PeersFailedError(missing)
         return ProcessLookupError(missing) if code == _DIED else TimeoutError(missing)
-
-
-class Outside:
-    """Reduces any message in place, in one call of C.
-
-    Attributes:
-        ticket: the last that is over.
-    """
-
-    def __init__(self, window: NodeWindow, run: Any, address: int, stride: int) -> None:
-        """Called by NodeWindow.outside."""
-        self._window, self._run, self._size = window, run, window._size
-        self._exchange = _CExchange(local=True)
-        exchange = ctypes.addressof(self._exchange)
-        self._call = _CCall(address, exchange, None, stride=stride)
-        self._argument = ctypes.byref(self._call)
-        self.ticket = 0
-
-    def begin(
-        self, address: int, count: int, dtype: str, operation: str, scale: float, ticket: int
-    ) -> None:
-        """Take over a message.
-
-        Args:
-            address: of its memory.
-            count: of elements.
-            dtype: a key of DTYPES.
-            operation: one of OPERATIONS.
-            scale: what every element of the result is multiplied by.
-            ticket: the window's last one.
-        """
-        exchange, call = self._exchange, self._call
-        exchange.count, exchange.dtype = count, _DTYPE_NUMBERS[dtype]
-        exchange.operation, exchange.scale = _OPERATION_NUMBERS[operation], scale
-        short = count * DTYPES[dtype].item_bytes <= short_bytes(self._size)
-        call.piece, call.at = 0 if short else PIECE_BYTES, 0
-        call.buffer, call.ticket = address, ticket
-
-    def run(self, timeout_s: float) -> None:
-        """Reduce it, or resume where ranks were late.
-
-        Raises:
-            TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as
-                NodeWindow.reduce; `ticket` is then the one that is not over.
-        """
-        self._call.timeout_s = timeout_s
-        code = self._run(self._argument)
-        self.ticket = self._call.ticket + (code != _OVER)
-        if code != _OVER:
-            raise self._window.late(code)
 
 
 def staging_bytes(message_bytes: int, ranks: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hvd_ext.c10d import collectives
 from hvd_ext.c10d.backend.carrier import SETTING
-from hvd_ext.c10d.backend.in_node import check_bytes
+from hvd_ext.c10d.backend.one_node import check_bytes
 from hvd_ext.engine.two_level import TwoLevel
 from hvd_ext.errors import HvdExtError
 

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from hvd_ext import settings
 from hvd_ext.c10d.backend.by_messages import ByMessages
 from hvd_ext.c10d.backend.group import Group
-from hvd_ext.c10d.backend.in_node import InNode
 from hvd_ext.c10d.backend.messages import Messages
 from hvd_ext.c10d.backend.messages_by_gloo import GlooMessages
+from hvd_ext.c10d.backend.one_node import OneNode
 from hvd_ext.c10d.backend.reported import Reported
 from hvd_ext.c10d.lifecycle import note
 from hvd_ext.c10d.ranks import topology_among
@@ -88,7 +88,7 @@ def _carrier(topology: Topology, timeout_s: float) -> Carrier:
     """In the node's memory if its ranks can share it, else by messages; on all ranks alike."""
     if topology.one_node:
         try:
-            return InNode(topology, timeout_s)
+            return OneNode(topology, timeout_s)
         except WindowError as error:
             if not by_mpi(topology):
                 raise UsageError(

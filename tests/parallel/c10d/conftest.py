@@ -48,7 +48,7 @@ def new_group(
 
     from hvd_ext.c10d.backend import registration
     from hvd_ext.c10d.backend.by_messages import ByMessages
-    from hvd_ext.c10d.backend.in_node import InNode
+    from hvd_ext.c10d.backend.one_node import OneNode
     from tests.ranks.asserts import parallel_assert
     from tests.support.arena.pretended_nodes import pretend
 
@@ -57,7 +57,7 @@ def new_group(
         monkeypatch.setattr(registration, "topology_among", lambda *_: pretended)
         if comm.size == 1:
             monkeypatch.setattr(type(pretended), "one_node", False)
-    kind = InNode if request.param == "node" else ByMessages
+    kind = OneNode if request.param == "node" else ByMessages
     made = []
 
     def make() -> Any:

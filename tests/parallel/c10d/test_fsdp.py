@@ -10,8 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from hvd_ext.c10d import fsdp
+from hvd_ext.c10d.backend.one_node import OneNode
 from hvd_ext.c10d.ranks import topology_of
-from hvd_ext.c10d.staged import Staged
 from hvd_ext.errors import UsageError
 from tests.ranks.asserts import parallel_assert
 from tests.support.arena.pretended_nodes import pretend
@@ -87,7 +87,7 @@ def test_on_several_nodes_weights_are_near_gloos(comm, monkeypatch):
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("count", [0, 1, 5, 1000, 300_001, 600_000])
 def test_collectives_of_any_length(comm, count):
-    staged = Staged(topology_of(dist.group.WORLD), 60)
+    staged = OneNode(topology_of(dist.group.WORLD), 60)
     for seed in range(3):
         every = [
             np.random.default_rng([seed, rank]).integers(-99, 99, comm.size * count).astype("f4")

@@ -1,0 +1,247 @@
+"""A group whose ranks share one node's memory: every collective goes through one window.
+
+Nothing is planned for an address or a length, so ranks whose allocators differ stay in step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from hvd_ext.c10d import collectives
+from hvd_ext.c10d.backend.carrier import SETTING
+from hvd_ext.c10d.collectives import AgreedError
+from hvd_ext.errors import HvdExtError
+from hvd_ext.job.stalls import StallMonitor
+from hvd_ext.shm.outside import Outside, UnequalError
+from hvd_ext.shm.regions import on_every_rank
+from hvd_ext.shm.window import (
+    FOREVER,
+    CollectivesDifferError,
+    NodeWindow,
+    PeersFailedError,
+)
+from hvd_ext.units import MIB
+
+if TYPE_CHECKING:
+    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.job.topology import Topology
+
+T = TypeVar("T")
+# Short enough to be in the cache still when peers read it.
+PLACE_BYTES = MIB
+# After so long it is known who is late, and an abort is seen.
+_SLICE_S = 0.1
+_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _BROADCAST, _ALL_TO_ALL, _BARRIER = map(
+    collectives.step, collectives.STEPS
+)
+
+
+class OneNode:
+    """A Carrier in the node's memory.
+
+    Attributes:
+        rank, size: in the group.
+    """
+
+    name = "shared_memory"
+
+    def __init__(self, topology: Topology, timeout_s: float) -> None:
+        """Make the window; collective over the group.
+
+        Args:
+            topology: the group's, of one node.
+            timeout_s: how long ranks are waited for.
+
+        Raises:
+            WindowError: on every rank, if some cannot share memory.
+        """
+        self.rank, self.size = topology.world.rank, topology.world.size
+        self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * PLACE_BYTES))
+        self._outside = Outside(self._window, PLACE_BYTES)
+        hosts, ranks = topology.hosts_by_rank, topology.node_ranks()
+        self._hosts, self._ranks = hosts, ranks
+
+        def monitor(name: str, limit_s: float) -> StallMonitor:
+            return StallMonitor(hosts, ranks, limit_s, name, SETTING)
+
+        # To make one takes a tenth of a short collective's time, and they serve again.
+        self._monitor_of = functools.lru_cache(maxsize=64)(monitor)
+        self._memories = [
+            np.frombuffer(self._window.peer(rank), np.uint8) for rank in range(self.size)
+        ]
+        self._refused = range(0)
+        self._aborted = False
+        self.expect("a collective", timeout_s, 0)
+
+    def expect(self, name: str, limit_s: float, about: int) -> None:
+        self._name, self._about = name, about
+        self._late: list[int] = []
+        self._monitor = self._monitor_of(name, limit_s)
+
+    def refuse(self, why: str) -> None:
+        ticket, _ = self._next()
+        first = self._refused.start if self._refused.stop == ticket else ticket
+        self._refused = range(first, ticket + 1)
+        self._window.fail(first, ticket, why)
+
+    def fail(self, why: str) -> None:
+        self._window.fail(self._outside.ticket, FOREVER, why)
+
+    def missing(self) -> list[int]:
+        return [self._ranks[rank] for rank in self._late]
+
+    def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
+        self._note(array.nbytes, _ALL_REDUCE)
+        self._outside.all_reduce(address(array), len(array), dtype, operation, scale)
+        self._wait(self._outside.run)
+        return self.name
+
+    def reduce_scatter(
+        self, out: Array, own: Array, dtype: str, scale: float, operation: str = "sum"
+    ) -> None:
+        self._note(out.nbytes, _REDUCE_SCATTER)
+        count = len(out)
+        self._outside.reduce_scatter(address(out), address(own), count, dtype, operation, scale)
+        self._wait(self._outside.run)
+
+    def all_gather(self, out: Array, own: Array) -> None:
+        begin, count = address(out), len(own)
+        self._all_gather([begin + rank * count for rank in range(self.size)], own)
+
+    def all_gather_rows(self, rows: Sequence[Array], own: Array) -> None:
+        self._all_gather([*map(address, rows)], own)
+
+    def _all_gather(self, rows: Sequence[int], own: Array) -> None:
+        self._note(len(own), _ALL_GATHER)
+        self._outside.all_gather(address(own), len(own), rows)
+        self._wait(self._outside.run)
+
+    def broadcast(self, array: Array, root: int) -> None:
+        self._note(len(array), _BROADCAST)
+        self._outside.broadcast(address(array), len(array), root)
+        self._wait(self._outside.run)
+
+    def all_to_all(self, outs: Sequence[Array], owns: Sequence[Array]) -> None:
+        self._note(0, _ALL_TO_ALL)
+        outside = self._outside
+        outside.all_to_all(
+            [*map(address, owns)], [*map(len, owns)], [*map(address, outs)], [*map(len, outs)]
+        )
+        try:
+            self._wait(outside.run)
+        except UnequalError:
+            check_bytes(self._name, outside.everyones_bytes, self._ranks)
+
+    def barrier(self) -> None:
+        self._next()
+        self._meet(0, _BARRIER)
+
+    def _note(self, count_bytes: int, step: int) -> None:
+        """Note what this rank is in, for others to compare."""
+        collective = self._window.collective
+        collective.bytes, collective.about = count_bytes, self._about | step
+
+    def _meet(self, count_bytes: int, step: int) -> None:
+        """Wait until all ranks have come with the next ticket, for the same collective."""
+        self._note(count_bytes, step)
+        self._wait(functools.partial(self._window.meet, self._outside.ticket))
+
+    def _next(self) -> tuple[int, int]:
+        """The next ticket, and where its place begins."""
+        self._outside.ticket += 1
+        return self._outside.ticket, (self._outside.ticket & 1) * PLACE_BYTES
+
+    def _gather_numbers(self, own: Array, count_bytes: int, step: int) -> Array:
+        """The numbers of every rank, by rank; int64, as many on each; all ranks have come by then.
+
+        Args:
+            own: this rank's.
+            count_bytes: of the collective that they are part of, if all ranks have the same.
+            step: of that.
+        """
+        _, place = self._next()
+        part = slice(place, place + own.nbytes)
+        self._memories[self.rank][part].view(np.int64)[:] = own
+        self._meet(count_bytes, step)
+        return np.stack([memory[part].view(np.int64) for memory in self._memories])
+
+    def _wait(self, wait: Callable[[float], T]) -> T:
+        """Wait for the node's ranks.
+
+        Raises:
+            StallError: ranks did not arrive in time, or ended.
+            MismatchError: they are in another collective.
+            HvdExtError: a rank has said that it failed, or the group was aborted.
+        """
+
+        def slice_(limit_s: float) -> T:
+            if self._aborted:
+                raise HvdExtError(f"{self._name}: the process group was aborted")
+            try:
+                return wait(min(limit_s, _SLICE_S))
+            except TimeoutError as late:
+                self._late = late.args[0]
+                raise
+
+        try:
+            return self._monitor(slice_)
+        except CollectivesDifferError:
+            raise self._differ() from None
+        except PeersFailedError as failed:
+            late = failed.args[0]
+            text = collectives.failed(self._name, self._window.why, self._ranks, late)
+            raise HvdExtError(text) from None
+
+    def _differ(self) -> HvdExtError:
+        """The error for this ticket, where ranks are not in the same collective."""
+        ticket = self._outside.ticket
+        said = [self._window.collective_of(rank, ticket) for rank in range(self.size)]
+        refused = [rank for rank, (_, about) in enumerate(said) if about == collectives.FAILED]
+        if refused:
+            return HvdExtError(
+                collectives.failed(self._name, self._window.why, self._ranks, refused)
+            )
+        texts = [collectives.describe(*numbers, self._ranks) for numbers in said]
+        return collectives.differ(texts, self._ranks, self._hosts)
+
+    def abort(self) -> None:
+        self._aborted = True
+
+    def close(self, finished: bool) -> None:
+        """Let the memory go, which ends with the last rank that has it."""
+        if finished:
+            self._memories.clear()
+            del self._outside
+            del self._window
+
+
+def address(array: Array) -> int:
+    """Where an array's memory begins."""
+    return int(array.__array_interface__["data"][0])
+
+
+def check_bytes(name: str, every: Sequence[Sequence[int]], ranks: Sequence[int]) -> None:
+    """Compare what ranks give each other with what they expect.
+
+    Args:
+        name: of the collective.
+        every: of each rank, how many bytes it gives to each, then how many it expects from each.
+        ranks: global, of the group's.
+
+    Raises:
+        MismatchError: they differ; the ranks stay in step.
+    """
+    size = len(every)
+    for giver, numbers in enumerate(every):
+        taken = [theirs[size + giver] for theirs in every]
+        if list(numbers[:size]) == taken:
+            continue
+        taker = next(rank for rank in range(size) if numbers[rank] != taken[rank])
+        raise AgreedError(
+            f"{name}: rank {ranks[giver]} gives rank {ranks[taker]} {numbers[taker]} bytes, "
+            f"and that one expects {taken[taker]}: make the sizes match"
+        )

@@ -1,0 +1,195 @@
+"""Collectives of a node's ranks, each one call of C, of messages that lie outside their window."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.layout import LINE_BYTES, align_up
+from hvd_ext.shm.library import load_library
+from hvd_ext.shm.window import (
+    DTYPE_NUMBERS,
+    OPERATION_NUMBERS,
+    OVER,
+    PIECE_BYTES,
+    UNEQUAL,
+    CExchange,
+    CExchangeCall,
+    NodeWindow,
+    short_bytes,
+)
+
+_AS_IT_IS = -1
+
+
+class UnequalError(Exception):
+    """Ranks do not expect what others give them; on all ranks alike."""
+
+
+class _CPass(ctypes.Structure):
+    _fields_ = (
+        ("window", ctypes.c_void_p),
+        ("given", ctypes.c_void_p),
+        ("taken", ctypes.c_void_p),
+        ("given_bytes", ctypes.c_void_p),
+        ("taken_bytes", ctypes.c_void_p),
+        ("everyones", ctypes.c_void_p),
+        ("cells", ctypes.c_uint64),
+        ("cell_bytes", ctypes.c_uint64),
+        ("stride", ctypes.c_uint64),
+        ("longest", ctypes.c_uint64),
+        ("ticket", ctypes.c_uint64),
+        ("at", ctypes.c_uint64),
+        ("timeout_s", ctypes.c_double),
+        ("scale", ctypes.c_double),
+        ("dtype", ctypes.c_int32),
+        ("operation", ctypes.c_int32),
+    )
+
+
+class Outside:
+    """The collectives, to be prepared one after the other and then run. Memory is by its address.
+
+    Attributes:
+        ticket: the last of the window's that is over.
+    """
+
+    def __init__(self, window: NodeWindow, place_bytes: int) -> None:
+        """Use a window, in turns with its other exchanges.
+
+        Args:
+            window: twice as long as a place.
+            place_bytes: of each of its two places, at least PIECE_BYTES.
+        """
+        library = load_library()
+        self._window, self._place_bytes, self.ticket = window, place_bytes, 0
+        size = window.size
+        self._exchange = CExchange(local=True)
+        exchange = ctypes.addressof(self._exchange)
+        self._reduction = CExchangeCall(window.address, exchange, None, stride=place_bytes)
+        self._given, self._taken = (ctypes.c_void_p * size)(), (ctypes.c_void_p * size)()
+        self._bytes = (ctypes.c_uint64 * (2 * size))()
+        self._everyones = (ctypes.c_uint64 * (2 * size * size))()
+        lengths = ctypes.addressof(self._bytes)
+        self._pass = _CPass(
+            window=window.address,
+            given=ctypes.addressof(self._given),
+            taken=ctypes.addressof(self._taken),
+            given_bytes=lengths,
+            taken_bytes=lengths + 8 * size,
+            stride=place_bytes,
+        )
+        self._reduce = library.window_call, ctypes.byref(self._reduction), self._reduction
+        self._move = library.window_pass, ctypes.byref(self._pass), self._pass
+        self._prepared: tuple[Any, Any, Any] = self._move
+
+    def all_reduce(
+        self, address: int, count: int, dtype: str, operation: str, scale: float
+    ) -> None:
+        """Reduce a message in place.
+
+        Args:
+            address: of its memory.
+            count: of elements.
+            dtype: a key of DTYPES.
+            operation: one of OPERATIONS.
+            scale: what every element of the result is multiplied by.
+        """
+        exchange, call = self._exchange, self._reduction
+        exchange.count, exchange.dtype = count, DTYPE_NUMBERS[dtype]
+        exchange.operation, exchange.scale = OPERATION_NUMBERS[operation], scale
+        short = count * DTYPES[dtype].item_bytes <= short_bytes(self._window.size)
+        call.piece, call.at = 0 if short else PIECE_BYTES, 0
+        call.buffer, call.ticket = address, self.ticket
+        self._prepared = self._reduce
+
+    def all_gather(self, own: int, count_bytes: int, rows: Sequence[int]) -> None:
+        """Have each row hold what a rank has in `own`."""
+        size = self._window.size
+        self._bytes[0] = count_bytes
+        self._bytes[size:] = [count_bytes] * size
+        self._given[0] = own
+        self._taken[:] = list(rows)
+        self._pass_on(1, count_bytes)
+
+    def broadcast(self, address: int, count_bytes: int, root: int) -> None:
+        """Have every rank's memory hold what the root's does."""
+        size, is_root = self._window.size, self._window.rank == root
+        self._bytes[0] = count_bytes if is_root else 0
+        self._bytes[size:] = [0] * size
+        if not is_root:
+            self._bytes[size + root] = count_bytes
+        self._given[0] = self._taken[root] = address
+        self._pass_on(1, count_bytes)
+
+    def all_to_all(
+        self,
+        given: Sequence[int],
+        given_bytes: Sequence[int],
+        taken: Sequence[int],
+        taken_bytes: Sequence[int],
+    ) -> None:
+        """Give each rank a message, and take one from each.
+
+        `run` raises UnequalError, before anything is taken, where their lengths differ.
+        """
+        self._bytes[:] = [*given_bytes, *taken_bytes]
+        self._given[:], self._taken[:] = list(given), list(taken)
+        self._pass_on(self._window.size, 1, may_differ=True)
+
+    def reduce_scatter(
+        self, out: int, own: int, count: int, dtype: str, operation: str, scale: float
+    ) -> None:
+        """Have `out` hold this rank's row of the reduction of what all have in `own`.
+
+        Args:
+            out: an address.
+            own: another, of as many rows of `count` elements as there are ranks.
+            count: of elements.
+            dtype: a key of DTYPES.
+            operation: one of OPERATIONS.
+            scale: what every element of the result is multiplied by.
+        """
+        size, row_bytes = self._window.size, count * DTYPES[dtype].item_bytes
+        self._bytes[:] = [row_bytes] * (2 * size)
+        self._given[:] = [own + row_bytes * rank for rank in range(size)]
+        self._taken[0] = out
+        self._pass.dtype, self._pass.scale = DTYPE_NUMBERS[dtype], scale
+        self._pass_on(size, row_bytes, OPERATION_NUMBERS[operation])
+
+    def _pass_on(
+        self, cells: int, longest: int, operation: int = _AS_IT_IS, *, may_differ: bool = False
+    ) -> None:
+        call, head = self._pass, 0
+        if may_differ:
+            head = align_up(8 * len(self._bytes))
+        call.everyones = ctypes.addressof(self._everyones) if may_differ else None
+        call.cells, call.longest, call.operation = cells, longest, operation
+        call.cell_bytes = (self._place_bytes - head) // cells // LINE_BYTES * LINE_BYTES
+        call.at, call.ticket = 0, self.ticket
+        self._prepared = self._move
+
+    def run(self, timeout_s: float) -> None:
+        """Run what was prepared, or resume it where ranks were late.
+
+        Raises:
+            TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as
+                NodeWindow.reduce; `ticket` is then the one that is not over.
+            UnequalError: as `all_to_all` says.
+        """
+        run, argument, call = self._prepared
+        call.timeout_s = timeout_s
+        code = run(argument)
+        self.ticket = call.ticket + (code not in (OVER, UNEQUAL))
+        if code == UNEQUAL:
+            raise UnequalError
+        if code != OVER:
+            raise self._window.late(code)
+
+    @property
+    def everyones_bytes(self) -> list[list[int]]:
+        """Of each rank, how many bytes it gives to each in an all_to_all, and expects from each."""
+        width = len(self._bytes)
+        return [self._everyones[at : at + width] for at in range(0, len(self._everyones), width)]

@@ -1,0 +1,110 @@
+/* Ranks of a node pass each other messages that lie anywhere.
+ *
+ * A message goes in pieces. Of each piece every rank puts what it gives into its own memory, in
+ * cells; all ranks meet; and every rank takes what it gets out of its peers' memory. Pieces
+ * alternate between two places: who is ready with a ticket has taken all of the one before.
+ */
+#ifndef HVD_EXT_PASSING_H
+#define HVD_EXT_PASSING_H
+
+struct pass {
+    struct window *window;
+    char *const *given;          /* by cell: what this rank gives */
+    char *const *taken;          /* by rank: what it gets from each */
+    const uint64_t *given_bytes; /* by cell; in all_to_all followed by taken_bytes */
+    const uint64_t *taken_bytes; /* by rank */
+    uint64_t *everyones;         /* out: all ranks' numbers of bytes, where they may differ; or NULL */
+    uint64_t cells;              /* 1: all ranks take the same; size: each takes its own */
+    uint64_t cell_bytes;         /* of a piece */
+    uint64_t stride;             /* from one place to the other */
+    uint64_t longest;            /* bytes of the longest message, the same on all ranks */
+    uint64_t ticket;             /* the last that is over */
+    uint64_t at;                 /* bytes that are over, where it is to go on */
+    double timeout_s;
+    double scale;                /* of what is reduced */
+    int32_t dtype, operation;    /* operation -1: all is taken as it is, else reduced into taken[0] */
+};
+
+/* Numbers of bytes lie before the first piece's cells. */
+static uint64_t numbers_bytes(const struct pass *p) {
+    return p->everyones ? 2 * p->window->size * sizeof(uint64_t) : 0;
+}
+
+static char *cell_of(const struct pass *p, int rank, uint64_t cell, uint64_t ticket) {
+    uint64_t head = (numbers_bytes(p) + LINE - 1) / LINE * LINE;
+    return p->window->data[rank] + (ticket & 1) * p->stride + head + cell * p->cell_bytes;
+}
+
+/* How much of a message is in the piece that begins at `at`. */
+static uint64_t in_piece(const struct pass *p, uint64_t bytes) {
+    if (bytes <= p->at) return 0;
+    return bytes - p->at < p->cell_bytes ? bytes - p->at : p->cell_bytes;
+}
+
+static void give(const struct pass *p, uint64_t ticket) {
+    const struct window *w = p->window;
+    if (p->everyones && p->at == 0)
+        memcpy(w->data[w->rank] + (ticket & 1) * p->stride, p->given_bytes, numbers_bytes(p));
+    for (uint64_t cell = 0; cell < p->cells; cell++)
+        if (p->cells == 1 || cell != (uint64_t)w->rank) /* its own it takes where it lies */
+            memcpy(cell_of(p, w->rank, cell, ticket), p->given[cell] + p->at,
+                   in_piece(p, p->given_bytes[cell]));
+}
+
+/* What the piece has for this rank from `rank`. */
+static const char *passed(const struct pass *p, int rank, uint64_t ticket) {
+    uint64_t own = p->cells == 1 ? 0 : (uint64_t)p->window->rank;
+    return rank == p->window->rank ? p->given[own] + p->at : cell_of(p, rank, own, ticket);
+}
+
+static void take(const struct pass *p, uint64_t ticket) {
+    const struct window *w = p->window;
+    if (p->operation < 0) {
+        for (int step = 0; step < w->size; step++) {
+            int r = (w->rank + step) % w->size; /* so that no memory is everybody's first */
+            uint64_t bytes = in_piece(p, p->taken_bytes[r]);
+            const char *from = passed(p, r, ticket);
+            if (bytes && from != p->taken[r] + p->at) memmove(p->taken[r] + p->at, from, bytes);
+        }
+        return;
+    }
+    const char *parts[w->size];
+    char *out = p->taken[0] + p->at;
+    for (int r = 0; r < w->size; r++) parts[r] = passed(p, r, ticket);
+    KERNELS[p->dtype][p->operation](parts, w->size, &out, 1,
+                                    in_piece(p, p->taken_bytes[0]) / ITEM_BYTES[p->dtype], p->scale);
+}
+
+/* Whether each rank expects what every other gives to it; all ranks find the same. */
+static int compare_numbers(struct pass *p, uint64_t ticket) {
+    uint64_t size = (uint64_t)p->window->size;
+    int same = 1;
+    for (uint64_t r = 0; r < size; r++)
+        memcpy(p->everyones + 2 * size * r, p->window->data[r] + (ticket & 1) * p->stride,
+               numbers_bytes(p));
+    for (uint64_t from = 0; from < size; from++)
+        for (uint64_t to = 0; to < size; to++) {
+            uint64_t bytes = p->everyones[2 * size * from + to];
+            same &= bytes == p->everyones[2 * size * to + size + from];
+            if (bytes > p->longest) p->longest = bytes;
+        }
+    return same;
+}
+
+/* Called again, where it gave up, it goes on. UNEQUAL, on all ranks: one gives another more or less
+ * than that expects; nothing was taken. */
+int window_pass(struct pass *p) {
+    do {
+        uint64_t ticket = p->ticket + 1;
+        if (reached(p->window, READY) < ticket) give(p, ticket);
+        enum outcome gave_up = window_meet(p->window, ticket, p->timeout_s);
+        if (gave_up) return gave_up;
+        p->ticket = ticket;
+        if (p->everyones && p->at == 0 && !compare_numbers(p, ticket)) return UNEQUAL;
+        take(p, ticket);
+        p->at += p->cell_bytes;
+    } while (p->at < p->longest);
+    return OVER;
+}
+
+#endif
