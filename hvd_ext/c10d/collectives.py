@@ -87,6 +87,8 @@ def describe(count_bytes: int, number: int, ranks: Sequence[int]) -> str:
         text += f" of {counted(count_bytes, 'byte')}"
     if dtype:
         text += f" of {dtype}"
+    if others := field(_OTHERS_AT, 8):
+        text += f" and other dtypes (list {others})"
     if operation := _OPERATIONS[field(_OPERATION_AT, 4)]:
         text += f" with {operation}"
     if root := field(_ROOT_AT, 32):

@@ -79,14 +79,14 @@ class TwoLevel:
         with self._watchdog.guard():
             all_to_all(self._levels, outs, owns)
 
-    def compare(self, numbers: Array) -> Array:
-        """The maximum of what all ranks have, element by element; they meet by that."""
+    def sum_of(self, number: int) -> int:
+        """The sum of what all ranks have, modulo 2^64; they meet by that."""
         from mpi4py import MPI
 
-        found = np.empty_like(numbers)
+        found = np.empty(1, np.uint64)
         with self._watchdog.guard():
-            self._levels.comm.Allreduce(numbers, found, MPI.MAX)
-        return found
+            self._levels.comm.Allreduce(np.array([number], np.uint64), found, MPI.SUM)
+        return int(found[0])
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
