@@ -1,115 +1,245 @@
-"""Every environment variable that the project reads, and names that look like one of them."""
+"""Every environment variable that the project reads: its default, effect, and how it is read."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from hvd_ext.errors import UsageError
+from hvd_ext.units import parse_bytes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Variable:
+class Variable(Generic[T]):
     """An environment variable.
 
     Attributes:
         name: its name.
-        default: its value where it is not set.
+        shown_default: its value where it is not set, for people.
         effect: the value it takes and what that changes, in Markdown, for the table in docs.
         reader: the part of the project that reads it.
+        parse: its value, from the text, or from None where it is not set and has no default;
+            raises ValueError with the rule that the text breaks.
+        default: the text that counts where it is not set.
     """
 
     name: str
-    default: str
+    shown_default: str
     effect: str
-    reader: str = "hvd_ext.torch"
+    reader: str
+    parse: Callable[[str | None], T]
+    default: str | None = None
+
+    def read(self, environ: Mapping[str, str] | None = None) -> T:
+        """The value in the environment.
+
+        Args:
+            environ: by default this process's.
+
+        Raises:
+            UsageError: it has none of the values that it can have.
+        """
+        text = (os.environ if environ is None else environ).get(self.name, self.default)
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise UsageError(f"{self.name}={text!r}: {error}") from None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the environment has it."""
+        return self.name in os.environ
 
 
-VARIABLES = (
-    Variable(
-        "HVD_EXT_AUDIT",
-        "unset",
-        "folder in which every rank writes fingerprints of what it trains with, for `hvprof audit`",
-    ),
-    Variable(
-        "HVD_EXT_AUDIT_EVERY",
-        "unset",
-        "steps from one audit to the next. Ranks then compare their parameters, too, and the job"
-        " ends with the name of a rank that holds others; `100:warn` only warns",
-    ),
-    Variable("HVD_EXT_BUCKET_BYTES", "measured", "maximum size of a bucket, such as `4 MiB`"),
-    Variable(
-        "HVD_EXT_COMPRESSION",
-        "none",
-        "format of gradients between nodes, for scripts that set no `compression=`: none, bf16,"
-        " fp16, int8, powersgd(RANK) or auto",
-        "hvd_ext.torch, hvd_ext.c10d",
-    ),
-    Variable(
-        "HVD_EXT_DEVICE_ARENA",
-        "0",
-        "1 reduces gradients on GPUs over CUDA IPC (run on one GPU, not on several); 0 leaves them"
-        " to Horovod",
-    ),
-    Variable(
-        "HVD_EXT_KEEP_MEMORY",
-        "1",
-        "1 keeps freed memory in the process; 0 leaves malloc's settings unchanged",
-        "hvd_ext.torch, hvd-launch",
-    ),
-    Variable(
-        "HVD_EXT_KERNELS",
-        "widest",
-        "vector instructions of sums of 16-bit floats within a node: scalar, avx2 or avx512; the"
-        " bits are the same",
-        "hvd_ext",
-    ),
-    Variable(
-        "HVD_EXT_REPRODUCIBLE",
-        "unset",
-        "number of slots of a step whose bits do not depend on the number of ranks, for scripts"
-        " that set no `reproducible=`",
-    ),
-    Variable(
-        "HVD_EXT_SHARDED",
-        "0",
-        "1 shards the optimizer's update over the ranks of a node, for scripts that set no"
-        " `sharded=`",
-    ),
-    Variable(
-        "HVD_EXT_STALL_TIMEOUT_S",
-        "600",
-        "seconds to wait for a late rank before the job ends with the names of missing ranks",
-        "hvd_ext",
-    ),
-    Variable(
-        "HVD_EXT_SYNC",
-        "every_step",
-        "how often nodes exchange, for scripts that set no `sync=`: every_step, one_step_late,"
-        " local_sgd:steps=N or diloco:steps=N",
-    ),
-    Variable(
-        "HVD_EXT_TABLE",
-        "built in",
-        "path of a table of allreduce algorithms (JSON, read by rank 0)",
-        "hvd_ext",
-    ),
-    Variable(
-        "HVD_LAUNCH_OWN_DEVICE",
-        "unset",
-        "number of the GPU that belongs to this rank; set by `hvd-launch exec`",
-        "hvd-launch",
-    ),
-    Variable(
-        "HVPROF_DIR", "unset", "folder of the recording; set by `hvprof record`", "the recorder"
-    ),
-    Variable(
-        "HVPROF_TRACE",
-        "0",
-        "number of calls that each rank keeps one by one; set by `hvprof record --trace`",
-        "the recorder",
-    ),
+def _text(text: str | None) -> str:
+    return text or ""
+
+
+def _text_or_none(text: str | None) -> str | None:
+    return text
+
+
+def _path_or_none(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise ValueError("give a number of seconds above 0")
+    return value
+
+
+def _switch(otherwise: str) -> Callable[[str | None], bool]:
+    def parse(text: str | None) -> bool:
+        if text not in ("0", "1"):
+            raise ValueError(f"give 1, or {otherwise}")
+        return text == "1"
+
+    return parse
+
+
+def _bytes_or_none(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        most = parse_bytes(text)
+    except UsageError:
+        most = 0
+    if most < 1:
+        raise ValueError("give a size above 0, such as 4MiB, or unset it")
+    return most
+
+
+def _slots_or_none(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise ValueError("give a number of slots, such as 8, or unset it")
+    return int(text)
+
+
+def _steps_and_action(text: str | None) -> tuple[int, bool]:
+    """Steps from one audit to the next, and whether it only warns."""
+    number, colon, action = (text or "").partition(":")
+    if not number.isdecimal() or int(number) < 1 or (colon and action != "warn"):
+        raise ValueError(
+            "give a number of steps, such as 100, or 100:warn to continue after a difference"
+        )
+    return int(number), bool(colon)
+
+
+AUDIT = Variable(
+    "HVD_EXT_AUDIT",
+    "unset",
+    "folder in which every rank writes fingerprints of what it trains with, for `hvprof audit`",
+    "hvd_ext.torch",
+    _path_or_none,
 )
-_PAGE = "docs/reference/variables.md"
+AUDIT_EVERY = Variable(
+    "HVD_EXT_AUDIT_EVERY",
+    "unset",
+    "steps from one audit to the next. Ranks then compare their parameters, too, and the job"
+    " ends with the name of a rank that holds others; `100:warn` only warns",
+    "hvd_ext.torch",
+    _steps_and_action,
+    "1",
+)
+BUCKET_BYTES = Variable(
+    "HVD_EXT_BUCKET_BYTES",
+    "measured",
+    "maximum size of a bucket, such as `4 MiB`",
+    "hvd_ext.torch",
+    _bytes_or_none,
+)
+COMPRESSION = Variable(
+    "HVD_EXT_COMPRESSION",
+    "none",
+    "format of gradients between nodes, for scripts that set no `compression=`: none, bf16,"
+    " fp16, int8, powersgd(RANK) or auto",
+    "hvd_ext.torch, hvd_ext.c10d",
+    _text,
+    "none",
+)
+DEVICE_ARENA = Variable(
+    "HVD_EXT_DEVICE_ARENA",
+    "0",
+    "1 reduces gradients on GPUs over CUDA IPC (run on one GPU, not on several); 0 leaves them"
+    " to Horovod",
+    "hvd_ext.torch",
+    _switch("0 for Horovod's own exchange"),
+    "0",
+)
+KEEP_MEMORY = Variable(
+    "HVD_EXT_KEEP_MEMORY",
+    "1",
+    "1 keeps freed memory in the process; 0 leaves malloc's settings unchanged",
+    "hvd_ext.torch, hvd-launch",
+    _switch("0 for malloc as it is"),
+    "1",
+)
+KERNELS = Variable(
+    "HVD_EXT_KERNELS",
+    "widest",
+    "vector instructions of sums of 16-bit floats within a node: scalar, avx2 or avx512; the"
+    " bits are the same",
+    "hvd_ext",
+    _text_or_none,
+)
+REPRODUCIBLE = Variable(
+    "HVD_EXT_REPRODUCIBLE",
+    "unset",
+    "number of slots of a step whose bits do not depend on the number of ranks, for scripts"
+    " that set no `reproducible=`",
+    "hvd_ext.torch",
+    _slots_or_none,
+)
+SHARDED = Variable(
+    "HVD_EXT_SHARDED",
+    "0",
+    "1 shards the optimizer's update over the ranks of a node, for scripts that set no `sharded=`",
+    "hvd_ext.torch",
+    _switch("0 to have every rank update all parameters"),
+    "0",
+)
+STALL_TIMEOUT_S = Variable(
+    # Long enough for what one rank does alone: evaluation, writing a checkpoint.
+    "HVD_EXT_STALL_TIMEOUT_S",
+    "600",
+    "seconds to wait for a late rank before the job ends with the names of missing ranks",
+    "hvd_ext",
+    _seconds,
+    "600",
+)
+SYNC = Variable(
+    "HVD_EXT_SYNC",
+    "every_step",
+    "how often nodes exchange, for scripts that set no `sync=`: every_step, one_step_late,"
+    " local_sgd:steps=N or diloco:steps=N",
+    "hvd_ext.torch",
+    _text,
+    "every_step",
+)
+TABLE = Variable(
+    "HVD_EXT_TABLE",
+    "built in",
+    "path of a table of allreduce algorithms (JSON, read by rank 0)",
+    "hvd_ext",
+    _text_or_none,
+)
+OWN_DEVICE = Variable(
+    "HVD_LAUNCH_OWN_DEVICE",
+    "unset",
+    "number of the GPU that belongs to this rank; set by `hvd-launch exec`",
+    "hvd-launch",
+    _text_or_none,
+)
+HVPROF_DIR = Variable(
+    "HVPROF_DIR",
+    "unset",
+    "folder of the recording; set by `hvprof record`",
+    "the recorder",
+    _text_or_none,
+)
+HVPROF_TRACE = Variable(
+    "HVPROF_TRACE",
+    "0",
+    "number of calls that each rank keeps one by one; set by `hvprof record --trace`",
+    "the recorder",
+    _text_or_none,
+)
+VARIABLES: tuple[Variable[Any], ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Variable)
+)
 _KNOWN = {variable.name for variable in VARIABLES}
 _PREFIXES = ("HVD_EXT_", "HVPROF_", "HVD_LAUNCH_")
 # The project's own tests and benchmarks.
@@ -139,7 +269,7 @@ def misspelt(names: Iterable[str]) -> list[str]:
 def table() -> str:
     """The Markdown table of all variables."""
     rows = [
-        f"| `{v.name}` | {v.reader} | {v.default} | {v.effect} |"
+        f"| `{v.name}` | {v.reader} | {v.shown_default} | {v.effect} |"
         for v in sorted(VARIABLES, key=lambda v: v.name)
     ]
     return "\n".join(["| variable | read by | default | effect |", "|---|---|---|---|", *rows])

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.allreduce.table import Table, built_in, load, parse
 from hvd_ext.errors import UsageError
 
@@ -23,7 +23,7 @@ def read_table(world: MPI.Comm) -> Table:
     source, content, problem = "", b"", ""
     if world.rank == 0:
         try:
-            if source := settings.table_path() or "":
+            if source := variables.TABLE.read() or "":
                 load(path := Path(source))
                 content = path.read_bytes()
         except Exception as error:  # the other ranks wait for what this one says

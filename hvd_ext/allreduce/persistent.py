@@ -29,11 +29,11 @@ from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.events import CommEvent, emit, listening
 from hvd_ext.job.progress_thread import ProgressThread
-from hvd_ext.settings import stall_timeout_s
 from hvd_ext.shm.c_call import CCall
 from hvd_ext.shm.layout import align_up
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.shm.window import NodeWindow
+from hvd_ext.variables import STALL_TIMEOUT_S
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -274,7 +274,7 @@ def _exchange(
     window: NodeWindow | None,
 ) -> Exchange:
     if algorithm == SHARED_MEMORY:
-        timeout_s = stall_timeout_s()
+        timeout_s = STALL_TIMEOUT_S.read()
         return SharedMemoryExchange(topology, buffer, reduction.name, dtype, timeout_s, window)
     return MessageExchange(algorithm, topology.world, buffer, reduction, dtype)
 

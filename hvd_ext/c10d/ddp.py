@@ -5,7 +5,7 @@ import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.c10d import lifecycle
 from hvd_ext.c10d.exchange import Exchange
 from hvd_ext.c10d.ranks import limit_s_of, topology_of
@@ -35,7 +35,7 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
         MismatchError: ranks ask for different formats.
         StallError: ranks did not reach this in time; names them.
     """
-    format = _format(settings.compression() if compression is None else compression)
+    format = _format(variables.COMPRESSION.read() if compression is None else compression)
     _check(ddp_model)
     topology = topology_of(ddp_model.process_group)
     timeout_s = limit_s_of(ddp_model.process_group)

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlparse
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.c10d import without_mpi
 from hvd_ext.c10d.lifecycle import watch
 from hvd_ext.c10d.torch_internals import store_of, timeout_s_of
@@ -59,7 +59,7 @@ def rendezvous(
                 f"init_process_group({name}={asked[name]}), where MPI has {value}: leave out "
                 "rank and world_size with init_method='mpi://'"
             )
-    limit_s = min(timeout.total_seconds(), settings.stall_timeout_s())
+    limit_s = min(timeout.total_seconds(), variables.STALL_TIMEOUT_S.read())
     hosts = monitored_allgather(world, socket.gethostname(), limit_s, "init_process_group()")
     # A machine need not know its own name.
     place = _LOOPBACK if len(set(hosts)) == 1 else hosts[0]
@@ -105,7 +105,7 @@ def topology_of(group: dist.ProcessGroup) -> Topology:
 
 def limit_s_of(group: dist.ProcessGroup) -> float:
     """How long the ranks of a process group are waited for in hvd_ext's own exchanges."""
-    return min(timeout_s_of(group), settings.stall_timeout_s())
+    return min(timeout_s_of(group), variables.STALL_TIMEOUT_S.read())
 
 
 def topology_among(

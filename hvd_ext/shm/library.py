@@ -7,8 +7,8 @@ import functools
 from pathlib import Path
 
 from hvd_ext.errors import UsageError
-from hvd_ext.settings import kernels
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.variables import KERNELS
 
 # The forms of its kernels, in the order of forms.h.
 FORMS = ("scalar", "avx2", "avx512")
@@ -49,7 +49,7 @@ def load_library() -> ctypes.CDLL:
     library.copy_each.restype = library.digest_each.restype = None
     library.flag_raise.argtypes = library.flag_is_raised.argtypes = [address]
     library.flag_raise.restype = None
-    use_kernels(library, kernels())
+    use_kernels(library, KERNELS.read())
     return library
 
 

@@ -57,7 +57,7 @@ class Outside:
     """
 
     def __init__(self, window: NodeWindow, place_bytes: int) -> None:
-        """Use a window, in turns with its other exchanges.
+        """Use a window, alternating with its other exchanges.
 
         Args:
             window: twice as long as a place.
@@ -190,6 +190,6 @@ class Outside:
 
     @property
     def everyones_bytes(self) -> list[list[int]]:
-        """Of each rank, how many bytes it gives to each in an all_to_all, and expects from each."""
+        """The bytes that each rank gives to each in an all_to_all, and then those it expects."""
         width = len(self._bytes)
         return [self._everyones[at : at + width] for at in range(0, len(self._everyones), width)]

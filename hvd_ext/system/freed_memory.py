@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hvd_ext import settings
+from hvd_ext import variables
 
 # mallopt's numbers (malloc.h) and values: no block is mapped for itself, and the heap is never
 # cut. A higher threshold for mapping would not do: older glibc refuses one above 32 MiB.
@@ -88,7 +88,7 @@ def left_alone(environ: Mapping[str, str]) -> str:
     Raises:
         UsageError: HVD_EXT_KEEP_MEMORY is neither 0 nor 1.
     """
-    if not settings.keep_memory(environ):
+    if not variables.KEEP_MEMORY.read(environ):
         return "HVD_EXT_KEEP_MEMORY=0"
     return next((f"{name}={environ[name]} is set" for name in chosen_names(environ)), "")
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hvd_ext import schedules, settings
+from hvd_ext import schedules, variables
 from hvd_ext.compression import formats
 from hvd_ext.torch import OVERRIDES, horovods
 from hvd_ext.torch.wrapped import DistributedMixin
@@ -25,14 +25,14 @@ def install() -> None:
         UsageError: a variable of hvd_ext has no valid value. Every rank finds it here, before MPI
             starts: the first one to leave later would end MPI under the others.
     """
-    settings.stall_timeout_s()
-    settings.bucket_bytes()
-    settings.device_arena()
-    settings.sharded()
-    settings.reproducible()
-    settings.keep_memory(os.environ)
-    formats.parse(settings.compression())
-    schedules.parse(settings.sync())
+    variables.STALL_TIMEOUT_S.read()
+    variables.BUCKET_BYTES.read()
+    variables.DEVICE_ARENA.read()
+    variables.SHARDED.read()
+    variables.REPRODUCIBLE.read()
+    variables.KEEP_MEMORY.read(os.environ)
+    formats.parse(variables.COMPRESSION.read())
+    schedules.parse(variables.SYNC.read())
     announcing = _announcing(OVERRIDES["DistributedOptimizer"])
     horovods.replace({**OVERRIDES, "DistributedOptimizer": announcing})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.compression.formats import AUTO, BF16, FP16, INT8, NONE, Format, parse, powersgd
 from hvd_ext.torch import horovods
 
@@ -26,7 +26,7 @@ def wanted(compression: Any) -> Format | str:
         LookupError: a class that only Horovod's own optimizer serves.
     """
     if compression is horovods.Compression.none:
-        compression = settings.compression()
+        compression = variables.COMPRESSION.read()
     if compression is horovods.Compression.fp16:
         return FP16
     if isinstance(compression, str):

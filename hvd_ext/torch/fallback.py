@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.arena.cuda.arena import SERVED as DEVICE_DTYPES
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import HvdExtError
@@ -39,7 +39,7 @@ def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:
     if devices and devices != ["cpu"]:
         if not devices[0].startswith("cuda"):
             return f"parameters are on {devices[0]}"
-        if not settings.device_arena():
+        if not variables.DEVICE_ARENA.read():
             return (
                 f"parameters are on {devices[0]}, where hvd_ext's exchange is off: "
                 "set HVD_EXT_DEVICE_ARENA=1 to use it"

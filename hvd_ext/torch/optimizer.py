@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.errors import UsageError
 from hvd_ext.schedules import Schedule
 from hvd_ext.system.process import allow_singleton_mpi
@@ -161,7 +161,7 @@ def _serve(request: Request, named: Named) -> DistributedMixin | str:
     )
     if shards and isinstance(new, ShardedMixin):
         new._attach_shards(shards)
-    if settings.audit_folder() or settings.compares_replicas():
+    if variables.AUDIT.read() or variables.AUDIT_EVERY.is_set:
         new.auditor = _audit(pairs, made.reducer, made.rounds)
     return new
 
@@ -172,7 +172,7 @@ def _horovods(request: Request, named: Named, reason: str) -> torch.optim.Optimi
         raise error
     if not horovods.INSTALLED:
         raise needs_horovod(f"this DistributedOptimizer ({reason})")
-    if settings.audit_folder() or settings.compares_replicas():
+    if variables.AUDIT.read() or variables.AUDIT_EVERY.is_set:
         raise UsageError(
             f"HVD_EXT_AUDIT: Horovod's DistributedOptimizer ({reason}) is not audited: unset it"
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hvd_ext import schedules, settings
+from hvd_ext import schedules, variables
 from hvd_ext.arithmetic.summation_tree import slots_of_each_rank
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
@@ -66,7 +66,7 @@ class Request:
         Raises:
             UsageError: a value that an argument or a variable cannot have.
         """
-        slots = settings.reproducible() if reproducible is None else reproducible
+        slots = variables.REPRODUCIBLE.read() if reproducible is None else reproducible
         if slots is not None:
             slots_of_each_rank(slots, horovods.size())
         return cls(
@@ -74,8 +74,8 @@ class Request:
             compression=horovods.Compression.none if compression is None else compression,
             op=horovods.Average if op is None else op,
             process_set=horovods.global_process_set if process_set is None else process_set,
-            sharded=settings.sharded() if sharded is None else sharded,
-            schedule=schedules.parse(settings.sync() if sync is None else sync),
+            sharded=variables.SHARDED.read() if sharded is None else sharded,
+            schedule=schedules.parse(variables.SYNC.read() if sync is None else sync),
             slots=slots or 0,
             **others,
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.c10d.backend.by_messages import ByMessages
 from hvd_ext.c10d.backend.group import Group
 from hvd_ext.c10d.backend.messages import Messages
@@ -59,7 +59,7 @@ def create(options: Any, backend_options: object = None) -> Group:
     """
     rank, ranks = options.group_rank, tuple(options.global_ranks_in_group)
     timeout_s = options.timeout.total_seconds()
-    met_within_s = min(timeout_s, settings.stall_timeout_s())
+    met_within_s = min(timeout_s, variables.STALL_TIMEOUT_S.read())
     if ranks:
         size, occasion = dist.get_world_size(), "new_group()"
     else:

@@ -24,7 +24,7 @@ from hvd_ext.errors import HvdExtError
 from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import StallReport
-from hvd_ext.settings import stall_timeout_s
+from hvd_ext.variables import STALL_TIMEOUT_S
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -54,7 +54,7 @@ class PieceSharing:
         self._hosts = leaders.allgather(who)
         self._lacks = np.array(leaders.allgather(lacks))
         self._rounds = reading_rounds(self._lacks)
-        self._timeout_s = stall_timeout_s()
+        self._timeout_s = STALL_TIMEOUT_S.read()
         # Of this round: to whom, the request, and what it sends.
         self._sent: list[tuple[int, MPI.Request, Bytes]] = []
 

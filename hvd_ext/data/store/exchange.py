@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from hvd_ext.errors import HvdExtError, StallError
 from hvd_ext.job.stalls import StallReport, end_job
-from hvd_ext.settings import stall_timeout_s
 from hvd_ext.units import GIB
+from hvd_ext.variables import STALL_TIMEOUT_S
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -68,7 +68,7 @@ class RecordExchange:
         self._comm.Set_name("hvd_ext.data")
         # What a person knows a rank by: its number in the world, and its host.
         self._names = self._comm.allgather((MPI.COMM_WORLD.rank, socket.gethostname()))
-        self._timeout_s = stall_timeout_s()
+        self._timeout_s = STALL_TIMEOUT_S.read()
         self.bytes_sent = self.bytes_received = 0
         # Not a SimpleQueue, whose get() may wait for ever once its timeout is over (CPython 3.11).
         self._new: queue.Queue[_UnderWay | None] = queue.Queue()

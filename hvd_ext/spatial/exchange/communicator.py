@@ -18,7 +18,7 @@ from hvd_ext.errors import StallError
 from hvd_ext.events import CommEvent, emit, listening, region
 from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.stalls import StallReport
-from hvd_ext.settings import stall_timeout_s
+from hvd_ext.variables import STALL_TIMEOUT_S
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -147,7 +147,7 @@ class MpiCommunicator:
                 continue
             time.sleep(0 if looks <= _IDLE_LOOKS else _SLEEP_S)
             now = time.monotonic()
-            deadline = now + stall_timeout_s() if deadline is None else deadline
+            deadline = now + STALL_TIMEOUT_S.read() if deadline is None else deadline
             if now > deadline:
                 if len(requests) < len(peers):
                     # A collective does not say which rank it lacks.
@@ -159,7 +159,7 @@ class MpiCommunicator:
 
     def _stalled(self, late: Sequence[int], occasion: str) -> str:
         hosts = dict(self._names[peer] for peer in late)
-        report = StallReport(sorted(hosts), occasion, stall_timeout_s())
+        report = StallReport(sorted(hosts), occasion, STALL_TIMEOUT_S.read())
         return report.sentence([hosts.get(rank, "") for rank in range(max(hosts) + 1)])
 
     def _reap(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.audit import UNKNOWN, Header, Record, Writer
 from hvd_ext.errors import MismatchError
 from hvd_ext.torch.audit import fingerprints
@@ -56,7 +56,7 @@ class Auditor:
         self._index = {id(parameter): i for i, (_, parameter) in enumerate(self._pairs)}
         self._first_replica = rank
         self._replicas: tuple[MPI.Comm, Sequence[str]] | None = None
-        self._every, self._only_warns = settings.audit_every()
+        self._every, self._only_warns = variables.AUDIT_EVERY.read()
         self._step = 0
         self._is_due = False  # the next step is audited
         self._observe: Callable[[], Callable[[Observer | None], None] | None] = lambda: None
@@ -64,7 +64,7 @@ class Auditor:
         self._sums = list(self._gradients)
         self._inputs: Inputs | None = None
         self._writer: Writer | None = None
-        folder = settings.audit_folder()
+        folder = variables.AUDIT.read()
         if folder is None:
             self._prepare()
             return
@@ -92,7 +92,7 @@ class Auditor:
             first: the world rank of the first of them.
         """
         self._first_replica = first
-        if settings.compares_replicas():
+        if variables.AUDIT_EVERY.is_set:
             self._replicas = (comm, hosts)
 
     def note_gradients(self, slots: Sequence[GradientSlot]) -> None:
@@ -172,7 +172,7 @@ class Auditor:
         self, comm: MPI.Comm, hosts: Sequence[str], parameters: Sequence[int]
     ) -> None:
         names = [name for name, _ in self._pairs]
-        timeout_s = settings.stall_timeout_s()
+        timeout_s = variables.STALL_TIMEOUT_S.read()
         difference = find_difference(comm, hosts, names, parameters, timeout_s)
         if difference is None:
             return

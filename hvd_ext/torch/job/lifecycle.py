@@ -17,7 +17,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 import torch
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.errors import UsageError
 from hvd_ext.job.closing import wait_until_closed
 from hvd_ext.job.topology import Topology, discover
@@ -129,7 +129,7 @@ def topology() -> Topology:
     if _job.topology is None:
         from mpi4py import MPI
 
-        _job.topology = discover(MPI.COMM_WORLD, settings.stall_timeout_s())
+        _job.topology = discover(MPI.COMM_WORLD, variables.STALL_TIMEOUT_S.read())
         # Runs before Horovod's own, which was registered earlier and ends MPI.
         atexit.register(_at_exit, os.getpid())
     return _job.topology

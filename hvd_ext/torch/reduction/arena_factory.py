@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
 from hvd_ext.arena.host import HostArena
@@ -75,8 +75,8 @@ class ArenaFactory:
         """
         self._device = device
         self._on_host = on_host
-        self._bucket_bytes = settings.bucket_bytes()
-        self._timeout_s = settings.stall_timeout_s()
+        self._bucket_bytes = variables.BUCKET_BYTES.read()
+        self._timeout_s = variables.STALL_TIMEOUT_S.read()
         self._topology, self._begun_steps = topology, begun_steps
         self._table = read_table(self._topology.world)
         self._sync = EVERY_STEP if self._topology.one_node else sync

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.arithmetic.summation_tree import slots_of_each_rank, tree_sum
 from hvd_ext.errors import MismatchError
 from hvd_ext.events import region
@@ -129,7 +129,7 @@ class Slots:
         Raises:
             StallError: ranks did not reach this in time; names them.
         """
-        topology, limit_s = lifecycle.topology(), settings.stall_timeout_s()
+        topology, limit_s = lifecycle.topology(), variables.STALL_TIMEOUT_S.read()
         # Names who is late, which MPI's own cannot.
         occasion = "an exchange of what slots have found"
         monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.errors import UsageError
 from hvd_ext.events import recorder
 from hvd_ext.job.ending import meet_or_end_job
@@ -95,7 +95,7 @@ def init(comm: MPI.Comm | Sequence[int] | None = None, process_sets: Any = None)
         members = comm
     elif comm and [*comm] != [*range(members.size)]:
         raise needs_horovod(f"hvd.init(comm={[*comm]}), of some ranks only,")
-    timeout_s = settings.stall_timeout_s()
+    timeout_s = variables.STALL_TIMEOUT_S.read()
     topology = discover(members, timeout_s)
     reductions = Reductions(topology)
     named = None

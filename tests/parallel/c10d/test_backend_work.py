@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import hvd_ext.c10d
-from hvd_ext import settings
+from hvd_ext import variables
 from hvd_ext.c10d import fsdp
 from hvd_ext.c10d.ranks import limit_s_of
 from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
@@ -400,7 +400,7 @@ def test_the_timeout_of_a_group_counts_in_hvd_exts_own_exchanges(comm):
         group = dist.new_group(backend=backend, timeout=timedelta(seconds=15))
         assert limit_s_of(group) == 15
         dist.destroy_process_group(group)
-    assert limit_s_of(dist.group.WORLD) == settings.stall_timeout_s()
+    assert limit_s_of(dist.group.WORLD) == variables.STALL_TIMEOUT_S.read()
 
 
 def losses(rank, size, used):
