@@ -112,11 +112,13 @@ class Reducing(Copying):
             rows = torch.empty((self._count, *tensor.shape), dtype=tensor.dtype)
             self._gather(rows, tensor)
             tensor.detach().copy_(functools.reduce(reduction.combine, rows))
-            return
-        dtype = name_of(tensor.dtype)
-        with written(tensor) as (array,):
-            stored = array.view(DTYPES[dtype].stored_as)
-            self._carrier.all_reduce(stored, dtype, reduction.kernel, self._scale(reduction))
+        else:
+            dtype = name_of(tensor.dtype)
+            with written(tensor) as (array,):
+                stored = array.view(DTYPES[dtype].stored_as)
+                scale = self._scale(tensor, reduction)
+                self._carrier.all_reduce(stored, dtype, reduction.kernel, scale)
+        self._divide(tensor, reduction)
 
     def _sum_sparse(self, tensor: Tensor, reduction: Reduction) -> None:
         """Add the ranks' elements in the order of ranks, so that all hold the same bits."""
@@ -175,12 +177,21 @@ class Reducing(Copying):
                 array.view(stored),
                 read(whole).view(stored),
                 dtype,
-                self._scale(reduction),
+                self._scale(out, reduction),
                 reduction.kernel,
             )
+        self._divide(out, reduction)
 
-    def _scale(self, reduction: Reduction) -> float:
-        return 1.0 / self._count if reduction.is_average else 1.0
+    def _scale(self, tensor: Tensor, reduction: Reduction) -> float:
+        """The factor of a kernel's result, which kernels of integers do not have."""
+        is_float = tensor.is_floating_point()
+        return 1.0 / self._count if reduction.is_average and is_float else 1.0
+
+    def _divide(self, tensor: Tensor, reduction: Reduction) -> None:
+        """Finish an average that no kernel has divided: of integers towards zero, as on NCCL."""
+        if reduction.is_average and not tensor.is_floating_point():
+            rounding = None if tensor.is_complex() else "trunc"
+            tensor.detach().div_(self._count, rounding_mode=rounding)
 
 
 def _names(reductions: Sequence[Reduction]) -> str:

@@ -65,8 +65,8 @@ def reduction_of(name: str, options: Any, dtype: torch.dtype) -> Reduction:
     if found is None:
         raise UsageError(f"{name} with {asked}: use one of {', '.join(_REDUCTIONS)}")
     is_float = dtype.is_floating_point
-    if found.is_average and not is_float:
-        raise UsageError(f"{name} with AVG of {name_of(dtype)}: use SUM, or a float dtype")
+    if found.is_average and dtype == torch.bool:
+        raise UsageError(f"{name} with AVG of bool: use SUM, or a number's dtype")
     if not found.kernel and is_float:
         raise UsageError(f"{name} with {asked} of {name_of(dtype)}: use an integer dtype")
     return found

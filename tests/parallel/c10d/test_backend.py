@@ -217,6 +217,24 @@ def test_sparse_tensors_are_added_in_rank_order(comm, group, same, dtype, averag
     same(got.to_dense(), want.to(dtype), "summed")
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.complex64])
+def test_averages_of_what_is_no_float_are_rounded_towards_zero(comm, group, same, dtype):
+    every = [torch.tensor([7, 3 + rank, 100 - rank]).to(dtype) for rank in range(comm.size)]
+    if dtype is torch.int64:
+        every = [one - 50 for one in every]
+    want = sum(every[1:], every[0]).div(
+        comm.size, rounding_mode=None if dtype.is_complex else "trunc"
+    )
+    got = every[comm.rank].clone()
+    dist.all_reduce(got, dist.ReduceOp.AVG, group)
+    same(got, want.to(dtype), "averaged")
+    if not dtype.is_complex:
+        out = torch.empty(3, dtype=dtype)
+        whole = every[comm.rank].repeat(comm.size)
+        dist.reduce_scatter_single(out, whole, dist.ReduceOp.AVG, group)
+        same(out, want.to(dtype), "scattered")
+
+
 def test_sparse_tensors_of_other_shapes_are_refused_on_all_ranks(comm, group):
     if comm.size == 1:
         return

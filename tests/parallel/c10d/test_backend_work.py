@@ -265,7 +265,7 @@ def test_an_abort_ends_what_is_under_way(comm):
     ("call", "says"),
     [
         (lambda: dist.all_reduce(torch.ones(3).to_sparse(), dist.ReduceOp.MAX), "SUM or AVG"),
-        (lambda: dist.all_reduce(torch.ones(3).int(), dist.ReduceOp.AVG), "AVG of int32: use SUM"),
+        (lambda: dist.all_reduce(torch.ones(3).bool(), dist.ReduceOp.AVG), "AVG of bool: use SUM"),
         (lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), "BAND of float32"),
         (lambda: dist.all_gather_into_tensor(torch.ones(3), torch.ones(2)), "with 3 elements"),
         (lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2), [1], [2]), "split into"),
