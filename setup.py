@@ -166,6 +166,8 @@ setup(
         "tensorboard": ["tensorboard"],
         # Pictures of benchmarks.
         "plot": ["matplotlib>=3.8"],
+        # Those of examples/frameworks/.
+        "frameworks": ["accelerate", "lightning", "transformers"],
         # Models of others, which tests/support/spatial/public_models.py splits.
         "models": [
             "basicsr",

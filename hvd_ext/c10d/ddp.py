@@ -36,7 +36,7 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
         StallError: ranks did not reach this in time; names them.
     """
     format = _format(variables.COMPRESSION.read() if compression is None else compression)
-    _check(ddp_model)
+    check(ddp_model)
     topology = topology_of(ddp_model.process_group)
     timeout_s = limit_s_of(ddp_model.process_group)
     asked = monitored_allgather(
@@ -70,7 +70,12 @@ def _format(asked: Format | str) -> Format:
     return format
 
 
-def _check(ddp_model: DistributedDataParallel) -> None:
+def check(ddp_model: DistributedDataParallel) -> None:
+    """Refuse what `attach` does not serve; the same on every rank.
+
+    Raises:
+        UsageError: the model is not DDP's, not on the CPU, or has gradients that it does not serve.
+    """
     if not isinstance(ddp_model, DistributedDataParallel):
         raise UsageError(
             f"attach() takes a DistributedDataParallel model, not {type(ddp_model).__name__}: wrap "

@@ -73,6 +73,11 @@ def timeout_s_of(group: dist.ProcessGroup) -> float:
     return limit.total_seconds() if isinstance(limit, timedelta) else math.inf
 
 
+def has_hook(model: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """Whether a DDP model has a communication hook."""
+    return bool(model._comm_hooks)
+
+
 def reduction_name(options: Any) -> str:
     """The reduction that a collective's options name, such as "SUM"; None is that one."""
     return "SUM" if options is None else str(options.reduceOp.op.name)

@@ -22,7 +22,14 @@ SOURCES = {
 
 FACTS = {
     *("hvd_ext.errors", "hvd_ext.units", "hvd_ext.events", "hvd_ext.dtypes"),
-    *("hvd_ext.cli", "hvd_ext.schedules", "hvd_ext.variables", "hvd_ext.version", "hvd_ext.audit"),
+    *(
+        "hvd_ext.cli",
+        "hvd_ext.script",
+        "hvd_ext.schedules",
+        "hvd_ext.variables",
+        "hvd_ext.version",
+        "hvd_ext.audit",
+    ),
     *("hvd_ext.system", "hvd_ext.arithmetic"),
     *("hvd_ext.named_waits", "hvd_ext.horovod_waits"),
 }

@@ -1,0 +1,80 @@
+"""Programs that ask for Gloo, run over hvd_ext: the same weights, and what serves them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed import ranks
+from tests.support.launch.launching import ROOT, rank_environment, run_to_end
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+HVD_EXT = ["-m", "hvd_ext.c10d"]
+PROGRAM = "tests/programs/c10d/asks_for_gloo.py"
+
+
+def torchrun(*words: str) -> tuple[str, str]:
+    path = os.pathsep.join(map(str, ranks.PACKAGES))
+    done = run_to_end([*TORCHRUN, *words], rank_environment({"PYTHONPATH": path}), 120)
+    assert done.returncode == 0, done.stdout
+    (weights,) = re.findall(r"weights (\S+)", done.stdout)
+    return weights, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("how", "serves"),
+    [
+        ("as it is", "backend hvd_ext hooks ['hvd_ext_hook']"),
+        *(
+            pytest.param(how, serves, marks=pytest.mark.long)
+            for how, serves in (
+                ("by default", "backend hvd_ext hooks ['hvd_ext_hook']"),
+                ("own hook", "backend hvd_ext hooks ['fp16_compress_hook']"),
+                ("sparse", "backend hvd_ext hooks []"),
+                ("sharded", "backend hvd_ext hooks []"),
+            )
+        ),
+    ],
+)
+def test_a_program_that_asks_for_gloo_learns_the_same(how: str, serves: str) -> None:
+    want, stock = torchrun(PROGRAM, how)
+    assert "backend gloo" in stock or how == "by default"
+    weights, told = torchrun(*HVD_EXT, PROGRAM, how)
+    assert weights == want
+    assert serves in told
+    assert told.count("hvd_ext: active: serves torch.distributed in place of Gloo") == 1
+    assert ("a model stays with its process group: module '0' has sparse" in told) == (
+        how == "sparse"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("framework", ["accelerate", "transformers", "lightning"])
+def test_frameworks_learn_the_same(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    script = ROOT / "examples" / "frameworks" / f"with_{framework}.py"
+    stock = tmp_path / "stock.py"
+    stock.write_text(re.sub(r"(import )?hvd_ext\.c10d.*\n", "", script.read_text()))
+    assert "hvd_ext.c10d" not in stock.read_text()
+    losses = []
+    packages = os.pathsep.join([*map(str, ranks.PACKAGES), os.environ.get("PYTHONPATH", "")])
+    for one in (stock, script):
+        command = [sys.executable, one] if framework == "lightning" else [*TORCHRUN, one]
+        done = subprocess.run(
+            [*map(str, command)],
+            env=rank_environment({"PYTHONPATH": packages, "HF_HUB_OFFLINE": "1"}),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        losses += re.findall(r"^loss (\S+)", done.stdout, re.MULTILINE)
+        assert ("hvd_ext: active" in done.stderr) == (one == script)
+    assert losses[0] == losses[1]
+    assert len(losses) == 2
