@@ -270,7 +270,7 @@ static void *keep_beating(void *argument)
             note_run_usage(into->file);
         }
         write_beat(&into->current->beat, &made);
-        if (mpi.found)
+        if (atomic_load(&late_are_known))
             lead_calls();
         usleep(BEAT_MS * 1000);
     }
@@ -290,7 +290,9 @@ static void start_beating(struct recorder *into)
     pthread_attr_setstacksize(&attributes, 256 << 10);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    beats = !pthread_create(&thread, &attributes, keep_beating, into);
+    atomic_store(&beats, true); /* before the thread counts itself */
+    if (pthread_create(&thread, &attributes, keep_beating, into))
+        atomic_store(&beats, false);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
 }

@@ -61,18 +61,14 @@ static void end_writing(struct slot *slot)
     atomic_store_explicit(&slot->changes, changes + 1, memory_order_release);
 }
 
-/* With no call, and no region. */
-static void give_slot(struct slot *slot, uint32_t thread)
+/* With no call and no region, for the next thread. */
+static void free_slot(void *given)
 {
+    struct slot *slot = given;
     begin_writing(slot);
-    memset((char *)slot + sizeof slot->changes, 0, sizeof *slot - sizeof slot->changes);
-    slot->thread = thread;
+    memset(&slot->flags, 0, sizeof *slot - offsetof(struct slot, flags));
     end_writing(slot);
-}
-
-static void free_slot(void *slot)
-{
-    give_slot(slot, 0);
+    atomic_store(&slot->thread, 0);
 }
 
 static void prepare_slots(void)
@@ -87,10 +83,10 @@ static struct slot *own_slot(struct recorder *into)
     here.asked = true;
     pthread_mutex_lock(&into->changing);
     for (int i = 0; i < SLOTS && !here.slot; i++)
-        if (!into->current->slots[i].thread)
+        if (!atomic_load(&into->current->slots[i].thread))
             here.slot = &into->current->slots[i];
     if (here.slot)
-        give_slot(here.slot, thread_id());
+        atomic_store(&here.slot->thread, thread_id());
     pthread_mutex_unlock(&into->changing);
     if (here.slot && slot_key_is_made)
         pthread_setspecific(slot_key, here.slot);

@@ -91,7 +91,8 @@ struct recording {
     struct step all_steps;
     char clock[64], cache_source[64], host[64], library[384];
     uint32_t cores, host_cores; /* that this process may use; that its host has */
-    uint32_t knows_queue, yields;
+    _Atomic uint32_t knows_queue;
+    uint32_t yields;
     struct run_usage usage;
     struct machine machine;
     char reserved[48];
@@ -124,7 +125,7 @@ enum slot_flags { IN_CALL = 1, COORDINATION = 2, COLLECTIVE_CALL = 4, REPORTED =
 
 struct slot {
     _Atomic uint64_t changes; /* odd while it is written */
-    uint32_t thread;          /* of the kernel; 0: free */
+    _Atomic uint32_t thread;  /* of the kernel; 0: free */
     uint32_t flags;
     uint64_t since_ns; /* of the call, or of the end of the last one */
     uint64_t bytes; /* 0: unknown */

@@ -20,6 +20,8 @@
 static void stop_in_child(void)
 {
     recorder = NULL; /* the files are the parent's */
+    unlock(&usage_lock); /* which another thread may have held */
+    atomic_store(&leading, false);
     forget_slot();
 }
 

@@ -31,7 +31,7 @@ struct recorder {
 static _Atomic(struct recorder *) recorder;
 
 /* Whether a thread gives signs of life (beat.h). */
-static bool beats;
+static _Atomic bool beats;
 static _Atomic uint64_t beating_thread;
 
 static uint64_t clock_ns(clockid_t clock)

@@ -64,13 +64,14 @@ static struct run_usage run_usage_now(uint64_t cpu_ns, uint64_t queued_ns)
         .process_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID),
         .process_queued_ns = process_queued_ns(),
         .file_bytes = value_in("/proc/self/io", "rchar:") + value_in("/proc/self/io", "wchar:"),
-        .threads = (uint32_t)value_in("/proc/self/status", "Threads:") - beats,
+        .threads = (uint32_t)value_in("/proc/self/status", "Threads:") - atomic_load(&beats),
         .calling_threads = communicating.end,
     };
 }
 
 static struct run_usage run_began;
-static _Atomic bool run_has_ended;
+static bool run_has_ended;
+static _Atomic uint32_t usage_lock; /* of these, and of the file's usage */
 
 static void begin_run(void)
 {
@@ -93,14 +94,17 @@ static void write_run_usage(struct recording *file, struct run_usage usage)
         usage.after_ns = clock_ns(CLOCK_MONOTONIC) - last_call_ns;
     }
     file->usage = usage;
-    file->knows_queue = file->knows_queue || usage.queued_ns || usage.process_queued_ns;
+    if (usage.queued_ns || usage.process_queued_ns)
+        atomic_store(&file->knows_queue, 1);
 }
 
 static void end_run(struct recording *file)
 {
-    atomic_store(&run_has_ended, true);
-    write_run_usage(file,
-                    run_usage_now(clock_ns(CLOCK_THREAD_CPUTIME_ID), queued_now_ns()));
+    struct run_usage usage = run_usage_now(clock_ns(CLOCK_THREAD_CPUTIME_ID), queued_now_ns());
+    lock(&usage_lock);
+    run_has_ended = true;
+    write_run_usage(file, usage);
+    unlock(&usage_lock);
 }
 
 /* The same so far, of the first thread: of a rank that is killed, it is all there is. */
@@ -114,8 +118,10 @@ static void note_run_usage(struct recording *file)
     if (counts)
         fclose(counts);
     struct run_usage usage = run_usage_now(ran, queued);
-    if (known && !atomic_load(&run_has_ended))
+    lock(&usage_lock);
+    if (known && !run_has_ended)
         write_run_usage(file, usage);
+    unlock(&usage_lock);
 }
 
 #endif

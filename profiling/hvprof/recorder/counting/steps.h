@@ -233,7 +233,8 @@ static void follow_this_thread(struct recording *file)
     if (ledger.schedstat >= 0)
         close(ledger.schedstat);
     ledger.schedstat = open_schedstat();
-    file->knows_queue = ledger.schedstat >= 0;
+    if (ledger.schedstat >= 0)
+        atomic_store(&file->knows_queue, 1);
 }
 
 static void start_step(uint64_t now_ns, struct usage now)

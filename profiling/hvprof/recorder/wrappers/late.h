@@ -40,6 +40,7 @@ static struct late {
     {"MPI_Session_finalize", recent_session_finalize, false},
 };
 enum { LATE_ENTRIES = sizeof late / sizeof *late };
+static _Atomic bool late_are_known; /* sorted; from then on beat.h leads calls */
 
 static int by_symbol(const void *a, const void *b)
 {
@@ -142,26 +143,32 @@ static int count_loaded(struct dl_phdr_info *library, size_t size, void *loaded)
     return 1;
 }
 
-/* Of the libraries that are loaded now; asked again, only where there are new ones. */
+static _Atomic bool leading;
+
+/* Of the libraries that are loaded now; asked again, only where there are new ones. Two threads
+ * that unlock one page in turns would write to it locked. A thread in a dlopen must not wait. */
 static void lead_calls(void)
 {
     static unsigned long long before;
     struct settled settled = {0};
     Dl_info own;
-    dl_iterate_phdr(count_loaded, &settled.loaded);
-    if (settled.loaded == before)
+    if (atomic_exchange(&leading, true))
         return;
-    /* dladdr waits until no dlopen is under way. Within dl_iterate_phdr it would wait for one that
-     * waits for the list. */
-    dladdr((void *)lead_library, &own);
-    settled.own = own.dli_fbase;
-    if (!dl_iterate_phdr(lead_library, &settled))
-        before = settled.loaded;
+    dl_iterate_phdr(count_loaded, &settled.loaded);
+    if (settled.loaded != before) {
+        /* dladdr waits until no dlopen is under way. Within dl_iterate_phdr it would wait for one
+         * that waits for the list. */
+        dladdr((void *)lead_library, &own);
+        settled.own = own.dli_fbase;
+        if (!dl_iterate_phdr(lead_library, &settled))
+            before = settled.loaded;
+    }
+    atomic_store(&leading, false);
 }
 
 static void find_late(void)
 {
-    static bool done;
+    bool done = atomic_load(&late_are_known);
     Dl_info library = {0};
     char symbol[96];
     dladdr(find("PMPI_Comm_rank"), &library);
@@ -173,9 +180,10 @@ static void find_late(void)
     if (scope) {
         dlclose(scope);
         qsort(late, LATE_ENTRIES, sizeof *late, by_symbol);
-        done = true;
+        atomic_store(&late_are_known, true);
     }
-    lead_calls();
+    if (atomic_load(&late_are_known))
+        lead_calls();
 }
 
 #endif
