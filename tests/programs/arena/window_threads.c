@@ -90,6 +90,26 @@ static void *rank(void *number)
         check(window_finish(&w, ticket, 60), own, LONG, sum, "between nodes");
         ticket++;
         if (window_meet(&w, ticket, 60) != OVER) exit(1);
+        /* Each rank in another collective, which every rank then reads. */
+        w.collective.bytes = (uint64_t)me;
+        ticket++;
+        if (window_meet(&w, ticket, 60) != DIFFER) exit(1);
+        for (int r = 0; r < RANKS; r++) {
+            struct collective theirs;
+            window_collective_of(&w, r, ticket, &theirs);
+            if (theirs.bytes != (uint64_t)r) exit(1);
+        }
+        w.collective.bytes = 0;
+    }
+    /* The first rank will not come, and says why. */
+    char why[WHY];
+    ticket++;
+    if (me == 0) {
+        window_fail(&w, ticket, ticket, "no memory");
+    } else {
+        if (window_meet(&w, ticket, 60) != FAILED || !missing[0] || missing[1]) exit(1);
+        window_why(&w, 0, why);
+        if (strcmp(why, "no memory")) exit(1);
     }
     return NULL;
 }
