@@ -15,7 +15,8 @@ import pytest
 import hvprof
 from hvprof.cli import main
 from hvprof.format.key import Key, encode
-from hvprof.format.layout import EVENT, VERSION
+from hvprof.format.layout import EVENT, SITES_FILE, SITES_MAGIC, SITES_VERSION, VERSION
+from hvprof.format.sites import places_of
 from hvprof.format.writer import write_rank
 from tests.fuzz.damage import CASES, damaged, refusal
 from tests.support.hvprof.made_recordings import write_job
@@ -46,6 +47,20 @@ def write_recording(run: Path, *, has_steps: bool) -> None:
         head = b"hvtrace\n" + np.array([VERSION, rank.rank], "<u4").tobytes()
         trace = head.ljust(EVENT.itemsize, b"\0") + ring[1:].tobytes()
         (run / f"rank-{rank.rank:05d}.trace").write_bytes(trace)
+        (run / f"rank-{rank.rank:05d}.sites").write_bytes(call_sites(rank.rank))
+
+
+def call_sites(rank: int) -> bytes:
+    """A file of them: one without a place, and three of a library that is not there."""
+    made = np.zeros(1, SITES_FILE)
+    made["magic"], made["version"], made["rank"] = SITES_MAGIC, SITES_VERSION, rank
+    made["objects"][0, 0] = b"/opt/lib/libsolver.so"
+    for place in range(4):
+        made["at"][0, place] = (
+            *(place and place << 56 | 4096, 4096 * place, place, min(place, 1), 10),
+            *(10**8, 10**7, b""),
+        )
+    return made.tobytes()
 
 
 def is_accepted(*words: str | Path) -> bool:
@@ -83,6 +98,7 @@ def test_a_damaged_recording(
         assert is_accepted("report", run)
         printed = capsys.readouterr().out
         assert len(report["ranks"]) == report["size"] or "no recording of rank" in printed
+        places_of(site for rank in hvprof.load(run).ranks for site in rank.sites)
     # Comparisons take longest: one command a seed.
     commands: tuple[tuple[str | Path, ...], ...] = (
         ("report", run, "--html", tmp_path / "a.html", "--trace", tmp_path / "a.json"),
@@ -107,7 +123,7 @@ def test_a_damaged_report(
         assert all(map(math.isfinite, numbers(report)))
 
 
-@pytest.mark.parametrize("name", ["rank-00000.hvprof", "rank-00001.trace"])
+@pytest.mark.parametrize("name", ["rank-00000.hvprof", "rank-00001.trace", "rank-00000.sites"])
 def test_a_file_that_is_cut_anywhere_is_refused(name: str, sound: Path, tmp_path: Path) -> None:
     shutil.copytree(sound / "run", tmp_path / "run")
     content = (sound / "run" / name).read_bytes()
