@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -44,6 +45,9 @@ class MpiLibrary(abc.ABC):
         info_command: a program next to mpirun that lists the library's components.
         agent_variable: who sets it has a way to other hosts that is not ssh's.
         abort_patterns: what it prints when a rank aborts: groups `rank`, and `code` or nothing.
+        asks_to_end: a signal that its launcher forwards to the ranks of all hosts, whose
+            `exec --report` then sends SIGTERM to the program; None: it forwards none that programs
+            ignore.
         mixes_packets: its daemon mixes what it reads of several ranks, but leaves packets whole.
         yields: setting with which a waiting thread leaves its core; None: it always does.
         registration_cache_off: what turns the registration cache off, as NAME=VALUE.
@@ -68,6 +72,7 @@ class MpiLibrary(abc.ABC):
     info_command = ""
     agent_variable = ""
     abort_patterns: tuple[re.Pattern[bytes], ...] = ()
+    asks_to_end: signal.Signals | None = None
     mixes_packets = False
     yields: Setting | None = None
     registration_cache_off: tuple[str, ...] = ()

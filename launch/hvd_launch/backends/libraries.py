@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -66,10 +67,14 @@ class Launch:
     Attributes:
         argv: the launcher and its arguments.
         environ: the launcher's whole environment.
+        size: number of ranks.
+        asks_to_end: as MpiLibrary's; None for srun, which forwards SIGTERM itself.
     """
 
     argv: tuple[str, ...]
     environ: dict[str, str]
+    size: int
+    asks_to_end: signal.Signals | None = None
 
 
 def untested_note(library: MpiLibrary) -> str:
@@ -141,7 +146,8 @@ def build_launch(backend: Backend, job: Job, environ: Mapping[str, str]) -> Laun
     if ":" in job.command:
         raise UsageError("a separate argument ':' ends a program to every mpirun: leave it out")
     if backend.launcher == "srun":
-        arguments = slurm.arguments(job, backend.plugin)
+        arguments, asks_to_end = slurm.arguments(job, backend.plugin), None
     else:
         arguments = backend.library.arguments(backend.launcher, job, environ)
-    return Launch((backend.program, *arguments), dict(environ))
+        asks_to_end = backend.library.asks_to_end
+    return Launch((backend.program, *arguments), dict(environ), job.size, asks_to_end)

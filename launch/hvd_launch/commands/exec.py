@@ -67,11 +67,13 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
 
         library = LIBRARIES.get(options.backend)
         # Under srun the library's own launcher has no part in it.
-        packets = library is not None and library.mixes_packets and here.family == library.family
+        own = library if library is not None and here.family == library.family else None
+        packets = own is not None and own.mixes_packets
+        asks_to_end = own.asks_to_end if own is not None else None
         # srun starts any library that has the plugin's interface.
         known = here.rank == 0 and here.family
         look = looking_for_foreign_mpi(here.family, int(size) if known else 1, report)
-        return run_reporting(program, command, environ, here.rank, packets, look)
+        return run_reporting(program, command, environ, here.rank, packets, look, asks_to_end)
     sys.stderr.flush()
     try:
         os.execve(program, command, environ)

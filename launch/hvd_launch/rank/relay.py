@@ -79,6 +79,7 @@ def run_reporting(
     rank: int,
     packets: bool = False,
     look: Callable[[], object] = lambda: None,
+    asks_to_end: signal.Signals | None = None,
 ) -> int:
     """Run a rank's program and return its exit code; a signal that ended it ends this too.
 
@@ -89,6 +90,7 @@ def run_reporting(
         rank: its rank.
         packets: the launcher mixes what it reads of several ranks, but leaves a packet whole.
         look: called now and then while the program runs.
+        asks_to_end: a signal by which the launcher passes SIGTERM on.
 
     Raises:
         HvdExtError: the program cannot be started.
@@ -98,11 +100,12 @@ def run_reporting(
 
     def forward(number: int, frame: FrameType | None) -> None:
         nonlocal ended_from_outside
+        number = signal.SIGTERM if number == asks_to_end else number
         ended_from_outside |= number in _ENDS
         if child is not None:
             child.send_signal(number)
 
-    for number in _FORWARDED:
+    for number in (*_FORWARDED, *filter(None, [asks_to_end])):
         signal.signal(number, forward)
     # A launcher whose output is not read any more may die of that before it ends its ranks.
     die_with_parent(signal.SIGKILL)

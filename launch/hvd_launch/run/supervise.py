@@ -36,6 +36,7 @@ class _Supervisor:
 
     def __init__(self, launch: Launch, reporting: bool, grace_s: float) -> None:
         self._output = JobOutput()
+        self._launch = launch
         self._grace_s = grace_s
         self._insisted = False
         self._signalled: list[tuple[int, float]] = []
@@ -83,9 +84,11 @@ class _Supervisor:
         if len(self._signalled) > 1:
             return
         ranks: list[int] = []
-        if number == signal.SIGTERM and not self._reader_gone:
-            # mpirun would kill them a second after it. Ranks of other hosts end with these.
+        if number == signal.SIGTERM and not self._reader_gone and self._readers:
+            # mpirun would kill them a second after it.
             ranks = [pid for pid in descendants(os.getpid()) if is_relay(pid)]
+            if len(ranks) < self._launch.size and self._launch.asks_to_end:
+                ranks, number = [], self._launch.asks_to_end
         for pid in ranks or [self._process.pid]:
             _kill(pid, number)
 

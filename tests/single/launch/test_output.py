@@ -23,7 +23,7 @@ SUPERVISE = """
 import os, sys
 from hvd_launch.backends.libraries import Launch
 from hvd_launch.run.supervise import run_job
-sys.exit(run_job(Launch((sys.executable, "-uc", sys.argv[1]), dict(os.environ)), True, 30))
+sys.exit(run_job(Launch((sys.executable, "-uc", sys.argv[1]), dict(os.environ), 1), True, 30))
 """
 
 
