@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         environ |= torchrun_variables(environ, here, int(size), address, int(port))
     if options.report:
         # Imported here: a rank that needs no report starts without it.
-        from hvd_launch.rank.foreign_mpi import looking_for_foreign_mpi
+        from hvd_launch.rank.foreign_mpi import looking_for_foreign_mpi, starter_of
         from hvd_launch.rank.relay import report, run_reporting
 
         library = LIBRARIES.get(options.backend)
@@ -70,9 +70,8 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         own = library if library is not None and here.family == library.family else None
         packets = own is not None and own.mixes_packets
         asks_to_end = own.asks_to_end if own is not None else None
-        # srun starts any library that has the plugin's interface.
-        known = here.rank == 0 and here.family
-        look = looking_for_foreign_mpi(here.family, int(size) if known else 1, report)
+        starter = starter_of(here, os.environ) if here.rank == 0 else None
+        look = looking_for_foreign_mpi(starter, int(size), report)
         return run_reporting(program, command, environ, here.rank, packets, look, asks_to_end)
     sys.stderr.flush()
     try:

@@ -235,6 +235,18 @@ def test_srun_starts_the_ranks_where_it_can(cluster: Path) -> None:
     assert f"srun --mpi={can[0]} --ntasks=2" in done.stdout, done.stderr
 
 
+def test_a_program_of_an_mpi_that_srun_cannot_start_is_told(cluster: Path) -> None:
+    """PMI serves MPICH: each rank of Open MPI is alone."""
+    folder, other = bin_of("mpich5", "slurm"), bin_of("openmpi5")
+    words = ("salloc", "--quiet", "--ntasks=2", *hvd_launch("run", "--launcher", "srun"))
+    program = ("--", str(other / "python"), "-c", SUM)
+    _wait_until_idle(cluster)
+    done = _slurm(cluster, *words, *program, PATH=f"{folder}:{_PATH}")
+    assert sorted(done.stdout.splitlines()) == ["[0] sum 0", "[1] sum 0"], done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "is a job of 1 rank" in line]
+    assert said.startswith("hvd-launch: srun with PMI started 2 processes")
+
+
 def test_more_ranks_than_tasks_is_told(allocated: Run) -> None:
     done = allocated(*hvd_launch("run", "-np", "3", "--", "PYTHON", "-c", SUM))
     assert sorted(done.stdout.splitlines()) == [f"[{r}] sum 3" for r in range(3)], done.stderr
