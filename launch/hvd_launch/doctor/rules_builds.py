@@ -46,7 +46,7 @@ def _recorder(seen: Snapshot) -> Iterator[Finding]:
     if not seen.recorder:
         return
     impact, again = "hvprof records no job of this MPI", f"{shlex.quote(sys.executable)} -m pip"
-    remedy = f"{again} install --force-reinstall --no-deps . in hvd_ext's checkout, its mpicc first"
+    remedy = f"{again} install --force-reinstall --no-deps . in hvd_ext's checkout"
     if "error" in seen.recorder:
         yield Finding("recorder", WRONG, seen.recorder["error"], impact, remedy)
         return
