@@ -20,13 +20,13 @@ from hvd_ext.system.process import descendants, dying_with_parent, end_all
 from hvprof.commands.running.beneath import shown_beneath
 from hvprof.commands.running.watchdog import watched
 from hvprof.commands.shared import add_output, after_dashes
+from hvprof.recording.launchers import launcher_of
 from hvprof.recording.session import begin, end, report_ranks, variables
 
 HELP = "run a command and record it"
 ABOUT = "Run a command, unchanged, and record its MPI traffic."
 EXAMPLE = "record -o runs/a -- horovodrun -np 2 python train.py"
 
-_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
 # After a SIGTERM ranks may have a state to save, unless the job hangs.
 _SAVING_S, _HANGING_S = 60.0, 3.0
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -125,7 +125,7 @@ def record(
 
 def _version_of(program: str) -> str:
     """The words of a launcher about its version; "" of another program."""
-    if Path(program).name not in _LAUNCHERS:
+    if launcher_of(program) in ("", "srun"):
         return ""
     about = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     return about.stdout

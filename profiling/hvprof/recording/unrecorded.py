@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hvd_ext.errors import UsageError
 from hvprof.format.reader import Head, read_head
+from hvprof.recording.launchers import launcher_of
 from hvprof.recording.load import RANK_FILES
 
 _LISTED = 8
@@ -26,7 +27,6 @@ _PRELOAD = (
 )
 # Of a program's launcher, and a word in what it says of its version.
 _FAMILIES = {"Open MPI": ("Open MPI", "OpenRTE", "PRRTE", "prterun"), "MPICH": ("HYDRA", "MPICH")}
-LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "srun")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def singletons(folders: Sequence[Path], command: Sequence[str], launcher_says: s
     """
     launcher = Path(command[0]).name
     heads = [head for folder in folders for head in _heads(folder)]
-    if launcher not in LAUNCHERS or len(folders) < 2 or any(head.size > 1 for head in heads):
+    if not launcher_of(launcher) or len(folders) < 2 or any(head.size > 1 for head in heads):
         return ""
     # One after the other they may be meant: a script that starts a program several times.
     starts_s = sorted(head.start_unix_ns / 1e9 for head in heads)
@@ -111,7 +111,7 @@ def _program(command: Sequence[str]) -> _Program | None:
     """The last executable of a command that is no script and no launcher."""
     for word in reversed(command):
         found = shutil.which(word)
-        if found is None or Path(word).name in LAUNCHERS:
+        if found is None or launcher_of(word):
             continue
         with contextlib.suppress(OSError):
             data = Path(found).read_bytes()

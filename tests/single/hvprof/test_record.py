@@ -63,6 +63,16 @@ def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
     assert killed.returncode == 128 + 9
 
 
+@pytest.mark.parametrize("name", ["mpirun", "mpirun.openmpi"])
+def test_open_mpis_launcher_is_asked_to_pass_the_recorder_on(name: str, tmp_path: Path) -> None:
+    launcher = tmp_path / name
+    launcher.write_text('#!/bin/sh\necho "$0 (Open MPI) 4.1.8" "$@"\n')
+    launcher.chmod(0o755)
+    done = hvprof("record", "-o", tmp_path / "run", "--", launcher, "-np", "2", "true")
+    assert "-x LD_PRELOAD" in done.stdout
+    assert done.stdout.rstrip().endswith("-np 2 true")
+
+
 def test_a_termination_reaches_the_command(tmp_path: Path) -> None:
     program = "trap 'exit 5' TERM; touch started; while :; do sleep 0.05; done"
     running = subprocess.Popen(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hvd_ext.system.mpi_libraries import MpiFacts, recognise
 from hvprof.model import Recording
+from hvprof.recording.launchers import launcher_of
 
 
 def library_of(recording: Recording) -> MpiFacts | None:
@@ -20,7 +21,7 @@ def with_variables(
 ) -> list[str]:
     """The command with variables that reach all ranks."""
     word = library.passes_by if library else ""
-    if word and Path(command[0]).name in ("mpirun", "mpiexec"):
+    if word and launcher_of(command[0]) in ("mpirun", "mpiexec"):
         passed = [part for variable in variables for part in (word, variable)]
         return [command[0], *passed, *command[1:]]
     return ["env", *variables, *command]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvd_ext.units import format_bytes, format_seconds
+from hvd_ext.units import counted, format_bytes, format_seconds
 from hvprof.analysis.causes.cause import Cause
 from hvprof.analysis.causes.kinds import Kind, ranks_text
 from hvprof.analysis.waiting.call_costs import OperationCost, is_wait
@@ -90,7 +90,7 @@ def _late(cause: Cause) -> str:
 def _without_cores(cause: Cause) -> str:
     short = cause.shortage
     assert short
-    cores = f"{short.cores} {'core' if short.cores == 1 else 'cores'}"
+    cores = counted(short.cores, "core")
     if short.condition:
         return short.condition.what
     if cause.kind is Kind.RANKS_SHARE_CORES:
