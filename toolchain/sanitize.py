@@ -141,7 +141,9 @@ def run_tests(copied: Path, log: str, arguments: list[str]) -> None:
     run(
         [str(PYTHON), "-m", "pytest", "-q", "--timeout", "900", *CHOSEN, *arguments],
         copied,
-        LD_PRELOAD=library("libasan.so"),
+        # The sanitizer looks for C++'s functions as it is loaded, and in a program without C++ a
+        # library that MPI loads later may throw.
+        LD_PRELOAD=f"{library('libasan.so')} {library('libstdc++.so.6')}",
         # Python and MPI keep memory until they end. The recorder is preloaded ahead.
         ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:abort_on_error=1:handle_sigill=2:"
         + log,
