@@ -13,6 +13,7 @@ from hvd_ext.c10d.window import StorageWindow, pages
 from hvd_ext.compression.formats import Format
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import align_up
+from hvd_ext.tensors import dtype_name
 from hvd_ext.units import format_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def describe(bucket: Any) -> Bucket:
     """The layout of a `dist.GradBucket`, as if it lay at the start of an arena."""
     buffer = bucket.buffer()
-    dtype = str(buffer.dtype).removeprefix("torch.")
+    dtype = dtype_name(buffer.dtype)
     item = DTYPES[dtype].item_bytes
     spans = []
     for index, gradient in enumerate(bucket.gradients()):

@@ -13,6 +13,7 @@ from hvd_ext.compression.formats import FORMATS, Format, parse
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import MismatchError, UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
+from hvd_ext.tensors import dtype_name
 
 
 def attach(ddp_model: DistributedDataParallel, compression: Format | str | None = None) -> Exchange:
@@ -82,7 +83,7 @@ def check(ddp_model: DistributedDataParallel) -> None:
             "the model first"
         )
     for name, parameter in ddp_model.module.named_parameters():
-        dtype = str(parameter.dtype).removeprefix("torch.")
+        dtype = dtype_name(parameter.dtype)
         if parameter.requires_grad and (parameter.device.type != "cpu" or dtype not in DTYPES):
             raise UsageError(
                 f"parameter {name!r} is {dtype} on {parameter.device}: attach() serves float16, "

@@ -20,6 +20,7 @@ from hvd_ext.c10d.ranks import limit_s_of, topology_of
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.tensors import as_bytes, dtype_name
 
 log = logging.getLogger("hvd_ext")
 # None: the group's own collectives serve.
@@ -77,7 +78,7 @@ class _AllGather:
         with _told(placed):
             what = about("all_gather()", input_tensor.dtype)
             placed.expect("FSDP's all-gather", limit_s_of(group), what)
-            placed.all_gather(_bytes(output_tensor), _bytes(input_tensor))
+            placed.all_gather(as_bytes(output_tensor), as_bytes(input_tensor))
         return None
 
 
@@ -105,7 +106,7 @@ class _ReduceScatter:
         async_op: bool = False,
     ) -> Any:
         self._has_input = False
-        dtype = str(input_tensor.dtype).removeprefix("torch.")
+        dtype = dtype_name(input_tensor.dtype)
         served = op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) and dtype in DTYPES
         self._placed = placed = (
             _of(group) if served and output_tensor.device.type == "cpu" else None
@@ -117,7 +118,7 @@ class _ReduceScatter:
         what = about("reduce_scatter()", input_tensor.dtype, "AVG" if average else "SUM")
         with _told(placed):
             placed.expect("FSDP's reduce-scatter", limit_s_of(group), what)
-            out, own = (_bytes(t).view(stored) for t in (output_tensor, input_tensor))
+            out, own = (as_bytes(t).view(stored) for t in (output_tensor, input_tensor))
             placed.reduce_scatter(out, own, dtype, 1.0 / placed.size if average else 1.0)
         return None
 
@@ -141,10 +142,6 @@ def _allocate(
     if memory is None:
         return torch.empty(*size, dtype=dtype, device=device)
     return torch.from_numpy(memory).view(dtype).view(*size)
-
-
-def _bytes(tensor: torch.Tensor) -> Any:
-    return tensor.detach().view(torch.uint8).numpy()
 
 
 class _OnNodes(ByMessages):

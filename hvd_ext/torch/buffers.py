@@ -9,6 +9,7 @@ import torch
 
 from hvd_ext.allreduce import buffers
 from hvd_ext.errors import UsageError
+from hvd_ext.tensors import dtype_name
 from hvd_ext.torch import fallback
 from hvd_ext.torch.job import lifecycle
 
@@ -36,7 +37,7 @@ def empty(shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> tor
     if reason is not None:
         raise UsageError(f"empty: {reason}; use torch.empty")
     topology = lifecycle.topology()
-    array: Any = buffers.empty(topology, shape, str(dtype).removeprefix("torch."))
+    array: Any = buffers.empty(topology, shape, dtype_name(dtype))
     # Some torch knows no uint16, by which numpy holds bfloat16.
     flat = torch.from_numpy(array.reshape(-1).view("uint8"))
     return flat.view(dtype).view(array.shape)

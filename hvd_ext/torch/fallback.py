@@ -10,6 +10,7 @@ from hvd_ext import variables
 from hvd_ext.arena.cuda.arena import SERVED as DEVICE_DTYPES
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import HvdExtError
+from hvd_ext.tensors import dtype_name
 from hvd_ext.torch import horovods
 from hvd_ext.torch.request import Request
 
@@ -46,7 +47,7 @@ def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:
             )
         served = DEVICE_DTYPES
     for p in parameters:
-        if str(p.dtype).removeprefix("torch.") not in served:
+        if dtype_name(p.dtype) not in served:
             return f"parameters are {p.dtype}, not one of {', '.join(served)}"
     return None
 

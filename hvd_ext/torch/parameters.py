@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from hvd_ext.arena.layout import ParameterSpec
+from hvd_ext.tensors import dtype_name
 from hvd_ext.torch.own import is_own
 
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
@@ -57,7 +58,7 @@ def trainable(pairs: NamedParameters) -> list[tuple[str, torch.nn.Parameter]]:
 def specify(named_parameters: NamedParameters) -> list[ParameterSpec]:
     """Describe parameters for the layout. A gradient has its parameter's memory layout."""
     return [
-        ParameterSpec(name, tuple(p.shape), grad_strides(p), str(p.dtype).removeprefix("torch."))
+        ParameterSpec(name, tuple(p.shape), grad_strides(p), dtype_name(p.dtype))
         for name, p in named_parameters
     ]
 

@@ -9,6 +9,7 @@ import torch
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.allreduce.persistent import PersistentAllreduce
 from hvd_ext.errors import UsageError
+from hvd_ext.tensors import dtype_name, in_numpys_dtype
 from hvd_ext.torch import fallback, horovods
 from hvd_ext.torch.job import lifecycle
 
@@ -55,17 +56,14 @@ def plan_allreduce(
     if reason is not None:
         raise UsageError(f"plan_allreduce: {reason}; use hvd.allreduce_")
     topology = lifecycle.topology()
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    held: Any = tensor.detach()
-    if tensor.dtype == torch.bfloat16:  # numpy has none
-        held = held.view(torch.uint16)
+    held: Any = in_numpys_dtype(tensor.detach())
     if tensor.device.type == "cpu":
         held = held.numpy()
     return PersistentAllreduce(
         topology,
         held,
         _OPERATIONS[op],
-        dtype=dtype,
+        dtype=dtype_name(tensor.dtype),
         algorithm=algorithm,
         table=read_table(topology.world),
     )

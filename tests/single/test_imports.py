@@ -35,7 +35,7 @@ FACTS = {
 }
 MPI = {*FACTS, "mpi4py", "numpy"}
 SHOWN = {"rich", "numpy", "matplotlib"}
-_SPATIAL = {*MPI, "torch", "hvd_ext.job"}
+_SPATIAL = {*MPI, "torch", "hvd_ext.tensors", "hvd_ext.job"}
 SPATIAL: dict[str, set[str]] = {
     "hvd_ext.spatial": _SPATIAL,
     # Geometry is integers: no torch, no MPI.
@@ -82,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.__main__": {*FACTS, "hvd_ext.torch"},
     # PyTorch calls it; it knows what to watch in a process that is recorded.
     "hvd_ext.recorded": {*FACTS, "hvd_ext.c10d"},
+    "hvd_ext.tensors": {"numpy", "torch"},
     # From here on each room knows those above it.
     "hvd_ext.job": MPI,
     "hvd_ext.shm": {*MPI, "hvd_ext.job"},
@@ -95,17 +96,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.engine": {*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"},
     "hvd_ext.torch": {
         *MPI,
-        *("torch", "horovod", "hvd_ext"),
+        *("torch", "horovod", "hvd_ext", "hvd_ext.tensors"),
         *("hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
         "hvd_ext.arena",
     },
     # Fingerprints of what the optimizer has.
     "hvd_ext.torch.audit": {*MPI, "torch", "xxhash", "hvd_ext.job", "hvd_ext.torch"},
     # Horovod's interface where Horovod is not installed: it knows neither that nor the optimizer.
-    "hvd_ext.torch.standalone": {*MPI, "torch", "hvd_ext.job", "hvd_ext.allreduce"},
+    "hvd_ext.torch.standalone": {
+        *MPI,
+        "torch",
+        "hvd_ext.tensors",
+        "hvd_ext.job",
+        "hvd_ext.allreduce",
+    },
     # torch.distributed, without Horovod.
     "hvd_ext.c10d": {
-        *(*MPI, "torch", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"),
+        *(*MPI, "torch", "hvd_ext.tensors", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"),
         *("hvd_ext.compression", "hvd_ext.arena", "hvd_ext.engine"),
     },
     # Samples: no torch, and MPI only where ranks read, stage or keep them together.
@@ -178,9 +185,9 @@ def test_every_package_was_found() -> None:
 
 
 def test_every_room_is_a_folder() -> None:
-    """Plain facts apart, and hvd_ext's three entrances."""
+    """Plain facts apart, hvd_ext's three entrances, and tensors."""
     entrances = {"hvd_ext.__init__", "hvd_ext.__main__", "hvd_ext.recorded"}
-    for room in MAY_IMPORT.keys() - FACTS - entrances:
+    for room in MAY_IMPORT.keys() - FACTS - entrances - {"hvd_ext.tensors"}:
         package, *inner = room.split(".")
         assert SOURCES[package].joinpath(*inner).is_dir(), f"{room} is no folder"
 

@@ -18,6 +18,7 @@ from hvd_ext.errors import StallError
 from hvd_ext.events import CommEvent, emit, listening, region
 from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.stalls import StallReport
+from hvd_ext.tensors import as_bytes
 from hvd_ext.variables import STALL_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ class MpiCommunicator:
             for peer, tensor in receives
         ]
         leaving = [(peer, tensor.cpu()) for peer, tensor in sends]
-        requests = [self._comm.Irecv(_bytes(host), peer, tag) for peer, _, host in arrivals]
-        requests += [self._comm.Isend(_bytes(host), peer, tag) for peer, host in leaving]
+        requests = [self._comm.Irecv(as_bytes(host), peer, tag) for peer, _, host in arrivals]
+        requests += [self._comm.Isend(as_bytes(host), peer, tag) for peer, host in leaving]
         self._reap()
         keep = (requests, [leaving, arrivals])
         self._unfinished.append(keep)
@@ -110,7 +111,7 @@ class MpiCommunicator:
         rows = torch.empty((self.size, *host.shape), dtype=host.dtype)
         others = [rank for rank in range(self.size) if rank != self.rank]
         with region("sum over space", kind="communication"):
-            request = self._comm.Iallgather(_bytes(host), _bytes(rows))
+            request = self._comm.Iallgather(as_bytes(host), as_bytes(rows))
             with abandoned_on_error([request], host, rows):
                 self._wait([request], others, "a sum over space")
         total = rows[0].clone()
@@ -167,8 +168,3 @@ class MpiCommunicator:
         from mpi4py import MPI
 
         self._unfinished = [kept for kept in self._unfinished if not MPI.Request.Testall(kept[0])]
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """The tensor's memory as bytes: MPI only carries it."""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hvd_ext.tensors import as_bytes, dtype_name
 from hvd_ext.torch.standalone import ranks
 from hvd_ext.torch.standalone.coordinator import Request
 from hvd_ext.torch.standalone.handles import (
@@ -21,8 +22,7 @@ from hvd_ext.torch.standalone.handles import (
     synchronize,
 )
 from hvd_ext.torch.standalone.ranks import global_process_set
-from hvd_ext.torch.standalone.reductions import type_name
-from hvd_ext.torch.standalone.transfers import as_bytes, broadcast, exchange
+from hvd_ext.torch.standalone.transfers import broadcast, exchange
 from hvd_ext.units import counted
 
 Tensors = Sequence[torch.Tensor]
@@ -105,7 +105,7 @@ def alltoall_async(
         exchange(world, _cut(tensor, counts), _cut(output, received))
         return output, torch.tensor(received, dtype=dtype)
 
-    facts = {"type": type_name(tensor), "shape of a row": tuple(tensor.shape[1:])}
+    facts = {"type": dtype_name(tensor.dtype), "shape of a row": tuple(tensor.shape[1:])}
     request = Request(name or next_name("alltoall"), "alltoall", facts, counts, problem)
     return ask(request, run)
 
@@ -126,7 +126,7 @@ def _gather(tensors: Tensors, name: str | None, process_set: Any, grouped: bool)
         return tuple(outputs) if grouped else outputs[0]
 
     facts = {
-        "type": [type_name(tensor) for tensor in tensors],
+        "type": [dtype_name(tensor.dtype) for tensor in tensors],
         "shape of a row": [tuple(tensor.shape[1:]) for tensor in tensors],
     }
     request = Request(name or next_name("allgather"), "allgather", facts, counts, problem)
@@ -145,7 +145,7 @@ def _broadcast(tensor: torch.Tensor, root: int, name: str | None, process_set: A
         broadcast(world, as_bytes(tensor), root)
         return tensor
 
-    facts = {"type": type_name(tensor), "shape": tuple(tensor.shape), "root_rank": root}
+    facts = {"type": dtype_name(tensor.dtype), "shape": tuple(tensor.shape), "root_rank": root}
     request = Request(name or next_name("broadcast"), "broadcast", facts, problem=problem)
     return ask(request, run)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hvd_ext.tensors import dtype_name
 from hvd_ext.torch.standalone import ranks
 from hvd_ext.torch.standalone.collectives import allgather_async, without_rows
 from hvd_ext.torch.standalone.coordinator import Request
@@ -25,7 +26,6 @@ from hvd_ext.torch.standalone.reductions import (
     Average,
     Sum,
     reducible,
-    type_name,
 )
 from hvd_ext.torch.standalone.refused import needs_horovod
 
@@ -216,7 +216,7 @@ def _reduce(
         return tuple(results) if grouped else results[0]
 
     facts = {
-        "type": [type_name(tensor) for tensor in tensors],
+        "type": [dtype_name(tensor.dtype) for tensor in tensors],
         "shape": [tuple(tensor.shape) for tensor in tensors],
         "op": op,
         "prescale_factor": factors[0],

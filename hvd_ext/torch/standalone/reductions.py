@@ -10,6 +10,7 @@ import torch
 from hvd_ext.allreduce import allreduce
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.tensors import dtype_name, in_numpys_dtype
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -44,10 +45,8 @@ class Reductions:
             if op == Average and not flat.is_floating_point():
                 # As Horovod's: the mean of integers is cut to an integer.
                 name, factor = "sum", after / self._topology.world.size
-            # numpy has no bfloat16: its bits travel as uint16.
-            stored = flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat
-            dtype = type_name(flat)
-            allreduce(self._topology, stored.numpy(), name, table=self._table, dtype=dtype)
+            stored, dtype = in_numpys_dtype(flat).numpy(), dtype_name(flat.dtype)
+            allreduce(self._topology, stored, name, table=self._table, dtype=dtype)
             _scale(flat, factor)
 
     def take_part(self, request: Request) -> Run:
@@ -65,14 +64,9 @@ class Reductions:
         return run
 
 
-def type_name(tensor: torch.Tensor) -> str:
-    """A tensor's type, as DTYPES names it."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def reducible(tensor: torch.Tensor) -> bool:
     """Whether tensors of this type can be reduced."""
-    return type_name(tensor) in DTYPES
+    return dtype_name(tensor.dtype) in DTYPES
 
 
 def _scale(flat: torch.Tensor, factor: float) -> None:

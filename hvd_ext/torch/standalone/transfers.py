@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from hvd_ext.allreduce.algorithms.segments import MOST_BYTES, transfer
 from hvd_ext.allreduce.operations import Array
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-
-def as_bytes(tensor: torch.Tensor) -> Array:
-    """The memory of a contiguous CPU tensor, as a 1-D array of uint8."""
-    array: Array = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-    return array
 
 
 def exchange(comm: MPI.Comm, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:

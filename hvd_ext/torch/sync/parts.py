@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hvd_ext.arena.layout import ParameterSpec, layout_by_size
+from hvd_ext.tensors import as_bytes
 from hvd_ext.torch.parameters import NamedParameters, in_memory_order, placed_as
 from hvd_ext.units import MIB
 
@@ -71,8 +72,8 @@ class Parts:
         counts = [end - begin for begin, end in (_cut(parameter, r, size) for r in range(size))]
         flat = torch.empty(parameter.numel(), dtype=part.dtype)
         self._node.Allgatherv(
-            part.view(torch.uint8).numpy(),
-            [flat.view(torch.uint8).numpy(), [count * item for count in counts]],
+            as_bytes(part),
+            [as_bytes(flat), [count * item for count in counts]],
         )
         return placed_as(parameter, flat)
 

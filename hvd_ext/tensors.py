@@ -1,0 +1,24 @@
+"""Tensors as numpy and MPI take them: the name of their type, and their memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A type's name, as numpy and DTYPES have it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def as_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
+    """The memory of a contiguous CPU tensor, as a 1-D array of uint8."""
+    array: np.ndarray[Any, np.dtype[Any]] = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return array
+
+
+def in_numpys_dtype(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory in a type that numpy has: the bits of bfloat16 are uint16."""
+    return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
