@@ -30,6 +30,9 @@ SANITIZERS = "-g -fno-omit-frame-pointer -fsanitize=address,undefined"
 # Undefined behaviour ends in a trap, which the address sanitizer reports to its log: the undefined
 # sanitizer has none in a preloaded library. Each trap keeps its line.
 SANITIZERS += " -fsanitize-undefined-trap-on-error -fno-crossjumping -fno-tree-tail-merge"
+# The sanitizer looks for C++'s functions as it is loaded, and in a program without C++ a library
+# that MPI loads later may throw.
+SANITIZERS += " -Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state"
 # What the C parts do, with one rank and with several.
 TESTS = (
     *(
@@ -40,6 +43,8 @@ TESTS = (
     *("tests/single/arena/test_copies.py", "tests/single/allreduce/test_kernels.py"),
     *("tests/single/data/test_packed.py", "tests/single/hvprof/test_record.py"),
     *("tests/single/hvprof/test_record_files.py", "tests/single/hvprof/test_handles.py"),
+    *("tests/parallel/hvprof/test_sites.py", "tests/parallel/hvprof/test_fortran.py"),
+    "tests/parallel/hvprof/test_recorder.py",
     *("tests/parallel/job/test_regions.py", "tests/parallel/arena/test_sums.py"),
     *("tests/parallel/allreduce/test_persistent.py", "tests/parallel/allreduce/test_started.py"),
     *("tests/parallel/allreduce/test_staged.py", "tests/parallel/arena/test_half_extremes.py"),
@@ -141,8 +146,6 @@ def run_tests(copied: Path, log: str, arguments: list[str]) -> None:
     run(
         [str(PYTHON), "-m", "pytest", "-q", "--timeout", "900", *CHOSEN, *arguments],
         copied,
-        # The sanitizer looks for C++'s functions as it is loaded, and in a program without C++ a
-        # library that MPI loads later may throw.
         LD_PRELOAD=f"{library('libasan.so')} {library('libstdc++.so.6')}",
         # Python and MPI keep memory until they end. The recorder is preloaded ahead.
         ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:abort_on_error=1:handle_sigill=2:"
