@@ -186,11 +186,11 @@ def read_rank(path: Path) -> RankRecording | None:
     for row in table[(table["calls"] > 0) | (table["time_ns"] > 0)]:
         try:
             key = decode(row["key"].item())
-            if key.traffic == REGION:
-                regions.append(_region(row, key, tables.names))
-            elif key.traffic == PARTNER:
+            if key.traffic == PARTNER:
                 partners.append(_partner(row, key, tables.names))
-            else:
+            elif row["calls"] and key.traffic == REGION:
+                regions.append(_region(row, key, tables.names))
+            elif row["calls"]:
                 cells.append(_cell(row, key, tables))
         except IndexError:
             raise UsageError(

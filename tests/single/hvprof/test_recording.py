@@ -11,6 +11,7 @@ import struct
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -266,6 +267,16 @@ def test_a_hostile_rank_file_is_one_clear_line(content: bytes, said: str, tmp_pa
         main(["report", str(tmp_path)])
     assert "\n" not in str(raised.value)
     assert "rank-00000.hvprof" in str(raised.value)
+
+
+def test_a_cell_of_time_without_calls_is_left_out(tmp_path: Path) -> None:
+    directory = write(tmp_path / "a", [[cell("bcast", 8, 1, 1)], [cell("bcast", 8, 1, 1)]])
+    path = directory / "rank-00001.hvprof"
+    table = np.frombuffer(bytearray(path.read_bytes()[-CELL.itemsize :]), CELL)
+    table["calls"] = 0
+    path.write_bytes(path.read_bytes()[: -CELL.itemsize] + table.tobytes())
+    assert [len(rank.cells) for rank in hvprof.load(directory).ranks] == [1, 0]
+    assert "bcast" in shown(hvprof.load(directory))
 
 
 @pytest.mark.parametrize(
