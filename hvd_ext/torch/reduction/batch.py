@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from operator import attrgetter, is_
 from typing import Any
 
+import numpy as np
 import torch
 
 from hvd_ext.shm.copies import copy_each, digest_each
@@ -60,8 +61,11 @@ class Batch:
         self._grads = grads
         return True
 
-    def bring_in(self) -> bool:
+    def bring_in(self, others: Sequence[Batch]) -> bool:
         """Copy the collected gradients into the arena: from now on they are being exchanged.
+
+        Args:
+            others: those that are being exchanged already.
 
         Returns:
             Whether that was done: it is not if one lies in memory in another way than in the
@@ -70,8 +74,13 @@ class Batch:
         if not self._can_copy(self._grads):
             return False
         sources = _addresses(self._grads)
-        # Two that share memory would get one sum; one that is known to be zero may have none.
-        if len({0, *sources}) <= len(sources):
+        # One that is known to be zero may have no memory. Of two that share memory, as views of
+        # one tensor, only the last would keep its sum.
+        batches = [
+            (sources, self._lengths),
+            *((other._sources, other._lengths) for other in others),
+        ]
+        if 0 in sources or _share_memory(batches):
             return False
         self._sources = sources
         copy_each(self._places, sources, self._lengths)
@@ -124,6 +133,14 @@ class Batch:
 
 def _addresses(tensors: Sequence[torch.Tensor]) -> array[int]:
     return array("Q", map(torch.Tensor.data_ptr, tensors))
+
+
+def _share_memory(batches: Sequence[tuple[array[int], array[int]]]) -> bool:
+    """Whether any two gradients do, given their addresses and lengths by batch."""
+    begins, lengths = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    order = begins.argsort()
+    begins, ends = begins[order], (begins + lengths)[order]
+    return bool((ends[:-1] > begins[1:]).any())
 
 
 def _first_difference(one: array[int], other: array[int]) -> int:

@@ -131,7 +131,7 @@ class Together:
         self._waiting += slots
 
     def _take_batch(self, batch: Batch, bucket: BucketState) -> None:
-        if self._copies_back and batch.bring_in():
+        if self._copies_back and batch.bring_in(self._batches):
             self._batches.append(batch)
             bucket.missing -= len(batch.slots)
         else:

@@ -11,6 +11,7 @@ import torch
 import hvd_ext.torch as hvd
 from hvd_ext.errors import UsageError
 from hvd_ext.torch.reduction.batch import Batch
+from hvd_ext.torch.reduction.slot import GradientSlot
 from tests.support.optimizer.layers import LAYERS, Training
 
 pytestmark = [pytest.mark.ranks(2), pytest.mark.usefixtures("hvd")]
@@ -22,8 +23,8 @@ def brought_in(monkeypatch):
     noted = []
     bring_in = Batch.bring_in
 
-    def note(batch):
-        noted.append(bring_in(batch))
+    def note(batch, others):
+        noted.append(bring_in(batch, others))
         return noted[-1]
 
     monkeypatch.setattr(Batch, "bring_in", note)
@@ -107,6 +108,41 @@ def test_two_gradients_in_the_same_memory(training, brought_in):
     assert torch.equal(second.grad, mean)
     assert brought_in == [False]
     handle.remove()
+
+
+def test_two_gradients_that_share_memory_in_part_on_one_rank(training, brought_in):
+    first, second = middle(training)  # backward makes the second one's before
+    own = []
+
+    def share(p):  # as the backward of torch.cat makes views of one tensor
+        if hvd.rank() == 0:
+            memory = torch.cat([second.grad.flatten(), p.grad.flatten()[8:]])
+            second.grad, p.grad = memory[:16].view(4, 4), memory[8:].view(4, 4)
+        own.extend((p.grad.clone(), second.grad.clone()))
+
+    first.register_post_accumulate_grad_hook(share)
+    training.backward()
+    training.optimizer.synchronize()
+    everyones = hvd.allgather_object(own)
+    for parameter, grads in zip((first, second), zip(*everyones, strict=True), strict=True):
+        assert torch.equal(parameter.grad, sum(grads) / 2)
+    assert brought_in == [hvd.rank() != 0]
+
+
+def test_gradients_of_two_buckets_that_share_memory_in_part():
+    memory = torch.arange(24.0)
+    batches = []
+    for grad in (memory[:16], memory[8:], memory[16:]):
+        parameter = torch.nn.Parameter(torch.zeros_like(grad))
+        parameter.grad = grad
+        slot = GradientSlot(0, "one", parameter, torch.zeros_like(grad), 1)
+        slot.address = slot.view.data_ptr()
+        batches.append(Batch([slot]))
+        assert batches[-1].collect()
+    one, other, apart = batches
+    assert one.bring_in([])
+    assert not other.bring_in([one])
+    assert apart.bring_in([one])
 
 
 @pytest.mark.parametrize("change", ["in place", "by numpy", "data", "another", "none"])
