@@ -18,7 +18,8 @@ def results(done) -> dict[str, dict[str, list[str]]]:
     assert done.returncode == 0, done.stdout
     found: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for line in done.stdout.splitlines():
-        door, *rest = line.split("\t")
+        # The launcher puts the rank before each line.
+        door, *rest = line.removeprefix("[0] ").split("\t")
         if rest:
             found[door][rest[0]] = rest[1:]
     return found

@@ -338,3 +338,19 @@ def adversarial_inputs(door: Door) -> Any:
         F.cross_entropy(net((x + 0.03 * slope.sign()).detach()), labels).backward()
         optimizer.step()
     return net, optimizer
+
+
+@recipe
+def words_with_sparse_gradients(door: Door) -> Any:
+    net = nn.ModuleList([nn.Embedding(12, 6, sparse=True), nn.Linear(6, 4)])
+    # Horovod's SGD adds a sparse gradient, for which torch rounds the product with the rate; torch
+    # does not for a dense one. A product with a power of 2 is exact.
+    inner = torch.optim.SGD(net.parameters(), 0.125, momentum=0.5)
+    optimizer = door.wrap(inner, net, sparse_as_dense=True)
+    for step in range(STEPS):
+        door.seed(step)
+        words, labels = torch.randint(12, (5, 7)), torch.randint(4, (5,))
+        optimizer.zero_grad()
+        F.cross_entropy(net[1](net[0](words).mean(1)), labels).backward()
+        optimizer.step()
+    return net, optimizer
