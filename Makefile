@@ -16,7 +16,7 @@ DDP_HOST_ARMS := alone ddp ddp_fp16 ddp_hvd_ext ddp_hvd_ext_bf16
 SINGLE := tests/single tests/fuzz
 RANKED := $(wildcard tests/parallel tests/cluster tests/gpu)
 
-.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize odd-places matrix sweep bench bench-hosts figures check docs wheel clean
+.PHONY: help env mpis mpi-horovod demo test test-long fuzz sanitize odd-places matrix sweep bench bench-hosts figures check docs wheel site clean
 
 help:  ## list these commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/'
@@ -120,6 +120,10 @@ check: env docs  ## ruff, mypy, the import rules, the words of the text, and the
 wheel:  ## build a wheel and an sdist into dist/
 	@$(PYTHON) -m venv build/wheel-env && build/wheel-env/bin/pip install -q build
 	build/wheel-env/bin/python -m build --outdir dist .
+
+site:  ## collect hvprof's wheels and their installer in one archive, for a site: dist/hvprof-*.tar.gz
+	@$(PYTHON) -m venv build/wheel-env
+	@build/wheel-env/bin/python toolchain/site/bundle.py dist
 
 docs: env  ## build the documentation site: build/docs/index.html
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs

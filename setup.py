@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from setuptools import Command, Distribution, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 # Loaded with ctypes or LD_PRELOAD: plain shared libraries, no Python extensions.
@@ -91,6 +92,13 @@ class Build(build):
     """The usual build, and the C libraries."""
 
     sub_commands: ClassVar = [*build.sub_commands, ("build_libraries", None)]
+
+
+class Wheel(bdist_wheel):
+    """One wheel for every Python: the compiled libraries are no Python extensions."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
 
 
 class BinaryDistribution(Distribution):
@@ -203,6 +211,6 @@ setup(
         # PyTorch calls it when it is imported.
         "torch.backends": ["hvd_ext = hvd_ext.recorded:at_import_of_torch"],
     },
-    cmdclass={"build": Build, "build_libraries": BuildLibraries},
+    cmdclass={"bdist_wheel": Wheel, "build": Build, "build_libraries": BuildLibraries},
     distclass=BinaryDistribution,
 )
