@@ -130,4 +130,5 @@ docs: env  ## build the documentation site: build/docs/index.html
 
 clean:  ## remove the environments and what was built in the checkout
 	rm -rf .venv .venv.lock .venvs build *.egg-info
-	rm -f profiling/hvprof/recorder/libhvprof.so hvd_ext/*/lib*.so hvd_ext/allreduce/algorithms/libnative.so
+	rm -f profiling/hvprof/recorder/libhvprof.so profiling/hvprof/recorder/hvprof.o
+	rm -f profiling/hvprof/recorder/hvprof.ld hvd_ext/*/lib*.so hvd_ext/allreduce/algorithms/libnative.so

@@ -23,7 +23,10 @@ NATIVE = (
 )
 CODEC = ("hvd_ext/compression/codec.c", "hvd_ext/compression/libcodec.so")
 RECORDER = ("profiling/hvprof/recorder/pmpi.c", "hvprof/recorder/libhvprof.so")
-LIBRARIES = (WINDOW, BUILT_IN, NATIVE, CODEC, RECORDER)
+# The recorder for programs that it is linked with, and the linker's script for that.
+LINKED = (RECORDER[0], "hvprof/recorder/hvprof.o")
+SCRIPT = ("profiling/hvprof/recorder/linked/script.h", "hvprof/recorder/hvprof.ld")
+LIBRARIES = (WINDOW, BUILT_IN, NATIVE, CODEC, RECORDER, LINKED, SCRIPT)
 ROOTS = {"hvd_ext": "hvd_ext", "hvprof": "profiling/hvprof", "hvd_launch": "launch/hvd_launch"}
 
 
@@ -56,13 +59,16 @@ class BuildLibraries(Command):
             (CODEC, [*cc, "-O3", "-fwrapv", "-ffp-contract=off", *shared]),
             # It is preloaded into programs of every MPI, and into those without: it brings none.
             (RECORDER, [*cc, "-O2", *shared]),
+            (LINKED, [*cc, "-O2", "-fPIC", "-pthread", "-DHVPROF_LINKED", "-c"]),
+            (SCRIPT, [*cc, "-E", "-P", "-x", "c"]),
         ]
         for (source, library), command in libraries:
             target = self.place(library)
             target.parent.mkdir(parents=True, exist_ok=True)
             # Never written in place: a running program may have the old one mapped.
             draft = target.with_suffix(".draft")
-            command = [*command, source, "-o", str(draft), "-ldl"]
+            linked = ["-ldl"] if "-shared" in command else []
+            command = [*command, source, "-o", str(draft), *linked]
             try:
                 subprocess.run(command, check=True)
             except (OSError, subprocess.CalledProcessError):

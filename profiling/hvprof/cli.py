@@ -13,6 +13,7 @@ SUBCOMMANDS = {
     "record": "record",
     "env": "env",
     "close": "close",
+    "link": "link",
     "import": "import_",
     "report": "report",
     "compare": "compare",

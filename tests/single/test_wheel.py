@@ -27,8 +27,10 @@ FILES = {
     "hvd_launch/doctor/horovod_cmake/without_cuda/FindPytorch.cmake",
     "hvprof/include/hvprof.f90",
     "hvprof/include/hvprof.h",
+    "hvprof/recorder/hvprof.ld",
+    "hvprof/recorder/hvprof.o",
 }
-SUFFIXES = {".c", ".cmake", ".cu", ".f90", ".h", ".j2", ".py", ".so"}
+SUFFIXES = {".c", ".cmake", ".cu", ".f90", ".h", ".j2", ".ld", ".o", ".py", ".so"}
 
 
 def build(folder: Path, **variables: str) -> Path:

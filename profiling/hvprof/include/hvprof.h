@@ -23,9 +23,14 @@ struct hvprof_recorder {
     void (*step)(void);
 };
 
+/* Where `hvprof link --static` has linked the recorder with the program. */
+extern const struct hvprof_recorder hvprof_linked_recorder __attribute__((weak));
+
 static inline const struct hvprof_recorder *hvprof_recorder_of_process(void)
 {
     static struct hvprof_recorder found;
+    if (&hvprof_linked_recorder)
+        return &hvprof_linked_recorder;
     if (!found.asked) {
         /* As the linker's handbook does it: C has no cast from an address to a function's. */
         void *process = dlopen(NULL, RTLD_LAZY);

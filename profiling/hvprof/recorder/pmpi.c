@@ -262,15 +262,17 @@ BOUND(EXPORT, MPI_Init, Init, init, INIT, 2, call_init)
 BOUND(EXPORT, MPI_Init_thread, Init_thread, init_thread, INIT_THREAD, 4, call_init)
 BOUND(EXPORT, MPI_Pcontrol, Pcontrol, pcontrol, PCONTROL, 1, call_pcontrol)
 BOUND(EXPORT, MPI_Finalize, Finalize, finalize, FINALIZE, 0, call_finalize)
-BOUND(static, recent_session_init, Session_init, session_init, SESSION_INIT, 3, call_session_init)
-BOUND(static, recent_session_finalize, Session_finalize, session_finalize, SESSION_FINALIZE, 1,
+WITH(BOUND, RECENT_ENTRY(Session_init, session_init), Session_init, session_init, SESSION_INIT, 3, call_session_init)
+WITH(BOUND, RECENT_ENTRY(Session_finalize, session_finalize), Session_finalize, session_finalize, SESSION_FINALIZE, 1,
       call_session_finalize)
 
 /* A program that is linked with MPI may begin with a session. */
 __attribute__((constructor)) static void prepare(void)
 {
+#ifndef HVPROF_LINKED
     if (recordings_folder() && dlsym(RTLD_DEFAULT, "PMPI_Comm_rank"))
         find_late();
+#endif
 }
 
 __attribute__((destructor)) static void leave(void)
@@ -279,3 +281,13 @@ __attribute__((destructor)) static void leave(void)
         end_run(recorder->file);
     close_recording(recorder, EXITED);
 }
+
+#ifdef HVPROF_LINKED
+/* For hvprof.h, which cannot ask the linker of a static program. */
+EXPORT const struct {
+    int asked;
+    void (*region_begin)(const char *name, int kind);
+    void (*region_end)(void);
+    void (*step)(void);
+} hvprof_linked_recorder = {1, hvprof_region_begin, hvprof_region_end, hvprof_step};
+#endif

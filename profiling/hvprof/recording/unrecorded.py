@@ -53,9 +53,12 @@ def why_nothing(command: Sequence[str]) -> str:
             said += "; for torch.distributed install hvd_ext next to PyTorch"
         return said
     if program.static:
-        why = "it is linked statically; link it with the shared libraries of MPI"
+        why = "it is linked statically; link it with the flags that `hvprof link --static` prints"
     elif program.changes_user:
-        why = "it runs as another user, so the linker ignores LD_PRELOAD; start a copy of it"
+        why = (
+            "it runs as another user, so the linker ignores LD_PRELOAD; start a copy of it, or link"
+            " it with the flags that `hvprof link` prints"
+        )
     else:
         why = _PRELOAD
     return f"{program.path.name} calls MPI, and nothing was recorded: {why}"

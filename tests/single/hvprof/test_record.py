@@ -41,7 +41,7 @@ def test_a_program_that_calls_mpi_unseen_is_told_why(tmp_path: Path) -> None:
     source.write_text("void mpi_init_(int *code) { *code = 0; }\nint main(void) { return 0; }\n")
     without_preload = ["env", "-u", "LD_PRELOAD", program]
     for options, command, why in (
-        (["-static"], [program, "input.txt"], "it is linked statically; link it with the shared"),
+        (["-static"], [program, "input.txt"], "it is linked statically; link it with the flags"),
         ([], without_preload, "LD_PRELOAD is lost by sudo"),
     ):
         subprocess.run(["cc", *options, source, "-o", program], check=True)

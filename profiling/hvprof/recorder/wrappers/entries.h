@@ -38,6 +38,7 @@ static const char *const PROFILED[BINDINGS][3] = {
     [F08TS_C] = {"pmpi_%s_c_f08ts_", "pmpir_%s_c_f08ts_"},
 };
 
+#ifndef HVPROF_LINKED
 /* What the program would call without the recorder: it may have a function of its own of that
  * name, and some of MPICH's have no twin for profilers. */
 static void *find_beyond(const char *symbol)
@@ -57,6 +58,7 @@ static void *find_beyond(const char *symbol)
     }
     return found;
 }
+#endif
 
 static void *find_function(const struct operation *operation, enum binding binding)
 {
@@ -158,12 +160,22 @@ static uint64_t call_operation(struct operation *operation, enum binding binding
     EXPORT uint64_t SYMBOL(PARAMETERS) __attribute__((alias(#OTHER_NAME)));
 
 /* Large counts, and functions that are in recent libraries only: a program that asks whether its
- * library has them is not to find the recorder's. They take their places later (late.h). */
+ * library has them is not to find the recorder's. They take their places later (late.h), unless the
+ * recorder is linked. */
+#ifdef HVPROF_LINKED
+#define LARGE_ENTRY(Name, low) ENTRY(EXPORT, MPI_##Name##_c, low, LARGE)
+#define RECENT_ENTRY(Name, low) EXPORT, MPI_##Name
+#else
+#define LARGE_ENTRY(Name, low) ENTRY(static, large_##low, low, LARGE)
+#define RECENT_ENTRY(Name, low) static, recent_##low
+#endif
+#define WITH(MACRO, ...) MACRO(__VA_ARGS__)
+
 #define ENTRIES(SCOPE, SYMBOL, Name, low, NAME, ...)                                          \
     static struct operation of_##low = {.symbol = #Name, .lower = #low, .name = #low,       \
                                          __VA_ARGS__};                                         \
     ENTRY(SCOPE, SYMBOL, low, C)                                                              \
-    ENTRY(static, large_##low, low, LARGE)                                                   \
+    LARGE_ENTRY(Name, low)                                                                     \
     ENTRY(EXPORT, mpi_##low##_, low, FORTRAN)                                                \
     ALSO(mpi_##low##__, mpi_##low##_)                                                        \
     ALSO(mpi_##low, mpi_##low##_)                                                            \
@@ -176,7 +188,7 @@ static uint64_t call_operation(struct operation *operation, enum binding binding
     ENTRY(EXPORT, mpi_##low##_c_f08ts_, low, F08TS_C)
 
 #define OPERATION(Name, ...) ENTRIES(EXPORT, MPI_##Name, Name, __VA_ARGS__)
-#define RECENT(Name, low, ...) ENTRIES(static, recent_##low, Name, low, __VA_ARGS__)
+#define RECENT(Name, low, ...) WITH(ENTRIES, RECENT_ENTRY(Name, low), Name, low, __VA_ARGS__)
 #include "operations.h"
 #include "others.h"
 #undef OPERATION

@@ -12,6 +12,16 @@
 
 #include "entries.h"
 
+#ifdef HVPROF_LINKED
+static void find_late(void)
+{
+}
+
+static void lead_calls(void)
+{
+}
+#else
+
 #if defined __x86_64__
 enum { ADDRESS = 1, GLOBAL_DATA = 6, JUMP = 7 };
 #elif defined __aarch64__
@@ -186,4 +196,5 @@ static void find_late(void)
         lead_calls();
 }
 
+#endif
 #endif
