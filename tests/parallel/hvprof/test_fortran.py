@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 import hvprof
 from hvprof.analysis.waiting.call_costs import call_costs, operation_costs
 from hvprof.recording.session import LIBRARY
+from tests.support.hvprof.hanging import cause_of, job
 from tests.support.hvprof.recorded import (
     ENVIRONMENT,
     PROGRAMS,
@@ -22,7 +25,8 @@ from tests.support.hvprof.recorded import (
     run,
     totals,
 )
-from tests.support.launch.on_every_mpi import bin_of
+from tests.support.hvprof.watching import PATIENCE_S, WATCH
+from tests.support.launch.on_every_mpi import bin_of, wait_for
 
 # mpif.h, `use mpi` and `use mpi_f08`.
 INTERFACES = ("MPIF", "USE_MPI", "USE_F08")
@@ -31,17 +35,25 @@ _OPTIONS = ("-w", "-fallow-argument-mismatch", "-ffree-line-length-none")
 
 @dataclass(frozen=True)
 class Fortran:
-    """An MPI library's compiler of Fortran, its launcher, and variables for both."""
+    """An MPI library's compiler of Fortran, its launcher, and variables for that."""
 
     compiler: tuple[str, ...]
     launcher: tuple[str, ...]
     variables: dict[str, str]
+    options: tuple[str, ...] = ("-DFILES",)
 
     def build(self, interface: str, program: Path, *modules: Path) -> None:
         sources = [*modules, PROGRAMS / f"{program.name}.F90"]
-        command = [*self.compiler, *_OPTIONS, "-DFILES", f"-D{interface}", *sources, "-o", program]
+        options = (*_OPTIONS, *self.options, f"-D{interface}")
         # The counter's module is written where the compiler runs.
-        subprocess.run(command, env=os.environ | self.variables, cwd=program.parent, check=True)
+        command = [*self.compiler, *options, *sources, "-o", program]
+        subprocess.run(command, cwd=program.parent, check=True)
+
+    def job(
+        self, folder: Path, program: Path, how: str
+    ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+        ranks = {"launcher": [*self.launcher, "-np", "2"], "variables": self.variables}
+        return job(folder, 2, how, program=str(program), python=(), **ranks)
 
 
 def _of_system(kind: str, *options: str) -> Fortran:
@@ -52,12 +64,32 @@ def _of_system(kind: str, *options: str) -> Fortran:
     return Fortran((compiler,), (launcher, *options), {})
 
 
-@pytest.fixture(params=["openmpi", "mpich", "intelmpi"])
-def fortran(request: pytest.FixtureRequest) -> Fortran:
+def _under_bindings_of_system(name: str, folder: Path) -> Fortran:
+    """A library without bindings of Fortran, under those of Debian's MPICH: they share an ABI."""
+    mpi, system = bin_of(name), _of_system("mpich")
+    (folder / "libmpich.so.12").symlink_to(mpi.parent / "lib" / "libmpi.so.12")
+    libraries = f"{folder}{os.pathsep}{mpi.parent / 'lib' / 'mpich'}"
+    path = f"{mpi}{os.pathsep}{os.environ['PATH']}"
+    variables = {"PATH": path, "LD_LIBRARY_PATH": libraries}
+    options = ("-DFILES",)
+    if name == "mvapich2":
+        # Built without Fortran, it reduces no types of Fortran, and it lacks MPI_File_*.
+        options = ("-DMPI_DOUBLE_PRECISION=MPI_DOUBLE", "-DMPI_INTEGER=MPI_INT")
+    return Fortran(system.compiler, (str(mpi / "mpirun"),), variables, options)
+
+
+_LIBRARIES = ["openmpi", "mpich", "intelmpi"]
+_LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("mpich5", "mvapich2")]
+
+
+@pytest.fixture(params=[*_LIBRARIES, *_LONG])
+def fortran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fortran:
     if request.param == "openmpi":
         return _of_system("openmpi", "--allow-run-as-root", "--oversubscribe")
     if request.param == "mpich":
         return _of_system("mpich")
+    if request.param != "intelmpi":
+        return _under_bindings_of_system(request.param, tmp_path_factory.mktemp("libraries"))
     mpi = bin_of("intelmpi")
     if shutil.which("gfortran") is None:
         pytest.skip("no gfortran: apt install gfortran")
@@ -131,3 +163,41 @@ def test_a_program_marks_regions_and_steps(fortran: Fortran, tmp_path: Path) -> 
     check_known_regions(hvprof.load(tmp_path / "run"))
     # It runs without the recorder, too.
     assert run(command, variables).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "interface", "kind", "said"),
+    [
+        ("sleeps", "USE_MPI", "late", "rank 0 has been in Allreduce 6 of world (7.812 KiB)"),
+        pytest.param(
+            *("mismatch", "MPIF", "mismatch", "rank 1 called Bcast as number 6 of world"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("circle", "MPIF", "deadlock", "is in Recv from rank 0"), marks=pytest.mark.long
+        ),
+    ],
+)
+def test_the_cause_of_a_hang_is_named(
+    fortran: Fortran, how: str, interface: str, kind: str, said: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "stands_still_fortran"
+    fortran.build(interface, program)
+    with fortran.job(tmp_path / "run", program, how):
+        cause = cause_of(tmp_path / "run", kind)
+    assert said in cause.sentence
+
+
+def test_a_running_program_is_watched(fortran: Fortran, tmp_path: Path) -> None:
+    program = tmp_path / "stands_still_fortran"
+    fortran.build("USE_MPI", program)
+    with fortran.job(tmp_path / "run", program, "sums"):
+        wait_for((tmp_path / "run" / "rank-00001.now").exists, PATIENCE_S)
+        done = run([*WATCH, tmp_path / "run", "--once", "--json"])
+    assert (done.returncode, done.stderr) == (0, "")
+    read = json.loads(done.stdout)
+    assert [one["rank"] for one in read["ranks"]] == [0, 1]
+    assert read["slowest"] == 1
+    (sums,) = read["operations"]
+    assert sums["operation"] == "allreduce"
+    assert sums["bytes_s"] == pytest.approx(8000 * sums["calls_s"])
