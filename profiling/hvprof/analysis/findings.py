@@ -19,6 +19,7 @@ from hvprof.analysis.limits.limits import (
     limits_of_recording,
 )
 from hvprof.analysis.shares import Shares, shares
+from hvprof.analysis.sites import SiteCost, site_costs
 from hvprof.analysis.summary import Exposed, Row, exposed, power_rows, rows
 from hvprof.analysis.waiting.wait_split import Split, split
 from hvprof.analysis.waiting.wait_time import waiting
@@ -81,6 +82,11 @@ class Findings:
     def free_speedup(self) -> FreeSpeedup | None:
         """How much faster steps were without communication; None where steps are not marked."""
         return free_speedup(self.recording)
+
+    @cached_property
+    def sites(self) -> list[SiteCost]:
+        """Places in the program that call MPI, the longest first."""
+        return site_costs(self.recording, self.shares.run_s)
 
     @cached_property
     def wait_split(self) -> Split | None:

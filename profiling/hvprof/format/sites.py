@@ -12,6 +12,7 @@ import numpy as np
 from hvd_ext.errors import UsageError
 from hvprof.format.layout import OBJECTS, SITES_FILE, SITES_MAGIC, SITES_VERSION
 from hvprof.format.reader import read_bytes, text_of
+from hvprof.format.symbols import functions_at, readable
 from hvprof.model import Site
 from hvprof.printable import printable
 
@@ -58,11 +59,18 @@ def read_sites(path: Path, names: Sequence[str]) -> tuple[Site, ...]:
     return tuple(sorted(found, key=lambda site: site.time_s, reverse=True))
 
 
-def places_of(sites: Iterable[Site]) -> dict[tuple[str, int], str]:
+def places_of(
+    sites: Iterable[Site], recorded_unix_s: float | None = None
+) -> dict[tuple[str, int], str]:
     """Where sites are in the source, by object and offset: "halo.c:212 (exchange)".
 
-    Needs `addr2line`, and the executable as it was recorded. A site without debugging information
-    is named by its function and object, or by its object and offset.
+    Lines need `addr2line` and debugging information. Without them a site is named by its function
+    and object, or by its object and offset.
+
+    Args:
+        sites: of any ranks.
+        recorded_unix_s: the end of the recording, in s since 1970; files that were written later
+            are not those that ran, and name nothing.
     """
     offsets: dict[str, set[int]] = defaultdict(set)
     for site in sites:
@@ -70,30 +78,39 @@ def places_of(sites: Iterable[Site]) -> dict[tuple[str, int], str]:
     found = {}
     for name, of_object in offsets.items():
         chosen = sorted(of_object)
-        lines = _asked(name, chosen)
+        lines = [] if _is_newer(name, recorded_unix_s) else _asked(name, chosen)
         for place, offset in enumerate(chosen):
-            function, line = lines[2 * place : 2 * place + 2] or ("??", "??:0")
+            function, line = lines[place] if lines else ("", "")
             found[name, offset] = _shown(name, offset, function, line)
     return found
 
 
-def _asked(name: str, offsets: Sequence[int]) -> list[str]:
-    """Function and line of each offset, in two lines; none where nobody can say."""
+def _is_newer(name: str, recorded_unix_s: float | None) -> bool:
+    try:
+        return recorded_unix_s is not None and Path(name).stat().st_mtime > recorded_unix_s
+    except OSError:
+        return True
+
+
+def _asked(name: str, offsets: Sequence[int]) -> list[tuple[str, str]]:
+    """Function and line of each offset; none where nobody can say."""
     # The recorded address is that after the call.
-    words = [f"{max(0, offset - 1):#x}" for offset in offsets]
+    before = [max(0, offset - 1) for offset in offsets]
     try:
         done = subprocess.run(
-            ["addr2line", "-f", "-C", "-e", name, *words],
+            ["addr2line", "-f", "-C", "-e", name, *(f"{offset:#x}" for offset in before)],
             capture_output=True,
             text=True,
             errors="replace",
             timeout=_PATIENCE_S,
             check=True,
         )
+        lines = [printable(line) for line in done.stdout.splitlines()]
     except (OSError, subprocess.SubprocessError):
-        return []
-    lines = [printable(line) for line in done.stdout.splitlines()]
-    return lines if len(lines) == 2 * len(offsets) else []
+        lines = []
+    if len(lines) != 2 * len(offsets):
+        lines = [part for one in functions_at(name, before) for part in (printable(one), "")]
+    return [(readable(function), line) for function, line in zip(*[iter(lines)] * 2, strict=True)]
 
 
 def _shown(name: str, offset: int, function: str, line: str) -> str:
@@ -103,4 +120,4 @@ def _shown(name: str, offset: int, function: str, line: str) -> str:
     if not name:
         return "unknown"
     short = Path(name).name
-    return f"{function} in {short}" if function != "??" else f"{short} + {offset:#x}"
+    return f"{function} in {short}" if function not in ("", "??") else f"{short} + {offset:#x}"

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hvd_ext.units import format_seconds
 from hvprof.analysis.causes.cause import Cause
 from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.causes.words import because
+from hvprof.analysis.sites import SiteCost
+
+# Calls that take no more than this share of MPI's time are not worth a place in a sentence.
+_SMALL = 0.1
+_NOWHERE = (Kind.ONE_RANK, Kind.SHORT, Kind.LAST_CALL)
 
 
-def run_sentences(cause: Cause) -> Iterator[str]:
-    """The share of MPI with its cause, the largest operation, and the chain."""
+def run_sentences(cause: Cause, sites: Sequence[SiteCost] = ()) -> Iterator[str]:
+    """The share of MPI with its cause and place, the largest operation, and the chain.
+
+    Args:
+        cause: of the cost of communication.
+        sites: places that call MPI, the longest first.
+    """
     share = 100 * cause.mpi_s / cause.run_s
     spread = ""
     if cause.high_percent - cause.low_percent >= 5:
@@ -19,12 +29,13 @@ def run_sentences(cause: Cause) -> Iterator[str]:
     threads = ""
     if cause.threads_in_mpi > 1:
         threads = f" and thread, of {cause.threads_in_mpi} threads that call it"
+    spread += _site(cause, sites)
     yield (
         f"MPI takes {share:.0f} % of the run ({format_seconds(cause.mpi_s)} of "
         f"{format_seconds(cause.run_s)} a rank{threads}{spread}): {because(cause)}."
     )
     largest = cause.largest
-    if largest.time_s and cause.kind not in (Kind.ONE_RANK, Kind.SHORT, Kind.LAST_CALL):
+    if largest.time_s and cause.kind not in _NOWHERE:
         waits = "waiting" if largest.wait_s > largest.time_s / 2 else "transfer"
         part = 100 * max(largest.wait_s, largest.time_s - largest.wait_s) / largest.time_s
         yield (
@@ -34,3 +45,13 @@ def run_sentences(cause: Cause) -> Iterator[str]:
     if cause.chain:
         links = [f"rank {rank}" for rank in cause.chain]
         yield f"Chain: {' waits for '.join(links[:2])}, which waits for {', for '.join(links[2:])}."
+
+
+def _site(cause: Cause, sites: Sequence[SiteCost]) -> str:
+    """The place where most of MPI's time is spent, with its share; "" where it has no name."""
+    time_s = sum(one.time_s for one in sites)
+    if cause.kind in _NOWHERE or not sites or sites[0].time_s <= _SMALL * time_s:
+        return ""
+    first = sites[0]
+    place = f"{first.function} {first.short}" if first.short else ""
+    return f"; {100 * first.time_s / time_s:.0f} % of it in {place}" if place else ""

@@ -21,7 +21,7 @@ def verdict(analysis: Analysis) -> str:
     if sentences := [*_of_steps(analysis)]:
         pass
     elif cause:
-        sentences = [*run_sentences(cause)]
+        sentences = [*run_sentences(cause, analysis.sites)]
         if cause.shortage is None and cause.kind not in (Kind.ONE_RANK, Kind.SHORT):
             sentences += _crowded(analysis.recording.ranks)
     elif in_background(analysis.recording):

@@ -4,7 +4,10 @@
 #define HVPROF_SITES_H
 
 #include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../recorder.h"
 
@@ -19,21 +22,35 @@ static void add_to_site(struct site *site, uint64_t time_ns)
         continue;
 }
 
+/* The absolute path of a library or, for one without a name, of the executable. */
+static void path_of(const struct link_map *loaded, char *path)
+{
+    char whole[PATH_MAX] = "";
+    if (!loaded->l_name[0])
+        (void)!readlink("/proc/self/exe", whole, sizeof whole - 1);
+    else if (!realpath(loaded->l_name, whole))
+        strncpy(whole, loaded->l_name, sizeof whole - 1);
+    strncpy(path, whole, OBJECT_BYTES - 1);
+}
+
 /* The number of the file that an address lies in, from 1; 0 where it is not known. */
 static uint32_t object_of(struct sites *sites, void *address, uint64_t *base)
 {
     Dl_info found = {0};
+    struct link_map *loaded = NULL;
+    char path[OBJECT_BYTES] = "";
     uint32_t number = 0;
-    if (!dladdr(address, &found) || !found.dli_fname)
+    if (!dladdr1(address, &found, (void **)&loaded, RTLD_DL_LINKMAP) || !loaded)
         return 0;
-    *base = (uintptr_t)found.dli_fbase;
-    while (number < OBJECTS && sites->objects[number][0] &&
-           strncmp(sites->objects[number], found.dli_fname, OBJECT_BYTES - 1))
+    /* Of an executable that is not position-independent, addresses in its file are absolute. */
+    *base = loaded->l_addr;
+    path_of(loaded, path);
+    while (number < OBJECTS && sites->objects[number][0] && strcmp(sites->objects[number], path))
         number++;
-    if (number == OBJECTS)
+    if (number == OBJECTS || !path[0])
         return 0;
     if (!sites->objects[number][0])
-        strncpy(sites->objects[number], found.dli_fname, OBJECT_BYTES - 1);
+        memcpy(sites->objects[number], path, sizeof path);
     return number + 1;
 }
 

@@ -44,6 +44,7 @@ def as_json(analysis: Analysis, *, full: bool = True) -> dict[str, Any]:
         "limits": limits_as_json(found) if found else None,
         "between_hosts": dataclasses.asdict(wire) if wire else None,
         "conditions": [dataclasses.asdict(one) for one in analysis.conditions],
+        "sites": [dataclasses.asdict(one) for one in analysis.sites],
         **{
             traffic: [dataclasses.asdict(row) for row in of_traffic]
             for traffic, of_traffic in analysis.rows.items()

@@ -28,6 +28,7 @@ from hvprof.reporters.page.sections import (
     limits,
     partners,
     ranks,
+    sites,
     sizes,
     step,
 )
@@ -39,6 +40,7 @@ from hvprof.reporters.verdict import verdict
 SECTIONS = (
     step.section,
     limits.section,
+    sites.section,
     everything.section,
     sizes.section,
     ranks.section,

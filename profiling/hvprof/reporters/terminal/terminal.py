@@ -13,6 +13,7 @@ from hvd_ext.units import counted, format_seconds
 from hvprof.analysis.advice.case import Advice
 from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.contention import StepParts
+from hvprof.analysis.sites import SiteCost
 from hvprof.analysis.summary import Row
 from hvprof.analysis.waiting.wait_split import Split
 from hvprof.model import Step
@@ -31,7 +32,7 @@ from hvprof.reporters.terminal.columns import Column, print_columns
 from hvprof.reporters.text import calls_text, control_text, operation_text
 from hvprof.reporters.verdict import verdict
 
-_MOST_LINES = 6
+_MOST_LINES, _MOST_SITES = 6, 10
 
 _TITLES = {
     "data": "Data: exchanges of the program",
@@ -53,6 +54,9 @@ def render(analysis: Analysis, console: Console) -> None:
             console.print()
             title = title.format(control=control_text(analysis.rows["control"]))
             _print_traffic(title, found, analysis.recording.size, console)
+    if analysis.sites:
+        console.print()
+        _print_sites(analysis.sites, console)
     console.print(
         "Times and calls are per rank: total is the mean over the ranks, worst the rank with "
         "the most. KB, MB: 1024, 1024 x 1024 bytes. algbw, busbw: 10^9 bytes/s. Non-blocking "
@@ -175,6 +179,36 @@ def _print_traffic(title: str, found: list[Row], size: int, console: Console) ->
         )
         previous = operation
     print_columns(console, columns, rows, title=title)
+
+
+def _print_sites(sites: Sequence[SiteCost], console: Console) -> None:
+    columns = [
+        Column("operation", left=True),
+        Column("place", left=True),
+        Column("ranks", drop=2),
+        Column("calls"),
+        Column("total ms"),
+        Column("worst ms", drop=1),
+        Column("wait ms"),
+        Column("% of run"),
+        Column("max us", drop=3),
+    ]
+    rows = [
+        (
+            one.operation,
+            one.place,
+            str(one.ranks),
+            str(one.calls),
+            _number(one.time_s * 1e3),
+            _number(one.worst_s * 1e3),
+            _number(one.wait_s * 1e3),
+            _number(one.percent),
+            _number(one.max_s * 1e6),
+        )
+        for one in sites[:_MOST_SITES]
+    ]
+    more = f", the longest {_MOST_SITES} of {len(sites)}" if len(sites) > _MOST_SITES else ""
+    print_columns(console, columns, rows, title=f"Call sites{more}")
 
 
 def _figures(row: Row) -> list[str]:
