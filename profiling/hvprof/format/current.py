@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
-from hvprof.format.layout import CURRENT, CURRENT_MAGIC, CURRENT_VERSION, SLOT, SLOTS
+from hvprof.format.layout import CURRENT, CURRENT_MAGIC, CURRENT_VERSION, SENT, SLOT, SLOTS
 from hvprof.format.reader import text_of
 
 _TRIES = 20
@@ -26,6 +26,7 @@ class CurrentCalls:
         entered: how many collectives it entered on each communicator.
         latest: the operations of the latest of these: number N is at N % LATEST.
         submitted: keys of the latest operations that it submitted by name.
+        sent: MESSAGE, the latest that it sent, in their order.
         beat: BEAT, its latest sign of life; None where it has given none.
     """
 
@@ -34,6 +35,7 @@ class CurrentCalls:
     entered: NDArray[np.uint32]
     latest: NDArray[np.uint16]
     submitted: frozenset[int]
+    sent: NDArray[np.void]
     beat: np.void | None
 
 
@@ -73,8 +75,14 @@ def read_current(path: Path) -> CurrentCalls | None:
         entered=after["entered"],
         latest=after["latest"],
         submitted=frozenset(after["submitted"][: after["submitted_end"]].tolist()),
+        sent=_in_order(after["sent"], after["sent_end"].item()),
         beat=beat if beat is not None and beat["at_ns"] else None,
     )
+
+
+def _in_order(sent: NDArray[np.void], end: int) -> NDArray[np.void]:
+    first = max(0, end - SENT)
+    return sent[[number % SENT for number in range(first, end)]]
 
 
 def _read(path: Path) -> np.void | None:

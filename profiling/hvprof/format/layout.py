@@ -110,7 +110,7 @@ CELL = np.dtype(
 )
 # The file of current calls.
 CURRENT_MAGIC = b"hvpnow\r\n"
-CURRENT_VERSION, SLOTS, LATEST, LATE, SUBMITTED = 3, 64, 8, 8, 2048
+CURRENT_VERSION, SLOTS, LATEST, LATE, SUBMITTED, SENT = 4, 64, 8, 8, 2048, 32
 IN_CALL, COORDINATION, COLLECTIVE_CALL, REPORTED, BY_NAME = 1, 2, 4, 8, 16
 NO_PEER, ANY_PEER = -1, -2
 SLOT = np.dtype(
@@ -131,7 +131,8 @@ SLOT = np.dtype(
         ("late_count", "<u4"),
         ("region", f"S{NAME_BYTES}"),
         ("late", "<i4", LATE),
-        ("about", "S112"),
+        ("tag", "<u4"),
+        ("about", "S108"),
     ]
 )
 # Signs of life.
@@ -164,6 +165,15 @@ BEAT = np.dtype(
         ("connections", CONNECTION, CONNECTIONS),
     ]
 )
+MESSAGE = np.dtype(
+    [
+        ("bytes", "<u8"),
+        ("to", "<i4"),
+        ("tag", "<u4"),
+        ("number", "<u4"),
+        ("communicator", "<u4"),
+    ]
+)
 CURRENT = np.dtype(
     [
         ("magic", "V8"),
@@ -178,6 +188,9 @@ CURRENT = np.dtype(
         ("unused", "<u4"),
         ("submitted", "<u4", SUBMITTED),
         ("beat", BEAT),
+        ("sent_end", "<u4"),
+        ("more_unused", "<u4"),
+        ("sent", MESSAGE, SENT),
     ]
 )
 # The file of call sites.

@@ -24,7 +24,7 @@ from hvprof.format.layout import (
 from hvprof.format.reader import Head, read_head, text_of
 from hvprof.live.process import clock_name, process_state, sees_processes
 from hvprof.live.signs import believed, interface_without_carrier, state_by_signs
-from hvprof.live.standing import Call, Group, Process, Standing, Thread
+from hvprof.live.standing import Call, Group, Process, Sent, Standing, Thread
 from hvprof.model import Communicator
 from hvprof.recording.load import RANK_FILES, latest_job
 
@@ -86,9 +86,11 @@ def read_standing(path: Path, head: Head) -> Standing:
     threads: tuple[Thread, ...] = ()
     entered: dict[str, int] = {}
     latest: dict[str, dict[int, str]] = {}
+    sent: tuple[Sent, ...] = ()
     if current:
         groups = [_group(one) for one in head.tables.communicators]
         threads = tuple(_thread(slot, head, groups) for slot in current.slots)
+        sent = tuple(_sent(one, groups) for one in current.sent)
         for place, group in enumerate(groups):
             last = current.entered[place].item()
             if group and last:
@@ -110,6 +112,7 @@ def read_standing(path: Path, head: Head) -> Standing:
         entered=entered,
         latest=latest,
         submitted=current.submitted if current else frozenset(),
+        sent=sent,
         addresses=addresses_in(beat) if beat is not None else (),
         connections=connections_in(beat) if beat is not None else (),
         without_carrier=interface_without_carrier(beat) if beat is not None else "",
@@ -124,6 +127,18 @@ def _process(head: Head, current: CurrentCalls | None) -> tuple[Process, int]:
     if current is None or not sees_processes(current.processes):
         return Process.ELSEWHERE, 0
     return process_state(head.pid, head.start_unix_ns)
+
+
+def _sent(row: np.void, groups: list[Group | None]) -> Sent:
+    place = row["communicator"].item()
+    group = groups[place] if place < len(groups) else None
+    return Sent(
+        to=row["to"].item(),
+        tag=row["tag"].item() - 1,
+        message_bytes=row["bytes"].item(),
+        number=row["number"].item(),
+        group=group.id if group else "",
+    )
 
 
 def _thread(slot: np.void, head: Head, groups: list[Group | None]) -> Thread:
@@ -169,6 +184,7 @@ def _call(slot: np.void, flags: int, head: Head, groups: list[Group | None]) -> 
         about=text_of(slot["about"]) if flags & REPORTED else "",
         late=_late(slot) if flags & REPORTED else (),
         by_name=bool(flags & BY_NAME),
+        tag=slot["tag"].item() - 1 if slot["tag"] else None,
     )
 
 

@@ -57,6 +57,7 @@ class Call:
         about: the name of what is waited for, where the program reports it; "" otherwise.
         late: ranks that the program knows not to have come.
         by_name: ranks match it by its name, not by its number: that is a key.
+        tag: of a message; None where there is none, or any will do.
     """
 
     operation: str
@@ -72,11 +73,31 @@ class Call:
     about: str = ""
     late: tuple[int, ...] = ()
     by_name: bool = False
+    tag: int | None = None
 
     @property
     def what(self) -> str:
         """The operation that has to come to an end."""
         return self.started or self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that a rank has sent.
+
+    Attributes:
+        to: the world rank that it is for.
+        tag: its own.
+        message_bytes: of its payload.
+        number: of those to this rank, from 1.
+        group: its communicator's id.
+    """
+
+    to: int
+    tag: int
+    message_bytes: int
+    number: int
+    group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +142,7 @@ class Standing:
         entered: by a communicator's id, how many collectives it entered there.
         latest: by a communicator's id, the operations of the latest of these, by number.
         submitted: keys of the latest operations that it submitted by name.
+        sent: the latest messages that it sent, in their order.
         addresses: IPv4, at this end of its connections.
         connections: to other hosts.
         without_carrier: a network interface of its host that has no carrier; "" for none.
@@ -139,6 +161,7 @@ class Standing:
     entered: Mapping[str, int] = field(default_factory=dict)
     latest: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     submitted: frozenset[int] = frozenset()
+    sent: tuple[Sent, ...] = ()
     addresses: tuple[str, ...] = ()
     connections: tuple[Connection, ...] = ()
     without_carrier: str = ""

@@ -71,6 +71,8 @@ def call(one: Call) -> str:
         said = f"{what} from any rank"
     else:
         said = what
+    if one.tag is not None and not one.collective:
+        said += f" with tag {one.tag}"
     if one.message_bytes:
         said += f" ({format_bytes(one.message_bytes)})"
     if one.coordination:

@@ -26,6 +26,7 @@ struct entering {
     int peer;
     bool collective;
     void *caller;
+    uint32_t tag; /* plus 1; 0: none */
 };
 
 static _Thread_local struct {
@@ -33,6 +34,7 @@ static _Thread_local struct {
     bool asked;
     int communicator, ranks;
     uint32_t number; /* that a collective took; given back if it fails */
+    bool stays; /* its slot shows a loop of tests, and is left alone: readers need it to be still */
     struct slot call;
     struct pending {
         uint64_t request;
@@ -40,7 +42,7 @@ static _Thread_local struct {
         uint32_t number;
         int32_t peer;
         uint16_t operation, communicator;
-        uint32_t flags;
+        uint32_t flags, tag;
     } pending[PENDING];
 } here;
 
@@ -114,7 +116,19 @@ static void write_call(struct slot *slot, const struct slot *call)
     slot->started = call->started;
     slot->requests = call->requests;
     slot->peer = call->peer;
+    slot->tag = call->tag;
     end_writing(slot);
+}
+
+/* `before`: what the slot shows, if that is to stay. */
+static void show_call(struct slot *slot, const struct slot *before)
+{
+    const struct slot *call = &here.call;
+    here.stays = before && before->since_ns == call->since_ns && before->peer == call->peer &&
+                 before->operation == call->operation && before->started == call->started &&
+                 before->tag == call->tag && before->communicator == call->communicator;
+    if (slot && !here.stays)
+        write_call(slot, call);
 }
 
 /* The communicator of the call that begins; 0 where none of its calls has succeeded yet, but for
@@ -152,6 +166,9 @@ static void enter(struct recorder *into, struct operation *operation, uint64_t b
                   struct entering call)
 {
     struct slot *slot = own_slot(into);
+    struct slot before;
+    if (here.stays)
+        before = here.call;
     here.number = 0;
     if (call.collective && here.communicator)
         here.number = ++known[here.communicator].sequence;
@@ -169,8 +186,8 @@ static void enter(struct recorder *into, struct operation *operation, uint64_t b
     here.call.communicator = (uint16_t)here.communicator;
     here.call.started = here.call.requests = 0;
     here.call.peer = peer_to_show(call.peer);
-    if (slot)
-        write_call(slot, &here.call);
+    here.call.tag = call.tag;
+    show_call(slot, here.stays ? &before : NULL);
 }
 
 /* A call that all ranks of a communicator make together, but which is no collective of those that
@@ -204,8 +221,9 @@ static void leave_call(struct recorder *into, uint64_t end_ns, bool succeeded)
         here.number = 0;
     }
     struct slot *slot = here.slot;
-    if (!slot)
+    if (!slot || (here.stays && succeeded))
         return;
+    here.stays = false;
     begin_writing(slot);
     slot->flags &= ~(uint32_t)IN_CALL;
     slot->since_ns = end_ns;
@@ -216,8 +234,18 @@ static void leave_call(struct recorder *into, uint64_t end_ns, bool succeeded)
 static void stay_in_call(uint64_t since_ns)
 {
     here.call.since_ns = since_ns;
-    if (here.slot)
+    if (here.slot && !here.stays)
         write_call(here.slot, &here.call);
+    here.stays = true;
+}
+
+/* A test has succeeded. */
+static void end_of_stay(struct recorder *into, uint64_t end_ns)
+{
+    bool stayed = here.stays;
+    here.stays = false;
+    if (stayed)
+        leave_call(into, end_ns, true);
 }
 
 /* The number of the collective that has just succeeded. */
@@ -241,7 +269,8 @@ static void remember(MPI_Request request)
     *pending_of(request) = (struct pending){
         .request = (uint64_t)request, .bytes = here.call.bytes, .number = here.call.number,
         .peer = here.call.peer, .operation = here.call.operation,
-        .communicator = here.call.communicator, .flags = here.call.flags};
+        .communicator = here.call.communicator, .flags = here.call.flags,
+        .tag = here.call.tag};
 }
 
 /* A wait. It is shown as one for the first request that receives or is a collective, as these
@@ -252,6 +281,9 @@ static void enter_wait(struct recorder *into, struct operation *operation, uint6
     struct slot *slot = own_slot(into);
     const char(*names)[NAME_BYTES] = (const char(*)[NAME_BYTES])into->file->names;
     struct pending found = {0};
+    struct slot before;
+    if (here.stays)
+        before = here.call;
     bool sends = false;
     here.number = 0;
     for (int i = 0; requests && i < count && i < MOST_REQUESTS; i++) {
@@ -270,9 +302,9 @@ static void enter_wait(struct recorder *into, struct operation *operation, uint6
                               .operation = (uint16_t)id_of(into, operation),
                               .communicator = found.communicator, .started = found.operation,
                               .requests = (uint16_t)(count < 0 ? 0 : count > 65535 ? 65535 : count),
-                              .peer = found.operation ? found.peer : NO_PEER};
-    if (slot)
-        write_call(slot, &here.call);
+                              .peer = found.operation ? found.peer : NO_PEER,
+                              .tag = found.tag};
+    show_call(slot, here.stays ? &before : NULL);
 }
 
 /* --- Regions ------------------------------------------------------------------------------ */

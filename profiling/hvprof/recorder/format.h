@@ -120,7 +120,7 @@ _Static_assert(sizeof(struct event) == 64, "layout");
 
 /* What a thread does now, in the file of a rank's current calls, which is mapped as well and
  * begins with the head. Whoever reads it takes a slot that two readings show unchanged. */
-enum { CURRENT_VERSION = 3, SLOTS = 64, LATEST = 8, LATE = 8, SUBMITTED = 2048 };
+enum { CURRENT_VERSION = 4, SLOTS = 64, LATEST = 8, LATE = 8, SUBMITTED = 2048, SENT = 32 };
 enum slot_flags { IN_CALL = 1, COORDINATION = 2, COLLECTIVE_CALL = 4, REPORTED = 8, BY_NAME = 16 };
 
 struct slot {
@@ -139,7 +139,8 @@ struct slot {
     uint32_t late_count;     /* of a REPORTED wait: ranks that are known to be late */
     char region[NAME_BYTES]; /* the innermost one, "" for none */
     int32_t late[LATE];      /* the first of these, in the world */
-    char about[112];         /* of a REPORTED wait: what is waited for */
+    uint32_t tag;            /* of a message, plus 1; 0: none, or any */
+    char about[108];         /* of a REPORTED wait: what is waited for */
 };
 _Static_assert(sizeof(struct slot) == 256, "layout");
 
@@ -173,6 +174,15 @@ struct beat {
 };
 _Static_assert(sizeof(struct beat) == 960, "layout");
 
+/* A message that this rank has sent. */
+struct sent {
+    uint64_t bytes;
+    int32_t to;      /* in the world */
+    uint32_t tag;    /* plus 1 */
+    uint32_t number; /* of those to this rank, from 1 */
+    uint32_t communicator;
+};
+
 struct current {
     char magic[8];
     uint32_t version;
@@ -188,6 +198,9 @@ struct current {
     _Atomic uint32_t submitted_end, unused;
     uint32_t submitted[SUBMITTED];
     struct beat beat;
+    /* The latest: number N, from 0, is at N % SENT. */
+    _Atomic uint32_t sent_end, more_unused;
+    struct sent sent[SENT];
 };
 _Static_assert(offsetof(struct current, slots) == 2688, "layout");
 _Static_assert(offsetof(struct current, submitted) == 19080, "layout");

@@ -116,7 +116,7 @@ EXPORT void hvprof_wait_begins(const char *operation, int group, uint32_t number
                               .number = number,
                               .operation = (uint16_t)name_id(into, operation, NAMES),
                               .communicator = (uint16_t)group, .peer = peer};
-    write_call(slot, &here.call);
+    show_call(slot, NULL);
 }
 
 /* It has waited since `since_s`, 0 for now, for something that is known by its name (hvd_ext/
@@ -144,7 +144,7 @@ EXPORT void hvprof_named_wait_begins(const char *operation, const char *about, i
     for (int i = 0; i < late_count && i < LATE; i++)
         slot->late[i] = late[i];
     end_writing(slot);
-    write_call(slot, &here.call);
+    show_call(slot, NULL);
 }
 
 /* This rank has submitted an operation that ranks match by name. */

@@ -24,6 +24,7 @@ from tests.support.launch.on_every_mpi import alive, wait_for
         ("stopped", 2, "stopped", (1,), "is stopped"),
         ("mismatch", 2, "mismatch", (0, 1), "rank 1 called Bcast as number 6 of world"),
         ("circle", 4, "deadlock", (0, 1, 2, 3), "is in Recv from rank 0"),
+        ("probes", 2, "late", (1,), "has been in Iprobe from rank 1 with tag 8"),
         pytest.param("killed", 3, "gone", (1,), "is gone", marks=pytest.mark.long),
         pytest.param("chain", 4, "late", (3,), "ranks 0 and 1 wait, too", marks=pytest.mark.long),
         pytest.param("failed call", 2, "late", (0,), "Allreduce 6 of", marks=pytest.mark.long),
@@ -40,6 +41,33 @@ def test_the_cause_is_named(
         done = run([sys.executable, "-m", "hvprof", "hang", tmp_path / "run", "--longer-than", "1"])
         assert (done.returncode, done.stderr) == (75, "")
         assert said in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "said"),
+    [
+        ("tags", "deadlock", "rank 1 has sent rank 0 64 B with tag 7, which it has not received"),
+        ("loads", "late", " at slow_samples.py:15 in "),
+    ],
+)
+def test_the_command_says_more(how: str, kind: str, said: str, tmp_path: Path) -> None:
+    if how == "loads" and not (Path(sys.executable).parent / "py-spy").exists():
+        pytest.skip("py-spy is not installed")
+    with job(tmp_path / "run", 2, how):
+        cause_of(tmp_path / "run", kind)
+        # The worker process may not have come to its sample yet.
+        wait_for(lambda: said in _hang(tmp_path / "run"), PATIENCE_S)
+        text = _hang(tmp_path / "run")
+    if how == "loads":
+        assert "stands_still.py:" in text
+        assert ", waits for its worker process " in text
+    else:
+        assert "is in Recv from rank 1 with tag 8" in text
+
+
+def _hang(folder: Path) -> str:
+    command = [sys.executable, "-m", "hvprof", "hang", folder, "--longer-than", "1"]
+    return str(run(command).stdout)
 
 
 def test_a_watched_job_reports_the_cause_once(tmp_path: Path) -> None:

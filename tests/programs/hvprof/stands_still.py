@@ -51,6 +51,26 @@ elif how == "finalizes":
 elif how == "large":
     for _ in range(10**9):
         world.Allreduce(MPI.IN_PLACE, np.ones(1 << 18))
+elif how == "tags":
+    # Small enough to be sent before it is received.
+    if rank == 1:
+        for tag in (3, 7):
+            world.Send(values[:8], 0, tag)
+    elif rank == 0:
+        world.Recv(values, 1, tag=3)
+        world.Recv(values, 1, tag=8)
+elif how == "probes":
+    if rank == 0:
+        while not world.Iprobe(1, tag=8):
+            pass
+    elif rank == 1:
+        time.sleep(600)
+elif how == "loads":
+    if rank == 1:
+        import slow_samples
+
+        for _ in slow_samples.loader():
+            pass
 elif how == "writes":
     for call in range(10**9):
         world.Allreduce(MPI.IN_PLACE, values[: call % 7 + 1])

@@ -38,6 +38,7 @@ STRUCTS = {
     "beat": layout.BEAT,
     "current": layout.CURRENT,
     "site": layout.SITE,
+    "sent": layout.MESSAGE,
     "sites": layout.SITES_FILE,
 }
 # What Python calls otherwise.
@@ -57,6 +58,7 @@ NUMBERS = {
     "PARTNER": PARTNER,
     "OTHER_PARTNERS": OTHER_PARTNERS,
     "SOURCE_PROGRAM": SOURCES.index("program"),
+    "SENT": layout.SENT,
     "CURRENT_VERSION": layout.CURRENT_VERSION,
     "SLOTS": layout.SLOTS,
     "SITES_VERSION": layout.SITES_VERSION,

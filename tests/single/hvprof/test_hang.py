@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from functools import cache
 from pathlib import Path
@@ -25,8 +26,8 @@ from hvprof.format.layout import (
 from hvprof.live.cause import Cause
 from hvprof.live.diagnosis import diagnose
 from hvprof.live.reading import parse_ranks, read_standings
-from hvprof.live.stacks.c import frame_in
-from hvprof.live.stacks.python import line_in
+from hvprof.live.stacks.c import frame_in, sleeps_in
+from hvprof.live.stacks.python import line_in, waits_for_worker
 from hvprof.live.standing import Call, Group, Process, Standing, Thread
 from tests.support.hvprof.made_recordings import write_job
 
@@ -288,7 +289,7 @@ def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     cases = {
         data[:500]: "is cut off: 500 of",
         b"another's" + data[9:]: "hvprof did not write it",
-        data[:8] + b"\x09\0\0\0" + data[12:]: "has format 9, this hvprof reads 3",
+        data[:8] + b"\x09\0\0\0" + data[12:]: "has format 9, this hvprof reads 4",
     }
     for damaged, said in cases.items():
         path.write_bytes(damaged)
@@ -353,3 +354,23 @@ def test_the_line_of_a_c_program_is_its_own() -> None:
     assert frame_in(stack) == "input.c:3 in reads_input"
     assert frame_in("#0  0x1 in solve () from /home/me/libsolve.so\n") == "in solve"
     assert frame_in("No symbol table is loaded.\n") == ""
+
+
+def test_what_a_process_sleeps_in_is_named_with_its_file() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as waits:
+        end_s = time.monotonic() + 30
+        while "read of pipe:" not in (said := sleeps_in(waits.pid)) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert waits.stdin is not None
+        waits.stdin.close()
+    assert said.startswith("sleeps in read of pipe:")
+    assert sleeps_in(2**22 + 1) == ""
+
+
+def test_a_rank_that_waits_for_a_data_loader_is_known() -> None:
+    def thread(filename: str) -> dict[str, object]:
+        frames = [{"filename": filename, "line": 1, "name": "f"}]
+        return {"thread_name": "MainThread", "frames": frames}
+
+    assert waits_for_worker([thread("/x/site-packages/torch/utils/data/dataloader.py")])
+    assert not waits_for_worker([thread("/home/me/train.py")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from hvd_ext.errors import StallError
@@ -13,6 +14,7 @@ from hvprof.commands.shared import add_running, console, print_json, print_lines
 from hvprof.live import words
 from hvprof.live.cause import Cause
 from hvprof.live.diagnosis import diagnose
+from hvprof.live.messages import with_unreceived
 from hvprof.live.reading import read_standings
 from hvprof.live.stacks.python import with_lines
 from hvprof.live.standing import Standing, Thread
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the causes, and what each rank does; the exit code is 75 where ranks are blocked."""
-    standings, causes = explained(read_standings(options.directory), options.longer_than)
+    standings, causes = explained(options.directory, options.longer_than)
     if options.json:
         print_json(as_json(standings, causes))
     else:
@@ -43,13 +45,16 @@ def run(options: argparse.Namespace) -> int:
     return StallError.exit_code if causes else 0
 
 
-def explained(
-    standings: Sequence[Standing], longer_than_s: float
-) -> tuple[Sequence[Standing], Sequence[Cause]]:
-    """Standings and causes, with the lines of Python that the ranks to look at run."""
+def explained(directory: Path, longer_than_s: float) -> tuple[Sequence[Standing], Sequence[Cause]]:
+    """Standings and causes, with the lines that the ranks to look at run, and unreceived messages.
+
+    Raises:
+        UsageError: as `read_standings`.
+    """
+    standings = read_standings(directory)
     causes = diagnose(standings, longer_than_s)
     seen = with_lines(standings, {rank for cause in causes for rank in cause.ranks})
-    return seen, diagnose(seen, longer_than_s)
+    return seen, with_unreceived(directory, seen, diagnose(seen, longer_than_s))
 
 
 def lines(
@@ -108,6 +113,7 @@ def _thread(thread: Thread) -> dict[str, Any]:
             "communicator": call.group.name if call.group else "",
             "number": call.number,
             "peer": call.peer,
+            "tag": call.tag,
             "message_bytes": call.message_bytes,
             "coordination": call.coordination,
         },

@@ -13,7 +13,6 @@ from pathlib import Path
 from hvd_ext.errors import HvdExtError
 from hvd_ext.system.files import write_text
 from hvprof.commands.running.hang import explained, lines
-from hvprof.live.reading import read_standings
 from hvprof.recording.load import HANG_NAME, job_folders
 
 _MOST_EVERY_S = 5.0
@@ -65,7 +64,7 @@ def _watch(directory: Path, on_hang_s: float, ended: threading.Event) -> bool:
 def _reports(folder: Path, on_hang_s: float) -> bool:
     """Report a job if it hangs; returns whether it does."""
     with contextlib.suppress(HvdExtError):  # one of whose ranks has started nothing to read
-        standings, causes = explained(read_standings(folder), on_hang_s)
+        standings, causes = explained(folder, on_hang_s)
         if any(cause.waiting for cause in causes):
             text = "\n".join(lines(standings, causes, on_hang_s))
             print(f"hvprof: the job hangs: {text}", file=sys.stderr, flush=True)

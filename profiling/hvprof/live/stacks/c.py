@@ -1,8 +1,9 @@
-"""Where a process of this machine that is no Python stands: by gdb, and by what the kernel says."""
+"""Where a process of this machine stands: its C line by gdb, its system call by the kernel."""
 
 from __future__ import annotations
 
 import contextlib
+import platform
 import re
 import shutil
 import subprocess
@@ -15,21 +16,51 @@ _FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in )?(\S+) \(.*\)(?: at (\S+)| from
 _LIBRARIES = ("/lib/", "/lib64/", "/usr/lib", "/opt/", "../")
 
 
-def c_line_of(pid: int) -> str:
-    """The innermost line outside of libraries, and the kernel's function that it sleeps in."""
-    # gdb stops the process, which then sleeps somewhere else.
-    channel = _wait_channel(pid)
-    return ", ".join(filter(None, [_by_gdb(pid), channel]))
+# System calls that block, by their numbers, and those whose first argument is a file.
+_NUMBERS = {
+    "x86_64": {
+        **{0: "read", 1: "write", 7: "poll", 17: "pread64", 18: "pwrite64", 23: "select"},
+        **{35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom"},
+        **{46: "sendmsg", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync"},
+        **{75: "fdatasync", 128: "rt_sigtimedwait", 202: "futex", 230: "clock_nanosleep"},
+        **{232: "epoll_wait", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll"},
+        **{281: "epoll_pwait", 288: "accept4"},
+    },
+    "aarch64": {
+        **{22: "epoll_pwait", 25: "fcntl", 32: "flock", 56: "openat", 63: "read", 64: "write"},
+        **{67: "pread64", 68: "pwrite64", 72: "pselect6", 73: "ppoll", 82: "fsync"},
+        **{83: "fdatasync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep"},
+        **{137: "rt_sigtimedwait", 202: "accept", 203: "connect", 206: "sendto", 207: "recvfrom"},
+        **{211: "sendmsg", 212: "recvmsg", 242: "accept4", 260: "wait4"},
+    },
+}
+_OF_FILES = ("read", "write", "pread", "pwrite", "f", "accept", "connect", "send", "recv", "epoll")
 
 
-def _wait_channel(pid: int) -> str:
+def sleeps_in(pid: int) -> str:
+    """The system call that a process sleeps in, with its file, and the kernel's function."""
+    channel = ""
     with contextlib.suppress(OSError):
-        name = Path(f"/proc/{pid}/wchan").read_text().strip()
-        return printable(f"sleeps in the kernel's {name}") if name not in ("", "0") else ""
+        channel = Path(f"/proc/{pid}/wchan").read_text().strip()
+    text = _system_call(pid)
+    if channel not in ("", "0"):
+        text = f"{text}, in the kernel's {channel}" if text else f"in the kernel's {channel}"
+    return printable(f"sleeps in {text.removeprefix('in ')}") if text else ""
+
+
+def _system_call(pid: int) -> str:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        words = Path(f"/proc/{pid}/syscall").read_text().split()
+        name = _NUMBERS.get(platform.machine(), {}).get(int(words[0]), f"system call {words[0]}")
+        if name.startswith(_OF_FILES) and name != "futex":
+            with contextlib.suppress(OSError):
+                name += f" of {Path(f'/proc/{pid}/fd/{int(words[1], 16)}').readlink()}"
+        return name
     return ""
 
 
-def _by_gdb(pid: int) -> str:
+def c_line_of(pid: int) -> str:
+    """The innermost line outside of libraries that a process runs; "" without gdb."""
     program = shutil.which("gdb")
     if not program:
         return ""

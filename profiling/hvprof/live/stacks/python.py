@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hvprof.live.stacks.c import c_line_of
+from hvd_ext.system.process import descendants
+from hvprof.live.stacks.c import c_line_of, sleeps_in
 from hvprof.live.standing import Process, Standing
 from hvprof.printable import printable
 
@@ -19,6 +20,8 @@ from hvprof.printable import printable
 _READABLE = frozenset({Process.RUNS, Process.SLEEPS, Process.ON_DISK})
 _MOST_RANKS = 8
 _PATIENCE_S = 10.0
+_DATA_LOADER = "torch/utils/data/dataloader.py"
+_MOST_WORKERS = 8
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<")
 
 
@@ -37,8 +40,7 @@ def with_lines(standings: Sequence[Standing], ranks: Collection[int]) -> tuple[S
     }
     few = sorted(asked)[:_MOST_RANKS]
     return tuple(
-        replace(one, line=_line_of(program, one.pid) or _c_line_of(one)) if one.rank in few else one
-        for one in standings
+        replace(one, line=_place_of(program, one)) if one.rank in few else one for one in standings
     )
 
 
@@ -47,22 +49,47 @@ def _program() -> str:
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
 
-def _c_line_of(one: Standing) -> str:
-    """The line of a process that sleeps outside of MPI; "" for one that runs, or is in a call."""
-    inside = any(thread.call for thread in one.threads)
-    return "" if inside or one.process is not Process.SLEEPS else c_line_of(one.pid)
+def _place_of(program: str, one: Standing) -> str:
+    """The line, and what a process that sleeps outside of MPI sleeps in."""
+    sleeps = one.process is Process.SLEEPS and not any(thread.call for thread in one.threads)
+    # gdb stops the process, which then sleeps somewhere else.
+    how = sleeps_in(one.pid) if sleeps else ""
+    threads = _threads_of(program, one.pid)
+    if threads:
+        line = line_in(threads)
+        if waits_for_worker(threads):
+            line += _worker_of(program, one.pid)
+    else:
+        line = c_line_of(one.pid) if sleeps else ""
+    return ", ".join(filter(None, [line, how]))
 
 
-def _line_of(program: str, pid: int) -> str:
+def waits_for_worker(threads: Sequence[dict[str, Any]]) -> bool:
+    """Whether the main thread takes the next batch from a DataLoader of torch."""
+    return any(_DATA_LOADER in frame["filename"] for frame in _main(threads)["frames"])
+
+
+def _worker_of(program: str, pid: int) -> str:
+    """The first worker process that runs a line of the program, in words."""
+    for child in descendants(pid)[:_MOST_WORKERS]:
+        threads = _threads_of(program, child)
+        if threads and _own(threads):
+            return f", waits for its worker process {child} at {line_in(threads)}"
+    return ""
+
+
+def _threads_of(program: str, pid: int) -> list[dict[str, Any]]:
+    """As py-spy prints them; none of a process that is no Python, or may not be read."""
     if not program:
-        return ""
+        return []
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
-        return line_in(json.loads(done.stdout))
+        threads: list[dict[str, Any]] = json.loads(done.stdout)
+        line_in(threads)
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
-        # No Python, or one that may not be read.
-        return ""
+        return []
+    return threads
 
 
 def line_in(threads: Sequence[dict[str, Any]]) -> str:
@@ -71,8 +98,15 @@ def line_in(threads: Sequence[dict[str, Any]]) -> str:
     Args:
         threads: as `py-spy dump --json` prints them.
     """
-    main = next((one for one in threads if one["thread_name"] == "MainThread"), threads[0])
-    frames = main["frames"]
-    own = [one for one in frames if not any(part in one["filename"] for part in _LIBRARIES)]
-    frame = (own or frames)[0]
+    frame = (_own(threads) or _main(threads)["frames"])[0]
     return printable(f"{Path(frame['filename']).name}:{frame['line']} in {frame['name']}")
+
+
+def _main(threads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return next((one for one in threads if one["thread_name"] == "MainThread"), threads[0])
+
+
+def _own(threads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The frames of the main thread outside of libraries, the innermost first."""
+    frames: list[dict[str, Any]] = _main(threads)["frames"]
+    return [one for one in frames if not any(part in one["filename"] for part in _LIBRARIES)]

@@ -72,9 +72,13 @@ static enum traffic count_call(struct recorder *into, struct operation *operatio
     if (operation->name[0] == 'i')
         last_started = traffic;
     count(into, key, call.bytes, end_ns - begin_ns, 0);
-    if (call.direction && traffic == DATA)
-        add_to_partner(into, call.direction, world_rank(communicator, call.peer), 1, call.bytes,
-                       end_ns - begin_ns);
+    if (call.direction && traffic == DATA) {
+        int partner = world_rank(communicator, call.peer);
+        uint64_t number = add_to_partner(into, call.direction, partner, 1, call.bytes,
+                                         end_ns - begin_ns);
+        if (call.direction == TO)
+            note_sent(into, partner, call.tag, communicator, call.bytes, number);
+    }
     if (call.request) {
         note_started(*call.request, (struct message){traffic == DATA ? call.direction : NO_DIRECTION,
                                                      communicator, call.peer, call.bytes});

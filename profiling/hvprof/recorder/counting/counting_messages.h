@@ -5,11 +5,12 @@
 #include "counting.h"
 
 /* The two messages of a call that sends and receives; it is blocked on the one it receives. */
-static void count_exchange(struct recorder *into, MPI_Comm comm, int to, uint64_t to_bytes,
-                           int from, uint64_t from_bytes, uint64_t blocked_ns)
+static void count_exchange(struct recorder *into, MPI_Comm comm, int to, int tag,
+                           uint64_t to_bytes, int from, uint64_t from_bytes, uint64_t blocked_ns)
 {
-    int communicator = comm_entry(into, comm);
-    add_to_partner(into, TO, world_rank(communicator, to), 1, to_bytes, 0);
+    int communicator = comm_entry(into, comm), world = world_rank(communicator, to);
+    note_sent(into, world, tag, communicator, to_bytes,
+              add_to_partner(into, TO, world, 1, to_bytes, 0));
     add_to_partner(into, FROM, world_rank(communicator, from), 1, from_bytes, blocked_ns);
 }
 

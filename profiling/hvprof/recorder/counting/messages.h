@@ -60,15 +60,16 @@ static struct message message_of(MPI_Request request)
                             (int)(what >> 16) - 1, bytes};
 }
 
-/* Adds to the cell of a partner: a sum of messages, of bytes and of time blocked. */
-static void add_to_partner(struct recorder *into, enum direction direction, int partner,
+/* Adds to the cell of a partner: a sum of messages, of bytes and of time blocked. Returns how many
+ * messages there are now, 0 where that is not known. */
+static uint64_t add_to_partner(struct recorder *into, enum direction direction, int partner,
                            uint64_t messages, uint64_t bytes, uint64_t blocked_ns)
 {
     static const char *const NAMES_OF[] = {"", "to", "from"};
     static _Atomic int names[3];
     static _Atomic uint32_t partners;
     if (partner < 0 || direction == NO_DIRECTION)
-        return;
+        return 0;
     if (!names[direction])
         names[direction] = name_id(into, NAMES_OF[direction], NAMES);
     if (partner > OTHER_PARTNERS)
@@ -82,13 +83,27 @@ static void add_to_partner(struct recorder *into, enum direction direction, int 
     }
     struct cell *cell = find_cell(into, key);
     if (!cell)
-        return;
+        return 0;
     lock(&cell->lock);
     partners += !cell->calls && !cell->time_ns;
-    cell->calls += messages;
+    uint64_t number = cell->calls += messages;
     cell->bytes += bytes;
     cell->time_ns += blocked_ns;
     unlock(&cell->lock);
+    return kind.partner == OTHER_PARTNERS ? 0 : number;
+}
+
+/* For whom a message with another tag is waited for: hvprof hang tells what was sent. */
+static void note_sent(struct recorder *into, int to, int tag, int communicator, uint64_t bytes,
+                      uint64_t number)
+{
+    struct current *current = into->current;
+    if (!current || to < 0 || !number)
+        return;
+    uint32_t place = atomic_fetch_add_explicit(&current->sent_end, 1, memory_order_relaxed);
+    current->sent[place % SENT] = (struct sent){.bytes = bytes, .to = to, .tag = (uint32_t)tag + 1,
+                                                .number = (uint32_t)number,
+                                                .communicator = (uint32_t)communicator};
 }
 
 /* The requests that this thread waits for, as they were before the wait took them away. */

@@ -26,9 +26,18 @@ struct calling {
 
 /* Tests in a loop that follow each other faster are a wait. */
 #define POLLING_NS UINT64_C(2000000)
+/* Other processes may take its core meanwhile, now and then. */
+#define PREEMPTED_NS UINT64_C(30000000)
+enum { QUICK_TESTS = 16 };
 /* After that long, the thread is shown in the call until it does something else. */
 #define LONG_POLLING_NS UINT64_C(100000000)
 static _Thread_local uint64_t polled_ns;
+/* The loop of tests that this thread is in, or was in last. */
+static _Thread_local struct {
+    struct operation *operation;
+    uint64_t since_ns;
+    unsigned quick; /* tests since the last that was slow to follow */
+} polling;
 
 static bool is_fortran(const struct calling *call)
 {

@@ -119,14 +119,14 @@ OPERATION(Start, start, START, .arguments = 1, .request = 1, .enter = enter_plai
 OPERATION(Startall, startall, STARTALL, .arguments = 2, .from = 1, .request = 2,
           .enter = enter_plainly, .count = count_start)
 
-OPERATION(Probe, probe, PROBE, .arguments = 4, .peer = 1, .comm = 3, .status = 4,
+OPERATION(Probe, probe, PROBE, .arguments = 4, .peer = 1, .tag = 2, .comm = 3, .status = 4,
           .enter = enter_message, .count = count_probed)
-OPERATION(Mprobe, mprobe, MPROBE, .arguments = 5, .peer = 1, .comm = 3, .status = 5,
+OPERATION(Mprobe, mprobe, MPROBE, .arguments = 5, .peer = 1, .tag = 2, .comm = 3, .status = 5,
           .enter = enter_message, .count = count_matching_probe)
-OPERATION(Iprobe, iprobe, IPROBE, .arguments = 5, .peer = 1, .comm = 3,
+OPERATION(Iprobe, iprobe, IPROBE, .arguments = 5, .peer = 1, .tag = 2, .comm = 3,
           .enter = enter_message, .count = count_test_of_message)
-OPERATION(Improbe, improbe, IMPROBE, .arguments = 6, .status = 6, .enter = enter_matching_test,
-          .count = count_matching_test)
+OPERATION(Improbe, improbe, IMPROBE, .arguments = 6, .peer = 1, .tag = 2, .comm = 3, .status = 6,
+          .enter = enter_message, .count = count_matching_test)
 OPERATION(Mrecv, mrecv, MRECV, .arguments = 5, .enter = enter_receive_of_matched,
           .count = count_received_match)
 OPERATION(Imrecv, imrecv, IMRECV, .arguments = 5, .request = 5,

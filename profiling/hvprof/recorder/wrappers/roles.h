@@ -17,17 +17,35 @@ static uint64_t bytes_before_call(const struct calling *call, struct payload pay
     return count ? bytes_before(count, type_of(call, payload)) * (uint64_t)many : 0;
 }
 
+/* Whether this test continues a loop of tests. */
+static bool continues_polling(const struct calling *call)
+{
+    uint64_t gap_ns = call->begin_ns - call->polled_ns;
+    bool often = polling.quick >= QUICK_TESTS;
+    return call->polled_ns && gap_ns < (often ? PREEMPTED_NS : POLLING_NS);
+}
+
+/* When the call began that is shown: a long loop of tests is shown as one call. */
+static uint64_t shown_since(const struct calling *call)
+{
+    bool polls = call->operation == polling.operation && continues_polling(call) &&
+                 call->begin_ns - polling.since_ns > LONG_POLLING_NS;
+    return polls ? polling.since_ns : call->begin_ns;
+}
+
 static void enter_addressed(struct calling *call, int peer, bool collective)
 {
     struct payload payload = payload_of(call);
+    int tag = call->operation->tag ? integer(call, call->operation->tag) : NO_TAG;
     uint64_t bytes;
     if (call->operation->status)
         see_status(call);
     call->comm = handle_of(call, COMM, call->operation->comm);
     enter_communicator(call->into, call->comm);
     bytes = has_payload(call) ? bytes_before_call(call, payload) : 0;
-    enter(call->into, call->operation, call->begin_ns,
-          (struct entering){type_of(call, payload), bytes, peer, collective, call->caller});
+    enter(call->into, call->operation, shown_since(call),
+          (struct entering){type_of(call, payload), bytes, peer, collective, call->caller,
+                             tag < 0 ? 0 : (uint32_t)tag + 1});
 }
 
 static void enter_collective(struct calling *call)
@@ -79,7 +97,7 @@ static void enter_waiting(struct calling *call, bool for_all)
     if (operation->status)
         see_status(call);
     note_awaited(count, requests);
-    enter_wait(call->into, call->operation, call->begin_ns, count, requests, for_all);
+    enter_wait(call->into, call->operation, shown_since(call), count, requests, for_all);
 }
 
 static void enter_wait_for_all(struct calling *call)
@@ -96,12 +114,6 @@ static void enter_receive_of_matched(struct calling *call)
 {
     MPI_Request matched = handle_in(call, MESSAGE, 4, 0);
     note_awaited(1, &matched);
-    enter_plainly(call);
-}
-
-static void enter_matching_test(struct calling *call)
-{
-    see_status(call);
     enter_plainly(call);
 }
 
@@ -139,6 +151,7 @@ static void count_message(struct calling *call)
 
 static void count_sendrecv(struct calling *call)
 {
+    enum { SENT_TAG = 5 };
     const struct operation *operation = call->operation;
     int to = integer(call, operation->peer);
     int from = operation->status ? source(call) : integer(call, operation->from);
@@ -148,7 +161,7 @@ static void count_sendrecv(struct calling *call)
     if (operation->request)
         note_started(handle_in(call, REQUEST, operation->request, 0),
                      (struct message){FROM, comm_entry(call->into, call->comm), from, received});
-    count_exchange(call->into, call->comm, to, payload_bytes(call, operation->payload), from,
+    count_exchange(call->into, call->comm, to, integer(call, SENT_TAG), payload_bytes(call, operation->payload), from,
                    received, operation->request ? 0 : call->end_ns - call->begin_ns);
 }
 
@@ -218,15 +231,19 @@ static void count_wait_for_some(struct calling *call)
  * unless the thread did something else for longer in between. */
 static void count_test(struct calling *call, bool done, int index, int from)
 {
-    static _Thread_local uint64_t since_ns;
-    if (call->polled_ns && call->begin_ns - call->polled_ns < POLLING_NS)
+    bool quick = call->begin_ns - call->polled_ns < POLLING_NS;
+    if (continues_polling(call))
         call->begin_ns = call->polled_ns;
     else
-        since_ns = call->begin_ns;
-    if (!done) {
+        polling.since_ns = call->begin_ns;
+    polling.quick = quick ? polling.quick + 1 : 0;
+    if (done) {
+        end_of_stay(call->into, call->end_ns);
+    } else {
         polled_ns = call->end_ns;
-        if (call->end_ns - since_ns > LONG_POLLING_NS)
-            stay_in_call(since_ns);
+        polling.operation = call->operation;
+        if (call->end_ns - polling.since_ns > LONG_POLLING_NS)
+            stay_in_call(polling.since_ns);
     }
     count_waited(call, done ? index : NONE_AWAITED, done ? from : NO_PEER);
 }
@@ -283,7 +300,7 @@ static void count_matching_test(struct calling *call)
 {
     count_test_of_message(call);
     if (integer_in(call, 4, 0))
-        note_matched(call->into, handle_in(call, MESSAGE, 5, 0), handle_of(call, COMM, 3),
+        note_matched(call->into, handle_in(call, MESSAGE, 5, 0), call->comm,
                      source(call));
 }
 
