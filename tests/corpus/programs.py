@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Program:
-    """One program of a folder, `known` or `held_out`.
+    """One program of a folder, `known`, `held_out` or `patterns`.
 
     Attributes:
         ranks: of the job; over all hosts.
@@ -84,4 +84,16 @@ PROGRAMS = (
     Program("held_out", "read_on_one_rank", 4, ("files",), (0,), advice=_ALL_RANKS),
     Program("held_out", "healthy_allreduce", 2, ("light",)),
     Program("held_out", "horovod_tuned", 2, ("background",), variables={"HOROVOD_CYCLE_TIME": "5"}),
+    Program(
+        *("patterns", "pipeline_fill", 4, ("pipeline",)),
+        advice="split the work into more and smaller pieces",
+    ),
+    Program(
+        *("patterns", "coarse_pieces", 4, ("pieces",)),
+        advice="hand out more and smaller pieces of work",
+    ),
+    Program("patterns", "alternating_roots", 4, ("roots",), advice="let the next root prepare"),
+    Program("patterns", "needless_barriers", 4, ("barriers",), advice="synchronize less often"),
+    Program("patterns", "alltoall_on_part", 4, ("apart",), (0, 1)),
+    Program("patterns", "strided_type", 2, ("derived type",)),
 )

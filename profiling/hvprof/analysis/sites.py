@@ -44,12 +44,12 @@ class SiteCost:
 
     @property
     def short(self) -> str:
-        """The place in few words: "at halo.c:212", "in exchange"; "" if it has no such name."""
+        """The place in few words: "at halo.c:212", "called by swap"; "" if it has no such name."""
         line, _, _ = self.place.partition(" (")
         function, within, _ = self.place.partition(" in ")
         if ":" in line and line.rpartition(":")[2].isdecimal():
             return f"at {line}"
-        return f"in {function}" if within else ""
+        return f"called by {function}" if within else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,5 +53,6 @@ def _site(cause: Cause, sites: Sequence[SiteCost]) -> str:
     if cause.kind in _NOWHERE or not sites or sites[0].time_s <= _SMALL * time_s:
         return ""
     first = sites[0]
-    place = f"{first.function} {first.short}" if first.short else ""
-    return f"; {100 * first.time_s / time_s:.0f} % of it in {place}" if place else ""
+    if not first.short:
+        return ""
+    return f"; {100 * first.time_s / time_s:.0f} % of it in {first.function} {first.short}"

@@ -52,8 +52,8 @@ def _reported(folder: Path) -> None:
 def test_a_sentence_names_the_place_in_few_words() -> None:
     places = {
         "halo.c:212 (swap)": "at halo.c:212",
-        "swap in libhalo.so": "in swap",
-        "void swap<int>(int) in libhalo.so": "in void swap<int>(int)",
+        "swap in libhalo.so": "called by swap",
+        "void swap<int>(int) in libhalo.so": "called by void swap<int>(int)",
         "libhalo.so + 0x12": "",
         "unknown": "",
     }

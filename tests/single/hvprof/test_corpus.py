@@ -15,12 +15,12 @@ def names(folder: str) -> set[str]:
 
 
 def test_every_program_is_listed_once() -> None:
-    assert len({one.name for one in PROGRAMS}) == len(PROGRAMS) == 24
-    for folder in ("known", "held_out"):
+    assert len({one.name for one in PROGRAMS}) == len(PROGRAMS) == 30
+    for folder in ("known", "held_out", "patterns"):
         assert names(folder) == {one.name for one in PROGRAMS if one.folder == folder}
 
 
 def test_every_advice_has_its_program() -> None:
-    for folder in ("known", "held_out"):
+    for folder in ("known", "held_out", "patterns"):
         advised = {one.name for one in PROGRAMS if one.folder == folder and one.advice}
         assert names(f"advised/{folder}") == advised

@@ -77,10 +77,19 @@ DERIVED = [
 ]
 
 
+ROOTS = [rank(n, [cell("bcast", 4.0, message_bytes=8)]) for n in range(4)]
+# Ranks that exchange data on their own, with 8 s outside of MPI in all: no work one after another.
+APART_BRIEFLY = [
+    rank(n, [cell("alltoall", 6.0, 2, 1 << 26), cell("barrier", 1.9, 4, 0)]) for n in (0, 1)
+] + [rank(n, [cell("barrier", 7.9, 4, 0)]) for n in (2, 3)]
+
+
 @pytest.mark.parametrize(
     ("ranks", "kind", "late", "said", "advice"),
     [
         (APART, "apart", (0, 1), "ranks 0 and 1, which exchange data among", "Let the others work"),
+        (APART_BRIEFLY, "apart", (0, 1), "ranks 0 and 1, which exchange", "Let the others work"),
+        (ROOTS, "roots", (), "the root of bcast, which is another one", "(MPI_Ibcast)"),
         (PIECES, "pieces", (), "hands out few pieces of work", "Hand out more and smaller pieces"),
         (PIPELINE, "pipeline", (), "this pipeline fills and drains", "microbatches"),
         (DERIVED, "derived type", (), "packing it takes longer", "contiguous memory"),

@@ -101,6 +101,12 @@ _CHANGES = {
         _CODE,
         _waiting,
     ),
+    Kind.ROOTS: _Change(
+        "Let the next root prepare its data while the others still work, and send it early "
+        "(MPI_I{operation})",
+        _CODE,
+        _waiting,
+    ),
     Kind.BARRIERS: _Change(
         "Synchronize less often: leave out barriers that other calls make needless",
         _CODE,

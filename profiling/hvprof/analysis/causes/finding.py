@@ -28,7 +28,7 @@ from hvprof.model import Recording
 
 # Shorter runs say nothing: their first calls connect the ranks.
 _SHORT_S = 0.1
-_ALL_THERE = (Kind.TURNS, Kind.BARRIERS, Kind.CALLS, Kind.SMALL_MESSAGES, Kind.TRANSFER)
+_ALL_THERE = (Kind.TURNS, Kind.ROOTS, Kind.BARRIERS, Kind.CALLS, Kind.SMALL_MESSAGES, Kind.TRANSFER)
 # Shares of the run: below the first, communication needs no change; above the second, ranks that
 # differ are worth naming.
 _LIGHT, _UNEVEN = 0.08, 0.02
@@ -41,6 +41,8 @@ _TURN_S = 1e-3
 # Few ranks have work to spare, and the others are in MPI for less than this part of their time.
 _SPARE_SHARE, _WORKING_SHARE = 0.25, 0.3
 _SMALL_BYTES = 8192
+# Whoever calls these waits for the root alone.
+_FROM_A_ROOT = frozenset({"bcast", "scatter", "scatterv"})
 _FILE_BYTES = 4e6
 # Contiguous bytes of a host's memory move faster.
 _MEMORY_BYTES_S = 1e9
@@ -128,10 +130,10 @@ def _kind(
     alike = outside[-1] < _ALIKE * mean_s
     one_by_one = ranks > 2 and alike and low < sum(outside) / run_s < high
     waits_s = wait_s / sum(cost.calls for cost in costs)
-    if one_by_one and wait_s > _MOST * time_s and waits_s > _TURN_S:
-        return Kind.SERIAL, ()
     if group := apart(times, calls):
         return Kind.APART, group.ranks
+    if one_by_one and wait_s > _MOST * time_s and waits_s > _TURN_S:
+        return Kind.SERIAL, ()
     uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s)
     if uneven:
         middle_s = (outside[0] + outside[-1]) / 2
@@ -152,7 +154,8 @@ def _kind(
     if first.operation == "barrier":
         return Kind.BARRIERS, ()
     if wait_s > _MOST * time_s or first.wait_s > _MOST * first.time_s:
-        return Kind.TURNS, ()
+        # A root that is the same each time would be late.
+        return (Kind.ROOTS if first.operation in _FROM_A_ROOT else Kind.TURNS), ()
     if first.message_bytes is None:
         return Kind.CALLS, ()
     if first.message_bytes <= _SMALL_BYTES:

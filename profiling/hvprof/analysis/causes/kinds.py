@@ -36,6 +36,7 @@ class Kind(str, enum.Enum):
     PIPELINE = "pipeline"
     # Ranks wait for a different one each time.
     TURNS = "turns"
+    ROOTS = "roots"
     # All are there, and synchronizing, calls or bytes take the time.
     BARRIERS = "barriers"
     LINK = "link"

@@ -24,6 +24,7 @@ def because(cause: Cause) -> str:
         Kind.SERIAL: "ranks work one after another, and wait until it is their turn",
         Kind.SPARE_RANK: "a rank with little work waits for the others, which hardly wait",
         Kind.TURNS: "ranks wait for each other, for a different one each time",
+        Kind.ROOTS: f"ranks wait for the root of {first.operation}, which is another one each time",
         Kind.BARRIERS: (
             f"ranks synchronize in {first.calls:.0f} barriers, and wait for a different one each "
             "time"

@@ -1,0 +1,1 @@
+"""Programs that none of the rules was written for."""
