@@ -44,12 +44,15 @@ class SiteCost:
 
     @property
     def short(self) -> str:
-        """The place in few words: "at halo.c:212", "called by swap"; "" if it has no such name."""
+        """The place in few words: "at halo.c:212", "called by swap", "in libhalo.so"; or ""."""
         line, _, _ = self.place.partition(" (")
         function, within, _ = self.place.partition(" in ")
+        file, offset, _ = self.place.partition(" + 0x")
         if ":" in line and line.rpartition(":")[2].isdecimal():
             return f"at {line}"
-        return f"called by {function}" if within else ""
+        if within:
+            return f"called by {function}"
+        return f"in {file}" if offset else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,14 +108,24 @@ def _asked(name: str, offsets: Sequence[int]) -> list[tuple[str, str]]:
         lines = [printable(line) for line in done.stdout.splitlines()]
     except (OSError, subprocess.SubprocessError):
         lines = []
+    symbols = [printable(one) for one in functions_at(name, before)]
     if len(lines) != 2 * len(offsets):
-        lines = [part for one in functions_at(name, before) for part in (printable(one), "")]
-    return [(readable(function), line) for function, line in zip(*[iter(lines)] * 2, strict=True)]
+        return [(readable(function), "") for function in symbols]
+    # Without debugging information addr2line names the nearest function that has a name.
+    return [
+        (readable(function) if symbol or _has_line(line) else "", line)
+        for symbol, function, line in zip(symbols, lines[::2], lines[1::2], strict=True)
+    ]
+
+
+def _has_line(line: str) -> bool:
+    number = line.partition(" ")[0].rpartition(":")[2]
+    return number.isdecimal() and number != "0"
 
 
 def _shown(name: str, offset: int, function: str, line: str) -> str:
     file, _, number = line.partition(" ")[0].rpartition(":")
-    if number.isdecimal() and number != "0":
+    if _has_line(line):
         return f"{Path(file).name}:{number} ({function})"
     if not name:
         return "unknown"

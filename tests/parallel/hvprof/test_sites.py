@@ -54,7 +54,7 @@ def test_a_sentence_names_the_place_in_few_words() -> None:
         "halo.c:212 (swap)": "at halo.c:212",
         "swap in libhalo.so": "called by swap",
         "void swap<int>(int) in libhalo.so": "called by void swap<int>(int)",
-        "libhalo.so + 0x12": "",
+        "libhalo.so + 0x12": "in libhalo.so",
         "unknown": "",
     }
     for place, short in places.items():

@@ -77,6 +77,8 @@ DERIVED = [
 ]
 
 
+# Neither moves bytes; making communicators takes its time.
+CALLS = [rank(n, [cell("comm_dup", 4.0, message_bytes=0)]) for n in range(4)]
 ROOTS = [rank(n, [cell("bcast", 4.0, message_bytes=8)]) for n in range(4)]
 # Ranks that exchange data on their own, with 8 s outside of MPI in all: no work one after another.
 APART_BRIEFLY = [
@@ -89,6 +91,7 @@ APART_BRIEFLY = [
     [
         (APART, "apart", (0, 1), "ranks 0 and 1, which exchange data among", "Let the others work"),
         (APART_BRIEFLY, "apart", (0, 1), "ranks 0 and 1, which exchange", "Let the others work"),
+        (CALLS, "calls", (), "100 calls of comm_dup take most of it", "Call comm_dup less often"),
         (ROOTS, "roots", (), "the root of bcast, which is another one", "(MPI_Ibcast)"),
         (PIECES, "pieces", (), "hands out few pieces of work", "Hand out more and smaller pieces"),
         (PIPELINE, "pipeline", (), "this pipeline fills and drains", "microbatches"),

@@ -22,6 +22,11 @@ class _Slowest(NamedTuple):
 _BETWEEN_HOSTS, _ON_A_HOST = _Slowest(1e-3, 1e-7), _Slowest(5e-5, 2e-9)
 _MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "sendrecv"})
 _ONE_SIDED = frozenset({"put", "get", "accumulate", "get_accumulate"})
+# These agree on something or touch files, and may take any time by themselves.
+_MAKING = (
+    *("comm_", "cart_", "graph_", "dist_graph_", "intercomm_", "file_"),
+    *("win_create", "win_allocate", "win_free"),
+)
 # These wait for calls that were started before, and name no bytes.
 WAITS = ("wait", "test")
 _ENDS_OF_WINDOWS = (
@@ -105,7 +110,7 @@ def call_costs(recording: Recording) -> list[CallCost]:
                     if waited.is_derived:
                         most_s = math.inf
                 # Packing data of a type with gaps takes any time.
-                if is_derived(cell):
+                if is_derived(cell) or family.startswith(_MAKING):
                     most_s = math.inf
                 transfer_s = cell.calls * min(quickest_s, most_s)
                 if family in POLLS:
