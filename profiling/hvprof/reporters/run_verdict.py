@@ -49,7 +49,8 @@ def run_sentences(cause: Cause, sites: Sequence[SiteCost] = ()) -> Iterator[str]
 
 def _site(cause: Cause, sites: Sequence[SiteCost]) -> str:
     """The place where most of MPI's time is spent, with its share; "" where it has no name."""
-    time_s = sum(one.time_s for one in sites)
+    # Ranks that wait in MPI_Finalize do so at no site.
+    time_s = max(sum(one.time_s for one in sites), cause.mpi_s * cause.threads_in_mpi)
     if cause.kind in _NOWHERE or not sites or sites[0].time_s <= _SMALL * time_s:
         return ""
     first = sites[0]

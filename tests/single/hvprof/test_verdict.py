@@ -9,9 +9,11 @@ import pytest
 from rich.console import Console
 
 from hvprof.analysis.analysis import Analysis
+from hvprof.analysis.sites import SiteCost
 from hvprof.model import Cell, RankRecording, Recording
 from hvprof.reporters.page.html import report_page
 from hvprof.reporters.page.sections.base import Page
+from hvprof.reporters.run_verdict import run_sentences
 from hvprof.reporters.terminal.terminal import render
 from hvprof.reporters.verdict import verdict
 
@@ -123,3 +125,20 @@ def test_the_gain_of_a_quicker_root_is_what_the_others_wait_for_it() -> None:
     assert "it spends 8.9 s outside of MPI and the others 3.4 s" in advice.evidence
     assert advice.most_s == pytest.approx(5.5)
     assert "it saves at most 55 % of the run" in verdict(scattered)
+
+
+def test_the_place_is_named_with_its_share_of_mpis_time() -> None:
+    cause = analysis("recv", [1.0, 6.0], [0.01, 0.01]).cause
+    assert cause is not None
+
+    def named(time_s: float) -> str:
+        site = SiteCost("recv", "halo.c:212 (swap)", 1, 100, time_s, 6.0, 0.1, 3.0, 30.0)
+        return next(run_sentences(cause, [site]))
+
+    assert (
+        "(3.51 s of 10 s a rank, 10 to 60 % by rank; 100 % of it in MPI_Recv at halo.c:212): "
+        in (named(3.5))
+    )
+    assert "; 50 % of it in MPI_Recv at halo.c:212)" in named(1.755)
+    # Ranks wait somewhere else, such as in MPI_Finalize.
+    assert "MPI_Recv" not in named(0.1)
