@@ -12,6 +12,9 @@
 
 #include "entries.h"
 
+static _Atomic bool late_are_known; /* sorted; from then on beat.h leads calls */
+static _Atomic bool leading; /* a thread leads calls */
+
 #ifdef HVPROF_LINKED
 static void find_late(void)
 {
@@ -50,7 +53,6 @@ static struct late {
     {"MPI_Session_finalize", recent_session_finalize, false},
 };
 enum { LATE_ENTRIES = sizeof late / sizeof *late };
-static _Atomic bool late_are_known; /* sorted; from then on beat.h leads calls */
 
 static int by_symbol(const void *a, const void *b)
 {
@@ -152,8 +154,6 @@ static int count_loaded(struct dl_phdr_info *library, size_t size, void *loaded)
     *(unsigned long long *)loaded = library->dlpi_adds;
     return 1;
 }
-
-static _Atomic bool leading;
 
 /* Of the libraries that are loaded now; asked again, only where there are new ones. Two threads
  * that unlock one page in turns would write to it locked. A thread in a dlopen must not wait. */
