@@ -27,6 +27,7 @@ struct entering {
     bool collective;
     void *caller;
     uint32_t tag; /* plus 1; 0: none */
+    bool is_message; /* which may be from any rank: no rank at all may have the same number */
 };
 
 static _Thread_local struct {
@@ -148,9 +149,9 @@ static uint64_t bytes_before(int64_t count, MPI_Datatype type)
     return count > 0 && known_type(type, &bytes, &control) ? (uint64_t)count * bytes : 0;
 }
 
-static int32_t peer_to_show(int peer)
+static int32_t peer_to_show(int peer, bool may_be_any)
 {
-    if (peer == abi.any_source)
+    if (may_be_any && peer == abi.any_source)
         return ANY_PEER;
     return peer < 0 || peer >= here.ranks ? NO_PEER : world_rank(here.communicator, peer);
 }
@@ -185,7 +186,7 @@ static void enter(struct recorder *into, struct operation *operation, uint64_t b
     here.call.operation = (uint16_t)id_of(into, operation);
     here.call.communicator = (uint16_t)here.communicator;
     here.call.started = here.call.requests = 0;
-    here.call.peer = peer_to_show(call.peer);
+    here.call.peer = peer_to_show(call.peer, call.is_message);
     here.call.tag = call.tag;
     show_call(slot, here.stays ? &before : NULL);
 }

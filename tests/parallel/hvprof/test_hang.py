@@ -24,6 +24,8 @@ from tests.support.launch.on_every_mpi import alive, wait_for
         ("stopped", 2, "stopped", (1,), "is stopped"),
         ("mismatch", 2, "mismatch", (0, 1), "rank 1 called Bcast as number 6 of world"),
         ("circle", 4, "deadlock", (0, 1, 2, 3), "is in Recv from rank 0"),
+        ("fence", 3, "late", (1,), "ranks 0 and 2 have been in Win_fence; rank 1 "),
+        ("any source", 2, "any_source", (0, 1), "no other rank is left to send"),
         ("probes", 2, "late", (1,), "has been in Iprobe from rank 1 with tag 8"),
         pytest.param("killed", 3, "gone", (1,), "is gone", marks=pytest.mark.long),
         pytest.param("chain", 4, "late", (3,), "ranks 0 and 1 wait, too", marks=pytest.mark.long),

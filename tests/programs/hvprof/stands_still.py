@@ -65,6 +65,14 @@ elif how == "probes":
             pass
     elif rank == 1:
         time.sleep(600)
+elif how == "any source":
+    world.Recv(values, MPI.ANY_SOURCE)
+elif how == "fence":
+    window = MPI.Win.Allocate(8, comm=world)
+    window.Fence()
+    if rank == 1:
+        time.sleep(600)
+    window.Fence()
 elif how == "loads":
     if rank == 1:
         import slow_samples

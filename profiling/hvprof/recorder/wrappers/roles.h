@@ -45,7 +45,7 @@ static void enter_addressed(struct calling *call, int peer, bool collective)
     bytes = has_payload(call) ? bytes_before_call(call, payload) : 0;
     enter(call->into, call->operation, shown_since(call),
           (struct entering){type_of(call, payload), bytes, peer, collective, call->caller,
-                             tag < 0 ? 0 : (uint32_t)tag + 1});
+                             tag < 0 ? 0 : (uint32_t)tag + 1, !collective});
 }
 
 static void enter_collective(struct calling *call)
