@@ -178,11 +178,6 @@ def cross_rank() -> int:
     return job().topology.cross.rank
 
 
-def is_homogeneous() -> bool:
-    """Whether every node has the same number of ranks."""
-    return job().topology.homogeneous
-
-
 def mpi_threads_supported() -> bool:
     """Whether MPI runs with MPI_THREAD_MULTIPLE: init() refuses less."""
     job()
