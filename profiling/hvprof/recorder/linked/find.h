@@ -3,6 +3,9 @@
 #ifndef HVPROF_LINKED_FIND_H
 #define HVPROF_LINKED_FIND_H
 
+#include <stddef.h>
+#include <string.h>
+
 #define SYMBOL(NAME) extern char NAME[];
 #include "symbols.h"
 #undef SYMBOL
