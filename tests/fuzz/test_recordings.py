@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,16 @@ def test_a_damaged_report(
     if is_accepted("compare", sound / "report.html", path, "--json"):
         report = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
         assert all(map(math.isfinite, numbers(report)))
+
+
+def test_a_call_site_of_a_pipe_is_not_waited_for(sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound / "run", tmp_path / "run")
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "run" / "rank-00000.sites"
+    file = np.frombuffer(bytearray(path.read_bytes()), SITES_FILE)
+    file["objects"][0, 0] = str(tmp_path / "pipe").encode()
+    path.write_bytes(file.tobytes())
+    assert is_accepted("report", tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["rank-00000.hvprof", "rank-00001.trace", "rank-00000.sites"])

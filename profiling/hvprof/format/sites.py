@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -78,18 +79,21 @@ def places_of(
     found = {}
     for name, of_object in offsets.items():
         chosen = sorted(of_object)
-        lines = [] if _is_newer(name, recorded_unix_s) else _asked(name, chosen)
+        lines = [] if _is_another(name, recorded_unix_s) else _asked(name, chosen)
         for place, offset in enumerate(chosen):
             function, line = lines[place] if lines else ("", "")
             found[name, offset] = _shown(name, offset, function, line)
     return found
 
 
-def _is_newer(name: str, recorded_unix_s: float | None) -> bool:
+def _is_another(name: str, recorded_unix_s: float | None) -> bool:
     try:
-        return recorded_unix_s is not None and Path(name).stat().st_mtime > recorded_unix_s
+        found = Path(name).stat()
     except OSError:
         return True
+    # A damaged name may be that of a pipe, which would be waited for.
+    written_later = recorded_unix_s is not None and found.st_mtime > recorded_unix_s
+    return written_later or not stat.S_ISREG(found.st_mode)
 
 
 def _asked(name: str, offsets: Sequence[int]) -> list[tuple[str, str]]:

@@ -34,24 +34,28 @@ static void path_of(const struct link_map *loaded, char *path)
     strncpy(path, whole, OBJECT_BYTES - 1);
 }
 
-/* The number of the file that an address lies in, from 1; 0 where it is not known. */
-static uint32_t object_of(struct sites *sites, void *address, uint64_t *base)
+/* The file that an address lies in, "" where it is not known, and what its addresses begin at. */
+static uint64_t find_object(void *address, char *path)
 {
     Dl_info found = {0};
     struct link_map *loaded = NULL;
-    char path[OBJECT_BYTES] = "";
-    uint32_t number = 0;
     if (!dladdr1(address, &found, (void **)&loaded, RTLD_DL_LINKMAP) || !loaded)
         return 0;
-    /* Of an executable that is not position-independent, addresses in its file are absolute. */
-    *base = loaded->l_addr;
     path_of(loaded, path);
+    /* Of an executable that is not position-independent, addresses in its file are absolute. */
+    return loaded->l_addr;
+}
+
+/* The number of a file, from 1; 0 where it is not known, or there is no room for it. */
+static uint32_t object_number(struct sites *sites, const char *path)
+{
+    uint32_t number = 0;
     while (number < OBJECTS && sites->objects[number][0] && strcmp(sites->objects[number], path))
         number++;
     if (number == OBJECTS || !path[0])
         return 0;
     if (!sites->objects[number][0])
-        memcpy(sites->objects[number], path, sizeof path);
+        memcpy(sites->objects[number], path, OBJECT_BYTES);
     return number + 1;
 }
 
@@ -59,13 +63,15 @@ static struct site *add_site(struct recorder *into, unsigned place, uint64_t key
                              void *caller)
 {
     struct sites *sites = into->sites;
-    uint64_t base = 0;
+    char path[OBJECT_BYTES] = "";
+    /* It waits for a dlopen, whose library may wait for the mutex while it is loaded. */
+    uint64_t base = place < SITES ? find_object(caller, path) : 0;
     pthread_mutex_lock(&into->changing);
     while (place < SITES && sites->at[place].key && sites->at[place].key != key)
         place++;
     struct site *site = &sites->at[place < SITES ? place : 0];
     if (place < SITES && !site->key) {
-        site->object = object_of(sites, caller, &base);
+        site->object = object_number(sites, path);
         site->offset = (uintptr_t)caller - base;
         site->operation = (uint32_t)operation;
         atomic_store_explicit(&site->key, key, memory_order_release);
