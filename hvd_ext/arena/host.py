@@ -24,7 +24,7 @@ from hvd_ext.dtypes import DTYPES
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.regions import on_every_rank
-from hvd_ext.shm.window import TREE_SUM, NodeWindow
+from hvd_ext.shm.window import FOREVER, TREE_SUM, NodeWindow, PeersFailedError
 from hvd_ext.units import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class HostArena:
         ticket = self._tickets.of(index)
         start_s = time.monotonic()
         with self._watched():
-            self._monitored(lambda t: self._window.reduce(exchange, ticket, t), self._titles[index])
+            self._wait(lambda t: self._window.reduce(exchange, ticket, t), self._titles[index])
         reduced_s, transfer_s = time.monotonic(), exchange.transfer_s
         ready_s = self._ready_s[index]
 
@@ -206,7 +206,7 @@ class HostArena:
             if self._channels:
                 self._channels.wait()
                 self._window.done(ticket)
-            self._monitored(lambda t: self._window.finish(ticket, t))
+            self._wait(lambda t: self._window.finish(ticket, t))
         # What the other ranks' shards took longer is part of the last exchange.
         self._emit(time.monotonic() - before)
 
@@ -285,6 +285,7 @@ class HostArena:
 
         Ranks of other nodes that are late for it are the watchdog's.
         """
+        self._leave()
         if self._channels:
             self._channels.close()
 
@@ -294,7 +295,23 @@ class HostArena:
         Returns:
             Whether MPI must not end before `close` did.
         """
+        self._leave()
         return self._channels is not None and self._channels.hurry(within_s)
+
+    def _leave(self) -> None:
+        """Have the node's ranks that come to a later exchange not wait for this one."""
+        self._window.fail(self._tickets.finished + 1, FOREVER, "")
+
+    def _wait(self, wait: Callable[[float], object], about: str = "") -> None:
+        """Wait for the node's ranks.
+
+        Raises:
+            StallError: they did not arrive in time, or ended, or have closed their arenas.
+        """
+        try:
+            self._monitored(wait, about)
+        except PeersFailedError as left:
+            raise self._monitored.error(left.args[0], ended=True) from None
 
     def _emit(self, longer_s: float = 0.0) -> None:
         report, self._report = self._report, None

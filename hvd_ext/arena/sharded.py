@@ -88,9 +88,9 @@ class ShardedArena(HostArena):
         ticket = self._tickets.finish(1)
         with self._watched():
             # A rank that is not here yet may still read, or change, what would be overwritten.
-            self._monitored(lambda t: self._window.meet(ticket, t))
+            self._wait(lambda t: self._window.meet(ticket, t))
             for exchange in exchanges:
                 self._window.publish(exchange)
             self._window.done(ticket)
-            self._monitored(lambda t: self._window.finish(ticket, t))
+            self._wait(lambda t: self._window.finish(ticket, t))
         self._emit(time.monotonic() - before_s)

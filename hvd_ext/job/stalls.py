@@ -141,12 +141,15 @@ class StallMonitor:
 
     def give_up(self, late: OSError) -> StallError:
         """Have the job end soon; `late.args[0]` are local ranks, as NodeWindow.late gives them."""
-        ended = isinstance(late, ProcessLookupError)
-        ranks = self._world_ranks(late)
-        report = StallReport(ranks, self._occasion, self._limit_s, ended, self._setting)
-        error = report.error(self._hosts)
+        error = self.error(late.args[0], isinstance(late, ProcessLookupError))
         end_job(error)
         return error
+
+    def error(self, late: Sequence[int], ended: bool) -> StallError:
+        """The error that names local ranks, which are late or have ended."""
+        ranks = [self._of_node[rank] for rank in late]
+        report = StallReport(ranks, self._occasion, self._limit_s, ended, self._setting)
+        return report.error(self._hosts)
 
     def _world_ranks(self, late: OSError) -> list[int]:
         return [self._of_node[rank] for rank in late.args[0]]

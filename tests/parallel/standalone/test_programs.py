@@ -36,6 +36,13 @@ def test_a_rank_that_does_not_come_is_named_and_the_job_ends(launch, rank, how, 
     assert "came through" not in done.stdout
 
 
+@pytest.mark.parametrize("env", [{}, WITHOUT_HOROVOD], ids=["Horovod", "without Horovod"])
+def test_a_step_after_a_rank_has_left_fails_at_once(launch, env):
+    done = launch(2, [f"{PROGRAMS}/leaves_training.py"], env=env, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("told at once") == 1
+
+
 @pytest.mark.long
 def test_a_program_may_end_without_shutdown(launch):
     done = launch(3, [f"{PROGRAMS}/ends_well.py"], env=WITHOUT_HOROVOD)
