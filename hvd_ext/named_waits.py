@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,9 @@ from hvd_ext.events import recorder
 
 # A name that Horovod, or hvd_ext in its place, gives to a call without one; no other has it.
 _ONCE = re.compile(r"noname\.\d+$")
+# A program may name each call differently; who comes back to a name after that many others counts
+# anew, on every rank.
+_MOST_NAMES = 10_000
 
 
 @contextmanager
@@ -58,7 +60,7 @@ class NamedOperations:
             within: the group among several of the owner's, such as " in process set 1".
         """
         self._library: Any = recorder()
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}  # in the order of their last use
         self._joins = 0
         self._owner, self._within = owner, within
         name = owner + within
@@ -71,7 +73,10 @@ class NamedOperations:
         """Note that this rank has asked for an operation; returns its key."""
         count = 1
         if not _ONCE.search(name):
-            count = self._counts[name] = self._counts[name] + 1
+            count += self._counts.pop(name, 0)
+            self._counts[name] = count
+            if len(self._counts) > _MOST_NAMES:
+                del self._counts[next(iter(self._counts))]
         key = _digest(f"{name} {count} {self._joins}{self._within}", 4) | 1
         self._library.hvprof_submitted(key)
         return key
