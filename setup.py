@@ -59,7 +59,7 @@ class BuildLibraries(Command):
             (CODEC, [*cc, "-O3", "-fwrapv", "-ffp-contract=off", *shared]),
             # It is preloaded into programs of every MPI, and into those without: it brings none.
             (RECORDER, [*cc, "-O2", *shared]),
-            (LINKED, [*cc, "-O2", "-fPIC", "-pthread", "-DHVPROF_LINKED", "-c"]),
+            (LINKED, [*cc, "-O2", "-fPIC", "-pthread", "-DLINKED_RECORDER", "-c"]),
             (SCRIPT, [*cc, "-E", "-P", "-x", "c"]),
         ]
         for (source, library), command in libraries:

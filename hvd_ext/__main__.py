@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from hvd_ext.cli import run
 from hvd_ext.script import run_script, script_parser
 
 _EXAMPLE = "example: horovodrun -np 2 python -m hvd_ext train.py --epochs 3"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    return script_parser("hvd_ext", __doc__, _EXAMPLE)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -18,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
 
         install()
 
-    return run_script(script_parser("hvd_ext", __doc__, _EXAMPLE), arguments, install)
+    return run_script(parser(), arguments, install)
 
 
 if __name__ == "__main__":

@@ -269,7 +269,7 @@ WITH(BOUND, RECENT_ENTRY(Session_finalize, session_finalize), Session_finalize, 
 /* A program that is linked with MPI may begin with a session. */
 __attribute__((constructor)) static void prepare(void)
 {
-#ifndef HVPROF_LINKED
+#ifndef LINKED_RECORDER
     if (recordings_folder() && dlsym(RTLD_DEFAULT, "PMPI_Comm_rank"))
         find_late();
 #endif
@@ -282,7 +282,7 @@ __attribute__((destructor)) static void leave(void)
     close_recording(recorder, EXITED);
 }
 
-#ifdef HVPROF_LINKED
+#ifdef LINKED_RECORDER
 /* For hvprof.h, which cannot ask the linker of a static program. */
 EXPORT const struct {
     int asked;

@@ -1,7 +1,7 @@
 /* The program's MPI where the recorder is linked with it, as in a static program: the linker's own
  * table of names is gone when the program runs, so this is one. */
-#ifndef HVPROF_LINKED_FIND_H
-#define HVPROF_LINKED_FIND_H
+#ifndef LINKED_RECORDER_FIND_H
+#define LINKED_RECORDER_FIND_H
 
 #include <stddef.h>
 #include <string.h>

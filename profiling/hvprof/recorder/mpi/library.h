@@ -22,7 +22,7 @@ static struct {
     handle session_world;
 } mpi;
 
-#ifdef HVPROF_LINKED
+#ifdef LINKED_RECORDER
 #include "../linked/find.h"
 #else
 /* Python loads its extension modules, and libmpi with them, into scopes of their own,

@@ -38,7 +38,7 @@ static const char *const PROFILED[BINDINGS][3] = {
     [F08TS_C] = {"pmpi_%s_c_f08ts_", "pmpir_%s_c_f08ts_"},
 };
 
-#ifndef HVPROF_LINKED
+#ifndef LINKED_RECORDER
 /* What the program would call without the recorder: it may have a function of its own of that
  * name, and some of MPICH's have no twin for profilers. */
 static void *find_beyond(const char *symbol)
@@ -162,7 +162,7 @@ static uint64_t call_operation(struct operation *operation, enum binding binding
 /* Large counts, and functions that are in recent libraries only: a program that asks whether its
  * library has them is not to find the recorder's. They take their places later (late.h), unless the
  * recorder is linked. */
-#ifdef HVPROF_LINKED
+#ifdef LINKED_RECORDER
 #define LARGE_ENTRY(Name, low) ENTRY(EXPORT, MPI_##Name##_c, low, LARGE)
 #define RECENT_ENTRY(Name, low) EXPORT, MPI_##Name
 #else

@@ -15,7 +15,7 @@
 static _Atomic bool late_are_known; /* sorted; from then on beat.h leads calls */
 static _Atomic bool leading; /* a thread leads calls */
 
-#ifdef HVPROF_LINKED
+#ifdef LINKED_RECORDER
 static void find_late(void)
 {
 }
