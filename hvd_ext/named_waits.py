@@ -13,8 +13,8 @@ from hvd_ext.events import recorder
 
 # A name that Horovod, or hvd_ext in its place, gives to a call without one; no other has it.
 _ONCE = re.compile(r"noname\.\d+$")
-# A program may name each call differently; who comes back to a name after that many others counts
-# anew, on every rank.
+# A program may give each call another name. The count of a name begins again, on every rank, if so
+# many others were used since.
 _MOST_NAMES = 10_000
 
 

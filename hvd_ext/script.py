@@ -33,7 +33,7 @@ def run_script(
         install: called before the script begins.
 
     Raises:
-        UsageError: there is no such script.
+        UsageError: the script does not exist.
     """
     options = parser.parse_args(arguments)
     if not options.module and not Path(options.script).is_file():

@@ -20,5 +20,5 @@ def as_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def in_numpys_dtype(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory in a type that numpy has: the bits of bfloat16 are uint16."""
+    """A view in a type that numpy has: uint16 for bfloat16, which numpy lacks."""
     return tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor

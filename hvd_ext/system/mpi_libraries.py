@@ -102,5 +102,5 @@ LIBRARIES = {
 
 
 def recognise(text: str) -> MpiFacts | None:
-    """The library of which MPI_Get_library_version says this; None for an unknown one."""
+    """The library that reports this version; None if it is not known."""
     return next((one for one in LIBRARIES.values() if one.version_in(text)), None)

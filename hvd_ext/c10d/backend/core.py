@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor
 
-from hvd_ext.c10d.backend.reductions import name_of
 from hvd_ext.c10d.backend.tensors import check, check_written
 from hvd_ext.c10d.backend.work import Turns, Work
 from hvd_ext.c10d.collectives import about, one_line
@@ -18,6 +17,7 @@ from hvd_ext.c10d.torch_internals import GroupBase, untraced
 from hvd_ext.errors import HvdExtError, StallError, UsageError
 from hvd_ext.events import region
 from hvd_ext.job.stalls import StallReport
+from hvd_ext.tensors import dtype_name
 from hvd_ext.units import counted
 
 if TYPE_CHECKING:
@@ -151,8 +151,8 @@ class GroupCore(GroupBase):
     def _check_whole(self, name: str, whole: Tensor, part: Tensor) -> None:
         if whole.numel() != self._count * part.numel() or whole.dtype != part.dtype:
             raise UsageError(
-                f"{name} with {counted(whole.numel(), 'element')} of {name_of(whole.dtype)} and "
-                f"{part.numel()} of {name_of(part.dtype)}: "
+                f"{name} with {counted(whole.numel(), 'element')} of {dtype_name(whole.dtype)} and "
+                f"{part.numel()} of {dtype_name(part.dtype)}: "
                 f"{counted(self._count, 'rank needs', 'ranks need')} "
                 f"{self._count} times as many, of one dtype"
             )
@@ -161,7 +161,7 @@ class GroupCore(GroupBase):
         if len(parts) != self._count or any(part.dtype != own.dtype for part in parts):
             raise UsageError(
                 f"{name} with a list of {counted(len(parts), 'tensor')}: give {self._count}, one "
-                f"for each rank, of {name_of(own.dtype)}"
+                f"for each rank, of {dtype_name(own.dtype)}"
             )
         if parts[self._own].numel() != own.numel():
             raise UsageError(

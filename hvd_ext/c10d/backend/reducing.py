@@ -12,13 +12,14 @@ from torch import Tensor
 
 from hvd_ext.c10d.backend.copying import Copying
 from hvd_ext.c10d.backend.core import collective
-from hvd_ext.c10d.backend.reductions import Reduction, name_of, reduction_of
+from hvd_ext.c10d.backend.reductions import Reduction, reduction_of
 from hvd_ext.c10d.backend.tensors import read, written
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.c10d.collectives import AgreedError
 from hvd_ext.c10d.torch_internals import untraced
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
+from hvd_ext.tensors import dtype_name
 
 
 class Reducing(Copying):
@@ -113,7 +114,7 @@ class Reducing(Copying):
             self._gather(rows, tensor)
             tensor.detach().copy_(functools.reduce(reduction.combine, rows))
         else:
-            dtype = name_of(tensor.dtype)
+            dtype = dtype_name(tensor.dtype)
             with written(tensor) as (array,):
                 stored = array.view(DTYPES[dtype].stored_as)
                 scale = self._scale(tensor, reduction)
@@ -170,7 +171,7 @@ class Reducing(Copying):
             self._reduce(summed, reduction)
             out.detach().copy_(summed[begin : begin + out.numel()].view(out.shape))
             return
-        dtype = name_of(out.dtype)
+        dtype = dtype_name(out.dtype)
         stored = DTYPES[dtype].stored_as
         with written(out) as (array,):
             self._carrier.reduce_scatter(

@@ -11,6 +11,7 @@ import torch
 from hvd_ext.c10d.torch_internals import reduction_name
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
+from hvd_ext.tensors import dtype_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Reduction:
 
     def has_kernel(self, dtype: torch.dtype) -> bool:
         """Whether the window reduces this dtype."""
-        return bool(self.kernel) and name_of(dtype) in DTYPES
+        return bool(self.kernel) and dtype_name(dtype) in DTYPES
 
 
 _REDUCTIONS = {
@@ -68,10 +69,5 @@ def reduction_of(name: str, options: Any, dtype: torch.dtype) -> Reduction:
     if found.is_average and dtype == torch.bool:
         raise UsageError(f"{name} with AVG of bool: use SUM, or a number's dtype")
     if not found.kernel and is_float:
-        raise UsageError(f"{name} with {asked} of {name_of(dtype)}: use an integer dtype")
+        raise UsageError(f"{name} with {asked} of {dtype_name(dtype)}: use an integer dtype")
     return found
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """A dtype's name, as numpy and DTYPES have it."""
-    return str(dtype).removeprefix("torch.")

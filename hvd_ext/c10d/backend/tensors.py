@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hvd_ext.errors import UsageError
+from hvd_ext.tensors import as_bytes
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
@@ -65,14 +66,14 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 def read(tensor: torch.Tensor) -> Array:
     """A tensor's elements in their order, 1-D, as uint8; a copy where they do not lie so."""
-    return _memory(_plain(tensor))
+    return as_bytes(_plain(tensor))
 
 
 @contextmanager
 def written(*tensors: torch.Tensor) -> Iterator[list[Array]]:
     """The memory of tensors, each as `read` gives it, that is to be changed."""
     held = [_plain(tensor) for tensor in tensors]
-    yield [_memory(one) for one in held]
+    yield [as_bytes(one) for one in held]
     for tensor, one in zip(tensors, held, strict=True):
         if one.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(one)
@@ -81,8 +82,3 @@ def written(*tensors: torch.Tensor) -> Iterator[list[Array]]:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The same elements in their order, without a sign or a conjugation still to be applied."""
     return tensor.detach().contiguous().resolve_conj().resolve_neg()
-
-
-def _memory(tensor: torch.Tensor) -> Array:
-    flat: Array = tensor.reshape(-1).view(torch.uint8).numpy()
-    return flat

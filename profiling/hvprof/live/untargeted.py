@@ -1,4 +1,4 @@
-"""Ranks blocked in calls of which the recording does not say whom they wait for.
+"""Ranks blocked in calls whose partner the recording does not name.
 
 A receive from any rank waits for all others, and ends with the first message. A window's fence or
 a file's collective call waits for ranks that are not known by number.

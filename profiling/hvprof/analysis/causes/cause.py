@@ -29,7 +29,7 @@ class Cause:
         ended_first: the ranks waited for had ended by then.
         threads_in_mpi: threads of a rank that call MPI.
         files_bytes: read and written by the ranks waited for, of kind "files".
-        chain: ranks, each of which mostly waits for the next; fewer than three are none.
+        chain: ranks that each wait mostly for the next one; at least three, or empty.
     """
 
     kind: Kind

@@ -79,7 +79,7 @@ def _worker_of(program: str, pid: int) -> str:
 
 
 def _threads_of(program: str, pid: int) -> list[dict[str, Any]]:
-    """As py-spy prints them; none of a process that is no Python, or may not be read."""
+    """The stacks that py-spy prints; none if the process cannot be read or is not Python."""
     if not program:
         return []
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]

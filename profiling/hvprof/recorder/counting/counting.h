@@ -37,7 +37,7 @@ static enum traffic data_or_tuning(void)
     return atomic_load_explicit(&tuning, memory_order_relaxed) > 0 ? TUNING : DATA;
 }
 
-/* Of a call that says nothing else of its kind; 0: on no communicator. */
+/* The traffic of a call on a communicator (0: none), unless the call is of a special kind. */
 static enum traffic traffic_on(int communicator)
 {
     return known[communicator].transport ? TRANSPORT : data_or_tuning();

@@ -81,8 +81,7 @@ static void count_matched(struct recorder *into, struct operation *operation, ui
                                .peer = message.peer});
 }
 
-/* A call that moves data, of which nothing says on which communicator: memory of another rank is
- * written or read, or a file. */
+/* A call that writes or reads another rank's memory, or a file. Its communicator is not known. */
 static void count_moved(struct recorder *into, struct operation *operation, uint64_t begin_ns,
                         uint64_t end_ns, uint64_t bytes, MPI_Datatype type)
 {

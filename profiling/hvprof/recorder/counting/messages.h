@@ -93,7 +93,7 @@ static uint64_t add_to_partner(struct recorder *into, enum direction direction, 
     return kind.partner == OTHER_PARTNERS ? 0 : number;
 }
 
-/* For whom a message with another tag is waited for: hvprof hang tells what was sent. */
+/* Remember the message, so that hvprof hang can show what was sent with another tag. */
 static void note_sent(struct recorder *into, int to, int tag, int communicator, uint64_t bytes,
                       uint64_t number)
 {
