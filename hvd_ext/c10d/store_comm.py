@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
 from hvd_ext.job.stalls import StallReport
+from hvd_ext.job.waiting import message, until
 
-_SHORTEST_S, _LONGEST_S = 0.0005, 0.01
+# Each look is a message to the store.
+MOST_SLEEP_S = 0.01
 
 
 class StoreComm:
@@ -62,7 +63,7 @@ class StoreComm:
             waiting.difference_update([r for r in waiting if self.store.check([keys[r]])])
             return not waiting
 
-        if not wait(over, self._timeout_s):
+        if not until(over, self._timeout_s, most_sleep_s=MOST_SLEEP_S):
             raise StallReport(sorted(waiting), "an agreement", self._timeout_s).error()
         values = [_decode(self.store.get(key)) for key in keys]
         if turn:  # every rank has read it, as it came here
@@ -118,16 +119,10 @@ class StoreRequest:
 
     def wait(self) -> Any:
         """The value that was received."""
-        received: list[Any] = []
-
-        def over() -> bool:
-            done, value = self.test()
-            received.append(value)
-            return done
-
-        if not wait(over, self._timeout_s):
+        arrived, value = message(self, self._timeout_s, MOST_SLEEP_S)
+        if not arrived:
             raise StallReport([], "a message", self._timeout_s).error()
-        return received[-1]
+        return value
 
 
 def _encode(value: object) -> bytes:
@@ -136,14 +131,3 @@ def _encode(value: object) -> bytes:
 
 def _decode(text: bytes) -> Any:
     return ast.literal_eval(text.decode())
-
-
-def wait(over: Callable[[], bool], limit_s: float) -> bool:
-    """Ask until it is over; returns whether it was in time."""
-    deadline, pause_s = time.monotonic() + limit_s, _SHORTEST_S
-    while not over():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_S)
-    return True

@@ -8,7 +8,6 @@ DDP waits without a call of Python's. Steps end with an optimizer's, if the prog
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import hashlib
@@ -24,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hvd_ext.c10d import torch_internals
 from hvd_ext.events import recorder, region
+from hvd_ext.job.ending import at_exit
 from hvd_ext.job.polled import Polled
 
 # Its groups report themselves what they do.
@@ -118,7 +118,7 @@ def watch() -> None:
         torch_internals.run_before(name, functools.partial(watcher.call, operator))
     watcher.time_waits()
     register_optimizer_step_post_hook(watcher.stepped)
-    atexit.register(watcher.end)
+    at_exit(watcher.end)
 
 
 def begin_without_mpi(rank: int, size: int, backend: str) -> None:
@@ -243,7 +243,7 @@ class _Watcher:
         )
         return _Group(number, backend.encode(), ranks)
 
-    def end(self) -> None:
+    def end(self, failed: bool) -> None:
         """End the recording of a job that was begun here."""
         self._under_way.close()
         self._library.hvprof_end(1e9 * self._own_s / max(1, self._calls))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 
-from hvd_ext.c10d.store_comm import StoreComm, wait
+from hvd_ext.c10d.store_comm import MOST_SLEEP_S, StoreComm
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import StallReport
 from hvd_ext.job.topology import Topology
+from hvd_ext.job.waiting import until
 from hvd_ext.units import counted
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _meet(store: Any, ranks: tuple[int, ...], own: int, occasion: str, timeout_s
         missing[:] = [rank for rank, said in zip(ranks, read, strict=True) if word not in said]
         return all(said == written for said in read)
 
-    if not wait(all_met, timeout_s):
+    if not until(all_met, timeout_s, most_sleep_s=MOST_SLEEP_S):
         raise StallReport(missing, occasion, timeout_s).error()
     return f"hvd_ext/{hashlib.blake2b('/'.join(written).encode(), digest_size=8).hexdigest()}"
 

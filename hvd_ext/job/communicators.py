@@ -10,18 +10,17 @@ has given it back, and freed only when all ranks have reached `close`.
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvd_ext.job.abandoned import abandon
+from hvd_ext.job.waiting import until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 log = logging.getLogger("hvd_ext")
-_POLL_S = 0.001
 
 
 class Lease:
@@ -86,13 +85,10 @@ class Communicators:
         idle = np.array([True, *(lease.idle for lease in self._leases)], np.uint8)
         idle_everywhere = np.empty_like(idle)
         request = self._world.Iallreduce(idle, idle_everywhere, MPI.MIN)
-        deadline = time.monotonic() + timeout_s
-        while not request.Test():
-            if time.monotonic() > deadline:
-                log.info("hvd_ext: communicators are not freed, as ranks are still running")
-                abandon([request], idle, idle_everywhere)
-                return False
-            time.sleep(_POLL_S)
+        if not until(request.Test, timeout_s):
+            log.info("hvd_ext: communicators are not freed, as ranks are still running")
+            abandon([request], idle, idle_everywhere)
+            return False
         for lease, free in zip(self._leases, idle_everywhere[1:], strict=True):
             if free:
                 for comm in lease.comms:

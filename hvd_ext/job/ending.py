@@ -1,25 +1,57 @@
-"""The end of a program that failed: its job ends too, as other ranks would wait for it."""
+"""The end of a program; if it failed its job ends too, as other ranks would wait for it."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
-import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hvd_ext.job.abandoned import abandon
+from hvd_ext.job.waiting import until
 
-_POLL_S = 0.005
+# How long the end waits for what was started, and for ranks that come to it later.
+LATE_AFTER_S = 5.0
+_at_exit: dict[Callable[[bool], object], Callable[[], None]] = {}
 
 
-def meet_or_end_job(within_s: float) -> None:
+def at_exit(end: Callable[[bool], object]) -> None:
+    """Have `end` called at the program's end, the latest first, and before MPI ends.
+
+    A forked child does not call it: it has nothing that uses MPI.
+
+    Args:
+        end: takes whether an exception ends the program.
+    """
+    pid = os.getpid()
+
+    def run() -> None:
+        if os.getpid() == pid:
+            end(_error() is not None)
+
+    # mpi4py has registered MPI's end with the interpreter itself, and Horovod its own earlier.
+    _at_exit[end] = atexit.register(run)
+
+
+def not_at_exit(end: Callable[[bool], object]) -> None:
+    """Have `end` not be called."""
+    if run := _at_exit.pop(end, None):
+        atexit.unregister(run)
+
+
+def _error() -> BaseException | None:
+    """The exception that ends the program; an interactive session outlives one."""
+    return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+
+
+def meet_or_end_job() -> None:
     """Wait for all ranks at the program's end; after an error, end those that do not come.
 
     MPI's own end would wait for them, and they for this rank.
     """
-    # In an interactive session an error ends one command, and its traceback stays.
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    if _all_met(within_s) or error is None:
+    error = _error()
+    if _all_met(LATE_AFTER_S) or error is None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
@@ -44,10 +76,7 @@ def _all_met(within_s: float) -> bool:
     if MPI is None or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
         return True
     request = MPI.COMM_WORLD.Ibarrier()
-    deadline = time.monotonic() + within_s
-    while not request.Test():
-        if time.monotonic() > deadline:
-            abandon([request])
-            return False
-        time.sleep(_POLL_S)
-    return True
+    met = until(request.Test, within_s)
+    if not met:
+        abandon([request])
+    return met

@@ -12,11 +12,11 @@ is given up stays posted, and takes the message that was meant for it.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from hvd_ext.job.abandoned import abandoned_on_error
 from hvd_ext.job.stalls import Hosts, StallReport
+from hvd_ext.job.waiting import message, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,6 @@ _TAG = 24301
 _ANSWER_TAG = 24302
 # Rank 0 is there, and answers once its own time is up.
 _GRACE_S = 10.0
-_POLL_S = 0.0005
 _ANSWER_BYTES = 1 << 22
 
 
@@ -85,7 +84,8 @@ class _Round(Generic[T]):
         with abandoned_on_error(self._requests):
             at_fault = comm.rank
             try:
-                if self._received(here, self._timeout_s) is None:
+                arrived, _ = message(here, self._timeout_s)
+                if not arrived:
                     at_fault = 0
                     raise self._stalled([0])
                 self._send((None, payload), 0, _TAG)
@@ -93,8 +93,10 @@ class _Round(Generic[T]):
                 # Rank 0, which may be late, must not pass alone.
                 self._send((at_fault, None), 0, _TAG)
                 raise
-            received = self._received(answer, self._timeout_s + _GRACE_S)
-            payloads, missing = cast("tuple[list[T], list[int]]", received or ([], [0]))
+            arrived, received = message(answer, self._timeout_s + _GRACE_S)
+            payloads, missing = cast(
+                "tuple[list[T], list[int]]", received if arrived else ([], [0])
+            )
             if missing:
                 raise self._stalled(missing)
             self._requests[-1].wait()
@@ -123,9 +125,9 @@ class _Round(Generic[T]):
 
     def _collect(self, waiting: dict[int, MPI.Request], payloads: dict[int, T]) -> list[int]:
         """Receive payloads; returns who is missing, or was when others gave up."""
-        deadline = time.monotonic() + self._timeout_s
         at_fault: set[int] = set()
-        while waiting and not at_fault and time.monotonic() < deadline:
+
+        def over() -> bool:
             for rank in list(waiting):
                 done, received = waiting[rank].test()
                 if done:
@@ -133,19 +135,10 @@ class _Round(Generic[T]):
                     del waiting[rank]
                     if fault is not None:
                         at_fault.add(fault)
-            time.sleep(_POLL_S)
+            return not waiting or bool(at_fault)
+
+        until(over, self._timeout_s)
         return sorted(at_fault or waiting)
 
     def _send(self, value: object, rank: int, tag: int) -> None:
         self._requests.append(self._comm.isend(value, dest=rank, tag=tag))
-
-    def _received(self, request: MPI.Request, within_s: float) -> object:
-        """The message; None if it is not here in time."""
-        deadline = time.monotonic() + within_s
-        while True:
-            done, received = request.test()
-            if done:
-                return cast("object", received)
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(_POLL_S)

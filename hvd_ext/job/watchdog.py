@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.stalls import StallReport, end_job
+from hvd_ext.job.waiting import message, until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -113,9 +114,9 @@ class Watchdog:
         others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
         asked = [self._comm.isend(self._round, dest=rank, tag=_ASK_TAG) for rank in others]
         answers = {rank: self._comm.irecv(source=rank, tag=_ANSWER_TAG) for rank in others}
-        deadline = time.monotonic() + _ANSWER_WITHIN_S
         behind = set(others)
-        while answers and time.monotonic() < deadline:
+
+        def over() -> bool:
             self._answer()
             for rank in list(answers):
                 done, answer = answers[rank].test()
@@ -128,19 +129,17 @@ class Watchdog:
                 del answers[rank]
                 if there >= self._entered:
                     behind.discard(rank)
-            time.sleep(0.01)
+            return not answers
+
+        until(over, _ANSWER_WITHIN_S)
         abandon([*asked, *answers.values()])
         return sorted(behind)
 
 
 def _received(question: MPI.Request) -> object:
     """A rank's question; None if its message does not arrive, as that rank has ended."""
-    deadline = time.monotonic() + _QUESTION_WITHIN_S
     with abandoned_on_error([question]):
-        while time.monotonic() < deadline:
-            done, round_ = question.test()
-            if done:
-                return cast("object", round_)
-            time.sleep(0.001)
-    abandon([question])
-    return None
+        arrived, round_ = message(question, _QUESTION_WITHIN_S)
+    if not arrived:
+        abandon([question])
+    return cast("object", round_)

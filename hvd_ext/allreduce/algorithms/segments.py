@@ -8,7 +8,6 @@ between calls (fresh pages cost more than the sum), and belongs to one thread.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from hvd_ext.allreduce.operations import Array, Operation
 from hvd_ext.arithmetic.allreduce_work import SEGMENT_BYTES
+from hvd_ext.job.waiting import until
 from hvd_ext.units import GIB
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 # MPI counts with an int, and libraries compute bytes with one.
 MOST_BYTES = GIB
 TAG = 1
-# How often a request is tested before this thread sleeps, and for how long; longer each time.
-_TESTS = 5
-_LEAST_SLEEP_S, _MOST_SLEEP_S = 30e-6, 300e-6
 
 
 class _Held(threading.local):
@@ -52,13 +49,7 @@ def wait(request: MPI.Request) -> None:
     MPI's own wait would keep the core busy, which the network stack, other ranks' sums and
     the training may need; the transfers continue without this thread.
     """
-    for _ in range(_TESTS):
-        if request.Test():
-            return
-    sleep_s = _LEAST_SLEEP_S
-    while not request.Test():
-        time.sleep(sleep_s)
-        sleep_s = min(2 * sleep_s, _MOST_SLEEP_S)
+    until(request.Test)
 
 
 def transfer(comm: MPI.Comm, outgoing: Array, to: int, incoming: Array, source: int) -> None:

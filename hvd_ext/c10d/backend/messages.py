@@ -19,6 +19,7 @@ from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
 from hvd_ext.job.abandoned import abandon
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import StallReport
+from hvd_ext.job.waiting import until
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _GROUPS_APART = 32
 _TAG_STEP = 64  # of which the upper half is for `monitored_allgather`
 _SHORTEST_S, _LONGEST_S = 0.0001, 0.002
+_LOOKS = 50  # without a pause, as a partner is often there by then
 
 
 class Message(Work):
@@ -117,16 +119,12 @@ class Message(Work):
         )
 
     def _wait(self, limit_s: float | None) -> bool:
-        deadline = time.monotonic() + (self._limit_s if limit_s is None else limit_s)
-        pause_s = 0.0
-        while not self.poll():
-            if time.monotonic() > deadline:
-                if limit_s is None:
-                    raise self.late(self.name, self._limit_s)
-                return False
-            time.sleep(pause_s)  # 0 yields the core
-            pause_s = min(pause_s + _SHORTEST_S / 100, _LONGEST_S)
-        return True
+        within_s = self._limit_s if limit_s is None else limit_s
+        if until(self.poll, within_s, looks=_LOOKS, most_sleep_s=_LONGEST_S):
+            return True
+        if limit_s is None:
+            raise self.late(self.name, self._limit_s)
+        return False
 
     def is_completed(self) -> bool:
         return self.poll()

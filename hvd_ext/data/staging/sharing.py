@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from hvd_ext.errors import HvdExtError
 from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import StallReport
+from hvd_ext.job.waiting import until
 from hvd_ext.variables import STALL_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ log = logging.getLogger("hvd_ext")
 
 _TAG = 1
 _CHECK_BYTES = 4  # a piece travels with its crc32 behind it
-_SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 1e-4, 1e-3
 
 
 class PieceSharing:
@@ -135,14 +135,10 @@ class PieceSharing:
     def _wait(
         self, request: MPI.Request, peer: int, data: Bytes, status: MPI.Status | None = None
     ) -> None:
-        sleep_s, until_s = _SHORTEST_SLEEP_S, time.monotonic() + self._timeout_s
         with abandoned_on_error([request], data):
-            while not request.Test(status):
-                if time.monotonic() > until_s:
-                    report = StallReport([peer], "an exchange of pieces", self._timeout_s)
-                    raise report.error(self._hosts)
-                time.sleep(sleep_s)
-                sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)
+            if not until(partial(request.Test, status), self._timeout_s):
+                report = StallReport([peer], "an exchange of pieces", self._timeout_s)
+                raise report.error(self._hosts)
 
 
 def _check(data: Bytes) -> Bytes:

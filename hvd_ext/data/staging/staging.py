@@ -9,7 +9,6 @@ that is the user's alone, so that no other user can have made or changed them.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import logging
@@ -31,6 +30,7 @@ from hvd_ext.data.staging.private_files import (
 )
 from hvd_ext.data.staging.sharing import PieceSharing
 from hvd_ext.errors import HvdExtError, StallError
+from hvd_ext.job.ending import at_exit, not_at_exit
 from hvd_ext.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -104,11 +104,11 @@ class StagedCopy:
         To close it again does nothing.
         """
         self._leave()
-        atexit.unregister(self._leave)
+        not_at_exit(self._leave)
         self.reader.close()
         self._close_files()
 
-    def _leave(self) -> None:
+    def _leave(self, failed: bool = False) -> None:
         self._closing.set()
         self._thread.join()
 
@@ -152,8 +152,7 @@ class StagedCopy:
         leaders = comm.Split(0 if leads else MPI.UNDEFINED)
         if not leads:
             return None
-        # MPI ends at the program's end, and the exchange before.
-        atexit.register(self._leave)
+        at_exit(self._leave)
         marks = np.frombuffer(os.pread(self._marks, self._pieces, 0), np.uint8)
         return PieceSharing(leaders, marks == 0)
 

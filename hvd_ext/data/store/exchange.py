@@ -8,7 +8,6 @@ a record is waited for or asked for, and the job ends soon: other ranks wait for
 
 from __future__ import annotations
 
-import atexit
 import queue
 import socket
 import threading
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import HvdExtError, StallError
+from hvd_ext.job.ending import at_exit, not_at_exit
 from hvd_ext.job.stalls import StallReport, end_job
 from hvd_ext.units import GIB
 from hvd_ext.variables import STALL_TIMEOUT_S
@@ -80,8 +80,7 @@ class RecordExchange:
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hvd_ext.data", daemon=True)
         self._thread.start()
-        # Before MPI ends, which may be at the program's end.
-        atexit.register(self._leave)
+        at_exit(self._leave)
 
     def send(self, data: Future[Bytes], peer: int, tag: int) -> None:
         """Send what `data` will be, once it is there.
@@ -167,10 +166,10 @@ class RecordExchange:
         self._thread.join()
         # Where something is left under way, MPI may still write to it: `_leave` keeps it alive.
         if not self._failed:
-            atexit.unregister(self._leave)
+            not_at_exit(self._leave)
             self._comm.Free()
 
-    def _leave(self) -> None:
+    def _leave(self, failed: bool) -> None:
         self._leaving.set()
         self._new.put(None)
         self._thread.join()

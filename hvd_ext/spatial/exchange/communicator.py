@@ -18,6 +18,7 @@ from hvd_ext.errors import StallError
 from hvd_ext.events import CommEvent, emit, listening, region
 from hvd_ext.job.abandoned import abandon, abandoned_on_error
 from hvd_ext.job.stalls import StallReport
+from hvd_ext.job.waiting import until
 from hvd_ext.tensors import as_bytes
 from hvd_ext.variables import STALL_TIMEOUT_S
 
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 Message = tuple[int, Tensor]
 # MPI promises tags up to 32767; exchanges so far apart are never under way together.
 _TAGS = 32_000
-# How often to look before letting others have the core, and before sleeping.
-_EAGER_LOOKS, _IDLE_LOOKS = 200, 5000
-_SLEEP_S = 1e-4
+# Most often a neighbor comes before so many looks.
+_LOOKS = 5000
 
 
 class Communicator(Protocol):
@@ -140,23 +140,18 @@ class MpiCommunicator:
         """
         from mpi4py import MPI
 
-        deadline = None
-        looks = 0
-        while not MPI.Request.Testall(requests):
-            looks += 1
-            if looks <= _EAGER_LOOKS:
-                continue
-            time.sleep(0 if looks <= _IDLE_LOOKS else _SLEEP_S)
-            now = time.monotonic()
-            deadline = now + STALL_TIMEOUT_S.read() if deadline is None else deadline
-            if now > deadline:
-                if len(requests) < len(peers):
-                    # A collective does not say which rank it lacks.
-                    raise StallError(f"one or more of {self._stalled(peers, occasion)}")
-                pairs = zip(peers, requests, strict=True)
-                late = [peer for peer, request in pairs if not request.Test()]
-                if late:
-                    raise StallError(self._stalled(late, occasion))
+        if until(
+            lambda: MPI.Request.Testall(requests),
+            STALL_TIMEOUT_S.read(),
+            looks=_LOOKS,
+        ):
+            return
+        if len(requests) < len(peers):
+            # A collective does not say which rank it lacks.
+            raise StallError(f"one or more of {self._stalled(peers, occasion)}")
+        pairs = zip(peers, requests, strict=True)
+        if late := [peer for peer, request in pairs if not request.Test()]:
+            raise StallError(self._stalled(late, occasion))
 
     def _stalled(self, late: Sequence[int], occasion: str) -> str:
         hosts = dict(self._names[peer] for peer in late)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import gc
 import logging
@@ -12,6 +11,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
@@ -20,7 +20,9 @@ import torch
 from hvd_ext import variables
 from hvd_ext.errors import UsageError
 from hvd_ext.job.closing import wait_until_closed
+from hvd_ext.job.ending import LATE_AFTER_S, at_exit
 from hvd_ext.job.topology import Topology, discover
+from hvd_ext.job.waiting import until
 from hvd_ext.system import freed_memory
 from hvd_ext.system.process import keep_mpi_from_workers
 from hvd_ext.torch import horovods
@@ -29,9 +31,6 @@ from hvd_ext.torch.job.begun_steps import BegunSteps
 from hvd_ext.torch.sync.rounds import Rounds
 from hvd_ext.variables import misspelt
 
-# What shutdown allows for exchanges that were started and never waited for, and for ranks that
-# come to it later.
-_LATE_AFTER_S = 5.0
 _POLL_S = 0.0005
 
 log = logging.getLogger("hvd_ext")
@@ -131,7 +130,7 @@ def topology() -> Topology:
 
         _job.topology = discover(MPI.COMM_WORLD, variables.STALL_TIMEOUT_S.read())
         # Runs before Horovod's own, which was registered earlier and ends MPI.
-        atexit.register(_at_exit, os.getpid())
+        at_exit(lambda failed: _close(failed=failed))
     return _job.topology
 
 
@@ -240,14 +239,6 @@ def shutdown() -> None:
     horovods.shutdown()
 
 
-def _at_exit(pid: int) -> None:
-    """End what uses MPI where the program has not; a forked child has nothing that does."""
-    if os.getpid() == pid:
-        # In an interactive session an error ends one command, and its traceback stays.
-        failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
-        _close(failed=failed)
-
-
 def _close(free: bool = False, failed: bool = False) -> None:
     """End what uses MPI.
 
@@ -265,10 +256,10 @@ def _close(free: bool = False, failed: bool = False) -> None:
         its.close()
     job.reducers.clear()
     job.rounds.clear()
-    wait_until_closed(_LATE_AFTER_S)
+    wait_until_closed(LATE_AFTER_S)
     if job.topology is not None:
         if not failed:
-            _wait_for_others(_LATE_AFTER_S)
+            _wait_for_others(LATE_AFTER_S)
         (job.topology.close if free else job.topology.end_threads)()
     _job = _Job()
 
@@ -280,12 +271,9 @@ def _wait_for_others(within_s: float) -> None:
     """
     if not horovods.is_initialized() or horovods.size() == 1:
         return
-    deadline = time.monotonic() + within_s
     try:
         arrived = horovods.allreduce_async(torch.zeros(1), name="hvd_ext.shutdown", op=horovods.Sum)
-        while not horovods.poll(arrived) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        if horovods.poll(arrived):
+        if until(partial(horovods.poll, arrived), within_s):
             horovods.synchronize(arrived)
     except (horovods.HorovodInternalError, ValueError) as error:
         log.debug("hvd_ext: another rank has ended Horovod: %s", error)

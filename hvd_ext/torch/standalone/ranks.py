@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_ext import variables
 from hvd_ext.errors import UsageError
 from hvd_ext.events import recorder
-from hvd_ext.job.ending import meet_or_end_job
+from hvd_ext.job.ending import LATE_AFTER_S, at_exit, meet_or_end_job, not_at_exit
 from hvd_ext.job.topology import Topology, discover
 from hvd_ext.named_waits import NamedOperations
 from hvd_ext.torch.standalone.negotiation import Negotiator
@@ -22,9 +20,6 @@ from hvd_ext.torch.standalone.refused import needs_horovod, refuse_variables
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-# How long the end waits for ranks that come to it later.
-_LATE_AFTER_S = 5.0
 
 
 class NotInitializedError(UsageError, ValueError):
@@ -103,13 +98,13 @@ def init(comm: MPI.Comm | Sequence[int] | None = None, process_sets: Any = None)
         named = NamedOperations("hvd_ext", members.rank, range(members.size))
     negotiator = Negotiator(topology, timeout_s, reductions.take_part)
     _job = _Job(topology, reductions, negotiator, named)
-    atexit.register(_at_exit, os.getpid())
+    at_exit(_at_exit)
 
 
 def shutdown() -> None:
     """End; collectives that are under way fail. MPI stays up until the program ends."""
-    if _end(_LATE_AFTER_S):
-        atexit.unregister(_at_exit)
+    if _end(LATE_AFTER_S):
+        not_at_exit(_at_exit)
 
 
 def _end(within_s: float) -> bool:
@@ -124,12 +119,9 @@ def _end(within_s: float) -> bool:
     return True
 
 
-def _at_exit(pid: int) -> None:
-    """End what uses MPI where the program has not; a forked child has nothing that does."""
-    if os.getpid() == pid:
-        failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
-        _end(0.0 if failed else _LATE_AFTER_S)
-        meet_or_end_job(_LATE_AFTER_S)
+def _at_exit(failed: bool) -> None:
+    _end(0.0 if failed else LATE_AFTER_S)
+    meet_or_end_job()
 
 
 def job() -> _Job:

@@ -1,0 +1,60 @@
+"""Waiting for what can only be asked for: ask, and sleep longer each time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+# Asked so often at once: what is nearly there does not wait for a sleep.
+_LOOKS = 5
+_LEAST_SLEEP_S, _MOST_SLEEP_S = 30e-6, 300e-6
+
+
+def until(
+    over: Callable[[], bool],
+    limit_s: float = math.inf,
+    *,
+    looks: int = _LOOKS,
+    most_sleep_s: float = _MOST_SLEEP_S,
+) -> bool:
+    """Ask until it is over; returns whether that was within the limit.
+
+    Args:
+        over: asks.
+        limit_s: after which it is asked once more at most.
+        looks: how often it is asked without a pause.
+        most_sleep_s: the longest pause.
+    """
+    for _ in range(looks):
+        if over():
+            return True
+    deadline, sleep_s = time.monotonic() + limit_s, _LEAST_SLEEP_S
+    while not over():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(sleep_s)
+        sleep_s = min(2 * sleep_s, most_sleep_s)
+    return True
+
+
+class Request(Protocol):
+    """A request for an object, such as mpi4py's."""
+
+    def test(self) -> tuple[bool, Any]: ...
+
+
+def message(
+    request: Request, within_s: float, most_sleep_s: float = _MOST_SLEEP_S
+) -> tuple[bool, Any]:
+    """Whether a request is over in time, and the object that it received, if any."""
+    found: tuple[bool, Any] = False, None
+
+    def over() -> bool:
+        nonlocal found
+        found = request.test()
+        return found[0]
+
+    until(over, within_s, most_sleep_s=most_sleep_s)
+    return found
