@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.shm.layout import LINE_BYTES, align_up
 from hvd_ext.shm.library import load_library
 from hvd_ext.shm.window import (
     DTYPE_NUMBERS,
@@ -20,8 +21,15 @@ from hvd_ext.shm.window import (
     NodeWindow,
     short_bytes,
 )
+from hvd_ext.units import KIB
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# From here on one copy by the kernel takes less time than two through the window.
+ONCE_FROM_BYTES = 32 * KIB
 _AS_IT_IS = -1
+_TOKEN_BYTES = 16
 
 
 class UnequalError(Exception):
@@ -39,6 +47,7 @@ class _CPass(ctypes.Structure):
         ("cells", ctypes.c_uint64),
         ("cell_bytes", ctypes.c_uint64),
         ("stride", ctypes.c_uint64),
+        ("once_from", ctypes.c_uint64),
         ("longest", ctypes.c_uint64),
         ("ticket", ctypes.c_uint64),
         ("at", ctypes.c_uint64),
@@ -56,15 +65,17 @@ class Outside:
         ticket: the last of the window's that is over.
     """
 
-    def __init__(self, window: NodeWindow, place_bytes: int) -> None:
-        """Use a window, alternating with its other exchanges.
+    def __init__(self, node: MPI.Comm, window: NodeWindow, place_bytes: int) -> None:
+        """Use a window, alternating with its other exchanges; collective over `node`.
 
         Args:
+            node: the window's ranks.
             window: twice as long as a place.
             place_bytes: of each of its two places, at least PIECE_BYTES.
         """
         library = load_library()
-        self._window, self._place_bytes, self.ticket = window, place_bytes, 0
+        self._window, self.ticket = window, 0
+        self._once_from = ONCE_FROM_BYTES if _can_read_peers(node) else 0
         size = window.size
         self._exchange = CExchange(local=True)
         exchange = ctypes.addressof(self._exchange)
@@ -162,12 +173,12 @@ class Outside:
     def _pass_on(
         self, cells: int, longest: int, operation: int = _AS_IT_IS, *, may_differ: bool = False
     ) -> None:
-        call, head = self._pass, 0
-        if may_differ:
-            head = align_up(8 * len(self._bytes))
+        call = self._pass
         call.everyones = ctypes.addressof(self._everyones) if may_differ else None
         call.cells, call.longest, call.operation = cells, longest, operation
-        call.cell_bytes = (self._place_bytes - head) // cells // LINE_BYTES * LINE_BYTES
+        # The messages of all ranks are long where they do not differ.
+        once = operation == _AS_IT_IS and (may_differ or longest >= self._once_from)
+        call.once_from = self._once_from if once else 0
         call.at, call.ticket = 0, self.ticket
         self._prepared = self._move
 
@@ -175,8 +186,9 @@ class Outside:
         """Run what was prepared, or resume it where ranks were late.
 
         Raises:
-            TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as
-                NodeWindow.reduce; `ticket` is then the one that is not over.
+            TimeoutError, ProcessLookupError, PermissionError, CollectivesDifferError,
+                PeersFailedError: as NodeWindow.late and NodeWindow.reduce; `ticket` is then the
+                one that is not over.
             UnequalError: as `all_to_all` says.
         """
         run, argument, call = self._prepared
@@ -193,3 +205,19 @@ class Outside:
         """The bytes that each rank gives to each in an all_to_all, and then those it expects."""
         width = len(self._bytes)
         return [self._everyones[at : at + width] for at in range(0, len(self._everyones), width)]
+
+
+def _can_read_peers(node: MPI.Comm) -> bool:
+    """Whether every rank of a node may read every other's memory; collective over `node`.
+
+    The kernel decides that: /proc/sys/kernel/yama/ptrace_scope, containers, users.
+    """
+    token = ctypes.create_string_buffer(secrets.token_bytes(_TOKEN_BYTES), _TOKEN_BYTES)
+    found, read = ctypes.create_string_buffer(_TOKEN_BYTES), load_library().peer_read
+    peers = node.allgather((os.getpid(), ctypes.addressof(token), token.raw))
+    # In another container the same number may be another process's.
+    can = all(
+        read(pid, found, ctypes.c_void_p(at), ctypes.c_uint64(_TOKEN_BYTES)) and found.raw == theirs
+        for pid, at, theirs in peers
+    )
+    return all(node.allgather(can))

@@ -15,7 +15,7 @@ from hvd_ext.c10d import collectives
 from hvd_ext.c10d.backend.carrier import SETTING
 from hvd_ext.c10d.collectives import AgreedError
 from hvd_ext.errors import HvdExtError
-from hvd_ext.job.stalls import StallMonitor
+from hvd_ext.job.stalls import StallMonitor, name_ranks
 from hvd_ext.shm.outside import Outside, UnequalError
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import (
@@ -61,7 +61,7 @@ class OneNode:
         """
         self.rank, self.size = topology.world.rank, topology.world.size
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * PLACE_BYTES))
-        self._outside = Outside(self._window, PLACE_BYTES)
+        self._outside = Outside(topology.node, self._window, PLACE_BYTES)
         hosts, ranks = topology.hosts_by_rank, topology.node_ranks()
         self._hosts, self._ranks = hosts, ranks
 
@@ -191,6 +191,12 @@ class OneNode:
             return self._monitor(slice_)
         except CollectivesDifferError:
             raise self._differ() from None
+        except PermissionError as unreadable:
+            whose = name_ranks([self._ranks[rank] for rank in unreadable.args[0]], self._hosts)
+            raise HvdExtError(
+                f"{self._name}: the memory of {whose} cannot be read any more: give it tensors of "
+                "ordinary memory"
+            ) from None
         except PeersFailedError as failed:
             late = failed.args[0]
             text = collectives.failed(self._name, self._window.why, self._ranks, late)
