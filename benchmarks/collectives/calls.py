@@ -103,16 +103,19 @@ def of_torch(group: Any, collective: str, given: Buffers) -> Callable[[], None]:
 
 def of_engine(carrier: Any, collective: str, given: Buffers) -> Callable[[], None]:
     """A call of hvd_ext's engine, on the memory of numpy's arrays."""
-    own, out = given.own.view(np.uint8), given.out.view(np.uint8)
-    owns: list[Array] = []
-    outs: list[Array] = []
+    from hvd_ext.shm.block import Block
+
+    own, out = Block.of(given.own), Block.of(given.out)
+    owns: list[Block] = []
+    outs: list[Block] = []
     if collective == "all_to_all":
-        owns, outs = (np.split(array, carrier.size) for array in (own, out))
+        part = own.count_bytes // carrier.size
+        owns, outs = (
+            [block.part(rank * part, part) for rank in range(carrier.size)] for block in (own, out)
+        )
     calls: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: carrier.all_reduce(given.own, "float32", "sum", 1.0),
-        "reduce_scatter": lambda: carrier.reduce_scatter(
-            given.out, given.own, "float32", 1.0, "sum"
-        ),
+        "all_reduce": lambda: carrier.all_reduce(own, "float32", "sum", 1.0),
+        "reduce_scatter": lambda: carrier.reduce_scatter(out, own, "float32", 1.0, "sum"),
         "all_gather": lambda: carrier.all_gather(out, own),
         "broadcast": lambda: carrier.broadcast(own, 0),
         "all_to_all": lambda: carrier.all_to_all(outs, owns),

@@ -13,18 +13,20 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from hvd_ext.c10d.backend.by_messages import ByMessages
-from hvd_ext.c10d.collectives import about, one_line
-from hvd_ext.c10d.placed import Placed
+from hvd_ext.c10d.backend.tensors import read
+from hvd_ext.c10d.collectives import SETTING, about, describe
 from hvd_ext.c10d.ranks import limit_s_of, topology_of
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.engine.compared import one_line
+from hvd_ext.engine.placed import Placed
+from hvd_ext.engine.several_nodes import SeveralNodes
 from hvd_ext.errors import UsageError
 from hvd_ext.shm.regions import WindowError
-from hvd_ext.tensors import as_bytes, dtype_name
+from hvd_ext.tensors import dtype_name
 
 log = logging.getLogger("hvd_ext")
 # None: the group's own collectives serve.
-_placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Placed | _OnNodes | None] = (
+_placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Placed | SeveralNodes | None] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -58,7 +60,7 @@ class _AllGather:
     """As torch's interface of that name."""
 
     def __init__(self) -> None:
-        self._placed: Placed | _OnNodes | None = None  # known from the first call on
+        self._placed: Placed | SeveralNodes | None = None  # known from the first call on
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
@@ -78,7 +80,7 @@ class _AllGather:
         with _told(placed):
             what = about("all_gather()", input_tensor.dtype)
             placed.expect("FSDP's all-gather", limit_s_of(group), what)
-            placed.all_gather(as_bytes(output_tensor), as_bytes(input_tensor))
+            placed.all_gather(read(output_tensor), read(input_tensor))
         return None
 
 
@@ -86,7 +88,7 @@ class _ReduceScatter:
     """As torch's interface of that name."""
 
     def __init__(self) -> None:
-        self._placed: Placed | _OnNodes | None = None  # known from the first call on
+        self._placed: Placed | SeveralNodes | None = None  # known from the first call on
         self._has_input = False
 
     def allocate(
@@ -113,18 +115,17 @@ class _ReduceScatter:
         )
         if placed is None:
             return dist.reduce_scatter_single(output_tensor, input_tensor, op, group, async_op)
-        stored = DTYPES[dtype].stored_as
         average = op == dist.ReduceOp.AVG
         what = about("reduce_scatter()", input_tensor.dtype, "AVG" if average else "SUM")
         with _told(placed):
             placed.expect("FSDP's reduce-scatter", limit_s_of(group), what)
-            out, own = (as_bytes(t).view(stored) for t in (output_tensor, input_tensor))
-            placed.reduce_scatter(out, own, dtype, 1.0 / placed.size if average else 1.0)
+            scale = 1.0 / placed.size if average else 1.0
+            placed.reduce_scatter(read(output_tensor), read(input_tensor), dtype, scale)
         return None
 
 
 @contextmanager
-def _told(placed: Placed | _OnNodes) -> Iterator[None]:
+def _told(placed: Placed | SeveralNodes) -> Iterator[None]:
     """Have an error of this rank end the wait of the others."""
     try:
         yield
@@ -134,35 +135,31 @@ def _told(placed: Placed | _OnNodes) -> Iterator[None]:
 
 
 def _allocate(
-    placed: Placed | _OnNodes | None, size: Sequence[int], dtype: torch.dtype, device: torch.device
+    placed: Placed | SeveralNodes | None,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> torch.Tensor:
     memory = None
-    if placed is not None and torch.device(device).type == "cpu":
+    if isinstance(placed, Placed) and torch.device(device).type == "cpu":
         memory = placed.take(math.prod(size) * dtype.itemsize)
     if memory is None:
         return torch.empty(*size, dtype=dtype, device=device)
     return torch.from_numpy(memory).view(dtype).view(*size)
 
 
-class _OnNodes(ByMessages):
-    """The collectives of a group on several nodes: of memory that lies anywhere."""
-
-    def take(self, count_bytes: int) -> None:
-        """No memory is lent."""
-
-
-def _of(group: dist.ProcessGroup) -> Placed | _OnNodes | None:
+def _of(group: dist.ProcessGroup) -> Placed | SeveralNodes | None:
     """The collectives of a group; collective over it the first time."""
     if group not in _placed:
         _placed[group] = _make(group)
     return _placed[group]
 
 
-def _make(group: dist.ProcessGroup) -> Placed | _OnNodes | None:
+def _make(group: dist.ProcessGroup) -> Placed | SeveralNodes | None:
     topology = topology_of(group)
     try:
-        kind = Placed if topology.one_node else _OnNodes
-        return kind(topology, limit_s_of(group))
+        kind = Placed if topology.one_node else SeveralNodes
+        return kind(topology, limit_s_of(group), describe, SETTING)
     except WindowError as error:  # on every rank alike
         if topology.world.rank == 0:
             log.warning("hvd_ext: FSDP falls back to its own process group: %s", error)

@@ -26,6 +26,8 @@ from hvd_ext.units import KIB
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from hvd_ext.shm.block import Block
+
 # From here on one copy by the kernel takes less time than two through the window.
 ONCE_FROM_BYTES = 32 * KIB
 _AS_IT_IS = -1
@@ -137,17 +139,16 @@ class Outside:
 
     def all_to_all(
         self,
-        given: Sequence[int],
-        given_bytes: Sequence[int],
-        taken: Sequence[int],
-        taken_bytes: Sequence[int],
+        given: Sequence[Block],
+        taken: Sequence[Block],
     ) -> None:
         """Give each rank a message, and take one from each.
 
         `run` raises UnequalError, before anything is taken, where their lengths differ.
         """
-        self._bytes[:] = [*given_bytes, *taken_bytes]
-        self._given[:], self._taken[:] = list(given), list(taken)
+        self._given[:] = [block.address for block in given]
+        self._taken[:] = [block.address for block in taken]
+        self._bytes[:] = [block.count_bytes for block in (*given, *taken)]
         self._pass_on(self._window.size, 1, may_differ=True)
 
     def reduce_scatter(

@@ -147,7 +147,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmarks": {
         *(*TRAINED, "testbed", "hvprof", "hvd_launch", "horovod", "mpi4py", "scipy", "sklearn"),
         *("hvd_ext.job", "hvd_ext.allreduce", "hvd_ext.arena", "hvd_ext.spatial", "hvd_ext.c10d"),
-        *("edsr", "resnet.model", "mesh.model", "cosmoflow.model", "hvd_ext.engine"),
+        *("edsr", "resnet.model", "mesh.model", "cosmoflow.model", "hvd_ext.engine", "hvd_ext.shm"),
     },
 }
 

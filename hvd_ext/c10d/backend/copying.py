@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hvd_ext.c10d.backend.core import GroupCore, collective
-from hvd_ext.c10d.backend.tensors import read, written
+from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.c10d.torch_internals import untraced
 from hvd_ext.errors import UsageError
 from hvd_ext.units import counted
 
 if TYPE_CHECKING:
-    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.shm.block import Block
 
 
 class Copying(GroupCore):
@@ -36,11 +36,10 @@ class Copying(GroupCore):
         return self._begin("broadcast()", tensors, tensors, do, options, writes=writes, root=root)
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
-        if root == self._own:  # its tensor may be one that cannot be written
-            self._carrier.broadcast(read(tensor), root)
-        else:
-            with written(tensor) as (array,):
-                self._carrier.broadcast(array, root)
+        block = read(tensor)
+        self._carrier.broadcast(block, root)
+        if root != self._own:  # whose tensor may be one that cannot be written
+            write_back(tensor, block)
 
     @untraced
     def all_gather_single(self, out: Tensor, own: Tensor, options: Any = None) -> Work:
@@ -84,13 +83,16 @@ class Copying(GroupCore):
         return self.allgather([list(parts) for parts in zip(*lists, strict=True)], owns, options)
 
     def _gather(self, out: Tensor, own: Tensor) -> None:
-        with written(out) as (array,):
-            self._carrier.all_gather(array, read(own))
+        block = read(out)
+        self._carrier.all_gather(block, read(own))
+        write_back(out, block)
 
     def _gather_list(self, parts: Sequence[Tensor], own: Tensor) -> None:
         if len({part.nbytes for part in parts}) == 1:
-            with written(*parts) as rows:
-                self._carrier.all_gather_rows(rows, read(own))
+            rows = [*map(read, parts)]
+            self._carrier.all_gather_rows(rows, read(own))
+            for part, row in zip(parts, rows, strict=True):
+                write_back(part, row)
             return
         parts[self._own].detach().copy_(own.detach().view(parts[self._own].shape))
         for root, part in enumerate(parts):
@@ -110,8 +112,9 @@ class Copying(GroupCore):
         given, taken = self._row_bytes(name, own, own_rows), self._row_bytes(name, out, out_rows)
 
         def do() -> None:
-            with written(out) as (array,):
-                self._carrier.all_to_all(_cut(array, taken), _cut(read(own), given))
+            block = read(out)
+            self._carrier.all_to_all(_cut(block, taken), _cut(read(own), given))
+            write_back(out, block)
 
         return self._begin(name, [out, own], [out], do, options)
 
@@ -146,8 +149,10 @@ class Copying(GroupCore):
         self, name: str, outs: list[Tensor], owns: list[Tensor], options: Any, root: int = -1
     ) -> Work:
         def do() -> None:
-            with written(*outs) as arrays:
-                self._carrier.all_to_all(arrays, [read(own) for own in owns])
+            blocks = [*map(read, outs)]
+            self._carrier.all_to_all(blocks, [*map(read, owns)])
+            for out, block in zip(outs, blocks, strict=True):
+                write_back(out, block)
 
         return self._begin(name, [*outs, *owns], outs, do, options, root=root)
 
@@ -165,7 +170,7 @@ class Copying(GroupCore):
         return [number * row for number in rows]
 
 
-def _cut(array: Array, sizes: Sequence[int]) -> list[Array]:
-    """The parts of an array, of so many bytes."""
-    ends = list(itertools.accumulate(sizes))
-    return [array[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+def _cut(block: Block, sizes: Sequence[int]) -> list[Block]:
+    """The parts of a block, of so many bytes."""
+    begins = itertools.accumulate(sizes, initial=0)
+    return [block.part(begin, size) for begin, size in zip(begins, sizes, strict=False)]

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from hvd_ext.c10d.backend.tensors import check, check_written
 from hvd_ext.c10d.backend.work import Turns, Work
-from hvd_ext.c10d.collectives import about, one_line
+from hvd_ext.c10d.collectives import about
 from hvd_ext.c10d.torch_internals import GroupBase, untraced
+from hvd_ext.engine.compared import one_line
 from hvd_ext.errors import HvdExtError, StallError, UsageError
 from hvd_ext.events import region
 from hvd_ext.job.stalls import StallReport
@@ -21,7 +22,8 @@ from hvd_ext.tensors import dtype_name
 from hvd_ext.units import counted
 
 if TYPE_CHECKING:
-    from hvd_ext.c10d.backend.carrier import Carrier, PointToPoint
+    from hvd_ext.c10d.backend.point_to_point import PointToPoint
+    from hvd_ext.engine.carrier import Carrier
     from hvd_ext.job.topology import Topology
 
 _ENDED = "the process group was destroyed: call init_process_group() or new_group() again"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hvd_ext.c10d.backend.tensors import read, written
+from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
 from hvd_ext.job.abandoned import abandon
@@ -24,8 +24,8 @@ from hvd_ext.job.waiting import until
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from hvd_ext.allreduce.operations import Array
     from hvd_ext.job.topology import Topology
+    from hvd_ext.shm.block import Block
 
 # Groups that use one communicator one after the other: a message that nobody received must not
 # meet a receive of a later group.
@@ -42,7 +42,7 @@ class Message(Work):
         self,
         name: str,
         request: MPI.Request,
-        memory: Array,
+        memory: Block,
         tensor: torch.Tensor,
         receives: bool,
         limit_s: float,
@@ -106,16 +106,14 @@ class Message(Work):
 
         self._source = status.source
         found = status.Get_count(MPI.BYTE)
-        if found != len(self._memory):
+        if found != self._memory.count_bytes:
             raise self._mismatch(found)
-        with written(self._tensors[0]) as (own,):
-            if own.ctypes.data != self._memory.ctypes.data:
-                own[:] = self._memory
+        write_back(self._tensors[0], self._memory)
 
     def _mismatch(self, found: int | str) -> MismatchError:
         return MismatchError(
-            f"{self.name}: {found} bytes came for a tensor of {len(self._memory)}: make the sizes "
-            "match"
+            f"{self.name}: {found} bytes came for a tensor of {self._memory.count_bytes}: make the "
+            "sizes match"
         )
 
     def _wait(self, limit_s: float | None) -> bool:
@@ -173,7 +171,7 @@ class Messages:
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Message:
         """Begin to send a tensor to a rank of the group."""
         memory = read(tensor)
-        request = self._comm.Isend(memory, peer, self._tag("send()", tag))
+        request = self._comm.Isend(memory.array, peer, self._tag("send()", tag))
         return self._note("send()", "recv()", request, memory, tensor, [peer])
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> Message:
@@ -182,7 +180,7 @@ class Messages:
 
         memory = read(tensor)
         source = MPI.ANY_SOURCE if peer is None else peer
-        request = self._comm.Irecv(memory, source, self._tag("recv()", tag))
+        request = self._comm.Irecv(memory.array, source, self._tag("recv()", tag))
         others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
         peers = others if peer is None else [peer]
         return self._note("recv()", "send()", request, memory, tensor, peers)
@@ -197,7 +195,7 @@ class Messages:
         name: str,
         awaited: str,
         request: MPI.Request,
-        memory: Array,
+        memory: Block,
         tensor: torch.Tensor,
         peers: Sequence[int],
     ) -> Message:

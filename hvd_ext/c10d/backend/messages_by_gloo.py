@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
-from hvd_ext.c10d.backend.tensors import read, written
+from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.monitored_allgather import monitored_allgather
@@ -22,6 +22,7 @@ from hvd_ext.job.stalls import StallReport
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
+    from hvd_ext.shm.block import Block
 
 _FOR_EVER_S = 1e8
 _IDLE_WITHIN_S, _END_WITHIN_S = 0.1, 5.0
@@ -32,15 +33,15 @@ class GlooMessage(Work):
     """A message that is under way; Gloo knows that it is over once somebody has waited for it."""
 
     def __init__(
-        self, name: str, request: Any, held: torch.Tensor, tensor: torch.Tensor, line: _Line
+        self, name: str, request: Any, held: Block, tensor: torch.Tensor, line: _Line
     ) -> None:
         """Note a message.
 
         Args:
             name: as errors say it.
             request: Gloo's.
-            held: 1-D uint8, what Gloo reads or writes.
-            tensor: which holds that, or is to have its content.
+            held: what Gloo reads or writes.
+            tensor: whose memory that is, or which is to have its content.
             line: it stands in.
         """
         super().__init__(name, [tensor])
@@ -85,9 +86,7 @@ class GlooMessage(Work):
                 self.settle(error)
 
     def _take(self) -> None:
-        with written(self._tensors[0]) as (own,):
-            if own.ctypes.data != self._held.data_ptr():
-                own[:] = self._held.numpy()
+        write_back(self._tensors[0], self._held)
 
     def is_over(self) -> bool:
         """Whether it is known to be over."""
@@ -169,18 +168,18 @@ class GlooMessages:
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> GlooMessage:
         """Begin to send a tensor to a rank of the group."""
-        held = torch.from_numpy(read(tensor))
+        held, memory = _held(tensor)
         return self._note(
-            "send()", "recv()", self._gloo.send([held], peer, tag), held, tensor, peer, tag
+            "send()", "recv()", self._gloo.send([memory], peer, tag), held, tensor, peer, tag
         )
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> GlooMessage:
         """Begin to receive a tensor from a rank of the group; None: from any."""
-        held = torch.from_numpy(read(tensor))
+        held, memory = _held(tensor)
         if peer is None:
-            request = self._gloo.recv_anysource([held], tag)
+            request = self._gloo.recv_anysource([memory], tag)
         else:
-            request = self._gloo.recv([held], peer, tag)
+            request = self._gloo.recv([memory], peer, tag)
         return self._note("recv()", "send()", request, held, tensor, peer, tag)
 
     def _note(
@@ -188,7 +187,7 @@ class GlooMessages:
         name: str,
         awaited: str,
         request: Any,
-        held: torch.Tensor,
+        held: Block,
         tensor: torch.Tensor,
         peer: int | None,
         tag: int,
@@ -236,3 +235,9 @@ class GlooMessages:
         self._lines.clear()
         # The store, which torch makes again with the next group, ends with what refers to it.
         self._gloo = self._comm = None
+
+
+def _held(tensor: torch.Tensor) -> tuple[Block, torch.Tensor]:
+    """The memory that carries a tensor, and the same as a tensor of bytes."""
+    block = read(tensor)
+    return block, torch.from_numpy(block.array)

@@ -13,11 +13,10 @@ from torch import Tensor
 from hvd_ext.c10d.backend.copying import Copying
 from hvd_ext.c10d.backend.core import collective
 from hvd_ext.c10d.backend.reductions import Reduction, reduction_of
-from hvd_ext.c10d.backend.tensors import read, written
+from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
-from hvd_ext.c10d.collectives import AgreedError
 from hvd_ext.c10d.torch_internals import untraced
-from hvd_ext.dtypes import DTYPES
+from hvd_ext.engine.compared import AgreedError
 from hvd_ext.errors import UsageError
 from hvd_ext.tensors import dtype_name
 
@@ -115,10 +114,10 @@ class Reducing(Copying):
             tensor.detach().copy_(functools.reduce(reduction.combine, rows))
         else:
             dtype = dtype_name(tensor.dtype)
-            with written(tensor) as (array,):
-                stored = array.view(DTYPES[dtype].stored_as)
-                scale = self._scale(tensor, reduction)
-                self._carrier.all_reduce(stored, dtype, reduction.kernel, scale)
+            block = read(tensor)
+            scale = self._scale(tensor, reduction)
+            self._carrier.all_reduce(block, dtype, reduction.kernel, scale)
+            write_back(tensor, block)
         self._divide(tensor, reduction)
 
     def _sum_sparse(self, tensor: Tensor, reduction: Reduction) -> None:
@@ -171,16 +170,10 @@ class Reducing(Copying):
             self._reduce(summed, reduction)
             out.detach().copy_(summed[begin : begin + out.numel()].view(out.shape))
             return
-        dtype = dtype_name(out.dtype)
-        stored = DTYPES[dtype].stored_as
-        with written(out) as (array,):
-            self._carrier.reduce_scatter(
-                array.view(stored),
-                read(whole).view(stored),
-                dtype,
-                self._scale(out, reduction),
-                reduction.kernel,
-            )
+        dtype, block = dtype_name(out.dtype), read(out)
+        scale = self._scale(out, reduction)
+        self._carrier.reduce_scatter(block, read(whole), dtype, scale, reduction.kernel)
+        write_back(out, block)
         self._divide(out, reduction)
 
     def _scale(self, tensor: Tensor, reduction: Reduction) -> float:

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from hvd_ext import variables
-from hvd_ext.c10d.backend.by_messages import ByMessages
 from hvd_ext.c10d.backend.group import Group
 from hvd_ext.c10d.backend.messages import Messages
 from hvd_ext.c10d.backend.messages_by_gloo import GlooMessages
-from hvd_ext.c10d.backend.one_node import OneNode
 from hvd_ext.c10d.backend.reported import Reported
+from hvd_ext.c10d.collectives import SETTING, describe
 from hvd_ext.c10d.lifecycle import note
 from hvd_ext.c10d.ranks import topology_among
 from hvd_ext.c10d.torch_internals import compares_collectives
 from hvd_ext.c10d.watch import begin_without_mpi
 from hvd_ext.c10d.without_mpi import by_mpi
+from hvd_ext.engine.one_node import OneNode
+from hvd_ext.engine.several_nodes import SeveralNodes
 from hvd_ext.errors import UsageError
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.shm.regions import WindowError
 
 if TYPE_CHECKING:
-    from hvd_ext.c10d.backend.carrier import Carrier
+    from hvd_ext.engine.carrier import Carrier
     from hvd_ext.job.topology import Topology
 
 NAME = "hvd_ext"
@@ -75,7 +76,7 @@ def create(options: Any, backend_options: object = None) -> Group:
     carrier = _carrier(topology, timeout_s)
     point_to_point = Messages if by_mpi(topology) else GlooMessages
     messages = point_to_point(topology, timeout_s)
-    reported = Reported(carrier, len(ranks))
+    reported = Reported(carrier)
     compares = compares_collectives()
     group = (_Compared if compares else Group)(topology, reported, messages, timeout_s)
     note(group)
@@ -88,7 +89,7 @@ def _carrier(topology: Topology, timeout_s: float) -> Carrier:
     """In the node's memory if its ranks can share it, else by messages; on all ranks alike."""
     if topology.one_node:
         try:
-            return OneNode(topology, timeout_s)
+            return OneNode(topology, timeout_s, describe, SETTING)
         except WindowError as error:
             if not by_mpi(topology):
                 raise UsageError(
@@ -97,4 +98,4 @@ def _carrier(topology: Topology, timeout_s: float) -> Carrier:
                 ) from error
             if topology.world.rank == 0:
                 log.warning("hvd_ext: a process group falls back to MPI's messages: %s", error)
-    return ByMessages(topology, timeout_s)
+    return SeveralNodes(topology, timeout_s, describe, SETTING)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hvd_ext.events import CommEvent, Operation, emit, listening
 
 if TYPE_CHECKING:
-    from hvd_ext.allreduce.operations import Array
-    from hvd_ext.c10d.backend.carrier import Carrier
+    from hvd_ext.engine.carrier import Carrier
+    from hvd_ext.shm.block import Block
 
 
 class Reported:
@@ -22,50 +22,46 @@ class Reported:
         carrier: the other one.
     """
 
-    def __init__(self, carrier: Carrier, size: int) -> None:
-        """Take over a carrier.
-
-        Args:
-            carrier: of the group.
-            size: of the group.
-        """
-        self.carrier, self._size, self.name = carrier, size, carrier.name
+    def __init__(self, carrier: Carrier) -> None:
+        """Take over a carrier."""
+        self.carrier, self.name = carrier, carrier.name
+        self.rank, self.size = carrier.rank, carrier.size
         self.expect, self.missing = carrier.expect, carrier.missing
         self.refuse, self.fail = carrier.refuse, carrier.fail
         self.abort, self.close = carrier.abort, carrier.close
 
-    def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
+    def all_reduce(self, block: Block, dtype: str, operation: str, scale: float) -> str:
         start_s = time.monotonic()
-        algorithm = self.carrier.all_reduce(array, dtype, operation, scale)
-        self._report("allreduce", array.nbytes, start_s, algorithm)
+        algorithm = self.carrier.all_reduce(block, dtype, operation, scale)
+        self._report("allreduce", block.count_bytes, start_s, algorithm)
         return algorithm
 
     def reduce_scatter(
-        self, out: Array, own: Array, dtype: str, scale: float, operation: str
+        self, out: Block, own: Block, dtype: str, scale: float, operation: str
     ) -> None:
         start_s = time.monotonic()
         self.carrier.reduce_scatter(out, own, dtype, scale, operation)
-        self._report("reduce_scatter", own.nbytes, start_s)
+        self._report("reduce_scatter", own.count_bytes, start_s)
 
-    def all_gather(self, out: Array, own: Array) -> None:
+    def all_gather(self, out: Block, own: Block) -> None:
         start_s = time.monotonic()
         self.carrier.all_gather(out, own)
-        self._report("allgather", out.nbytes, start_s)
+        self._report("allgather", out.count_bytes, start_s)
 
-    def all_gather_rows(self, rows: Sequence[Array], own: Array) -> None:
+    def all_gather_rows(self, rows: Sequence[Block], own: Block) -> None:
         start_s = time.monotonic()
         self.carrier.all_gather_rows(rows, own)
-        self._report("allgather", len(rows) * own.nbytes, start_s)
+        self._report("allgather", len(rows) * own.count_bytes, start_s)
 
-    def broadcast(self, array: Array, root: int) -> None:
+    def broadcast(self, block: Block, root: int) -> None:
         start_s = time.monotonic()
-        self.carrier.broadcast(array, root)
-        self._report("bcast", array.nbytes, start_s)
+        self.carrier.broadcast(block, root)
+        self._report("bcast", block.count_bytes, start_s)
 
-    def all_to_all(self, outs: Sequence[Array], owns: Sequence[Array]) -> None:
+    def all_to_all(self, outs: Sequence[Block], owns: Sequence[Block]) -> None:
         start_s = time.monotonic()
         self.carrier.all_to_all(outs, owns)
-        self._report("alltoall", sum(own.nbytes for own in owns), start_s)
+        self._report("alltoall", sum(own.count_bytes for own in owns), start_s)
 
     def barrier(self) -> None:
         start_s = time.monotonic()
@@ -78,4 +74,4 @@ class Reported:
         if listening():
             lasted_s = time.monotonic() - start_s
             used = algorithm or self.name
-            emit(CommEvent(operation, used, count_bytes, self._size, start_s, 0.0, lasted_s))
+            emit(CommEvent(operation, used, count_bytes, self.size, start_s, 0.0, lasted_s))

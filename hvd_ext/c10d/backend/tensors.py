@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 
 from hvd_ext.errors import UsageError
-from hvd_ext.tensors import as_bytes
-
-if TYPE_CHECKING:
-    from hvd_ext.allreduce.operations import Array
+from hvd_ext.shm.block import Block
 
 
 def check(name: str, tensors: Iterable[torch.Tensor], *, may_be_sparse: bool = False) -> None:
@@ -64,21 +60,14 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return any(stride <= end for (stride, _), end in zip(dims, ends, strict=False))
 
 
-def read(tensor: torch.Tensor) -> Array:
-    """A tensor's elements in their order, 1-D, as uint8; a copy where they do not lie so."""
-    return as_bytes(_plain(tensor))
+def read(tensor: torch.Tensor) -> Block:
+    """A tensor's elements in their order; a copy where they do not lie so."""
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.detach().contiguous().resolve_conj().resolve_neg()
+    return Block(tensor.data_ptr(), tensor.nbytes, tensor)
 
 
-@contextmanager
-def written(*tensors: torch.Tensor) -> Iterator[list[Array]]:
-    """The memory of tensors, each as `read` gives it, that is to be changed."""
-    held = [_plain(tensor) for tensor in tensors]
-    yield [as_bytes(one) for one in held]
-    for tensor, one in zip(tensors, held, strict=True):
-        if one.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(one)
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements in their order, without a sign or a conjugation still to be applied."""
-    return tensor.detach().contiguous().resolve_conj().resolve_neg()
+def write_back(tensor: torch.Tensor, block: Block) -> None:
+    """Have a tensor hold what is in its block now, as `read` gave that."""
+    if block.owner is not tensor:
+        tensor.detach().copy_(cast("torch.Tensor", block.owner))

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from hvd_ext.c10d.collectives import AgreedError, one_line
 from hvd_ext.c10d.torch_internals import WorkBase, untraced
+from hvd_ext.engine.compared import AgreedError, one_line
 from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.events import region
 from hvd_ext.job.gate import Gate

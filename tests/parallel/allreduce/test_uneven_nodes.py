@@ -9,8 +9,10 @@ import torch
 from hvd_ext.allreduce import agreed
 from hvd_ext.allreduce.persistent import PersistentAllreduce, allreduce
 from hvd_ext.allreduce.table import Row, Table
-from hvd_ext.c10d.backend.by_messages import ByMessages
+from hvd_ext.c10d.collectives import SETTING, describe
 from hvd_ext.engine.collectives import levels
+from hvd_ext.engine.several_nodes import SeveralNodes
+from hvd_ext.shm.block import Block
 from hvd_ext.torch import planned
 from hvd_ext.torch.job import lifecycle
 from tests.ranks.asserts import parallel_assert
@@ -65,9 +67,9 @@ def check(comm, topology, hvd, dtype: str) -> None:
         window()
         once = given.copy()
         allreduce(topology, once, table=TABLE)
-        messages = ByMessages(topology, 60.0)
+        messages = SeveralNodes(topology, 60.0, describe, SETTING)
         by_backend = given.copy()
-        named = messages.all_reduce(by_backend, dtype, "sum", 1.0)
+        named = messages.all_reduce(Block.of(by_backend), dtype, "sum", 1.0)
         messages.close(True)
         for found in (tensor.numpy(), started, window.buffer, once, by_backend):
             parallel_assert(comm, np.array_equal(found, total), f"{found}, not {total}")

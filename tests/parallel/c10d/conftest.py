@@ -47,8 +47,8 @@ def new_group(
     import torch.distributed as dist
 
     from hvd_ext.c10d.backend import registration
-    from hvd_ext.c10d.backend.by_messages import ByMessages
-    from hvd_ext.c10d.backend.one_node import OneNode
+    from hvd_ext.engine.one_node import OneNode
+    from hvd_ext.engine.several_nodes import SeveralNodes
     from tests.ranks.asserts import parallel_assert
     from tests.support.arena.pretended_nodes import pretend
 
@@ -57,7 +57,7 @@ def new_group(
         monkeypatch.setattr(registration, "topology_among", lambda *_: pretended)
         if comm.size == 1:
             monkeypatch.setattr(type(pretended), "one_node", False)
-    kind = OneNode if request.param == "node" else ByMessages
+    kind = OneNode if request.param == "node" else SeveralNodes
     made = []
 
     def make() -> Any:

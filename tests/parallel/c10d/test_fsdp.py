@@ -10,9 +10,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from hvd_ext.c10d import fsdp
-from hvd_ext.c10d.backend.one_node import OneNode
+from hvd_ext.c10d.collectives import SETTING, describe
 from hvd_ext.c10d.ranks import topology_of
+from hvd_ext.engine.one_node import OneNode
 from hvd_ext.errors import UsageError
+from hvd_ext.shm.block import Block
 from tests.ranks.asserts import parallel_assert
 from tests.support.arena.pretended_nodes import pretend
 from tests.support.optimizer.learning import Net, batch
@@ -87,7 +89,7 @@ def test_on_several_nodes_weights_are_near_gloos(comm, monkeypatch):
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("count", [0, 1, 5, 1000, 300_001, 600_000])
 def test_collectives_of_any_length(comm, count):
-    staged = OneNode(topology_of(dist.group.WORLD), 60)
+    staged = OneNode(topology_of(dist.group.WORLD), 60, describe, SETTING)
     for seed in range(3):
         every = [
             np.random.default_rng([seed, rank]).integers(-99, 99, comm.size * count).astype("f4")
@@ -95,10 +97,10 @@ def test_collectives_of_any_length(comm, count):
         ]
         own = every[comm.rank]
         out = np.empty(comm.size * own.nbytes, np.uint8)
-        staged.all_gather(out, own.view(np.uint8))
+        staged.all_gather(Block.of(out), Block.of(own))
         parallel_assert(comm, np.array_equal(out.view("f4"), np.concatenate(every)), "gathered")
         summed = np.empty(count, np.float32)
-        staged.reduce_scatter(summed, own, "float32", 0.5)
+        staged.reduce_scatter(Block.of(summed), Block.of(own), "float32", 0.5)
         want = sum(every)[comm.rank * count :][:count] * 0.5
         parallel_assert(comm, np.array_equal(summed, want), "summed")
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-from hvd_ext.c10d.placed import Placed
+from hvd_ext.c10d.collectives import SETTING, describe
 from hvd_ext.c10d.ranks import topology_of
+from hvd_ext.engine.placed import Placed
+from hvd_ext.shm.block import Block
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.shm.window import NodeWindow
 from tests.ranks.asserts import parallel_assert
@@ -23,7 +25,7 @@ def gather(placed, seed, *, lend=True):
     out = np.empty(placed.size * COUNT, np.uint8) if lent is None else lent
     own = out[placed.rank * COUNT :][:COUNT]
     own[:] = np.frombuffer(every[placed.rank], np.uint8)
-    placed.all_gather(out, own)
+    placed.all_gather(Block.of(out), Block.of(own))
     return out.tobytes() == b"".join(every), lent
 
 
@@ -37,13 +39,13 @@ def reduce(placed, seed, dtype="float32"):
     own = np.empty_like(every[0]) if lent is None else lent.view(dtype)
     own[:] = every[placed.rank]
     out = np.empty(COUNT, dtype)
-    placed.reduce_scatter(out, own, dtype, 0.5)
+    placed.reduce_scatter(Block.of(out), Block.of(own), dtype, 0.5)
     return np.array_equal(out, sum(every)[placed.rank * COUNT :][:COUNT] * 0.5), lent is not None
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_memory_is_lent_from_the_second_collective_of_a_length_on(comm):
-    placed = Placed(topology_of(dist.group.WORLD), 60)
+    placed = Placed(topology_of(dist.group.WORLD), 60, describe, SETTING)
     lent = []
     for seed in range(9):
         right, memory = gather(placed, seed)
@@ -59,7 +61,7 @@ def test_memory_is_lent_from_the_second_collective_of_a_length_on(comm):
 
 @pytest.mark.ranks(2, 3)
 def test_a_rank_that_has_no_place_does_not_disturb_the_others(comm):
-    placed = Placed(topology_of(dist.group.WORLD), 60)
+    placed = Placed(topology_of(dist.group.WORLD), 60, describe, SETTING)
     for seed in range(12):
         late = seed % (placed.size + 1) == placed.rank
         right, _ = gather(placed, seed, lend=not late)
@@ -70,7 +72,7 @@ def test_a_rank_that_has_no_place_does_not_disturb_the_others(comm):
 
 @pytest.mark.ranks(2)
 def test_memory_in_use_is_not_lent_again(comm):
-    placed = Placed(topology_of(dist.group.WORLD), 60)
+    placed = Placed(topology_of(dist.group.WORLD), 60, describe, SETTING)
     gather(placed, 0)
     kept = [gather(placed, seed)[1] for seed in (1, 2)]
     copies = [memory.copy() for memory in kept]
@@ -86,7 +88,7 @@ def test_memory_in_use_is_not_lent_again(comm):
 
 @pytest.mark.ranks(2)
 def test_where_there_is_no_memory_tensors_are_copied(comm, monkeypatch, caplog):
-    placed = Placed(topology_of(dist.group.WORLD), 60)
+    placed = Placed(topology_of(dist.group.WORLD), 60, describe, SETTING)
 
     def refuse(*_):
         raise WindowError("none is left")

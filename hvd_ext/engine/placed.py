@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_ext.c10d import collectives
-from hvd_ext.c10d.backend.one_node import OneNode, address
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.engine.compared import Describe, step
+from hvd_ext.engine.one_node import OneNode
+from hvd_ext.shm.block import Block
 from hvd_ext.shm.layout import align_up
 from hvd_ext.shm.regions import WindowError, on_every_rank
 from hvd_ext.shm.window import FOREVER, NodeWindow
@@ -33,9 +34,11 @@ _NOWHERE = -1
 class Placed(OneNode):
     """The collectives of one group's ranks, which are all of one node."""
 
-    def __init__(self, topology: Topology, timeout_s: float) -> None:
+    def __init__(
+        self, topology: Topology, timeout_s: float, describe: Describe, setting: str
+    ) -> None:
         """As OneNode; there are no places before the first collective."""
-        super().__init__(topology, timeout_s)
+        super().__init__(topology, timeout_s, describe, setting)
         self._topology = topology
         self._places: NodeWindow | None = None
         self._place_memories: list[Array] = []
@@ -69,39 +72,39 @@ class Placed(OneNode):
         self._lent[place] = weakref.ref(memory)
         return memory
 
-    def all_gather(self, out: Array, own: Array) -> None:
+    def all_gather(self, out: Block, own: Block) -> None:
         """As `OneNode.all_gather`."""
-        count = len(own)
-        in_place = address(own) == address(out) + self.rank * count
+        count = own.count_bytes
+        in_place = own.address == out.address + self.rank * count
         place = self._agree(out if in_place else None, count, "all_gather")
         if place is None:
             super().all_gather(out, own)
         else:
-            begin = place * self._place_bytes
-            for step in range(1, self.size):
-                row = (self.rank + step) % self.size
+            begin, rows = place * self._place_bytes, out.array
+            for distance in range(1, self.size):
+                row = (self.rank + distance) % self.size
                 part = slice(row * count, (row + 1) * count)
-                out[part] = self._place_memories[row][begin:][part]
+                rows[part] = self._place_memories[row][begin:][part]
         self._grow()
 
     def reduce_scatter(
-        self, out: Array, own: Array, dtype: str, scale: float, operation: str = "sum"
+        self, out: Block, own: Block, dtype: str, scale: float, operation: str = "sum"
     ) -> None:
         """As `OneNode.reduce_scatter`; `own` may be overwritten."""
-        place = self._agree(own, out.nbytes, "reduce_scatter")
+        place = self._agree(own, out.count_bytes, "reduce_scatter")
         if place is None:
             super().reduce_scatter(out, own, dtype, scale, operation)
         else:
             assert self._places is not None
-            row_bytes = len(out) * DTYPES[dtype].item_bytes
+            row_bytes = out.count_bytes
+            count = row_bytes // DTYPES[dtype].item_bytes
             at = place * self._place_bytes + self.rank * row_bytes
-            row = (0, len(out))
             exchange = self._places.plan(
-                at, len(out), dtype, scale, local=False, operation=operation, part=row
+                at, count, dtype, scale, local=False, operation=operation, part=(0, count)
             )
             self._place_ticket += 1
             self._wait(functools.partial(self._places.reduce, exchange, self._place_ticket))
-            out[:] = self._place_memories[self.rank][at : at + row_bytes].view(out.dtype)
+            out.array[:] = self._place_memories[self.rank][at : at + row_bytes]
         self._grow()
 
     def fail(self, why: str) -> None:
@@ -110,11 +113,11 @@ class Placed(OneNode):
         if self._places is not None:
             self._places.fail(self._place_ticket, FOREVER, why)
 
-    def _agree(self, array: Array | None, count_bytes: int, step: str) -> int | None:
+    def _agree(self, block: Block | None, count_bytes: int, step_name: str) -> int | None:
         """The place in which every rank has its array; None: some have it elsewhere."""
-        own = _NOWHERE if array is None else self._place_of(array)
+        own = _NOWHERE if block is None else self._place_of(block)
         everyones = self._gather_numbers(
-            np.array([own, self._wanted_bytes]), count_bytes, collectives.step(step)
+            np.array([own, self._wanted_bytes]), count_bytes, step(step_name)
         )
         self._wanted_bytes = int(everyones[:, 1].max())
         if own == _NOWHERE or not (everyones[:, 0] == own).all():
@@ -122,10 +125,10 @@ class Placed(OneNode):
         self._read_in[own] = self._outside.ticket
         return own
 
-    def _place_of(self, array: Array) -> int:
+    def _place_of(self, block: Block) -> int:
         if self._places is None:
             return _NOWHERE
-        distance = address(array) - address(self._place_memories[self.rank])
+        distance = block.address - Block.of(self._place_memories[self.rank]).address
         place, rest = divmod(distance, self._place_bytes)
         return place if place in (0, 1) and not rest else _NOWHERE
 

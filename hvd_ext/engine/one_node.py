@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from hvd_ext.c10d import collectives
-from hvd_ext.c10d.backend.carrier import SETTING
-from hvd_ext.c10d.collectives import AgreedError
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.engine.compared import FAILED, STEPS, Describe, check_bytes, differ, failed, step
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.stalls import StallMonitor, name_ranks
 from hvd_ext.shm.outside import Outside, UnequalError
@@ -29,15 +28,14 @@ from hvd_ext.units import MIB
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.job.topology import Topology
+    from hvd_ext.shm.block import Block
 
 T = TypeVar("T")
 # Short enough to be in the cache still when peers read it.
 PLACE_BYTES = MIB
 # After so long it is known who is late, and an abort is seen.
 _SLICE_S = 0.1
-_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _BROADCAST, _ALL_TO_ALL, _BARRIER = map(
-    collectives.step, collectives.STEPS
-)
+_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _BROADCAST, _ALL_TO_ALL, _BARRIER = map(step, STEPS)
 
 
 class OneNode:
@@ -49,12 +47,16 @@ class OneNode:
 
     name = "shared_memory"
 
-    def __init__(self, topology: Topology, timeout_s: float) -> None:
+    def __init__(
+        self, topology: Topology, timeout_s: float, describe: Describe, setting: str
+    ) -> None:
         """Make the window; collective over the group.
 
         Args:
             topology: the group's, of one node.
             timeout_s: how long ranks are waited for.
+            describe: words for the number that `expect` takes.
+            setting: of that time, for errors.
 
         Raises:
             WindowError: on every rank, if some cannot share memory.
@@ -63,10 +65,10 @@ class OneNode:
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * PLACE_BYTES))
         self._outside = Outside(topology.node, self._window, PLACE_BYTES)
         hosts, ranks = topology.hosts_by_rank, topology.node_ranks()
-        self._hosts, self._ranks = hosts, ranks
+        self._hosts, self._ranks, self._describe = hosts, ranks, describe
 
         def monitor(name: str, limit_s: float) -> StallMonitor:
-            return StallMonitor(hosts, ranks, limit_s, name, SETTING)
+            return StallMonitor(hosts, ranks, limit_s, name, setting)
 
         # To make one takes a tenth of a short collective's time, and they serve again.
         self._monitor_of = functools.lru_cache(maxsize=64)(monitor)
@@ -94,43 +96,42 @@ class OneNode:
     def missing(self) -> list[int]:
         return [self._ranks[rank] for rank in self._late]
 
-    def all_reduce(self, array: Array, dtype: str, operation: str, scale: float) -> str:
-        self._note(array.nbytes, _ALL_REDUCE)
-        self._outside.all_reduce(address(array), len(array), dtype, operation, scale)
+    def all_reduce(self, block: Block, dtype: str, operation: str, scale: float) -> str:
+        self._note(block.count_bytes, _ALL_REDUCE)
+        count = block.count_bytes // DTYPES[dtype].item_bytes
+        self._outside.all_reduce(block.address, count, dtype, operation, scale)
         self._wait(self._outside.run)
         return self.name
 
     def reduce_scatter(
-        self, out: Array, own: Array, dtype: str, scale: float, operation: str = "sum"
+        self, out: Block, own: Block, dtype: str, scale: float, operation: str = "sum"
     ) -> None:
-        self._note(out.nbytes, _REDUCE_SCATTER)
-        count = len(out)
-        self._outside.reduce_scatter(address(out), address(own), count, dtype, operation, scale)
+        self._note(out.count_bytes, _REDUCE_SCATTER)
+        count = out.count_bytes // DTYPES[dtype].item_bytes
+        self._outside.reduce_scatter(out.address, own.address, count, dtype, operation, scale)
         self._wait(self._outside.run)
 
-    def all_gather(self, out: Array, own: Array) -> None:
-        begin, count = address(out), len(own)
+    def all_gather(self, out: Block, own: Block) -> None:
+        begin, count = out.address, own.count_bytes
         self._all_gather([begin + rank * count for rank in range(self.size)], own)
 
-    def all_gather_rows(self, rows: Sequence[Array], own: Array) -> None:
-        self._all_gather([*map(address, rows)], own)
+    def all_gather_rows(self, rows: Sequence[Block], own: Block) -> None:
+        self._all_gather([row.address for row in rows], own)
 
-    def _all_gather(self, rows: Sequence[int], own: Array) -> None:
-        self._note(len(own), _ALL_GATHER)
-        self._outside.all_gather(address(own), len(own), rows)
+    def _all_gather(self, rows: Sequence[int], own: Block) -> None:
+        self._note(own.count_bytes, _ALL_GATHER)
+        self._outside.all_gather(own.address, own.count_bytes, rows)
         self._wait(self._outside.run)
 
-    def broadcast(self, array: Array, root: int) -> None:
-        self._note(len(array), _BROADCAST)
-        self._outside.broadcast(address(array), len(array), root)
+    def broadcast(self, block: Block, root: int) -> None:
+        self._note(block.count_bytes, _BROADCAST)
+        self._outside.broadcast(block.address, block.count_bytes, root)
         self._wait(self._outside.run)
 
-    def all_to_all(self, outs: Sequence[Array], owns: Sequence[Array]) -> None:
+    def all_to_all(self, outs: Sequence[Block], owns: Sequence[Block]) -> None:
         self._note(0, _ALL_TO_ALL)
         outside = self._outside
-        outside.all_to_all(
-            [*map(address, owns)], [*map(len, owns)], [*map(address, outs)], [*map(len, outs)]
-        )
+        outside.all_to_all(owns, outs)
         try:
             self._wait(outside.run)
         except UnequalError:
@@ -140,14 +141,14 @@ class OneNode:
         self._next()
         self._meet(0, _BARRIER)
 
-    def _note(self, count_bytes: int, step: int) -> None:
+    def _note(self, count_bytes: int, number: int) -> None:
         """Note what this rank is in, for others to compare."""
         collective = self._window.collective
-        collective.bytes, collective.about = count_bytes, self._about | step
+        collective.bytes, collective.about = count_bytes, self._about | number
 
-    def _meet(self, count_bytes: int, step: int) -> None:
+    def _meet(self, count_bytes: int, number: int) -> None:
         """Wait until all ranks have come with the next ticket, for the same collective."""
-        self._note(count_bytes, step)
+        self._note(count_bytes, number)
         self._wait(functools.partial(self._window.meet, self._outside.ticket))
 
     def _next(self) -> tuple[int, int]:
@@ -155,18 +156,18 @@ class OneNode:
         self._outside.ticket += 1
         return self._outside.ticket, (self._outside.ticket & 1) * PLACE_BYTES
 
-    def _gather_numbers(self, own: Array, count_bytes: int, step: int) -> Array:
+    def _gather_numbers(self, own: Array, count_bytes: int, number: int) -> Array:
         """The numbers of every rank, by rank; int64, as many on each; all ranks have come by then.
 
         Args:
             own: this rank's.
             count_bytes: of the collective that they are part of, if all ranks have the same.
-            step: of that.
+            number: of its step.
         """
         _, place = self._next()
         part = slice(place, place + own.nbytes)
         self._memories[self.rank][part].view(np.int64)[:] = own
-        self._meet(count_bytes, step)
+        self._meet(count_bytes, number)
         return np.stack([memory[part].view(np.int64) for memory in self._memories])
 
     def _wait(self, wait: Callable[[float], T]) -> T:
@@ -197,22 +198,20 @@ class OneNode:
                 f"{self._name}: the memory of {whose} cannot be read any more: give it tensors of "
                 "ordinary memory"
             ) from None
-        except PeersFailedError as failed:
-            late = failed.args[0]
-            text = collectives.failed(self._name, self._window.why, self._ranks, late)
+        except PeersFailedError as error:
+            late = error.args[0]
+            text = failed(self._name, self._window.why, self._ranks, late)
             raise HvdExtError(text) from None
 
     def _differ(self) -> HvdExtError:
         """The error for this ticket, where ranks are not in the same collective."""
         ticket = self._outside.ticket
         said = [self._window.collective_of(rank, ticket) for rank in range(self.size)]
-        refused = [rank for rank, (_, about) in enumerate(said) if about == collectives.FAILED]
+        refused = [rank for rank, (_, about) in enumerate(said) if about == FAILED]
         if refused:
-            return HvdExtError(
-                collectives.failed(self._name, self._window.why, self._ranks, refused)
-            )
-        texts = [collectives.describe(*numbers, self._ranks) for numbers in said]
-        return collectives.differ(texts, self._ranks, self._hosts)
+            return HvdExtError(failed(self._name, self._window.why, self._ranks, refused))
+        texts = [self._describe(*numbers, self._ranks) for numbers in said]
+        return differ(texts, self._ranks, self._hosts)
 
     def abort(self) -> None:
         self._aborted = True
@@ -223,31 +222,3 @@ class OneNode:
             self._memories.clear()
             del self._outside
             del self._window
-
-
-def address(array: Array) -> int:
-    """Where an array's memory begins."""
-    return int(array.__array_interface__["data"][0])
-
-
-def check_bytes(name: str, every: Sequence[Sequence[int]], ranks: Sequence[int]) -> None:
-    """Compare what ranks give each other with what they expect.
-
-    Args:
-        name: of the collective.
-        every: of each rank, how many bytes it gives to each, then how many it expects from each.
-        ranks: global, of the group's.
-
-    Raises:
-        MismatchError: they differ; the ranks stay in step.
-    """
-    size = len(every)
-    for giver, numbers in enumerate(every):
-        taken = [theirs[size + giver] for theirs in every]
-        if list(numbers[:size]) == taken:
-            continue
-        taker = next(rank for rank in range(size) if numbers[rank] != taken[rank])
-        raise AgreedError(
-            f"{name}: rank {ranks[giver]} gives rank {ranks[taker]} {numbers[taker]} bytes, "
-            f"and that one expects {taken[taker]}: make the sizes match"
-        )
