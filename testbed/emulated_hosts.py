@@ -72,13 +72,16 @@ class Hosts:
     addresses: tuple[str, ...]
     pids: tuple[int, ...]
 
-    def mpirun(self, ranks_per_host: int, mpirun: str = "mpirun") -> list[str]:
-        """Open MPI's mpirun for as many ranks on every host; programs follow.
+    def mpirun(self, ranks_per_host: int | Sequence[int], mpirun: str = "mpirun") -> list[str]:
+        """Open MPI's mpirun for as many ranks on every host, or on each; programs follow.
 
         It runs next to the switch, as on a head node. Waiting ranks give way, as there may
         be more ranks than cores, and TCP is set as `hvd-launch run` has it.
         """
-        slots = ",".join(f"{name}:{ranks_per_host}" for name in self.names)
+        if isinstance(ranks_per_host, int):
+            ranks_per_host = [ranks_per_host] * len(self.names)
+        of_host = zip(self.names, ranks_per_host, strict=True)
+        slots = ",".join(f"{name}:{count}" for name, count in of_host)
         parameters = {
             "plm_rsh_agent": str(_AGENT),
             "pml": "ob1",
@@ -90,7 +93,7 @@ class Hosts:
         }
         options = [word for pair in parameters.items() for word in ("--mca", *pair)]
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        job = ["-H", slots, "-np", str(len(self.names) * ranks_per_host), "--bind-to", "none"]
+        job = ["-H", slots, "-np", str(sum(ranks_per_host)), "--bind-to", "none"]
         return [*_enter(self.pids[-1], "uts", "net"), mpirun, *root, *job, *options]
 
     def environment(self) -> dict[str, str]:

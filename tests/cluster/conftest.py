@@ -65,7 +65,7 @@ def launch_on() -> Callable[..., object]:
 
     def launch_on(
         hosts: Hosts,
-        ranks_per_host: int,
+        ranks_per_host: int | Sequence[int],
         args: Sequence[object],
         env: Mapping[str, str] | None = None,
         timeout: float = 60,
