@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import UsageError
-from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.window import NodeExchange, NodeWindow, staging_bytes
 
 if TYPE_CHECKING:
@@ -81,9 +80,7 @@ class SharedMemoryExchange:
             planned = window.plan_staged(dtype, buffer.size, operation, scale)
             address = buffer.ctypes.data
         self._window = window
-        self._monitor = StallMonitor(
-            *(topology.hosts_by_rank, topology.node_ranks(), timeout_s, "a planned allreduce")
-        )
+        self._monitor = topology.monitor(timeout_s, "a planned allreduce")
         self.run = window.repeated(planned, min(_SLICE_S, timeout_s), address)
 
     def on(self, comm: MPI.Comm) -> Callable[[], int | None]:

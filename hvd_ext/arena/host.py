@@ -22,7 +22,6 @@ from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format, wire_bytes
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.events import CommEvent, emit
-from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import FOREVER, TREE_SUM, NodeWindow, PeersFailedError
 from hvd_ext.units import counted, format_bytes
@@ -88,9 +87,7 @@ class HostArena:
         self.data: Array = np.frombuffer(self._window.data, np.uint8, layout.total_bytes)
         self._local = self._nodes == 1
         limit_s = timeout_s if self._local else _NO_LIMIT_S
-        self._monitored = StallMonitor(
-            *(topology.hosts_by_rank, topology.node_ranks(), limit_s, "a gradient exchange")
-        )
+        self._monitored = topology.monitor(limit_s, "a gradient exchange")
         at_once = self._local and self._GIVES_SUMS
         # A pass over memory less: a node of one rank has nothing to sum, and coding scales.
         coding_scales = self._ranks == 1 and not self._local and format.is_coded

@@ -12,7 +12,6 @@ from hvd_ext.c10d.ranks import limit_s_of, topology_of
 from hvd_ext.compression.formats import FORMATS, Format, parse
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.errors import MismatchError, UsageError
-from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.tensors import dtype_name
 
 
@@ -40,10 +39,7 @@ def attach(ddp_model: DistributedDataParallel, compression: Format | str | None 
     check(ddp_model)
     topology = topology_of(ddp_model.process_group)
     timeout_s = limit_s_of(ddp_model.process_group)
-    asked = monitored_allgather(
-        *(topology.world, format.name, timeout_s, "hvd_ext.c10d.attach()"),
-        *(topology.hosts_by_rank, topology.ranks),
-    )
+    asked = topology.allgather(format.name, timeout_s, "hvd_ext.c10d.attach()")
     for rank, name in zip(topology.ranks, asked, strict=True):
         if name != asked[0]:
             raise MismatchError(

@@ -27,7 +27,6 @@ from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import MismatchError
 from hvd_ext.events import region
 from hvd_ext.job.closing import close_later
-from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
 from hvd_ext.job.topology import Topology
 from hvd_ext.shm.regions import WindowError
@@ -225,16 +224,8 @@ class Exchange:
             dist.all_reduce(buffer.div_(size), group=self._group)
 
     def _ask(self, mine: T) -> list[T]:
-        """The statement of each rank; collective.
-
-        Raises:
-            StallError: ranks did not reach this in time; names them.
-        """
-        topology = self._topology
-        return monitored_allgather(
-            *(topology.world, mine, self._timeout_s, "a gradient exchange"),
-            *(topology.hosts_by_rank, topology.ranks),
-        )
+        """The statement of each rank; collective."""
+        return self._topology.allgather(mine, self._timeout_s, "a gradient exchange")
 
 
 def _fits(arena: BucketArena, bucket: Any) -> bool:

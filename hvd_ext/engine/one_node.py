@@ -14,7 +14,7 @@ import numpy as np
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.engine.compared import FAILED, STEPS, Describe, check_bytes, differ, failed, step
 from hvd_ext.errors import HvdExtError
-from hvd_ext.job.stalls import StallMonitor, name_ranks
+from hvd_ext.job.stalls import name_ranks
 from hvd_ext.shm.outside import Outside, UnequalError
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import (
@@ -64,14 +64,10 @@ class OneNode:
         self.rank, self.size = topology.world.rank, topology.world.size
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 2 * PLACE_BYTES))
         self._outside = Outside(topology.node, self._window, PLACE_BYTES)
-        hosts, ranks = topology.hosts_by_rank, topology.node_ranks()
-        self._hosts, self._ranks, self._describe = hosts, ranks, describe
-
-        def monitor(name: str, limit_s: float) -> StallMonitor:
-            return StallMonitor(hosts, ranks, limit_s, name, setting)
-
+        self._hosts, self._ranks = topology.hosts_by_rank, topology.ranks
+        self._describe, self._setting = describe, setting
         # To make one takes a tenth of a short collective's time, and they serve again.
-        self._monitor_of = functools.lru_cache(maxsize=64)(monitor)
+        self._monitor_of = functools.lru_cache(maxsize=64)(topology.monitor)
         self._memories = [
             np.frombuffer(self._window.peer(rank), np.uint8) for rank in range(self.size)
         ]
@@ -82,7 +78,7 @@ class OneNode:
     def expect(self, name: str, limit_s: float, about: int) -> None:
         self._name, self._about = name, about
         self._late: list[int] = []
-        self._monitor = self._monitor_of(name, limit_s)
+        self._monitor = self._monitor_of(limit_s, name, self._setting)
 
     def refuse(self, why: str) -> None:
         ticket, _ = self._next()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from hvd_ext.job.abandoned import abandoned_on_error
-from hvd_ext.job.stalls import Hosts, StallReport
+from hvd_ext.job.stalls import STALL_TIMEOUT, Hosts, StallReport
 from hvd_ext.job.waiting import message, until
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def monitored_allgather(
     occasion: str,
     hosts: Hosts = (),
     ranks: Sequence[int] = (),
-    setting: str = "HVD_EXT_STALL_TIMEOUT_S",
+    setting: str = STALL_TIMEOUT,
 ) -> list[T]:
     """Exchange a small payload among all ranks of `comm`; the list is in rank order.
 

@@ -23,6 +23,8 @@ T = TypeVar("T")
 Hosts = Sequence[str] | Mapping[int, str]  # by rank of the world
 log = logging.getLogger("hvd_ext")
 WARN_AFTER_S = 60.0
+# What sets the limit of a wait, unless it is said.
+STALL_TIMEOUT = "HVD_EXT_STALL_TIMEOUT_S"
 # Between two slices of a wait Python handles Ctrl-C.
 _SLICE_S = 0.5
 # How long an error may take to end the job on its own: a traceback, the program's own
@@ -52,7 +54,7 @@ class StallReport:
     occasion: str
     waited_s: float
     ended: bool = False
-    setting: str = "HVD_EXT_STALL_TIMEOUT_S"
+    setting: str = STALL_TIMEOUT
 
     def sentence(self, hosts: Hosts = ()) -> str:
         """Say who did not arrive, and what to do.
@@ -88,7 +90,7 @@ class StallMonitor:
         ranks: Sequence[int],
         limit_s: float,
         occasion: str,
-        setting: str = "HVD_EXT_STALL_TIMEOUT_S",
+        setting: str = STALL_TIMEOUT,
     ) -> None:
         """Note whom to wait for.
 
@@ -128,14 +130,13 @@ class StallMonitor:
                 raise self.give_up(ended) from None
             except TimeoutError as late:
                 self.check()
-                shown = waiting_for_ranks(
-                    *("exchange", about or self._occasion, start_s, self._world_ranks(late))
-                )
+                ranks = self._world_ranks(late)
+                shown = waiting_for_ranks("exchange", about or self._occasion, start_s, ranks)
                 waited_s = time.monotonic() - start_s
                 if waited_s >= self._limit_s:
                     raise self.give_up(late) from None
                 if waited_s >= warn_at_s:
-                    names = name_ranks(self._world_ranks(late), self._hosts)
+                    names = name_ranks(ranks, self._hosts)
                     log.warning("hvd_ext: waiting for %s since %.0f s", names, waited_s)
                     warn_at_s += WARN_AFTER_S
 

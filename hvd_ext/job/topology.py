@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.communicators import Communicators, Lease
 from hvd_ext.job.monitored_allgather import monitored_allgather
-from hvd_ext.job.stalls import name_ranks
+from hvd_ext.job.stalls import STALL_TIMEOUT, StallMonitor, name_ranks
 from hvd_ext.system.process import keep_mpi_from_workers
 
 if TYPE_CHECKING:
@@ -85,6 +85,22 @@ class Topology:
         if not MPI.Is_finalized() and self._communicators.close(timeout_s):
             for comm in (self.cross, self.node, self.world):
                 comm.Free()
+
+    def allgather(
+        self, mine: T, within_s: float, occasion: str, setting: str = STALL_TIMEOUT
+    ) -> list[T]:
+        """What every rank gives, in rank order, as of monitored_allgather; collective.
+
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+        """
+        return monitored_allgather(
+            self.world, mine, within_s, occasion, self.hosts_by_rank, self.ranks, setting
+        )
+
+    def monitor(self, limit_s: float, occasion: str, setting: str = STALL_TIMEOUT) -> StallMonitor:
+        """Waits for the ranks of this node."""
+        return StallMonitor(self.hosts_by_rank, self.node_ranks(), limit_s, occasion, setting)
 
     @property
     def nodes(self) -> int:

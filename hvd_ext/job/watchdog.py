@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from hvd_ext.job.abandoned import abandon, abandoned_on_error
-from hvd_ext.job.stalls import StallReport, end_job
+from hvd_ext.job.stalls import STALL_TIMEOUT, StallReport, end_job
 from hvd_ext.job.waiting import message, until
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Watchdog:
         round_: int,
         timeout_s: float,
         occasion: str = "a gradient exchange",
-        setting: str = "HVD_EXT_STALL_TIMEOUT_S",
+        setting: str = STALL_TIMEOUT,
     ) -> None:
         """Start watching.
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.arena.layout import ParameterSpec, digest, first_difference
 from hvd_ext.errors import MismatchError
-from hvd_ext.job.monitored_allgather import monitored_allgather
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -31,7 +30,7 @@ def agree_on_layout(
     """
     world = topology.world
     mine = (device_type, tuple(asked.items()), digest(specs, bucket_bytes))
-    digests = monitored_allgather(world, mine, timeout_s, "DistributedOptimizer()", topology.hosts)
+    digests = topology.allgather(mine, timeout_s, "DistributedOptimizer()")
     if len(set(digests)) == 1:
         return
     theirs, their_bucket_bytes, their_type, their_asked = world.bcast(

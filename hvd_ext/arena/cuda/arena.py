@@ -24,7 +24,6 @@ from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, s
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.arena.tickets import Tickets
 from hvd_ext.dtypes import DTYPES
-from hvd_ext.job.stalls import StallMonitor
 from hvd_ext.shm.layout import shard
 from hvd_ext.shm.regions import WindowError, on_every_rank
 from hvd_ext.shm.window import NodeWindow
@@ -84,9 +83,7 @@ class DeviceArena:
             raise WindowError("GPUs of several nodes are not served yet")
         self.layout = layout
         self._device = device
-        self._monitored = StallMonitor(
-            *(topology.hosts_by_rank, topology.node_ranks(), timeout_s, "a gradient exchange")
-        )
+        self._monitored = topology.monitor(timeout_s, "a gradient exchange")
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.

@@ -222,7 +222,12 @@ class Messages:
         """
         try:
             monitored_allgather(
-                *(self._comm, None, limit_s, "monitored_barrier()", self._hosts, self._ranks),
+                self._comm,
+                None,
+                limit_s,
+                occasion="monitored_barrier()",
+                hosts=self._hosts,
+                ranks=self._ranks,
                 setting="the timeout",
             )
         except StallError:

@@ -214,7 +214,12 @@ class GlooMessages:
             StallError: on every rank that arrived, naming those that did not.
         """
         monitored_allgather(
-            *(self._comm, None, limit_s, "monitored_barrier()", self._hosts, self._ranks),
+            self._comm,
+            None,
+            limit_s,
+            occasion="monitored_barrier()",
+            hosts=self._hosts,
+            ranks=self._ranks,
             setting="the timeout",
         )
 

@@ -38,7 +38,11 @@ class Reducing(Copying):
                 (self._sum_sparse if tensor.is_sparse else self._reduce)(tensor, reduction)
 
         return self._begin(
-            *(name, tensors, tensors, do, options),
+            name,
+            used=tensors,
+            result=tensors,
+            do=do,
+            options=options,
             operation=_names(reductions),
             may_be_sparse=True,
         )
@@ -59,7 +63,11 @@ class Reducing(Copying):
                 self._reduce(tensor if is_root else tensor.detach().clone(), reduction)
 
         return self._begin(
-            *(name, tensors, tensors, do, options),
+            name,
+            used=tensors,
+            result=tensors,
+            do=do,
+            options=options,
             writes=tensors if is_root else [],
             operation=_names(reductions),
             root=root,

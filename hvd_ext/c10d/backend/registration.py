@@ -21,7 +21,6 @@ from hvd_ext.c10d.without_mpi import by_mpi
 from hvd_ext.engine.one_node import OneNode
 from hvd_ext.engine.several_nodes import SeveralNodes
 from hvd_ext.errors import UsageError
-from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.shm.regions import WindowError
 
 if TYPE_CHECKING:
@@ -68,9 +67,7 @@ def create(options: Any, backend_options: object = None) -> Group:
         ranks = tuple(range(size))
     topology = topology_among(ranks, ranks[rank], size, occasion, met_within_s, options.store)
     # MPI's own collectives, which follow, would wait for ever.
-    monitored_allgather(
-        *(topology.world, None, met_within_s, occasion, topology.hosts_by_rank, ranks)
-    )
+    topology.allgather(None, met_within_s, occasion)
     # Its collectives do not pass torch's dispatcher with every version.
     begin_without_mpi(ranks[rank], size, NAME)
     carrier = _carrier(topology, timeout_s)

@@ -13,7 +13,6 @@ from hvd_ext import variables
 from hvd_ext.arithmetic.summation_tree import slots_of_each_rank, tree_sum
 from hvd_ext.errors import MismatchError
 from hvd_ext.events import region
-from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.system.process import allow_singleton_mpi
 from hvd_ext.torch import horovods
 from hvd_ext.torch.job import lifecycle
@@ -132,5 +131,5 @@ class Slots:
         topology, limit_s = lifecycle.topology(), variables.STALL_TIMEOUT_S.read()
         # Names who is late, which MPI's own cannot.
         occasion = "an exchange of what slots have found"
-        monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
+        topology.allgather(None, limit_s, occasion)
         return [value for of_rank in topology.world.allgather(list(of_own)) for value in of_rank]

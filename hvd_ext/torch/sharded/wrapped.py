@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from hvd_ext import variables
-from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.torch.job import lifecycle
 from hvd_ext.torch.reproducible.reducer import ReproducibleShardedReducer
 from hvd_ext.torch.sharded.elementwise import try_elementwise
@@ -90,7 +89,7 @@ class ShardedMixin(DistributedMixin):
         topology = lifecycle.topology()
         occasion = "state_dict() of a sharded optimizer, which all ranks call"
         limit_s = variables.STALL_TIMEOUT_S.read()
-        monitored_allgather(topology.world, None, limit_s, occasion, topology.hosts)
+        topology.allgather(None, limit_s, occasion)
         gathered = dict(self._shards.whole_state())
         return (gathered if self._shards.keep_state else {}) | self._whole_state
 
