@@ -224,7 +224,11 @@ class Exchange:
             dist.all_reduce(buffer.div_(size), group=self._group)
 
     def _ask(self, mine: T) -> list[T]:
-        """The statement of each rank; collective."""
+        """The statement of each rank; collective.
+
+        Raises:
+            StallError: ranks did not reach this in time; names them.
+        """
         return self._topology.allgather(mine, self._timeout_s, "a gradient exchange")
 
 

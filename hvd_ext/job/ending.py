@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hvd_ext.job.abandoned import abandon
-from hvd_ext.job.waiting import until
+from hvd_ext.job.departures import announce_all, met_in_time
 
 # How long the end waits for what was started, and for ranks that come to it later.
 LATE_AFTER_S = 5.0
@@ -76,7 +76,7 @@ def _all_met(within_s: float) -> bool:
     if MPI is None or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
         return True
     request = MPI.COMM_WORLD.Ibarrier()
-    met = until(request.Test, within_s)
+    met = met_in_time(request.Test, within_s, announce_all)
     if not met:
         abandon([request])
     return met

@@ -12,11 +12,11 @@ is given up stays posted, and takes the message that was meant for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from hvd_ext.job.abandoned import abandoned_on_error
 from hvd_ext.job.stalls import STALL_TIMEOUT, Hosts, StallReport
-from hvd_ext.job.waiting import message, until
+from hvd_ext.job.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hvd_ext.errors import StallError
+    from hvd_ext.job.departures import Departures
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ def monitored_allgather(
     hosts: Hosts = (),
     ranks: Sequence[int] = (),
     setting: str = STALL_TIMEOUT,
+    departures: Departures | None = None,
 ) -> list[T]:
     """Exchange a small payload among all ranks of `comm`; the list is in rank order.
 
@@ -54,26 +56,32 @@ def monitored_allgather(
         hosts: host name of every rank, if known, for the error.
         ranks: the numbers in the world of the ranks of `comm`, for the error; its own by default.
         setting: of `timeout_s`, for the error.
+        departures: of `comm`; a rank that has left is not waited for.
 
     Raises:
-        StallError: on every rank, naming those that did not arrive in time.
+        StallError: on every rank, naming those that did not arrive in time, or have left.
     """
     if comm.size == 1:
         return [payload]
 
-    def stalled(missing: Sequence[int]) -> StallError:
+    def stalled(missing: Sequence[int], ended: bool) -> StallError:
         of_world = [ranks[rank] for rank in missing] if ranks else missing
-        return StallReport(of_world, occasion, timeout_s, setting=setting).error(hosts)
+        return StallReport(of_world, occasion, timeout_s, ended, setting).error(hosts)
 
-    one_round = _Round[T](comm, timeout_s, stalled)
+    one_round = _Round[T](comm, timeout_s, stalled, departures.ranks if departures else set)
     return one_round.collect(payload) if comm.rank == 0 else one_round.take_part(payload)
 
 
 class _Round(Generic[T]):
     def __init__(
-        self, comm: MPI.Comm, timeout_s: float, stalled: Callable[[Sequence[int]], StallError]
+        self,
+        comm: MPI.Comm,
+        timeout_s: float,
+        stalled: Callable[[Sequence[int], bool], StallError],
+        left: Callable[[], set[int]],
     ) -> None:
-        self._comm, self._timeout_s, self._stalled = comm, timeout_s, stalled
+        self._comm, self._timeout_s = comm, timeout_s
+        self._stalled, self._left = stalled, left
         self._requests: list[MPI.Request] = []
 
     def take_part(self, payload: T) -> list[T]:
@@ -84,21 +92,21 @@ class _Round(Generic[T]):
         with abandoned_on_error(self._requests):
             at_fault = comm.rank
             try:
-                arrived, _ = message(here, self._timeout_s)
+                arrived, _ = self._received(here, self._timeout_s)
                 if not arrived:
                     at_fault = 0
-                    raise self._stalled([0])
+                    raise self._stalled([0], 0 in self._left())
                 self._send((None, payload), 0, _TAG)
             except BaseException:
                 # Rank 0, which may be late, must not pass alone.
                 self._send((at_fault, None), 0, _TAG)
                 raise
-            arrived, received = message(answer, self._timeout_s + _GRACE_S)
-            payloads, missing = cast(
-                "tuple[list[T], list[int]]", received if arrived else ([], [0])
-            )
+            arrived, received = self._received(answer, self._timeout_s + _GRACE_S)
+            if not arrived:
+                raise self._stalled([0], 0 in self._left())
+            payloads, missing, ended = cast("tuple[list[T], list[int], bool]", received)
             if missing:
-                raise self._stalled(missing)
+                raise self._stalled(missing, ended)
             self._requests[-1].wait()
         return list(payloads)
 
@@ -107,27 +115,30 @@ class _Round(Generic[T]):
         waiting = {rank: self._comm.irecv(source=rank, tag=_TAG) for rank in others}
         self._requests += waiting.values()
         payloads: dict[int, T] = {0: payload}
-        missing = [0]
+        missing, ended = [0], False
         with abandoned_on_error(self._requests):
             try:
                 for rank in others:
                     self._send(True, rank, _HERE_TAG)
-                missing = self._collect(waiting, payloads)
+                missing, ended = self._collect(waiting, payloads)
             finally:
                 found = [] if missing else [payloads[rank] for rank in range(self._comm.size)]
                 for rank in others:
-                    self._send((found, missing), rank, _ANSWER_TAG)
+                    self._send((found, missing, ended), rank, _ANSWER_TAG)
             if missing:
-                raise self._stalled(missing)
+                raise self._stalled(missing, ended)
             for request in self._requests[len(others) :]:
                 request.wait()
         return found
 
-    def _collect(self, waiting: dict[int, MPI.Request], payloads: dict[int, T]) -> list[int]:
-        """Receive payloads; returns who is missing, or was when others gave up."""
-        at_fault: set[int] = set()
+    def _collect(
+        self, waiting: dict[int, MPI.Request], payloads: dict[int, T]
+    ) -> tuple[list[int], bool]:
+        """Receive payloads; returns who is missing, or was when others gave up, and has left."""
+        at_fault, ended = set[int](), set[int]()
 
         def over() -> bool:
+            left = self._left()
             for rank in list(waiting):
                 done, received = waiting[rank].test()
                 if done:
@@ -135,10 +146,24 @@ class _Round(Generic[T]):
                     del waiting[rank]
                     if fault is not None:
                         at_fault.add(fault)
-            return not waiting or bool(at_fault)
+            ended.update(left & waiting.keys())
+            return not waiting or bool(at_fault or ended)
 
         until(over, self._timeout_s)
-        return sorted(at_fault or waiting)
+        return sorted(ended or at_fault or waiting), bool(ended)
 
     def _send(self, value: object, rank: int, tag: int) -> None:
         self._requests.append(self._comm.isend(value, dest=rank, tag=tag))
+
+    def _received(self, request: MPI.Request, within_s: float) -> tuple[bool, Any]:
+        """Whether rank 0's message is here in time, and that; rank 0 may have left."""
+        found: tuple[bool, Any] = False, None
+
+        def over() -> bool:
+            nonlocal found
+            left = 0 in self._left()
+            found = request.test()
+            return left or found[0]
+
+        until(over, within_s)
+        return found

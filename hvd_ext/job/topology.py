@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.communicators import Communicators, Lease
+from hvd_ext.job.departures import Departures
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import STALL_TIMEOUT, StallMonitor, name_ranks
 from hvd_ext.system.process import keep_mpi_from_workers
@@ -37,6 +38,7 @@ class Topology:
         homogeneous: every node has the same number of ranks.
         ranks: the number of each rank in the whole job, which errors print. It differs from the
             rank in `world` if `world` is a part of the job.
+        departures: the ranks of `world` that have left.
     """
 
     world: MPI.Comm
@@ -45,10 +47,12 @@ class Topology:
     hosts: tuple[str, ...]
     homogeneous: bool
     ranks: tuple[int, ...] = ()
+    departures: Departures = field(init=False, repr=False)
     _communicators: Communicators = field(init=False, repr=False)
     _kept: dict[Callable[[Topology], Any], Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "departures", Departures(self.world))
         object.__setattr__(self, "_communicators", Communicators(self.world))
         object.__setattr__(self, "_kept", {})
         object.__setattr__(self, "ranks", self.ranks or tuple(range(self.world.size)))
@@ -82,6 +86,7 @@ class Topology:
         from mpi4py import MPI
 
         self.end_threads()
+        self.departures.close()
         if not MPI.Is_finalized() and self._communicators.close(timeout_s):
             for comm in (self.cross, self.node, self.world):
                 comm.Free()
@@ -92,10 +97,17 @@ class Topology:
         """What every rank gives, in rank order, as of monitored_allgather; collective.
 
         Raises:
-            StallError: ranks did not reach this in time; names them.
+            StallError: ranks did not reach this in time, or have left; names them.
         """
         return monitored_allgather(
-            self.world, mine, within_s, occasion, self.hosts_by_rank, self.ranks, setting
+            self.world,
+            mine,
+            within_s,
+            occasion,
+            hosts=self.hosts_by_rank,
+            ranks=self.ranks,
+            setting=setting,
+            departures=self.departures,
         )
 
     def monitor(self, limit_s: float, occasion: str, setting: str = STALL_TIMEOUT) -> StallMonitor:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _ASK_TAG, _ANSWER_TAG = 1, 2
 _LOOK_EVERY_S = 0.5
+# How long an exchange may take once a rank has left.
+_LEFT_TIMEOUT_S = 2.0
 _ANSWER_WITHIN_S = 5.0
 # A question that has been announced is a few bytes.
 _QUESTION_WITHIN_S = 1.0
@@ -53,7 +55,7 @@ class Watchdog:
             setting: of the time allowed, for the error.
         """
         self._occasion, self._setting = occasion, setting
-        self._hosts = topology.hosts
+        self._hosts, self._departures = topology.hosts, topology.departures
         self._timeout_s = timeout_s
         self._comm = comm
         self._round = round_
@@ -89,11 +91,17 @@ class Watchdog:
         while not self._closing.wait(_LOOK_EVERY_S):
             self._answer()
             since = self._since
-            if since is not None and time.monotonic() - since > self._timeout_s:
+            if since is None:
+                continue
+            left = self._departures.ranks()
+            limit_s = min(self._timeout_s, _LEFT_TIMEOUT_S) if left else self._timeout_s
+            if time.monotonic() - since > limit_s:
                 missing = self._ask()
                 if self._since == since:
+                    ended = [rank for rank in missing if rank in left]
+                    who = ended or missing
                     report = StallReport(
-                        missing, self._occasion, self._timeout_s, setting=self._setting
+                        who, self._occasion, limit_s, bool(ended), setting=self._setting
                     )
                     end_job(report.error(self._hosts), within_s=0)
 

@@ -20,9 +20,9 @@ import torch
 from hvd_ext import variables
 from hvd_ext.errors import UsageError
 from hvd_ext.job.closing import wait_until_closed
+from hvd_ext.job.departures import Departures, met_in_time
 from hvd_ext.job.ending import LATE_AFTER_S, at_exit
 from hvd_ext.job.topology import Topology, discover
-from hvd_ext.job.waiting import until
 from hvd_ext.system import freed_memory
 from hvd_ext.system.process import keep_mpi_from_workers
 from hvd_ext.torch import horovods
@@ -259,12 +259,12 @@ def _close(free: bool = False, failed: bool = False) -> None:
     wait_until_closed(LATE_AFTER_S)
     if job.topology is not None:
         if not failed:
-            _wait_for_others(LATE_AFTER_S)
+            _wait_for_others(job.topology.departures)
         (job.topology.close if free else job.topology.end_threads)()
     _job = _Job()
 
 
-def _wait_for_others(within_s: float) -> None:
+def _wait_for_others(departures: Departures) -> None:
     """Wait until all ranks have come here: MPI, which ends on all at once, may be in use on some.
 
     Horovod's thread does the waiting, as MPI may end meanwhile.
@@ -273,7 +273,7 @@ def _wait_for_others(within_s: float) -> None:
         return
     try:
         arrived = horovods.allreduce_async(torch.zeros(1), name="hvd_ext.shutdown", op=horovods.Sum)
-        if until(partial(horovods.poll, arrived), within_s):
+        if met_in_time(partial(horovods.poll, arrived), LATE_AFTER_S, departures.announce):
             horovods.synchronize(arrived)
     except (horovods.HorovodInternalError, ValueError) as error:
         log.debug("hvd_ext: another rank has ended Horovod: %s", error)

@@ -17,7 +17,6 @@ from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_b
 from hvd_ext.arena.protocol import Arena
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.errors import UsageError
-from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import name_ranks
 from hvd_ext.schedules import EVERY_STEP, ONE_STEP_LATE, Schedule
 from hvd_ext.shm.regions import WindowError
@@ -179,11 +178,9 @@ class ArenaFactory:
         """The indices that any rank names, in ascending order; collective.
 
         Raises:
-            StallError: ranks did not reach this in time; names them.
+            StallError: ranks did not reach this in time, or have left; names them.
         """
-        world, hosts = self._topology.world, self._topology.hosts
-        occasion = "a gradient exchange"
-        everyones = monitored_allgather(world, indices, self._timeout_s, occasion, hosts)
+        everyones = self._topology.allgather(indices, self._timeout_s, "a gradient exchange")
         return sorted(set().union(*everyones))
 
     def begin_step(self, optimizer: int) -> None:

@@ -38,9 +38,20 @@ def test_a_rank_that_does_not_come_is_named_and_the_job_ends(launch, rank, how, 
 
 @pytest.mark.parametrize("env", [{}, WITHOUT_HOROVOD], ids=["Horovod", "without Horovod"])
 def test_a_step_after_a_rank_has_left_fails_at_once(launch, env):
-    done = launch(2, [f"{PROGRAMS}/leaves_training.py"], env=env, timeout=60)
+    done = launch(2, [f"{PROGRAMS}/leaves_training.py", 2], env=env, timeout=120)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("told at once") == 1
+    assert done.stdout.count("told at once") == 2
+
+
+@pytest.mark.parametrize(
+    "env",
+    [pytest.param({}, marks=pytest.mark.long, id="Horovod"), WITHOUT_HOROVOD],
+    ids=lambda env: "without Horovod",
+)
+def test_a_rank_that_has_left_another_node_ends_the_job_by_name(launch, env):
+    done = launch(2, [f"{PROGRAMS}/leaves_training.py", 1], env=env, timeout=120)
+    assert done.returncode != 0, done.stdout
+    assert "rank 1 (node1) ended before a gradient exchange" in done.stdout
 
 
 @pytest.mark.long

@@ -1,0 +1,81 @@
+"""Which ranks have left, announced to those that may be waiting for them.
+
+Ranks that come to their end together announce nothing. A rank that waits there for the others
+says after a while that it has left, so that an exchange in which they wait for it fails then,
+and not at the stall limit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from hvd_ext.job.abandoned import abandon
+from hvd_ext.job.waiting import until
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# How long a rank waits at its end for the others before it says that it has left.
+_ANNOUNCE_AFTER_S = 1.0
+_TAG = 24303
+
+_open: WeakSet[Departures] = WeakSet()
+
+
+class Departures:
+    """The ranks of a communicator that have announced that they take part in nothing any more."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        """Listen on one tag of `comm`; ranks that MPI did not start announce nothing."""
+        self._comm, self._found = comm, set[int]()
+        self._lock = threading.Lock()
+        self._announced = not hasattr(comm, "improbe")
+        if not self._announced:
+            _open.add(self)
+
+    def ranks(self) -> set[int]:
+        """The ranks that have left by now, all of whose earlier messages are here, too."""
+        if self not in _open:
+            return set()
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        with self._lock:
+            while message := self._comm.improbe(tag=_TAG, status=status):
+                message.recv()
+                self._found.add(status.source)
+            return set(self._found)
+
+    def announce(self) -> None:
+        """Say to the other ranks that this one has left."""
+        if not self._announced:
+            self._announced = True
+            others = {*range(self._comm.size)} - {self._comm.rank}
+            abandon([self._comm.isend(None, dest=rank, tag=_TAG) for rank in sorted(others)])
+
+    def close(self) -> None:
+        """Stop before the communicator is freed."""
+        _open.discard(self)
+
+
+def met_in_time(met: Callable[[], bool], within_s: float, announce: Callable[[], None]) -> bool:
+    """Wait until this rank has met the others at its end; announce after a while that it is there.
+
+    Args:
+        met: asks.
+        within_s: how long to wait for them, more than a second.
+        announce: that it has left.
+    """
+    if until(met, _ANNOUNCE_AFTER_S):
+        return True
+    announce()
+    return until(met, within_s - _ANNOUNCE_AFTER_S)
+
+
+def announce_all() -> None:
+    """Say so to the ranks of every communicator that is open in this process."""
+    for departures in list(_open):
+        departures.announce()
