@@ -8,6 +8,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.figures.advice import advice
+from benchmarks.figures.forecasts import scaling_forecast
 from benchmarks.figures.markdown import (
     measured_on,
     number,
@@ -339,5 +340,6 @@ BLOCKS = {
     "losses": Block(("compressed_training_edsr", "compressed_training_resnet"), losses),
     "spatial": Block(("spatial_scaling",), spatial),
     "advice": Block(("advice",), advice),
+    "scaling-forecast": Block(("scaling_forecast",), scaling_forecast),
     "support": Block(("support_matrix",), support),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 from hvd_ext.cli import at_least
@@ -86,10 +87,8 @@ def _measured(options: argparse.Namespace) -> tuple[tuple[Point, ...], int, str]
     recordings = [load(run) for run in options.runs]
     points = tuple(recorded_point(recording, strong=options.strong) for recording in recordings)
     unit = _STEPS if options.strong else _BATCHES
-    return points, max(map(_ranks_per_node, recordings)), unit
+    return points, max(map(_most_on_a_node, recordings)), unit
 
 
-def _ranks_per_node(recording: Recording) -> int:
-    """Ranks of a node, of a job on several; on one node it is not known."""
-    nodes = len({rank.host for rank in recording.ranks})
-    return max(1, round(recording.size / nodes)) if nodes > 1 else 1
+def _most_on_a_node(recording: Recording) -> int:
+    return max(Counter(rank.host for rank in recording.ranks).values())

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from hvd_ext.units import counted
-from hvprof.analysis.projection.projection import LEAST_SIZES, Projection
+from hvprof.analysis.projection.projection import Projection
 from hvprof.reporters.page import svg
 from hvprof.reporters.page.page import render_page
 from hvprof.reporters.page.sections.base import CONTROL, DATA, GOOD, Figure, Table
@@ -19,14 +19,15 @@ from hvprof.reporters.terminal.columns import Column, print_columns
 _COLUMNS = ("ranks", "measured", "projected", "interval", "efficiency", "naive", "note")
 # A serial share that moves by more than this is no constant.
 _STEADY = 0.05
+# One size beyond a node shows the jump to several nodes, a second how the time grows from there.
+_SIZES_BEYOND = 2
 
 
 def as_json(found: Projection, unit: str) -> dict[str, Any]:
     """A projection in JSON's types."""
     return {
         "unit": unit,
-        **dataclasses.asdict(dataclasses.replace(found, scored=())),
-        "scored": [{"shape": one.shape.name, "error": one.error} for one in found.scored],
+        **dataclasses.asdict(found),
     }
 
 
@@ -35,11 +36,10 @@ def verdict(found: Projection, unit: str) -> str:
     last = found.projection[-1]
     less = 100 * (1 - last.low / last.throughput)
     more = 100 * (last.high / last.throughput - 1)
-    shapes = " and ".join(found.used)
     text = (
         f"{counted(last.ranks, 'rank')}: {unit} {_figure(last.throughput)} (-{less:.0f} to "
         f"+{more:.0f} %), {100 * _efficiency(found, last.ranks, last.throughput):.0f} % efficiency "
-        f"over {counted(found.measured[0].ranks, 'rank')}; shape: {shapes}."
+        f"over {counted(found.measured[0].ranks, 'rank')}; {_cost(found)}."
     )
     if last.far:
         text += f" Far: {last.ranks / found.measured[-1].ranks:.3g} times what was measured."
@@ -50,12 +50,17 @@ def notes(found: Projection) -> Iterator[str]:
     """Notes for the reader, line by line."""
     jump, following = found.jump, found.next_size
     if jump:
-        beyond = sum(one.ranks > jump.below for one in found.measured)
-        few = "; only one size beyond it is known" if beyond < LEAST_SIZES - 1 else ""
         yield (
-            f"A jump between {jump.below} and {jump.above} ranks: compute takes "
+            f"A jump between {jump.below} and {jump.above} ranks: a rank's work takes "
             f"{100 * jump.share:.0f} % longer beyond it (a full node, another switch or "
-            f"algorithm){few}."
+            "algorithm)."
+        )
+    per_node = found.ranks_per_node
+    if found.beyond_a_node < _SIZES_BEYOND and found.projection[-1].ranks > per_node:
+        yield (
+            f"{counted(found.beyond_a_node, 'measured size')} beyond a node of "
+            f"{counted(per_node, 'rank')}: what the network between nodes costs is not known; "
+            f"measure two sizes of several nodes."
         )
     ideal = [one.ranks for one in found.measured if one.efficiency > 1 + _STEADY]
     if ideal:
@@ -69,8 +74,8 @@ def notes(found: Projection) -> Iterator[str]:
         meaning = "it changes with the ranks: overhead" if grows else "steady: serial work"
         yield f"Serial share (Karp-Flatt) {shares[0]:.3f} to {shares[-1]:.3f}; {meaning}."
     yield (
-        f"Next: measure {following.ranks} ranks, where the projection is least certain "
-        f"(give or take {following.half_percent:.0f} %)."
+        f"Next: measure {following.ranks} ranks; the projection there is give or take "
+        f"{following.half_percent:.0f} %."
     )
 
 
@@ -78,8 +83,8 @@ def rows(found: Projection) -> Iterator[tuple[str, ...]]:
     """Measured and projected sizes, in the order of the columns."""
     for one in found.measured:
         runs = f"{one.runs} runs" if one.runs > 1 else ""
-        speeds = (_figure(one.throughput), _figure(one.fitted))
-        yield (str(one.ranks), *speeds, "", f"{100 * one.efficiency:.0f} %", "", runs)
+        speed, share = _figure(one.throughput), f"{100 * one.efficiency:.0f} %"
+        yield (str(one.ranks), speed, "", "", share, "", runs)
     for size in found.projection:
         share = f"{100 * _efficiency(found, size.ranks, size.throughput):.0f} %"
         interval = f"{_figure(size.low)} to {_figure(size.high)}"
@@ -92,12 +97,16 @@ def caption(found: Projection, unit: str) -> str:
     """Explanation of the columns."""
     kept = "all ranks" if found.strong else "a rank"
     return (
-        f"In {unit}; the batch of {kept} is kept. Projected: {' and '.join(found.used)}, chosen "
-        "because it predicts the larger measured sizes from the smaller. Interval: "
-        f"{100 * found.confidence:.0f} %, of a run there. Naive: the efficiency of "
+        f"In {unit}; the batch of {kept} is kept. Projected: {_cost(found)}, from the measured "
+        f"sizes and published trainings. Interval: {100 * found.confidence:.0f} %; it is longer "
+        "downwards, because a limit may be reached at any doubling. Naive: the efficiency of "
         f"{counted(found.measured[-1].ranks, 'rank')} kept. Far: more than 4 times what was "
         "measured."
     )
+
+
+def _cost(found: Projection) -> str:
+    return f"twice the ranks take {100 * found.doubling:.1f} % longer for a rank's work"
 
 
 def render(found: Projection, unit: str, console: Console) -> None:
@@ -125,12 +134,11 @@ def projection_page(found: Projection, unit: str) -> str:
 
 
 def _figures(found: Projection, unit: str) -> Iterator[Figure]:
-    first = found.measured[0]
+    first, last = found.measured[0], found.measured[-1]
     sizes = [
-        *((one.ranks, one.fitted, one.fitted, one.fitted) for one in found.measured),
+        (last.ranks, *[last.throughput] * 3),
         *((one.ranks, one.throughput, one.low, one.high) for one in found.projection),
     ]
-    last = found.measured[-1]
     naive = [(last.ranks, last.throughput)]
     naive += [(one.ranks, one.naive) for one in found.projection]
     parts = (

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.scaling_forecast.forecasts import (
+    SHIPPED,
+    Forecast,
+    choose,
+    held_out,
+    read_tables,
+)
 from hvd_ext.errors import UsageError
 from hvprof.analysis.projection.amdahl import karp_flatt
-from hvprof.analysis.projection.fit import Scale, fit
+from hvprof.analysis.projection.growth import PUBLISHED
 from hvprof.analysis.projection.points import Point
 from hvprof.analysis.projection.projection import Projection, project
-from hvprof.analysis.projection.shapes import shapes
 from hvprof.cli import main
 from tests.support.hvprof.made_recordings import write_job
 
@@ -49,7 +56,7 @@ def test_512_gpus_are_foretold_from_64(
     found = run(capsys, "--csv", path, "--to", 512, *flags)
     assert [one["ranks"] for one in found["projection"]] == [128, 256, 512]
     last, true = found["projection"][-1], EDSR[series][-1]
-    assert last["throughput"] == pytest.approx(true, rel=0.1)
+    assert last["throughput"] == pytest.approx(true, rel=0.03)
     assert last["low"] < true < last["high"]
     assert abs(last["throughput"] - true) < abs(last["naive"] - true)
     assert last["naive"] == pytest.approx(8 * EDSR[series][6], rel=1e-9)
@@ -57,35 +64,45 @@ def test_512_gpus_are_foretold_from_64(
     assert found["next_size"]["ranks"] == 128
 
 
-def test_larger_sizes_lie_in_the_interval_whatever_was_measured() -> None:
-    inside = outside = 0
-    for throughput in EDSR.values():
-        points = [
-            Point(ranks, value, 0.29 / value)
-            for ranks, value in zip(SIZES, throughput, strict=True)
+@pytest.fixture(scope="module")
+def published() -> list[Forecast]:
+    """Published tables, each forecast with constants chosen from other sources."""
+    tables = read_tables(SHIPPED)
+    return [one for _, part in held_out(tables, tables) for one in part]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "least"), [(0, 16, 0.88), (0, 2, 0.8), (2, 4, 0.8), (4, 16, 0.8)]
+)
+def test_intervals_hold_tables_of_sources_never_seen(
+    low: int, high: int, least: float, published: list[Forecast]
+) -> None:
+    held = [one.inside for one in published if low < one.times <= high]
+    assert np.mean(held) >= least
+
+
+def test_forecasts_of_sources_never_seen_are_close_and_promise_no_gain(
+    published: list[Forecast],
+) -> None:
+    assert len(published) == 234
+    assert np.median([abs(one.error) for one in published]) <= 0.048
+    assert all(one.size.throughput <= one.size.naive * (1 + 1e-9) for one in published)
+    assert all(one.size.low < one.size.throughput < one.size.high for one in published)
+
+
+def test_the_constants_are_those_that_the_published_tables_choose() -> None:
+    chosen = choose(read_tables(SHIPPED))
+    assert (chosen.loss, chosen.weight) == (PUBLISHED.loss, PUBLISHED.weight)
+    assert chosen.slack == pytest.approx(PUBLISHED.slack)
+
+
+def test_the_published_tables_have_the_slides_figures() -> None:
+    tables = {table.name: table for table in read_tables(SHIPPED)}
+    for series, throughput in EDSR.items():
+        points = tables[f"edsr_{series.lower().replace('-', '_')}"].points
+        assert [(one.ranks, one.throughput) for one in points] == [
+            *zip(SIZES, throughput, strict=True)
         ]
-        for count in range(5, len(SIZES)):
-            found = project(points[:count], to=SIZES[-1], ranks_per_node=4, far=True)
-            for size in found.projection:
-                true = throughput[SIZES.index(size.ranks)]
-                inside += size.low < true < size.high
-                outside += not size.low < true < size.high
-    assert inside / (inside + outside) >= 0.9
-
-
-# Horovod's allreduce over 56 Gbit/s InfiniBand, seconds for a byte at 2, 4, 8 and 16 nodes:
-# distributed_optimizer.py of github.com/HKBU-HPML/MG-WFBP.
-BYTE_S = {2: 9.838e-11, 4: 2.0589e-10, 8: 3.0568e-10, 16: 4.0595e-10}
-
-
-def test_the_time_of_a_byte_is_foretold_from_fewer_nodes() -> None:
-    points = [Point(ranks, ranks / time_s) for ranks, time_s in BYTE_S.items()]
-    by_name = {shape.name: shape for shape in shapes(1, strong=False)}
-    fitted = fit(points[:3], by_name["lg of ranks"], Scale(strong=False))
-    assert fitted.at(16).time_s == pytest.approx(BYTE_S[16], rel=0.05)
-    # The program's own choice is the same.
-    found = project(points[:3], to=16).projection[-1]
-    assert 16 / found.throughput == pytest.approx(BYTE_S[16], rel=0.05)
 
 
 KINDS = ("flat", "ring", "lg of ranks", "lg of nodes", "jump")
@@ -117,17 +134,27 @@ def test_intervals_hold_as_often_as_they_say() -> None:
         found, true = simulated(KINDS[index % len(KINDS)], generator)
         last = found.projection[-1]
         held.append(last.low < true < last.high)
-    assert 0.85 <= np.mean(held) <= 0.97
+    # The interval is made for limits that these jobs do not meet, so it may hold all of them.
+    assert np.mean(held) >= 0.9
 
 
-def exact(time_s: Any, sizes: Any = SIZES[:7], **options: Any) -> Projection:
+def exact(time_s: Any, sizes: Sequence[int] = SIZES[:7], **options: Any) -> Projection:
     points = [Point(ranks, ranks / time_s(ranks)) for ranks in sizes]
     return project(points, **options)
 
 
-def test_a_flat_curve_gets_no_invented_growth() -> None:
-    found = exact(lambda ranks: 0.1, to=512)
-    assert found.projection[-1].throughput == pytest.approx(5120, rel=1e-6)
+@pytest.mark.parametrize(("sizes", "most"), [(SIZES[:3], 0.12), (SIZES[:7], 0.03)])
+def test_a_flat_curve_overrules_what_is_usual_the_more_sizes_it_has(
+    sizes: tuple[int, ...], most: float
+) -> None:
+    last = exact(lambda ranks: 0.1, sizes, to=8 * sizes[-1]).projection[-1]
+    assert 1 - most < last.throughput / last.naive <= 1
+    assert last.low < last.naive < last.high
+
+
+def test_faster_than_ideal_is_not_projected() -> None:
+    last = exact(lambda ranks: 0.1 / ranks**0.1, to=256).projection[-1]
+    assert 0.95 * last.naive < last.throughput <= last.naive
 
 
 @pytest.mark.parametrize("below", [4, 8, 16])
@@ -176,6 +203,7 @@ def test_recordings_are_projected(tmp_path: Path, capsys: pytest.CaptureFixture[
     found = run(capsys, *runs)
     assert found["unit"] == "batches of a rank/s"
     assert found["ranks_per_node"] == 4
+    assert found["beyond_a_node"] == 1
     # A made step takes 0.299 s on any number of ranks.
     assert found["measured"][-1]["throughput"] == pytest.approx(8 / 0.299, rel=0.03)
     assert found["projection"][-1]["ranks"] == 32
@@ -193,10 +221,23 @@ def test_the_terminal_and_the_page_say_the_same(
     text = capsys.readouterr().out
     assert text.startswith("512 ranks: ")
     assert "Next: measure 128 ranks" in text
+    assert "beyond a node" not in text
     assert main([*words, "--html", str(tmp_path / "p.html")]) == 0
     page = (tmp_path / "p.html").read_text()
     assert text.splitlines()[0] in page
     assert page.count("<figure") == 2
+
+
+@pytest.mark.parametrize(("count", "said"), [(3, "0 measured sizes"), (4, "1 measured size ")])
+def test_a_line_says_that_no_network_between_nodes_was_measured(
+    count: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_csv(tmp_path / "edsr.csv", SIZES[:count], EDSR["NCCL"])
+    words = ["project", "--csv", str(path), "--ranks-per-node", "4"]
+    assert main([*words, "--to", "16"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "beyond a node" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +273,7 @@ def test_what_cannot_be_projected_is_one_line(tmp_path: Path) -> None:
         ([], "either recordings or --csv"),
         ([str(tmp_path), "--csv", str(path)], "either recordings or --csv"),
         (["--csv", str(path), "--to", "65"], "more than 16 times the 4 .* measure 8 or more"),
+        (["--csv", str(path), "--to", "4"], "4 ranks: 4 were measured; give --to more"),
         (["--csv", str(tmp_path / "absent.csv")], "cannot read"),
         (["--csv", str(tmp_path / "binary.csv")], "not a CSV file"),
         ([str(tmp_path / "absent")], "is not a folder"),

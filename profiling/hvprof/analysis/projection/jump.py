@@ -1,46 +1,53 @@
 """A jump between two measured sizes: another switch, another algorithm, a full node.
 
-A fit through it gives neither side. It is looked for as one more term, compute that takes longer
-from some size on, and believed where that explains far more than chance does.
+A line through it has the slope of neither side, so the jump is taken out of the fit and stays in
+the forecast. Jumps beyond the measured sizes are why intervals are wide.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from hvprof.analysis.projection.fit import Scale, fit
-from hvprof.analysis.projection.points import Point, sizes_of
-from hvprof.analysis.projection.shapes import Shape
+import numpy as np
+from numpy.typing import NDArray
 
-# By chance, chi squared of one term passes it in 1 of 5000 places; and a jump worth a word.
-_CHI_SQUARED, _LEAST = 14.0, 0.1
-_LEAST_POINTS = 5
+# A jump costs more than this share of a rank's time, and so many times any other doubling.
+_LEAST, _TIMES = 0.1, 3
+_LEAST_SIZES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Compute takes `share` longer beyond `below` ranks; `above` is the next measured size."""
+    """A rank's work takes `share` longer beyond `below` ranks; `above` is the next measured size.
+
+    `time_s` is that share in seconds for a unit of the work.
+    """
 
     below: int
     above: int
     share: float
+    time_s: float
 
 
-def find_jump(points: Sequence[Point], shapes: Sequence[Shape], scale: Scale) -> Jump | None:
-    """The largest jump that no shape explains, or None."""
-    if len(points) < _LEAST_POINTS:
+def find_jump(
+    sizes: Sequence[int], times_s: Sequence[float], doublings: NDArray[np.float64]
+) -> Jump | None:
+    """The one step between sizes that stands out, or None.
+
+    Args:
+        sizes: ascending.
+        times_s: of a rank for a unit of the work.
+        doublings: where the sizes lie on the axis in which times grow evenly.
+    """
+    if len(sizes) < _LEAST_SIZES:
         return None
-    smooth = min(fit(points, shape, scale).squares for shape in shapes)
-    best: tuple[float, Jump] | None = None
-    for below, above in pairwise(sizes_of(points)):
-        stepped = dataclasses.replace(scale, jump=below)
-        for shape in shapes:
-            found = fit(points, shape, stepped)
-            gained = (smooth - found.squares) / max(1.0, found.squares / found.freedom)
-            share = float(found.factors[-1] / found.factors[0]) if found.factors[0] else 0.0
-            if share > _LEAST and gained > max(_CHI_SQUARED, best[0] if best else 0.0):
-                best = gained, Jump(below, above, share)
-    return best[1] if best else None
+    lengths = np.diff(doublings)
+    slopes = np.diff(times_s) / lengths
+    place = int(np.argmax(slopes))
+    others = np.delete(slopes, place)
+    time_s = float((slopes[place] - np.median(others)) * lengths[place])
+    share = time_s / times_s[place]
+    if share <= _LEAST or slopes[place] <= _TIMES * others.max():
+        return None
+    return Jump(sizes[place], sizes[place + 1], share, time_s)

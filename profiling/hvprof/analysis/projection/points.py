@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +23,10 @@ class Point:
     Attributes:
         ranks: of the job.
         throughput: work a second, of all ranks together.
-        rounding: standard deviation of the error that its printed digits hide, as a share.
     """
 
     ranks: int
     throughput: float
-    rounding: float = 0.0
 
 
 def read_points(path: Path) -> tuple[Point, ...]:
@@ -79,11 +76,7 @@ def _point(row: dict[str, str | None], where: str) -> Point:
     ranks, throughput = (_number(row[name], name, where) for name in _COLUMNS)
     if ranks != int(ranks) or ranks > _MOST_RANKS:
         raise UsageError(f"{where}: ranks {row['ranks']!r}: use a whole number")
-    exponent = throughput.as_tuple().exponent
-    assert isinstance(exponent, int)  # of a finite number
-    # Digits cut off spread the error evenly over one unit of the last.
-    rounding = 10.0**exponent / math.sqrt(12) / float(throughput)
-    return Point(int(ranks), float(throughput), rounding)
+    return Point(int(ranks), float(throughput))
 
 
 def _number(text: str | None, name: str, where: str) -> Decimal:

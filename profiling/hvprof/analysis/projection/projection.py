@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
@@ -9,16 +10,20 @@ from dataclasses import dataclass
 
 from hvd_ext.errors import UsageError
 from hvd_ext.units import counted, plural
+from hvprof.analysis.comparison.bootstrap import BETWEEN_RUNS
 from hvprof.analysis.projection.amdahl import karp_flatt
-from hvprof.analysis.projection.choice import CONFIDENCE, Scored, choose, forecast, score
-from hvprof.analysis.projection.fit import Fit, Scale, fit
-from hvprof.analysis.projection.jump import Jump, find_jump
+from hvprof.analysis.projection.growth import PUBLISHED, Growth, Prior, fit_growth
+from hvprof.analysis.projection.jump import Jump
 from hvprof.analysis.projection.points import Point, sizes_of
-from hvprof.analysis.projection.shapes import shapes
 
 LEAST_SIZES = 3
 # Times the largest measured size: where a projection is far, and where it is refused.
 FAR, TOO_FAR = 4, 16
+CONFIDENCE = 0.9
+# Two runs, the largest that was measured and the one there, differ by so much by chance.
+_BY_CHANCE = math.exp(
+    statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(2) * BETWEEN_RUNS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +57,13 @@ class MeasuredSize:
     ranks: int
     runs: int
     throughput: float
-    fitted: float
     efficiency: float
     serial: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class NextSize:
-    """The size to measure next: of those in reach, its forecast is the least certain.
-
-    Attributes:
-        ranks: twice one of the measured sizes.
-        half_percent: half of its interval's width.
-    """
+    """The size to measure next, and half the width of its interval in percent."""
 
     ranks: int
     half_percent: float
@@ -76,10 +75,11 @@ class Projection:
 
     Attributes:
         strong: the batch of all ranks is kept, not that of each.
-        ranks_per_node: as the shapes took it.
+        ranks_per_node: as it was given.
         measured: ascending.
-        scored: the shapes and their errors; used: the names of those that are averaged.
+        doubling: time that a doubling of the largest size costs a rank, as a share of it.
         jump: between two measured sizes; None if there is none.
+        beyond_a_node: how many of the measured sizes need more than one node.
         projection: larger sizes, ascending.
         next_size: to measure.
         confidence: of the intervals.
@@ -88,9 +88,9 @@ class Projection:
     strong: bool
     ranks_per_node: int
     measured: tuple[MeasuredSize, ...]
-    scored: tuple[Scored, ...]
-    used: tuple[str, ...]
+    doubling: float
     jump: Jump | None
+    beyond_a_node: int
     projection: tuple[ProjectedSize, ...]
     next_size: NextSize
     confidence: float = CONFIDENCE
@@ -103,6 +103,7 @@ def project(
     ranks_per_node: int = 1,
     strong: bool = False,
     far: bool = False,
+    prior: Prior = PUBLISHED,
 ) -> Projection:
     """Project measured throughputs to larger sizes.
 
@@ -112,6 +113,7 @@ def project(
         ranks_per_node: where nodes differ from ranks.
         strong: the batch of all ranks was kept, not that of each.
         far: allow more than 16 times the largest size.
+        prior: what is known of trainings in general.
 
     Raises:
         UsageError: too few sizes, or too far.
@@ -130,40 +132,48 @@ def project(
             f"{most} ranks are more than {TOO_FAR} times the {last} that were measured: measure "
             f"{_doubled(last, most / TOO_FAR)} or more, or add --far to accept wide intervals"
         )
-    scale = Scale(strong)
-    candidates = shapes(ranks_per_node, strong=strong)
-    jump = find_jump(points, candidates, scale)
-    scale = Scale(strong, jump.below if jump else None)
-    scored = tuple(Scored(shape, score(points, shape, scale)) for shape in candidates)
-    fits = [fit(points, shape, scale) for shape in choose(scored)]
-    measured = _measured(points, fits)
+    if most <= last:
+        raise UsageError(f"{most} ranks: {last} were measured; give --to more than that")
+    measured = _measured(points, sizes)
+    growth = fit_growth(
+        sizes, [one.ranks / one.throughput for one in measured], strong=strong, prior=prior
+    )
+    following = _projected(2 * last, growth, prior)
     return Projection(
         strong=strong,
         ranks_per_node=ranks_per_node,
         measured=measured,
-        scored=scored,
-        used=tuple(one.shape.name for one in fits),
-        jump=jump,
-        projection=tuple(_projected(ranks, fits, measured[-1]) for ranks in _sizes_to(last, most)),
-        next_size=_next(fits, sizes),
+        doubling=growth.loss,
+        jump=growth.jump,
+        beyond_a_node=sum(ranks_per_node == 1 or size > ranks_per_node for size in sizes),
+        projection=tuple(_projected(ranks, growth, prior) for ranks in _sizes_to(last, most)),
+        next_size=NextSize(2 * last, 50 * (following.high - following.low) / following.throughput),
     )
 
 
-def _projected(ranks: int, fits: Sequence[Fit], largest: MeasuredSize) -> ProjectedSize:
-    found, scale = forecast(fits, ranks), fits[0].scale
+def _projected(ranks: int, growth: Growth, prior: Prior) -> ProjectedSize:
+    """The forecast, with an interval that is longer downwards.
+
+    Network, file system or parameter server may reach their limit at any doubling, whatever was
+    measured before. Upwards a doubling may cost less than expected by what is usual, and nothing
+    beats the efficiency of the largest size but chance.
+    """
+    time_s = growth.at(ranks)
+    doublings = max(0.0, math.log2(ranks / growth.largest))
+    less = dataclasses.replace(growth, loss=max(0.0, growth.loss - prior.loss))
     return ProjectedSize(
         ranks=ranks,
-        throughput=scale.throughput(ranks, found.time_s),
-        low=scale.throughput(ranks, found.time_s * found.factor),
-        high=scale.throughput(ranks, found.time_s / found.factor),
-        naive=largest.throughput * ranks / largest.ranks,
-        far=ranks > FAR * largest.ranks,
+        throughput=ranks / time_s,
+        low=ranks / time_s / (_BY_CHANCE + prior.slack * doublings),
+        high=ranks / less.at(ranks) * _BY_CHANCE,
+        naive=ranks / growth.time_s,
+        far=ranks > FAR * growth.largest,
     )
 
 
-def _measured(points: Sequence[Point], fits: Sequence[Fit]) -> tuple[MeasuredSize, ...]:
+def _measured(points: Sequence[Point], sizes: Sequence[int]) -> tuple[MeasuredSize, ...]:
     found: list[MeasuredSize] = []
-    for ranks in sizes_of(points):
+    for ranks in sizes:
         runs = [point.throughput for point in points if point.ranks == ranks]
         throughput = statistics.geometric_mean(runs)
         first = found[0] if found else None
@@ -174,7 +184,6 @@ def _measured(points: Sequence[Point], fits: Sequence[Fit]) -> tuple[MeasuredSiz
                 ranks=ranks,
                 runs=len(runs),
                 throughput=throughput,
-                fitted=fits[0].scale.throughput(ranks, forecast(fits, ranks).time_s),
                 efficiency=speedup / factor,
                 serial=karp_flatt(speedup, factor) if first else None,
             )
@@ -184,16 +193,8 @@ def _measured(points: Sequence[Point], fits: Sequence[Fit]) -> tuple[MeasuredSiz
 
 def _sizes_to(last: int, most: int) -> list[int]:
     """Doublings of the largest measured size, and the one that was asked for."""
-    doublings = range(1, max(1, math.ceil(math.log2(most / last)) + 1)) if most > last else ()
-    return sorted({min(last * 2**power, most) for power in doublings} or {most})
-
-
-def _next(fits: Sequence[Fit], sizes: Sequence[int]) -> NextSize:
-    """The least certain size that was not measured, up to twice the largest."""
-    tried = sorted({2 * size for size in sizes} - set(sizes))
-    factors = {ranks: forecast(fits, ranks).factor for ranks in tried}
-    widest = max(tried, key=lambda ranks: factors[ranks])
-    return NextSize(widest, 100 * (factors[widest] - 1))
+    doublings = range(1, math.ceil(math.log2(most / last)) + 1)
+    return sorted({min(last * 2**power, most) for power in doublings})
 
 
 def _doubled(last: int, least: float) -> int:

@@ -33,12 +33,12 @@ from testbed.emulated_hosts import Hosts, emulated_hosts
 
 MEASURED, FORETOLD = (1, 2, 4), 8
 Recorded = dict[int, list[hvprof.Recording]]
-_MODULE = "benchmarks.scaling_forecast"
+_MODULE = "benchmarks.emulated_forecast"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Record all sizes, and hold the projection against the largest; or be a rank."""
-    parser = harness.parser("scaling_forecast", __doc__, "--gbit 0.2 --json F", rounds=5)
+    parser = harness.parser("emulated_forecast", __doc__, "--gbit 0.2 --json F", rounds=5)
     parser.add_argument("--gbit", type=above_zero, default=0.2, help="Gbit/s of a link (0.2)")
     parser.add_argument("--compute-ms", type=above_zero, default=100.0, help="of a step (100)")
     parser.add_argument("--gradient-mb", type=above_zero, default=1.0, help="of a step (1)")
@@ -102,7 +102,7 @@ def _foretell(recorded: Recorded) -> dict[str, Any]:
     measured_s = statistics.median(map(_step_s, points[FORETOLD]))
     return {
         "step_time_s": {size: statistics.median(map(_step_s, of)) for size, of in points.items()},
-        "shapes": list(found.used),
+        "doubling": found.doubling,
         "predicted_step_time_s": predicted_s,
         "interval_s": [FORETOLD / last.high, FORETOLD / last.low],
         "naive_step_time_s": FORETOLD / last.naive,
@@ -134,7 +134,7 @@ def _print(result: dict[str, Any]) -> None:
     low, high = (1e3 * time_s for time_s in result["interval_s"])
     console.print(
         f"predicted for {FORETOLD}: {1e3 * result['predicted_step_time_s']:.1f} ms ({low:.1f} to "
-        f"{high:.1f}; {' and '.join(result['shapes'])}), "
+        f"{high:.1f}), "
         f"{result['predicted_over_measured']:.3f} of what was measured; naive: "
         f"{1e3 * result['naive_step_time_s']:.1f} ms",
         soft_wrap=True,
@@ -174,4 +174,4 @@ def _work(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    harness.run(main, "scaling_forecast")
+    harness.run(main, "emulated_forecast")

@@ -1,0 +1,1 @@
+"""Published scaling tables, forecast from their smaller sizes."""
