@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from hvd_ext.errors import UsageError
 from hvprof.analysis.comparison.comparison import Comparison, compare
 from hvprof.analysis.comparison.inputs import load_side
 from hvprof.commands.shared import SIDES, add_html, add_sides, console, print_json, write_page
@@ -36,6 +37,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compared(options: argparse.Namespace) -> Comparison:
+    if not options.confidence < 100:
+        raise UsageError(f"--confidence {options.confidence:g}: give a percentage below 100")
     first, second = load_side(options.first), load_side(options.second)
     labels = options.labels or names_of(options.first, options.second)
-    return compare(first, second, labels=(printable(labels[0]), printable(labels[1])))
+    return compare(
+        first,
+        second,
+        labels=(printable(labels[0]), printable(labels[1])),
+        confidence=options.confidence / 100,
+    )

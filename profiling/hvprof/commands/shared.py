@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from hvd_ext.cli import at_least, not_negative, output_file
+from hvd_ext.cli import above_zero, at_least, not_negative, output_file
 from hvd_ext.system.files import write_text
+from hvprof.analysis.comparison.bootstrap import CONFIDENCE
 
 SIDES = (
     "a recording, a folder of recordings (several runs of one configuration), or a file written by "
@@ -74,6 +75,13 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B", type=Path, help="side to compare with it")
     parser.add_argument(
         "--labels", nargs=2, metavar=("A", "B"), help="names of the sides (default: their paths)"
+    )
+    parser.add_argument(
+        "--confidence",
+        type=above_zero,
+        default=100 * CONFIDENCE,
+        metavar="PERCENT",
+        help=f"confidence of the intervals, in percent (default: {100 * CONFIDENCE:g})",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -105,6 +105,11 @@ def _on_intervals(comparison: Comparison) -> str:
             f"Intervals hold with {percent} if runs differ by some {usual}: they come from blocks "
             "of one run, and runs may differ by more. Record 2 or more a side, in a folder."
         )
+    if comparison.pairs:
+        return (
+            f"Intervals hold with {percent}: the runs were recorded alternately, and are compared "
+            f"as {counted(comparison.pairs, 'pair')}."
+        )
     return (
         f"Intervals hold with {percent}: bootstrap over blocks of {first} and "
         f"{counted(second, 'run')}, and the runs' spread, of which {usual} is assumed at first."

@@ -142,7 +142,7 @@ def test_what_is_no_side(tmp_path: Path) -> None:
         load_side(tmp_path / "absent")
 
 
-def test_the_gate_from_the_command_line(tmp_path: Path) -> None:
+def test_the_gate_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for side, speed in (("main", 1.0), ("branch", 1.15)):
         for run in range(4):
             write_job(tmp_path / side / str(run), 2, speed=speed, seed=run, noise=0.01)
@@ -150,6 +150,12 @@ def test_the_gate_from_the_command_line(tmp_path: Path) -> None:
     assert main(["check", *sides, "--max-regression", "5%"]) == 1
     assert main(["check", *reversed(sides), "--max-regression", "5%"]) == 0
     assert main(["check", *sides, "--max-regression", "50", "--json"]) == 0
+    with pytest.raises(UsageError, match="--confidence 100: give a percentage below 100"):
+        main(["compare", *sides, "--confidence", "100"])
+    for flags, said in (([], "with 95 %"), (["--confidence", "99"], "with 99 %")):
+        capsys.readouterr()
+        assert main(["compare", *sides, *flags]) == 0
+        assert said in capsys.readouterr().out
     with pytest.raises(UsageError, match="invalid percentage"):
         main(["check", *sides, "--max-regression", "-1"])
     assert parse_percent(" 2.5 % ") == 2.5

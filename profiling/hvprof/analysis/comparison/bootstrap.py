@@ -7,6 +7,9 @@ runs alone say little about their spread, and Student's t would then allow for a
 "Linear Models and Empirical Bayes Methods", Statistical Applications in Genetics 3, 2004). The
 bootstrap gives the standard error, Student's t the width (Hesterberg, "What Teachers Should Know
 About the Bootstrap", The American Statistician 69, 2015).
+
+Runs that were recorded alternately are pairs: what slows the machine for a while slows both of a
+pair. Their ratios are then one sample, whose own spread is all that counts.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FASTER, SLOWER, NO_EVIDENCE = "faster", "slower", "no evidence"
-CONFIDENCE = 0.99
+CONFIDENCE = 0.95
 
 # Difference between runs that is assumed where one run a side cannot show it, as the
 # standard deviation of log(time). Some percent are usual for MPI (Hunold and Carpen-Amarie,
@@ -26,6 +29,8 @@ CONFIDENCE = 0.99
 BETWEEN_RUNS = 0.03
 # With several runs a side, it counts as much as so many runs more.
 _ASSUMED_RUNS = 1
+# Two ratios say so little of their spread that the runs of each side say more.
+LEAST_PAIRS = 3
 
 _RESAMPLES = 1000
 
@@ -64,8 +69,21 @@ class Evidence:
     verdict: str
 
 
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How sides are compared.
+
+    Attributes:
+        confidence: that an interval holds the true value.
+        paired: the runs of the sides were recorded alternately, and stand in that order.
+    """
+
+    confidence: float = CONFIDENCE
+    paired: bool = False
+
+
 def weigh(
-    first: Sequence[Sample], second: Sequence[Sample], confidence: float = CONFIDENCE
+    first: Sequence[Sample], second: Sequence[Sample], method: Method | None = None
 ) -> Evidence:
     """Compare two sides.
 
@@ -73,10 +91,17 @@ def weigh(
         first: its runs, which the second is measured against; each has an amount and a time
             above 0.
         second: likewise.
-        confidence: that the interval holds the true value.
+        method: by default that of runs without an order.
     """
+    method = method or Method()
     log_ratio = float(np.log(_rate(second) / _rate(first)))
-    half_width = _half_width(first, second, confidence)
+    if method.paired:
+        logs = np.log([b.rate / a.rate for a, b in zip(first, second, strict=True)])
+        log_ratio = float(logs.mean())
+        error = float(logs.std(ddof=1)) / np.sqrt(len(logs))
+        half_width: float | None = _student(method.confidence, len(logs) - 1) * error
+    else:
+        half_width = _half_width(first, second, method.confidence)
     if half_width is None:
         return Evidence(_percent(log_ratio), None, None, NO_EVIDENCE)
     low, high = log_ratio - half_width, log_ratio + half_width
@@ -103,9 +128,6 @@ def _half_width(
         return None
     if any(np.any(part <= 0) for side in sides for parts in _columns(side) for part in parts):
         return None
-    # scipy is slow to import, and only comparisons need it.
-    from scipy.stats import t as student
-
     # The same numbers in, the same verdict out: a gate must not waver.
     generator = np.random.default_rng(0)
     parts = [part for side in sides for part in _variances(side, generator)]
@@ -113,7 +135,14 @@ def _half_width(
     # Welch and Satterthwaite: the sides may differ in runs and in spread.
     doubt = sum(variance**2 / degrees for variance, degrees in parts)
     freedom = total**2 / doubt if doubt else np.inf
-    return float(student.ppf((1 + confidence) / 2, freedom) * np.sqrt(total))
+    return _student(confidence, freedom) * float(np.sqrt(total))
+
+
+def _student(confidence: float, freedom: float) -> float:
+    # scipy is slow to import, and only comparisons need it.
+    from scipy.stats import t as student
+
+    return float(student.ppf((1 + confidence) / 2, freedom))
 
 
 def _variances(
@@ -128,9 +157,11 @@ def _variances(
     runs, more = len(side), _ASSUMED_RUNS
     assumed = BETWEEN_RUNS**2 + sum(variance for variance, _ in within) / runs
     found = float(np.var([np.log(run.rate) for run in side], ddof=1))
-    moderated = (more * assumed + (runs - 1) * found) / (more + runs - 1)
-    # Runs that differ by more than what is usual are never taken to differ by less than that.
-    yield max(moderated, found) / runs, more + runs - 1
+    if found > assumed:
+        # What is usual does not describe these runs, and says nothing of their spread.
+        yield found / runs, runs - 1
+        return
+    yield (more * assumed + (runs - 1) * found) / (more + runs - 1) / runs, more + runs - 1
 
 
 def _within(run: Sample, generator: np.random.Generator) -> tuple[float, float]:

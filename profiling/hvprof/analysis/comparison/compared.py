@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hvprof.analysis.comparison.bootstrap import Sample, weigh
+from hvprof.analysis.comparison.bootstrap import Method, Sample, weigh
 from hvprof.analysis.comparison.inputs import RecordedRun
 from hvprof.analysis.summary import BLOCKS, Row
 
@@ -108,7 +109,7 @@ Sides = tuple[Sequence[Measured], Sequence[Measured]]
 
 
 def of_operation(
-    sides: Sides, operation: str, confidence: float, label: str | None = None, name: str = ""
+    sides: Sides, operation: str, method: Method, label: str | None = None, name: str = ""
 ) -> ComparedRow:
     """An operation: its time for a byte, or for a call where nothing is sent."""
     means = [mean_side([run.side(operation, label) for run in side]) for side in sides]
@@ -121,10 +122,10 @@ def of_operation(
         ]
         for side in sides
     ]
-    return compared(name or label or operation, means[0], means[1], samples, confidence)
+    return compared(name or label or operation, means[0], means[1], samples, method)
 
 
-def of_steps(sides: Sides, confidence: float, *, exposed: bool) -> ComparedRow | None:
+def of_steps(sides: Sides, method: Method, *, exposed: bool) -> ComparedRow | None:
     """A step, or the exposed communication in it; None unless all runs mark steps."""
     found = [[run.run.steps for run in side] for side in sides]
     means, samples = [], []
@@ -140,17 +141,17 @@ def of_steps(sides: Sides, confidence: float, *, exposed: bool) -> ComparedRow |
             [Sample(np.array(t), np.array(n, float)) for t, n in zip(times, counts, strict=True)]
         )
     name = "exposed communication" if exposed else "step"
-    return compared(name, means[0], means[1], samples, confidence)
+    return compared(name, means[0], means[1], samples, method)
 
 
-def of_run(sides: Sides, confidence: float) -> ComparedRow | None:
+def of_run(sides: Sides, method: Method) -> ComparedRow | None:
     """The run, from its first rank's start of MPI to its end; None where one has not ended."""
     times = [[run.run.run_s for run in side] for side in sides]
     if not all(side and all(time_s > 0 for time_s in side) for side in times):
         return None
     means = [Side(1.0, 0.0, sum(side) / len(side)) for side in times]
     samples = [[Sample(np.array([time_s]), np.ones(1)) for time_s in side] for side in times]
-    return compared("run", means[0], means[1], samples, confidence)
+    return compared("run", means[0], means[1], samples, method)
 
 
 def compared(
@@ -158,11 +159,14 @@ def compared(
     first: Side,
     second: Side,
     samples: Sequence[Sequence[Sample]],
-    confidence: float,
+    method: Method,
 ) -> ComparedRow:
     """The row of two sides, with the evidence of their samples where both have time to compare."""
     comparable = all(side and all(run.time_s.sum() > 0 for run in side) for side in samples)
-    evidence = weigh(samples[0], samples[1], confidence) if comparable else None
+    # A run that lacks this operation leaves the others without their counterparts.
+    if method.paired and len({len(side) for side in samples}) > 1:
+        method = dataclasses.replace(method, paired=False)
+    evidence = weigh(samples[0], samples[1], method) if comparable else None
     return ComparedRow(
         name=name,
         first=first,

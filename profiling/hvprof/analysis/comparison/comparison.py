@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_ext.units import format_seconds
-from hvprof.analysis.comparison.bootstrap import CONFIDENCE, NO_EVIDENCE
+from hvprof.analysis.comparison.bootstrap import CONFIDENCE, LEAST_PAIRS, NO_EVIDENCE, Method
 from hvprof.analysis.comparison.compared import (
     ComparedRow,
     Measured,
@@ -49,6 +49,7 @@ class Comparison:
     Attributes:
         labels: names of the sides.
         runs: of each side.
+        pairs: of runs that were recorded alternately; 0 if they were not, or are too few.
         confidence: of the intervals of `lead`, `exposed` and `total`; those of `rows` and
             `operations` hold jointly.
         lead: the step, without warm-up; the run where a run of either side marks no steps; None
@@ -64,6 +65,7 @@ class Comparison:
 
     labels: tuple[str, str]
     runs: tuple[int, int]
+    pairs: int
     confidence: float
     lead: ComparedRow | None
     exposed: ComparedRow | None
@@ -125,7 +127,10 @@ def compare(
     Returns:
         What both did, with intervals and verdicts.
     """
-    sides: Sides = ([*map(Measured, _runs(first))], [*map(Measured, _runs(second))])
+    alternate = _alternate(_runs(first), _runs(second))
+    paired = alternate is not None
+    runs = alternate or (_runs(first), _runs(second))
+    sides: Sides = ([*map(Measured, runs[0])], [*map(Measured, runs[1])])
     present = [
         label
         for label, _ in SIZE_ROWS
@@ -133,17 +138,19 @@ def compare(
     ]
     others = _operations(sides)
     # So that all rows hold together: a table of seven must not have seven chances to err.
-    of_a_row = 1 - (1 - confidence) / max(len(present) + len(others), 1)
-    total = of_operation(sides, ALLREDUCE, confidence)
+    of_a_row = Method(1 - (1 - confidence) / max(len(present) + len(others), 1), paired)
+    method = Method(confidence, paired)
+    total = of_operation(sides, ALLREDUCE, method)
     moved = (total.first.message_bytes, total.second.message_bytes)
     ranks = [{run.run.ranks for run in side} for side in sides]
-    step = of_steps(sides, confidence, exposed=False)
+    step = of_steps(sides, method, exposed=False)
     return Comparison(
         labels=labels or _labels(first, second),
         runs=(len(sides[0]), len(sides[1])),
+        pairs=len(sides[0]) if paired else 0,
         confidence=confidence,
-        lead=step or of_run(sides, confidence),
-        exposed=of_steps(sides, confidence, exposed=True),
+        lead=step or of_run(sides, method),
+        exposed=of_steps(sides, method, exposed=True),
         rows=tuple(
             _of_one_cut(of_operation(sides, ALLREDUCE, of_a_row, label), total) for label in present
         ),
@@ -153,6 +160,20 @@ def compare(
         same_ranks=ranks[0] == ranks[1],
         step_parts=_step_parts(sides),
     )
+
+
+def _alternate(
+    first: Sequence[RecordedRun], second: Sequence[RecordedRun]
+) -> tuple[list[RecordedRun], list[RecordedRun]] | None:
+    """The runs in pairs, if each two in the order of their starts are one of either side."""
+    started = [(run.start_unix_s, side) for side in (0, 1) for run in (first, second)[side]]
+    if len(first) != len(second) or len(first) < LEAST_PAIRS or not all(s for s, _ in started):
+        return None
+    order = [side for _, side in sorted(started)]
+    if any(order[place] == order[place + 1] for place in range(0, len(order), 2)):
+        return None
+    by_start = (sorted(side, key=lambda run: run.start_unix_s) for side in (first, second))
+    return next(by_start), next(by_start)
 
 
 def _operations(sides: Sides) -> list[str]:

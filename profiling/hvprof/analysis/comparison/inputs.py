@@ -39,6 +39,7 @@ class RecordedRun:
         parts: of a step; None where none are marked.
         steps: in blocks; None likewise, and for reports of earlier versions.
         run_s: of a rank from start to end, as a mean; 0 where that is not known.
+        start_unix_s: seconds since 1970; 0 where that is not known.
     """
 
     name: str
@@ -47,6 +48,7 @@ class RecordedRun:
     parts: StepParts | None = None
     steps: StepBlocks | None = None
     run_s: float = 0.0
+    start_unix_s: float = 0.0
 
 
 def run_of(recording: Recording) -> RecordedRun:
@@ -59,6 +61,7 @@ def run_of(recording: Recording) -> RecordedRun:
         step_parts(recording),
         step_blocks(recording),
         shares(recording, None, None).run_s,
+        recording.start_unix_s or min(rank.start_unix_s for rank in recording.ranks),
     )
 
 
@@ -122,8 +125,10 @@ def _read_report(path: Path) -> RecordedRun:
             raise ValueError(path)
         parts = _step_parts(data["step_parts"]) if data.get("step_parts") else None
         steps = _step_blocks(data["step_blocks"]) if data.get("step_blocks") else None
-        run_s = _number(data.get("run_s") or 0.0)
-        return RecordedRun(printable(path.stem), len(data["ranks"]), found, parts, steps, run_s)
+        run_s, start_unix_s = (_number(data.get(name) or 0.0) for name in ("run_s", "start_unix_s"))
+        return RecordedRun(
+            printable(path.stem), len(data["ranks"]), found, parts, steps, run_s, start_unix_s
+        )
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         raise UsageError(f"{path} is damaged: write it again with hvprof report") from None
 
