@@ -1,4 +1,4 @@
-"""hvprof whatif: the time of a step with another exchange."""
+"""hvprof whatif: the time of a step with another exchange, or without the slowest rank."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from hvprof.commands.shared import console, print_json
 from hvprof.recording.load import load
 from hvprof.reporters.terminal.whatif import render
 
-HELP = "predict a step with another exchange"
+HELP = "predict a step with another exchange, or without the slowest rank"
 ABOUT = (
-    "Replay a recording's trace over another network, by another algorithm, in other buckets, or "
-    "without any exchange. An unchanged replay comes first; the command fails if that is 5 % off."
+    "Replay a recording's trace over another network, by another algorithm, in other buckets, "
+    "without any exchange, or with the slowest rank as fast as the others. An unchanged replay "
+    "comes first; the command fails if that is 5 % off."
 )
 EXAMPLE = "whatif runs/a --bandwidth 10x"
 
@@ -50,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bucket", type=_bucket, metavar="SIZE", help="size of gradient buckets, as in 4MiB"
     )
     parser.add_argument("--no-exchange", action="store_true", help="remove the exchange")
+    parser.add_argument(
+        "--without-slowest",
+        action="store_true",
+        help="have the slowest rank compute as fast as the others: what it costs",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -79,6 +85,7 @@ def as_json(found: Replayed, asked: WhatIf) -> dict[str, Any]:
         "speedup_low": low,
         "speedup_high": high,
         "slowed_s": found.slowed_s,
+        "slowest": dataclasses.asdict(found.slowest) if found.slowest else None,
     }
 
 
@@ -99,11 +106,12 @@ def _asked(options: argparse.Namespace) -> WhatIf:
         options.algorithm,
         options.bucket,
         not options.no_exchange,
+        options.without_slowest,
     )
     if asked == WhatIf():
         raise UsageError(
-            "no change requested: give --bandwidth, --latency, --algorithm, --bucket or "
-            "--no-exchange"
+            "no change requested: give --bandwidth, --latency, --algorithm, --bucket, "
+            "--no-exchange or --without-slowest"
         )
     if not asked.exchange and dataclasses.replace(asked, exchange=True) != WhatIf():
         raise UsageError("--no-exchange excludes other changes: give it alone")

@@ -36,15 +36,18 @@ class Job:
     ranks: int = 2
     # How much slower rank 1 computes in odd steps, and rank 0 in even ones.
     jitter_s: float = 0.004
+    # Factor on all computation of the last rank.
+    straggling: float = 1.0
 
     def run(self, count: int = 6, *, with_ready: bool = True) -> list[JobStep]:
         begin_s = [10.0] * self.ranks
         steps = []
         for number in range(count):
             slow_s = [self.jitter_s * ((rank + number) % 2) for rank in range(self.ranks)]
+            pace = [1.0] * (self.ranks - 1) + [self.straggling]
             ended_s, found = 0.0, []
             for at_s, message_bytes in self.ready:
-                ready_s = [b + at_s + s for b, s in zip(begin_s, slow_s, strict=True)]
+                ready_s = [b + at_s * f + s for b, s, f in zip(begin_s, slow_s, pace, strict=True)]
                 starts_s = [max(ended_s, at) for at in ready_s]
                 ended_s = max(starts_s) + self.latency_s + message_bytes * self.byte_s
                 found.append((message_bytes, ready_s, starts_s, ended_s))
@@ -55,11 +58,12 @@ class Job:
                              ready[rank] if with_ready else None)
                     for size, ready, starts, end in found
                 )  # fmt: skip
-                waits_s = begin_s[rank] + BACKWARD_S + slow_s[rank]
+                waits_s = begin_s[rank] + BACKWARD_S * pace[rank] + slow_s[rank]
                 left_s = max(waits_s, ended_s) + TAIL_S
                 blocked = (Blocked(waits_s, left_s),)
-                of_ranks.append(RankStep(begin_s[rank], left_s + REST_S, exchanges, blocked))
-                begin_s[rank] = left_s + REST_S
+                end_s = left_s + REST_S * pace[rank]
+                of_ranks.append(RankStep(begin_s[rank], end_s, exchanges, blocked))
+                begin_s[rank] = end_s
             steps.append(tuple(of_ranks))
         return steps
 
@@ -142,6 +146,30 @@ def test_another_algorithm_changes_messages_and_bytes_as_its_formula_does() -> N
     job = dataclasses.replace(tree, algorithm="tree")
     found = answer(job.run(), WhatIf(algorithm="ring"))
     assert found.low_s == pytest.approx(step_s(Job(ranks=8).run()), rel=0.02)
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+@pytest.mark.parametrize("asked", [WhatIf(), WhatIf(bandwidth=10)], ids=["alone", "with another"])
+def test_without_the_slowest_rank_a_step_is_that_of_equal_ranks(asked: WhatIf, ranks: int) -> None:
+    job = Job(ranks=ranks, jitter_s=0.0, straggling=1.5)
+    found = answer(job.run(), dataclasses.replace(asked, without_slowest=True))
+    assert found.slowest is not None
+    assert found.slowest.rank == ranks - 1
+    own_s = BACKWARD_S + REST_S
+    assert found.slowest.own_s == pytest.approx(1.5 * own_s)
+    assert found.slowest.others_s == pytest.approx(own_s)
+    equal = Job(ranks=ranks, jitter_s=0.0, byte_s=BYTE_S / asked.bandwidth)
+    assert found.low_s == found.high_s == pytest.approx(step_s(equal.run()), rel=1e-9)
+    assert found.recorded_s > 1.1 * found.low_s
+    # Without ready times, the truth lies between.
+    bounds = answer(job.run(with_ready=False), dataclasses.replace(asked, without_slowest=True))
+    assert bounds.low_s <= found.low_s * (1 + 1e-9)
+    assert bounds.high_s >= found.low_s * (1 - 1e-9)
+
+
+def test_ranks_that_are_slow_in_turn_have_nothing_to_gain() -> None:
+    found = answer(Job().run(), WhatIf(without_slowest=True))
+    assert found.low_s == pytest.approx(found.recorded_s, rel=1e-3)
 
 
 def test_without_an_exchange_nothing_is_waited_for() -> None:
@@ -303,6 +331,7 @@ def test_shared_memory_has_no_algorithm_of_messages() -> None:
     [
         ([], "no change requested: give --bandwidth"),
         (["--no-exchange", "--bandwidth", "2x"], "--no-exchange excludes other changes"),
+        (["--no-exchange", "--without-slowest"], "--no-exchange excludes other changes"),
         (["--latency", "fast"], "--latency 'fast': use a factor such as 0.1x"),
         (["--bandwidth", "2x"], "has no trace: record one with hvprof record --trace"),
     ],

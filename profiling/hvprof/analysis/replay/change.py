@@ -27,6 +27,7 @@ class WhatIf:
         algorithm: one of hvd_ext.arithmetic.allreduce_work.FORMULAS.
         bucket_bytes: size of gradient buckets.
         exchange: False removes the exchange.
+        without_slowest: has the slowest rank compute as fast as the others.
     """
 
     bandwidth: float = 1.0
@@ -35,6 +36,7 @@ class WhatIf:
     algorithm: str | None = None
     bucket_bytes: int | None = None
     exchange: bool = True
+    without_slowest: bool = False
 
 
 @dataclass(frozen=True)

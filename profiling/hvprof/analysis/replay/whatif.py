@@ -1,7 +1,8 @@
-"""Time of a step with another exchange."""
+"""Time of a step with another exchange, or without its slowest rank."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
@@ -14,6 +15,7 @@ from hvprof.analysis.contention import step_parts
 from hvprof.analysis.replay.change import Changed, WhatIf
 from hvprof.analysis.replay.network import Network, network_of, shortest
 from hvprof.analysis.replay.replay import replay, take_apart, unchanged
+from hvprof.analysis.replay.slowest import Slowest, slowest_of
 from hvprof.analysis.replay.timeline import JobStep, steps_of
 from hvprof.analysis.summary import quantile_s
 from hvprof.format.trace import load_trace
@@ -38,6 +40,7 @@ class Replayed:
         knows_ready: whether the optimizer reported when gradients were ready.
         slowed_s: CPU time that communication takes from computing in a step, removed from low_s
             and high_s where no exchange is left and the kernel counts it. Else 0.
+        slowest: the rank that was made as fast as the others; None if none was.
     """
 
     steps: int
@@ -48,6 +51,7 @@ class Replayed:
     high_s: float
     knows_ready: bool
     slowed_s: float
+    slowest: Slowest | None = None
 
     @property
     def speedup(self) -> tuple[float, float]:
@@ -102,8 +106,9 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
             "its steps wait for events that the trace does not contain"
         )
     network = network_of(steps, most_latency_s)
+    slowest = slowest_of(steps) if asked.without_slowest else None
     times_s = [
-        _step_s(replay(steps, Changed(asked, line), early=early))
+        _step_s(replay(steps, Changed(asked, line), early=early, pace=slowest))
         for line in network.lines
         for early in (False, True)
     ]
@@ -116,6 +121,7 @@ def answer(steps: Sequence[JobStep], asked: WhatIf, most_latency_s: float = math
         high_s=max(times_s),
         knows_ready=all(take_apart(step).knows_ready for step in steps),
         slowed_s=0.0,
+        slowest=slowest,
     )
 
 
@@ -149,15 +155,8 @@ def _check_algorithm(steps: Sequence[JobStep], algorithm: str) -> None:
 
 def _without_slowing(found: Replayed, slowed_s: float) -> Replayed:
     slowed_s = min(slowed_s, 0.9 * found.low_s)
-    return Replayed(
-        found.steps,
-        found.recorded_s,
-        found.error,
-        found.network,
-        found.low_s - slowed_s,
-        found.high_s - slowed_s,
-        found.knows_ready,
-        slowed_s,
+    return dataclasses.replace(
+        found, low_s=found.low_s - slowed_s, high_s=found.high_s - slowed_s, slowed_s=slowed_s
     )
 
 

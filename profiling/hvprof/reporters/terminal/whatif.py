@@ -28,6 +28,11 @@ def lines(found: Replayed, asked: WhatIf) -> list[str]:
         f"The unchanged replay of {found.steps} steps is {100 * found.error:.2f} % off. An exchange"
         f" took {' to '.join(map(_took, network.lines))}, after all ranks had arrived.",
     ]
+    if slowest := found.slowest:
+        sentences.append(
+            f"Rank {slowest.rank} is the slowest: it computes {format_seconds(slowest.own_s)} of a"
+            f" step, the others {format_seconds(slowest.others_s)}."
+        )
     if found.slowed_s:
         sentences.append(
             f"This includes {format_seconds(found.slowed_s)} of CPU contention with threads that"
@@ -65,6 +70,8 @@ def _what(asked: WhatIf) -> str:
     parts = []
     if not asked.exchange:
         parts.append("no exchange")
+    if asked.without_slowest:
+        parts.append("the slowest rank as fast as the others")
     if asked.bandwidth != 1:
         parts.append(f"{asked.bandwidth:g} x the bandwidth")
     if asked.latency_s is not None:
