@@ -106,9 +106,11 @@ class Site:
 
     Attributes:
         operation: as in Cell; "" for all calls of places that found no room.
-        object: path of the executable or library; "" where it is not known.
-        offset: in it, of the instruction after the call.
+        object: path of the executable or library, or of the file of Python whose line called an
+            extension module; "" where it is not known.
+        offset: in an executable or library, of the instruction after the call.
         calls: that succeeded; time_s is their sum, max_s the longest.
+        line: in a file of Python; 0 for an executable or library.
     """
 
     operation: str
@@ -117,6 +119,12 @@ class Site:
     calls: int
     time_s: float
     max_s: float
+    line: int = 0
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Its place in the program."""
+        return self.object, self.offset, self.line
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ class SiteCost:
 
     Attributes:
         operation: as in `Cell`; "" for all places that found no room in a rank's table.
-        place: "halo.c:212 (exchange)", "exchange in libhalo.so" or "libhalo.so + 0x1234".
+        place: "halo.c:212 (exchange)", "train.py:42", "exchange in libhalo.so" or
+            "libhalo.so + 0x1234".
         ranks: that call it.
         calls: of a rank that calls it, the most.
         time_s: of a rank, as a mean over all ranks of the job.
@@ -79,7 +80,7 @@ def site_costs(recording: Recording, run_s: float) -> list[SiteCost]:
     for rank in recording.ranks:
         shares = _waiting(rank, waits)
         for site, wait_s in zip(rank.sites, shares, strict=True):
-            place = places[site.object, site.offset] if site.operation else "other places"
+            place = places[site.key] if site.operation else "other places"
             part = _Part(rank.rank, site.calls, site.time_s, site.max_s, wait_s)
             parts[site.operation, place].append(part)
     found = [_cost(of, some, len(recording.ranks), run_s) for of, some in parts.items()]

@@ -205,7 +205,9 @@ SITE = np.dtype(
         ("calls", "<u8"),
         ("time_ns", "<u8"),
         ("max_ns", "<u8"),
-        ("reserved", "V16"),
+        ("line", "<u4"),
+        ("extension", "<u4"),
+        ("reserved", "V8"),
     ]
 )
 SITES_FILE = np.dtype(

@@ -52,6 +52,7 @@ def read_sites(path: Path, names: Sequence[str]) -> tuple[Site, ...]:
                 operation=names[row["operation"]] if known else "",
                 object=objects[row["object"]],
                 offset=row["offset"].item(),
+                line=row["line"].item(),
                 calls=row["calls"].item(),
                 time_s=row["time_ns"].item() / 1e9,
                 max_s=row["max_ns"].item() / 1e9,
@@ -62,11 +63,11 @@ def read_sites(path: Path, names: Sequence[str]) -> tuple[Site, ...]:
 
 def places_of(
     sites: Iterable[Site], recorded_unix_s: float | None = None
-) -> dict[tuple[str, int], str]:
-    """Where sites are in the source, by object and offset: "halo.c:212 (exchange)".
+) -> dict[tuple[str, int, int], str]:
+    """Where sites are in the source, by `Site.key`: "halo.c:212 (exchange)" or "train.py:42".
 
-    Lines need `addr2line` and debugging information. Without them a site is named by its function
-    and object, or by its object and offset.
+    Lines of C and Fortran need `addr2line` and debugging information. Without them a site is named
+    by its function and object, or by its object and offset.
 
     Args:
         sites: of any ranks.
@@ -74,15 +75,18 @@ def places_of(
             are not those that ran, and name nothing.
     """
     offsets: dict[str, set[int]] = defaultdict(set)
-    for site in sites:
-        offsets[site.object].add(site.offset)
     found = {}
+    for site in sites:
+        if site.line:
+            found[site.key] = f"{Path(site.object).name}:{site.line}"
+        else:
+            offsets[site.object].add(site.offset)
     for name, of_object in offsets.items():
         chosen = sorted(of_object)
         lines = [] if _is_another(name, recorded_unix_s) else _asked(name, chosen)
         for place, offset in enumerate(chosen):
             function, line = lines[place] if lines else ("", "")
-            found[name, offset] = _shown(name, offset, function, line)
+            found[name, offset, 0] = _shown(name, offset, function, line)
     return found
 
 

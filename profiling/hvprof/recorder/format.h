@@ -213,7 +213,9 @@ struct site {
     uint64_t offset;           /* of the instruction after the call, in the object */
     uint32_t operation, object; /* number of the name; of the object from 1, 0: not known */
     _Atomic uint64_t calls, time_ns, max_ns;
-    uint64_t reserved[2];
+    uint32_t line; /* in the object, which then is a file of Python; 0: it is an executable or library */
+    uint32_t extension; /* an enum extension: Python's lines are counted in its place */
+    uint64_t reserved;
 };
 _Static_assert(sizeof(struct site) == 64, "layout");
 

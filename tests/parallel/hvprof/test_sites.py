@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from io import StringIO
 from pathlib import Path
@@ -55,6 +56,8 @@ def test_a_sentence_names_the_place_in_few_words() -> None:
         "swap in libhalo.so": "called by swap",
         "void swap<int>(int) in libhalo.so": "called by void swap<int>(int)",
         "libhalo.so + 0x12": "in libhalo.so",
+        "train.py:42": "at train.py:42",
+        "<string>:1": "at <string>:1",
         "unknown": "",
     }
     for place, short in places.items():
@@ -76,7 +79,7 @@ def test_calls_are_counted_by_the_line_that_makes_them(tmp_path: Path) -> None:
         places = places_of(rank.sites)
         for site in rank.sites:
             calls[site.operation] += site.calls
-            shown = places[site.object, site.offset]
+            shown = places[site.key]
             match = re.fullmatch(r"known_messages\.c:(\d+) \((kinds|one_sided|main)\)", shown)
             assert match, shown
             at = int(match[1])
@@ -106,3 +109,22 @@ def test_calls_are_counted_by_the_line_that_makes_them(tmp_path: Path) -> None:
             hvprof.load(folder)
     (folder / "rank-00001.sites").unlink()
     assert hvprof.load(folder).ranks[1].sites == ()
+
+
+def test_calls_of_python_are_counted_by_its_lines(tmp_path: Path) -> None:
+    """Also of two threads at once, whose calls hold no GIL."""
+    source, folder = PROGRAMS / "known_lines.py", tmp_path / "run"
+    done = run([*RECORD, "-o", folder, "--", *mpirun(2), sys.executable, source])
+    assert done.returncode == 0, done.stderr
+    expected = {
+        (operation, f"known_lines.py:{number}", int(calls))
+        for number, line in enumerate(source.read_text().splitlines(), 1)
+        for operation, calls in re.findall(r"# ([a-z_]+) (\d+)$", line)
+    }
+    for rank in hvprof.load(folder).ranks:
+        places = places_of(rank.sites)
+        found = {(site.operation, places[site.key], site.calls) for site in rank.sites}
+        assert expected <= found, found - expected
+        of_module = [one for one in rank.sites if not one.line]
+        # What mpi4py calls when no line of Python is run.
+        assert {site.operation for site in of_module} <= {"comm_free"}

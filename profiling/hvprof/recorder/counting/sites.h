@@ -1,5 +1,6 @@
 /* Calls by the place in the program that makes them: each has an operation, a library or executable,
- * and an offset in it, which hvprof resolves to a line when it reads them (format/sites.py). */
+ * and an offset in it, which hvprof resolves to a line when it reads them (format/sites.py). Those of
+ * a module of Python's have the line of Python that called it. */
 #ifndef HVPROF_SITES_H
 #define HVPROF_SITES_H
 
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../recorder.h"
+#include "python.h"
 
 static void add_to_site(struct site *site, uint64_t time_ns)
 {
@@ -59,20 +60,31 @@ static uint32_t object_number(struct sites *sites, const char *path)
     return number + 1;
 }
 
-static struct site *add_site(struct recorder *into, unsigned place, uint64_t key, int operation,
-                             void *caller)
+/* The place of a key in the table: that of its site, a free one, or SITES where there is neither. */
+static unsigned place_of(struct sites *sites, uint64_t key)
+{
+    unsigned place = 1 + (unsigned)(key * 0x9e3779b97f4a7c15u >> 54) % (SITES / 2);
+    uint64_t found;
+    while (place < SITES &&
+           (found = atomic_load_explicit(&sites->at[place].key, memory_order_acquire)) &&
+           found != key)
+        place++;
+    return place;
+}
+
+/* Those past the table's room are added to its first place, which stands for no place. */
+static struct site *add_site(struct recorder *into, uint64_t key, int operation,
+                             struct source_line where, enum extension extension)
 {
     struct sites *sites = into->sites;
-    char path[OBJECT_BYTES] = "";
-    /* It waits for a dlopen, whose library may wait for the mutex while it is loaded. */
-    uint64_t base = place < SITES ? find_object(caller, path) : 0;
     pthread_mutex_lock(&into->changing);
-    while (place < SITES && sites->at[place].key && sites->at[place].key != key)
-        place++;
+    unsigned place = place_of(sites, key);
     struct site *site = &sites->at[place < SITES ? place : 0];
     if (place < SITES && !site->key) {
-        site->object = object_number(sites, path);
-        site->offset = (uintptr_t)caller - base;
+        site->object = object_number(sites, where.path);
+        site->offset = where.offset;
+        site->line = where.line;
+        site->extension = extension;
         site->operation = (uint32_t)operation;
         atomic_store_explicit(&site->key, key, memory_order_release);
     }
@@ -80,22 +92,44 @@ static struct site *add_site(struct recorder *into, unsigned place, uint64_t key
     return site;
 }
 
-/* Those past the table's room are added to its first place, which stands for no place. */
+static struct site *site_of(struct recorder *into, uint64_t key, int operation, void *caller)
+{
+    unsigned place = place_of(into->sites, key);
+    if (place == SITES)
+        return &into->sites->at[0];
+    if (into->sites->at[place].key)
+        return &into->sites->at[place];
+    /* Before the lock: it waits for a dlopen, whose library may wait for that while it is loaded. */
+    struct source_line where = {0};
+    where.offset = (uintptr_t)caller - find_object(caller, where.path);
+    return add_site(into, key, operation, where, extension_in(where.path));
+}
+
+/* The site of the line of Python that called an extension module, or else that in the module. */
+static struct site *python_site(struct recorder *into, struct site *site, uint64_t key,
+                                int operation)
+{
+    uint64_t code, instruction;
+    struct source_line where = {0};
+    if (!find_instruction(&code, &instruction))
+        return site;
+    key ^= (code ^ instruction << 20) * 0x9e3779b97f4a7c15u | 1;
+    unsigned place = place_of(into->sites, key);
+    if (place < SITES && into->sites->at[place].key)
+        return &into->sites->at[place];
+    if (!find_line(site->extension, code, &where))
+        return site;
+    return add_site(into, key, operation, where, NO_EXTENSION);
+}
+
 static void count_at_site(struct recorder *into, int operation, void *caller, uint64_t time_ns)
 {
-    struct sites *sites = into->sites;
-    if (!sites)
+    if (!into->sites)
         return;
     uint64_t key = (uintptr_t)caller ^ (uint64_t)operation << 56;
-    unsigned place = 1 + (unsigned)(key * 0x9e3779b97f4a7c15u >> 54) % (SITES / 2);
-    uint64_t found = 0;
-    while (place < SITES &&
-           (found = atomic_load_explicit(&sites->at[place].key, memory_order_acquire)) &&
-           found != key)
-        place++;
-    struct site *site = place < SITES && found == key
-                            ? &sites->at[place]
-                            : add_site(into, place, key, operation, caller);
+    struct site *site = site_of(into, key, operation, caller);
+    if (site->extension)
+        site = python_site(into, site, key, operation);
     add_to_site(site, time_ns);
 }
 

@@ -30,6 +30,6 @@ def section(page: Page) -> Section:
     caption = (
         "Calls are those of the rank with the most, total is the mean over all ranks. Waiting is "
         "estimated for each operation, and divided among its places by what their calls take. "
-        f"Lines need addr2line and debugging information (-g).{more}"
+        f"Lines of C and Fortran need addr2line and debugging information (-g).{more}"
     )
     return Section("Call sites", [], [Table("Calls by place in the program", names, rows, caption)])
