@@ -9,11 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvd_ext.errors import UsageError
-from hvprof.format.layout import CURRENT, CURRENT_MAGIC, CURRENT_VERSION, SENT, SLOT, SLOTS
+from hvprof.format.layout import CURRENT, CURRENT_MAGIC, CURRENT_VERSION, MESSAGE, SENT, SLOT, SLOTS
 from hvprof.format.reader import text_of
 
 _TRIES = 20
 _HEAD_BYTES = 12
+# Of the version before: in each slot a longer text about a wait, and nothing behind the beat.
+_WITHOUT_TAGS = 3
+_ABOUT_BYTES = 112
+_OLDER_BYTES = CURRENT.itemsize - 8 - SENT * MESSAGE.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,13 +102,21 @@ def _read(path: Path) -> np.void | None:
     if not data.startswith(CURRENT_MAGIC[: len(data)]):
         raise UsageError(f"{path} holds no current calls: hvprof did not write it")
     version = int.from_bytes(data[8:_HEAD_BYTES], "little")
-    if len(data) >= _HEAD_BYTES and version != CURRENT_VERSION:
-        raise UsageError(
-            f"{path} has format {version}, this hvprof reads {CURRENT_VERSION}: update it"
-        )
-    if len(data) < CURRENT.itemsize:
-        raise UsageError(
-            f"{path} is cut off: {len(data)} of {CURRENT.itemsize} bytes; record again"
-        )
-    read: np.void = np.frombuffer(data, CURRENT, 1)[0]
-    return read
+    if len(data) >= _HEAD_BYTES and version not in (_WITHOUT_TAGS, CURRENT_VERSION):
+        act = "update it" if version > CURRENT_VERSION else "record again"
+        raise UsageError(f"{path} has format {version}, this hvprof reads {CURRENT_VERSION}: {act}")
+    count = _OLDER_BYTES if version == _WITHOUT_TAGS else CURRENT.itemsize
+    if len(data) < count:
+        raise UsageError(f"{path} is cut off: {len(data)} of {count} bytes; record again")
+    read = np.frombuffer(data.ljust(CURRENT.itemsize, b"\0"), CURRENT, 1)
+    return _with_tags(read) if version == _WITHOUT_TAGS else read[0]
+
+
+def _with_tags(read: NDArray[np.void]) -> np.void:
+    """A file of the version before, which knew no messages, as this version would have written it."""
+    written = read.copy()
+    slots = written["slots"][0]
+    about = slots.view(np.uint8).reshape(SLOTS, SLOT.itemsize)[:, -_ABOUT_BYTES:].copy()
+    slots["tag"], slots["about"] = 0, about.view(f"S{_ABOUT_BYTES}")[:, 0]
+    one: np.void = written[0]
+    return one
