@@ -37,12 +37,11 @@ from benchmarks.diagnosis.worker import (
 )
 from hvd_ext.cli import at_least, progress
 from hvd_ext.errors import HvdExtError, UsageError
+from hvprof.commands.running.hang import explained
 from hvprof.live.cause import Cause
-from hvprof.live.diagnosis import diagnose
-from hvprof.live.reading import read_standings
 
 _PATIENCE_S = 300.0
-_WHERE_MPI = ("allreduce", "barrier", "wait", "steps")
+_WHERE_MPI = ("allreduce", "barrier", "wait", "calls", "steps")
 _WHERE = (*_WHERE_MPI, "torch", "horovod", "hvd_ext", *ON_HOSTS)
 _LAST, _ALL = -1, -2
 # By fault: kinds that are right, and the rank to look at.
@@ -63,6 +62,16 @@ _RIGHT: dict[str, tuple[set[str], int]] = {
     "does not submit a tensor": ({"late"}, 1),
     "waits for another tensor": ({"deadlock"}, _ALL),
     "leaves gradients out": ({"late"}, 1),
+    "receives from any rank": ({"any_source"}, _ALL),
+    "is stopped before a fence": ({"stopped"}, 1),
+    "is probed for": ({"late"}, 1),
+    "is tested for": ({"late"}, 1),
+    "sends another tag": ({"deadlock"}, 1),
+    "reads an empty pipe": ({"late"}, 1),
+    "waits for a worker process": ({"late"}, 1),
+    "does not open a file": ({"late"}, 1),
+    "does not duplicate a communicator": ({"late"}, 1),
+    "does not receive": ({"late"}, 1),
     **dict.fromkeys(LINKS, ({"link"}, _LAST)),
 }
 # By what slows steps: the kind of verdict that is right, and the rank.
@@ -77,6 +86,11 @@ _SAID = {
     "does not submit a tensor": "allreduce of 'layer2.weight'",
     "waits for another tensor": "allreduce of 'a'",
     "leaves gradients out": "hvd_ext's gradient exchange, bucket ",
+    "sends another tag": "tag 7",
+    "reads an empty pipe": "sleeps in read of pipe",
+    "waits for a worker process": r"waits for its worker process \d+ at calls.py:\d+",
+    "does not open a file": "File_open",
+    "does not duplicate a communicator": "Comm_dup",
     "has a slow link": "the link .*host3 delivers ",
     "has a link without a carrier": "the link of host3 has no carrier",
     "has a link that loses packets": "the link .*host3 .* loses packets",
@@ -123,9 +137,10 @@ def main(arguments: Sequence[str]) -> int:
         choices=_WHERE,
         action="append",
         metavar="HOW",
-        help="only where ranks wait so: in MPI's Allreduce, Barrier or Wait, in all_reduce of "
-        "torch.distributed, in Horovod, in hvd_ext's optimizer, in Allreduce between 4 emulated "
-        "hosts of a rank each, or in an Allreduce at the end of each step, also on hosts (all)",
+        help="only where ranks wait so: in MPI's Allreduce, Barrier or Wait, in its other calls, "
+        "in all_reduce of torch.distributed, in Horovod, in hvd_ext's optimizer, in Allreduce "
+        "between 4 emulated hosts of a rank each, or in an Allreduce at the end of each step, also "
+        "on hosts (all)",
     )
     parser.add_argument(
         "--mpi",
@@ -225,13 +240,13 @@ def _reported(
         if (report := folder / "hang.txt").exists():
             came_s = report.stat().st_mtime
             began_s = mark.stat().st_mtime if mark.exists() else came_s
-            causes = diagnose(read_standings(folder), LIMIT_S)
+            _, causes = explained(folder, LIMIT_S)
             return causes, came_s - began_s - LIMIT_S
         if job.poll() is not None:
             return (), None
         time.sleep(0.1)
     with contextlib.suppress(HvdExtError):
-        return diagnose(read_standings(folder), LIMIT_S), None
+        return explained(folder, LIMIT_S)[1], None
     return (), None
 
 

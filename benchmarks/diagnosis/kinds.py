@@ -41,10 +41,13 @@ class Rank(Meets, Protocol):
 class OfMPI:
     """A rank that calls MPI: in "allreduce", "barrier" or, without blocking, "wait".
 
-    On "hosts", and where ranks take steps, it is "allreduce".
+    On "hosts", where ranks take steps, and after other "calls", it is "allreduce".
     """
 
     def __init__(self, where: str) -> None:
+        if where == "calls":
+            import torch.utils.data  # noqa: F401  a fault's: MPI has not started while it loads
+
         import numpy as np
         from mpi4py import MPI
 
@@ -57,6 +60,7 @@ class OfMPI:
             "allreduce": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
             "barrier": self._world.Barrier,
             "wait": lambda: self._world.Iallreduce(MPI.IN_PLACE, self._values).Wait(),
+            "calls": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
             "hosts": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
             "steps": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),
             "steps_on_hosts": lambda: self._world.Allreduce(MPI.IN_PLACE, self._values),

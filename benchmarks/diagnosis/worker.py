@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.diagnosis.calls import CALLS
 from benchmarks.diagnosis.kinds import Meets, OfHorovod, OfHvdExt, OfMPI, Rank, rank_of
 from benchmarks.diagnosis.slow import EVEN, HELD_BACK, SLOWED, take_steps
 
@@ -175,6 +176,7 @@ FAULTS: dict[str, Callable[[Any], None]] = {
     "waits for another tensor": _waits_for_another_tensor,
     "leaves gradients out": _leaves_gradients_out,
     **dict.fromkeys(LINKS, _has_a_bad_link),
+    **CALLS,
 }
 
 
@@ -291,7 +293,9 @@ _ANY = (
 _OF_TENSORS = ("does not submit a tensor", "waits for another tensor", "submits in any order")
 _OF_GRADIENTS = ("leaves gradients out", "leaves parameters unused")
 _OF_MPI = tuple(
-    name for name in (*FAULTS, *HEALTHY) if name not in (*_OF_TENSORS, *_OF_GRADIENTS, *LINKS)
+    name
+    for name in (*FAULTS, *HEALTHY)
+    if name not in (*_OF_TENSORS, *_OF_GRADIENTS, *LINKS, *CALLS)
 )
 
 
@@ -302,6 +306,8 @@ def served(where: str) -> tuple[str, ...]:
         return tuple(name for name in _OF_MPI if name not in ("is killed", "raises", "leaves"))
     if where == "steps":
         return (SLOWED, HELD_BACK, EVEN)
+    if where == "calls":
+        return tuple(CALLS)
     if where == "steps_on_hosts":
         return (SLOW_LINK, LOSSY_LINK, EVEN)
     if where == "hosts":
