@@ -113,7 +113,7 @@ def _read(path: Path) -> np.void | None:
 
 
 def _with_tags(read: NDArray[np.void]) -> np.void:
-    """A file of the version before, which knew no messages, as this version would have written it."""
+    """A file of the version before, which knew no messages, as this version would write it."""
     written = read.copy()
     slots = written["slots"][0]
     about = slots.view(np.uint8).reshape(SLOTS, SLOT.itemsize)[:, -_ABOUT_BYTES:].copy()

@@ -124,11 +124,13 @@ def test_the_cause_is_named_and_nobody_else(
     assert said in text
 
 
-def queued(ranks: list[RankRecording], queued_s: list[float], **more: int) -> list[RankRecording]:
-    """The ranks, whose threads were on a core for 1 s and wait for one for these times."""
+def queued(
+    ranks: list[RankRecording], queued_s: list[float], on_core_s: float = 1.0, **more: int
+) -> list[RankRecording]:
+    """The ranks, whose threads were on a core for so long and wait for one for these times."""
     found = []
     for one, time_s in zip(ranks, queued_s, strict=True):
-        usage = RunUsage(0.0, 1.0, time_s, 1.0, time_s, 0.0, 0.0, 0, 1, 1)
+        usage = RunUsage(0.0, on_core_s, time_s, on_core_s, time_s, 0.0, 0.0, 0, 1, 1)
         found.append(dataclasses.replace(one, usage=usage, **{"host_cores": 4, **more}))
     return found
 
@@ -156,6 +158,21 @@ THROTTLED = Machine(10, 30.0, periods=100, throttled=90, quota_cores=1.0)
         (
             queued(even("allreduce", [5.0, 5.0, 5.0, 0.5]), [0.1, 0.1, 0.1, 8.0]),
             *("without cores", (3,), "wait for rank 3 of a, which waits for a core for"),
+        ),
+        # More ranks than cores, which yield where they wait: others had most of both cores.
+        (
+            queued(even("allreduce", [9.4] * 4), [8.9] * 4, host_cores=2, yields=True),
+            *("without cores", (), "4 ranks wait for one of the 2 cores of a for 80 % of the run"),
+        ),
+        # They had both cores themselves.
+        (
+            queued(even("allreduce", [9.4] * 4), [5.0] * 4, on_core_s=5.0, host_cores=2, yields=1),
+            *("turns", (), "a different one each time"),
+        ),
+        # They slept, so other programs need not have had the cores.
+        (
+            queued(even("allreduce", [9.4] * 4), [3.0] * 4, host_cores=2, yields=True),
+            *("turns", (), "a different one each time"),
         ),
         # Who has more work than the others is late, whoever else wants the cores.
         (

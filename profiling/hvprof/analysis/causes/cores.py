@@ -17,6 +17,8 @@ _CROWDED_EVENLY = 0.5
 _MOST = 0.5
 # Ranks without a core for this share of the run have a cause outside of the program.
 _WITHOUT = 0.1
+# A rank that never sleeps is on a core, or waits for one, for this share of the run.
+_AWAKE = 0.9
 # More ranks than cores wait for each other where they take this share of the cores.
 _SATURATED = 0.8
 
@@ -97,8 +99,9 @@ def _without(
     """Ranks that wait for cores which they do not use up themselves: others have these.
 
     A rank that waits in MPI may poll, and then waits for a core there, too: for long, if it yields
-    its core each time. So all ranks count as waiting by the one that does so least, and ranks that
-    yield, or some alone, by their time outside of MPI.
+    its core each time. So all ranks count as waiting by the one that does so least, and some ranks
+    alone by their time outside of MPI. Ranks that yield and never sleep take every core that they
+    get: others have the rest of those that they could use.
     """
     run_s = sum(one.run_s for one in here) / len(here)
     if len(here) > cores and sum(one.cpu_s for one in here) > _SATURATED * cores * run_s:
@@ -108,6 +111,9 @@ def _without(
     bound = any(0 < one.cores < cores for one in recorded)
     yields = any(one.yields for one in recorded)
     least_s = min(one.outside_s - one.own_s if yields else one.main_queued_s for one in here)
+    if yields and all(one.cpu_s + one.main_queued_s > _AWAKE * one.run_s for one in here):
+        got_s = sum(one.cpu_s for one in here) / min(len(here), cores)
+        least_s = max(least_s, run_s - got_s)
     # Work that is uneven by itself takes as much longer as all does.
     longer = run_s / max(run_s - least_s, 0.05 * run_s)
     uneven_s = longer * (max(own_s) - sum(own_s) / len(own_s))
