@@ -25,10 +25,10 @@ from hvd_ext.errors import UsageError
 def install() -> None:
     """Replace Gloo as the default process group's backend on the CPU, for this process.
 
-    To be called before the program imports `init_process_group`, `DistributedDataParallel` or
-    `fully_shard` by name. DDP models then exchange gradients as after `attach`, from their first
-    forward pass in training on, unless they have a communication hook or `attach` refuses them;
-    FSDP2 models as after `fsdp.use`. `new_group(backend="gloo")` stays Gloo's.
+    To be called before the process group is made. DDP models then exchange gradients as after
+    `attach`, from their first forward pass in training on, unless they have a communication hook
+    or `attach` refuses them; FSDP2 models as after `fsdp.use`. `new_group(backend="gloo")` stays
+    Gloo's.
 
     Raises:
         UsageError: a variable of hvd_ext has no valid value.
@@ -43,10 +43,10 @@ def install() -> None:
         if _backend(backend) == NAME and dist.get_rank() == 0:
             print("hvd_ext: active: serves torch.distributed in place of Gloo", file=sys.stderr)
 
-    _replace("init_process_group", init_process_group, dist, dist.distributed_c10d)
-    from torch.distributed import fsdp
+    _replace(make_group, init_process_group)
+    from torch.distributed.fsdp import fully_shard
 
-    _replace("fully_shard", _using(fsdp.fully_shard), fsdp)
+    _replace(fully_shard, _using(fully_shard))
     made: Any = DistributedDataParallel.__init__
 
     @functools.wraps(made)
@@ -54,7 +54,7 @@ def install() -> None:
         made(model, *arguments, **named)
         _attach_in_training(model)
 
-    _replace("__init__", attached, DistributedDataParallel)
+    DistributedDataParallel.__init__ = attached  # type: ignore[assignment, method-assign]
 
 
 def _backend(asked: str | None) -> str | None:
@@ -63,9 +63,12 @@ def _backend(asked: str | None) -> str | None:
     return NAME if asked == "gloo" or on_cpu_alone else asked
 
 
-def _replace(name: str, value: Any, *owners: Any) -> None:
-    for owner in owners:
-        setattr(owner, name, value)
+def _replace(old: Any, new: Any) -> None:
+    """Have every module that has imported `old` by name, torch's own included, call `new`."""
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is old:
+                setattr(module, name, new)
 
 
 def _using(shard: Callable[..., Any]) -> Callable[..., Any]:

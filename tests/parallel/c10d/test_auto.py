@@ -53,6 +53,39 @@ def test_a_program_that_asks_for_gloo_learns_the_same(how: str, serves: str) -> 
     )
 
 
+IMPORTED_BEFORE = """
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, init_process_group
+from torch.distributed._composable.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+import hvd_ext.c10d
+hvd_ext.c10d.install()
+for make in (
+    lambda: init_process_group(store=HashStore(), rank=0, world_size=1),
+    lambda: init_device_mesh("cpu", (1,)),
+):
+    make()
+    print(dist.get_backend())
+    fully_shard(torch.nn.Linear(2, 2))(torch.ones(1, 2))
+    from hvd_ext.c10d import fsdp
+    print(len(fsdp._placed))
+    dist.destroy_process_group()
+"""
+
+
+def test_functions_that_were_imported_before_are_served() -> None:
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    path = os.pathsep.join(map(str, ranks.PACKAGES))
+    command = [sys.executable, "-c", IMPORTED_BEFORE]
+    done = run_to_end(command, rank_environment({"PYTHONPATH": path, **alone}), 120)
+    assert done.returncode == 0, done.stdout
+    assert re.findall(r"^(?:hvd_ext|gloo|undefined|\d)$", done.stdout, re.MULTILINE) == [
+        *("hvd_ext", "1"),
+        *("hvd_ext", "1"),
+    ], done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("framework", ["accelerate", "transformers", "lightning"])
 def test_frameworks_learn_the_same(framework: str, tmp_path: Path) -> None:
