@@ -14,7 +14,6 @@ import numpy as np
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.engine.compared import FAILED, STEPS, Describe, check_bytes, differ, failed, step
 from hvd_ext.errors import HvdExtError
-from hvd_ext.job.stalls import name_ranks
 from hvd_ext.shm.outside import Outside, UnequalError
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import (
@@ -188,12 +187,6 @@ class OneNode:
             return self._monitor(slice_)
         except CollectivesDifferError:
             raise self._differ() from None
-        except PermissionError as unreadable:
-            whose = name_ranks([self._ranks[rank] for rank in unreadable.args[0]], self._hosts)
-            raise HvdExtError(
-                f"{self._name}: the memory of {whose} cannot be read any more: give it tensors of "
-                "ordinary memory"
-            ) from None
         except PeersFailedError as error:
             late = error.args[0]
             text = failed(self._name, self._window.why, self._ranks, late)

@@ -187,9 +187,8 @@ class Outside:
         """Run what was prepared, or resume it where ranks were late.
 
         Raises:
-            TimeoutError, ProcessLookupError, PermissionError, CollectivesDifferError,
-                PeersFailedError: as NodeWindow.late and NodeWindow.reduce; `ticket` is then the
-                one that is not over.
+            TimeoutError, ProcessLookupError, CollectivesDifferError, PeersFailedError: as
+                NodeWindow.reduce; `ticket` is then the one that is not over.
             UnequalError: as `all_to_all` says.
         """
         run, argument, call = self._prepared

@@ -5,7 +5,8 @@
  * alternate between two places: who is ready with a ticket has taken all of the one before.
  *
  * Where ranks may read each other's processes, a long message is copied once: its giver puts the
- * address into its memory, and stays until all have read.
+ * address into its memory, and stays until all have read. If some rank could not, as the memory is
+ * none that the kernel reads for others, all pass it in pieces.
  */
 #ifndef HVD_EXT_PASSING_H
 #define HVD_EXT_PASSING_H
@@ -30,13 +31,14 @@ struct pass {
     int32_t dtype, operation;    /* operation -1: all is taken as it is, else reduced into taken[0] */
 };
 
-/* A place begins with the numbers of bytes and the addresses of messages; cells are behind. */
+/* A place begins with the numbers of bytes, whether this rank could not read some message, and the
+ * addresses of messages; cells are behind. */
 static uint64_t numbers_bytes(const struct pass *p) {
     return p->everyones ? 2 * p->window->size * sizeof(uint64_t) : 0;
 }
 
 static uint64_t head_bytes(const struct pass *p) {
-    uint64_t addresses = p->once_from ? p->cells * sizeof(char *) : 0;
+    uint64_t addresses = p->once_from ? (1 + p->cells) * sizeof(char *) : 0;
     return (numbers_bytes(p) + addresses + LINE - 1) / LINE * LINE;
 }
 
@@ -44,8 +46,12 @@ static char *place_of(const struct pass *p, int rank, uint64_t ticket) {
     return p->window->data[rank] + (ticket & 1) * p->stride;
 }
 
+static uint64_t *unread_of(const struct pass *p, int rank, uint64_t ticket) {
+    return (uint64_t *)(place_of(p, rank, ticket) + numbers_bytes(p));
+}
+
 static char **addresses_of(const struct pass *p, int rank, uint64_t ticket) {
-    return (char **)(place_of(p, rank, ticket) + numbers_bytes(p));
+    return (char **)(unread_of(p, rank, ticket) + 1);
 }
 
 static char *cell_of(const struct pass *p, int rank, uint64_t cell, uint64_t ticket) {
@@ -66,8 +72,10 @@ static void give(const struct pass *p, uint64_t ticket) {
     const struct window *w = p->window;
     if (p->everyones && p->at == 0)
         memcpy(place_of(p, w->rank, ticket), p->given_bytes, numbers_bytes(p));
-    if (p->once_from)
+    if (p->once_from) {
+        *unread_of(p, w->rank, ticket) = 0;
         memcpy(addresses_of(p, w->rank, ticket), p->given, p->cells * sizeof(char *));
+    }
     for (uint64_t cell = 0; cell < p->cells; cell++)
         if (p->cells == 1 || cell != (uint64_t)w->rank) /* its own it takes where it lies */
             memcpy(cell_of(p, w->rank, cell, ticket), p->given[cell] + p->at,
@@ -98,8 +106,10 @@ static enum outcome take_from(const struct pass *p, int r, uint64_t ticket) {
     if (r != w->rank && is_copied_once(p, bytes)) {
         char *from = addresses_of(p, r, ticket)[p->cells == 1 ? 0 : w->rank];
         memset(w->missing, 0, (size_t)w->size);
-        w->missing[r] = !peer_read(w->pid[r], to, from, bytes);
-        return !w->missing[r] ? OVER : errno == ESRCH ? DIED : UNREADABLE;
+        if (peer_read(w->pid[r], to, from, bytes)) return OVER;
+        *unread_of(p, w->rank, ticket) = 1;
+        w->missing[r] = errno == ESRCH;
+        return w->missing[r] ? DIED : OVER;
     }
     if (r != w->rank || !p->once_from) bytes = in_piece(p, bytes);
     const char *from = passed(p, r, ticket);
@@ -123,6 +133,12 @@ static enum outcome take(const struct pass *p, uint64_t ticket) {
     return OVER;
 }
 
+static int some_unread(const struct pass *p, uint64_t ticket) {
+    for (int r = 0; r < p->window->size; r++)
+        if (*unread_of(p, r, ticket)) return 1;
+    return 0;
+}
+
 /* Whether each rank expects what every other gives to it; all ranks find the same. */
 static int compare_numbers(struct pass *p, uint64_t ticket) {
     uint64_t size = (uint64_t)p->window->size;
@@ -141,9 +157,9 @@ static int compare_numbers(struct pass *p, uint64_t ticket) {
 /* Called again, where it gave up, it goes on. UNEQUAL, on all ranks: one gives another more or less
  * than that expects; nothing was taken. */
 int window_pass(struct pass *p) {
-    p->cell_bytes = (p->stride - head_bytes(p)) / p->cells / LINE * LINE;
-    if (p->once_from > p->cell_bytes) p->once_from = p->cell_bytes; /* so there is one piece */
     do {
+        p->cell_bytes = (p->stride - head_bytes(p)) / p->cells / LINE * LINE;
+        if (p->once_from > p->cell_bytes) p->once_from = p->cell_bytes; /* so there is one piece */
         uint64_t ticket = p->ticket + 1;
         if (reached(p->window, READY) < ticket) give(p, ticket);
         enum outcome gave_up = window_meet(p->window, ticket, p->timeout_s);
@@ -163,6 +179,10 @@ int window_pass(struct pass *p) {
             if (gave_up) return gave_up;
         }
         p->ticket = ticket;
+        if (stays && some_unread(p, ticket)) {
+            p->once_from = 0;
+            continue;
+        }
         p->at += p->cell_bytes;
     } while (!p->once_from && p->at < p->longest);
     return OVER;

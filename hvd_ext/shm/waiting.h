@@ -21,7 +21,7 @@ enum { SPIN_NS = 20000, LOOKS_BEFORE_YIELD = 250, LOOK_AGAIN_NS = 200000000 };
 enum { LINE = 64, PAYLOAD = 56, WHY = 512 };
 /* EVEN and ODD: marks of such tickets, whose message lies in the same cache line. */
 enum mark { READY, DONE, EVEN, ODD };
-enum outcome { OVER, TIMED_OUT, DIED, REDUCED, DIFFER, FAILED, UNEQUAL, UNREADABLE };
+enum outcome { OVER, TIMED_OUT, DIED, REDUCED, DIFFER, FAILED, UNEQUAL };
 
 /* The collective that an exchange is part of; ranks compare it. All 0 where the exchange was
  * planned together. */

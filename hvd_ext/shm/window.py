@@ -27,7 +27,7 @@ TREE_SUM = "tree_sum"
 OPERATION_NUMBERS = {name: number for number, name in enumerate((*OPERATIONS, TREE_SUM))}
 PIECE_BYTES = 256 << 10
 _HEADER_BYTES = 4096  # data starts on a page
-OVER, _TIMED_OUT, _DIED, _REDUCED, _DIFFER, _FAILED, UNEQUAL, _UNREADABLE = range(8)
+OVER, _TIMED_OUT, _DIED, _REDUCED, _DIFFER, _FAILED, UNEQUAL = range(7)
 _WHY_BYTES = 512
 FOREVER = 2**64 - 1
 
@@ -300,12 +300,9 @@ class NodeWindow:
     def late(self, code: int) -> Exception:
         """The error for the code of an exchange that did not end; local ranks in `args[0]`.
 
-        TimeoutError: they were not ready in time. ProcessLookupError: they ended. PermissionError:
-        their memory, which could be read before, cannot be read.
+        TimeoutError: they were not ready in time. ProcessLookupError: they ended.
         """
         missing = [rank for rank in range(self.size) if self._missing[rank]]
-        if code == _UNREADABLE:
-            return PermissionError(missing)
         if code in (_DIFFER, _FAILED):
             return CollectivesDifferError() if code == _DIFFER else PeersFailedError(missing)
         return ProcessLookupError(missing) if code == _DIED else TimeoutError(missing)
