@@ -27,7 +27,7 @@ def shared_memory() -> set[str]:
             marks=pytest.mark.long,
         ),
         pytest.param(
-            *("leave", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
+            *("leave", "rank 2 ({host}) ended before a gradient exchange"),
             marks=pytest.mark.long,
         ),
         ("group", "rank 2 ({host}) did not reach a gradient exchange within 3 s"),
