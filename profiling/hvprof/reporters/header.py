@@ -137,17 +137,19 @@ def warnings(recording: Recording) -> list[str]:
 
 def _unfinished(ranks: Sequence[RankRecording]) -> Iterator[str]:
     """How the ranks that did not finish went: those that waited for others, and who did not."""
+    unfinished = [rank for rank in ranks if rank.state == "unfinished"]
     by_call: dict[str, list[int]] = {}
-    for rank in ranks:
-        if rank.state == "unfinished":
+    for rank in unfinished:
+        # What others did at last is not known.
+        if rank.seen_unix_s is not None:
             by_call.setdefault(rank.open_call, []).append(rank.rank)
     said = [
         f"{_ranks(numbers)} {f'in {operation}' if operation else 'outside of MPI'}"
         for operation, numbers in sorted(by_call.items())
     ]
-    if said:
-        which = _ranks(sorted(number for numbers in by_call.values() for number in numbers))
-        where = f" (at last {', '.join(said)})"
+    if unfinished:
+        which = _ranks([rank.rank for rank in unfinished])
+        where = f" (at last {', '.join(said)})" if said else ""
         yield f"warning: {which} did not finish{where}; calls until then are counted"
     exited = [rank.rank for rank in ranks if rank.state == "exited"]
     if exited:

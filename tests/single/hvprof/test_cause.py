@@ -246,6 +246,31 @@ def test_ranks_that_did_not_finish_are_analyzed_alike() -> None:
     assert "hvprof.step" not in text
 
 
+def test_an_aborted_job_blames_nobody_but_who_aborted() -> None:
+    began = [
+        dataclasses.replace(
+            one, state="unfinished", end_unix_s=None, seen_unix_s=100.0 + 0.2 * (1 + one.rank)
+        )
+        for one in even("allreduce", [0.06] * 2)
+    ]
+    analysis = Analysis(Recording(Path("a"), tuple(began)))
+    assert "the run is too short to say more" in verdict(analysis)
+    assert analysis.advice == []
+    zero, one = began
+    zero = dataclasses.replace(zero, open_call="abort")
+    one = dataclasses.replace(one, open_call="barrier", open_s=0.2)
+    analysis = Analysis(Recording(Path("a"), (zero, one)))
+    assert "waited for 200 ms in barrier, and rank 0 called MPI_Abort." in verdict(analysis)
+    assert analysis.advice == []
+
+
+def test_calls_are_those_of_the_ranks_that_make_them() -> None:
+    sends = [rank(0, [cell("send", 4.0, 100_000)]), rank(1, [cell("send", 4.0, 100_000)])]
+    receives = [rank(n, [cell("recv", 3.9, 100_000)]) for n in (2, 3)]
+    text = verdict(Analysis(Recording(Path("a"), (*sends, *receives))))
+    assert "100000 calls of send with 8 B each" in text
+
+
 def test_time_is_per_thread_where_several_call() -> None:
     ranks = even("allreduce", [20.0, 20.0])
     usage = RunUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 4, 4)

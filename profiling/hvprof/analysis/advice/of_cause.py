@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hvprof.analysis.advice.case import Advice, Case
 from hvprof.analysis.causes.cause import Cause
 from hvprof.analysis.causes.kinds import Kind, ranks_text
+from hvprof.analysis.causes.unfinished import Went
 from hvprof.analysis.causes.words import because
 from hvprof.analysis.conditions import Condition
 
@@ -132,7 +133,8 @@ def of_cause(case: Case) -> Iterator[Advice]:
         return
     if cause.condition:
         yield _of_condition(case, cause.condition)
-    if change := _CHANGES.get(cause.kind):
+    # Who calls MPI_Abort has a reason that is its own.
+    if (change := _CHANGES.get(cause.kind)) and cause.went is not Went.ABORTED:
         evidence = because(cause)
         yield from case.advice(
             change.title.format(

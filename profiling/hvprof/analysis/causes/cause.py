@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hvprof.analysis.causes.cores import Shortage
 from hvprof.analysis.causes.kinds import Kind
+from hvprof.analysis.causes.unfinished import Went
 from hvprof.analysis.conditions import Condition
 from hvprof.analysis.waiting.call_costs import OperationCost
 
@@ -26,7 +27,7 @@ class Cause:
         condition: of machines that explains the kind; None for another kind.
         last_call, last_call_s: the operation that the others were in at last, and for how long, of
             kind "last call".
-        ended_first: the ranks waited for had ended by then.
+        went: what the ranks waited for did then.
         threads_in_mpi: threads of a rank that call MPI.
         files_bytes: read and written by the ranks waited for, of kind "files".
         chain: ranks that each wait mostly for the next one; at least three, or empty.
@@ -48,7 +49,7 @@ class Cause:
     condition: Condition | None = None
     last_call: str = ""
     last_call_s: float = 0.0
-    ended_first: bool = False
+    went: Went = Went.OUTSIDE
     threads_in_mpi: int = 1
     files_bytes: float = 0.0
     chain: tuple[int, ...] = ()

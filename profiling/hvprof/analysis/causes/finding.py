@@ -14,7 +14,7 @@ from hvprof.analysis.causes.cause import Cause
 from hvprof.analysis.causes.cores import shortage
 from hvprof.analysis.causes.kinds import Kind
 from hvprof.analysis.causes.patterns import apart, is_pipeline, master
-from hvprof.analysis.causes.unfinished import last_call
+from hvprof.analysis.causes.unfinished import Went, last_call
 from hvprof.analysis.conditions import Condition
 from hvprof.analysis.waiting.call_costs import (
     CallCost,
@@ -26,8 +26,9 @@ from hvprof.analysis.waiting.call_costs import (
 from hvprof.analysis.waiting.rank_time import RankTime, calling_threads, rank_times
 from hvprof.model import Recording
 
-# Shorter runs say nothing: their first calls connect the ranks.
-_SHORT_S = 0.1
+# Shorter runs say nothing: their first calls connect the ranks. Ranks of a job that did not finish
+# end at their last signs of life, which they give every half second.
+_SHORT_S, _SHORT_UNFINISHED_S = 0.1, 2.0
 _ALL_THERE = (Kind.TURNS, Kind.ROOTS, Kind.BARRIERS, Kind.CALLS, Kind.SMALL_MESSAGES, Kind.TRANSFER)
 # Shares of the run: below the first, communication needs no change; above the second, ranks that
 # differ are worth naming.
@@ -69,10 +70,11 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
     kind, late = (short.kind, short.ranks) if short else _kind(recording, times, costs, calls)
     if kind in _ALL_THERE and (short := shortage(ranks, times, known, even=True)):
         kind = short.kind
+    unfinished = any(one.state == "unfinished" for one in recording.ranks)
     last = last_call(recording.ranks, sum(one.mpi_s for one in times))
     if last:
         kind, late, short = Kind.LAST_CALL, last.ranks, None
-    elif recording.size == 1 or run_s < _SHORT_S:
+    elif recording.size == 1 or run_s < (_SHORT_UNFINISHED_S if unfinished else _SHORT_S):
         kind, late, short = Kind.ONE_RANK if recording.size == 1 else Kind.SHORT, (), None
     link = next((one for one in known if one.kind == "link"), None)
     if link and kind in _ALL_THERE:
@@ -96,7 +98,7 @@ def find_cause(recording: Recording, known: Sequence[Condition] = ()) -> Cause |
         shortage=short,
         last_call=last.operation if last else "",
         last_call_s=last.time_s if last else 0.0,
-        ended_first=last.ended_first if last else False,
+        went=last.how if last else Went.OUTSIDE,
         condition=link if kind is Kind.LINK else short.condition if short else None,
         threads_in_mpi=calling_threads(recording),
         files_bytes=max((one.file_bytes for one in times if one.rank in late), default=0.0),
@@ -129,7 +131,7 @@ def _kind(
     low, high = _ONE_RUN
     alike = outside[-1] < _ALIKE * mean_s
     one_by_one = ranks > 2 and alike and low < sum(outside) / run_s < high
-    waits_s = wait_s / sum(cost.calls for cost in costs)
+    waits_s = wait_s / sum(cost.calls * cost.share for cost in costs)
     if group := apart(times, calls):
         return Kind.APART, group.ranks
     if one_by_one and wait_s > _MOST * time_s and waits_s > _TURN_S:
@@ -169,7 +171,7 @@ def _packs(recording: Recording, first: OperationCost) -> bool:
     moved = sum(cell.message_bytes for cell in cells)
     gaps = sum(cell.message_bytes for cell in cells if is_derived(cell))
     one_host = len({rank.host for rank in recording.ranks}) == 1
-    slow = first.time_s * _MEMORY_BYTES_S > first.total_bytes
+    slow = first.time_s * _MEMORY_BYTES_S > first.total_bytes * first.share
     return one_host and slow and gaps > _MOST * moved
 
 

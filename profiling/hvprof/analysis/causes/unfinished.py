@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,18 @@ from dataclasses import dataclass
 from hvprof.model import RankRecording
 
 _MOST = 0.5
+# Its ranks are the reason why others did not finish; nobody waits for them.
+_ABORT = "abort"
 # Signs of life follow each other in less than half of this time.
 _LATER_S = 0.6
+
+
+class Went(str, enum.Enum):
+    """How ranks went that the others waited for."""
+
+    OUTSIDE = "outside"
+    ENDED = "ended"
+    ABORTED = "aborted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +31,14 @@ class LastCall:
     Attributes:
         operation: the most frequent.
         time_s: that the first of them had been in it.
-        ranks: that were outside of MPI then; empty if none was.
-        ended_first: these ranks had ended by then.
+        ranks: that were outside of MPI then, or ended the job; empty if none was.
+        how: they went.
     """
 
     operation: str
     time_s: float
     ranks: tuple[int, ...]
-    ended_first: bool
+    how: Went
 
 
 def last_call(ranks: Sequence[RankRecording], mpi_s: float) -> LastCall | None:
@@ -37,18 +48,19 @@ def last_call(ranks: Sequence[RankRecording], mpi_s: float) -> LastCall | None:
         ranks: of the job.
         mpi_s: that all of them spent in MPI.
     """
-    inside = [one for one in ranks if one.open_call]
+    inside = [one for one in ranks if one.open_call and one.open_call != _ABORT]
     if sum(one.open_s for one in inside) < _MOST * mpi_s or not inside:
         return None
-    outside = [one for one in ranks if not one.open_call]
+    outside = [one for one in ranks if one not in inside]
     if 2 * len(outside) > len(ranks):
         return None
     ends_s = [one.until_unix_s or one.start_unix_s for one in outside]
     first_end_s = min(one.until_unix_s or one.start_unix_s for one in inside)
     (operation, _), *_ = Counter(one.open_call for one in inside).most_common(1)
-    return LastCall(
-        operation,
-        max(one.open_s for one in inside),
-        tuple(one.rank for one in outside),
-        bool(ends_s) and max(ends_s) < first_end_s - _LATER_S,
-    )
+    how = Went.OUTSIDE
+    if aborting := [one for one in outside if one.open_call == _ABORT]:
+        outside, how = aborting, Went.ABORTED
+    elif ends_s and max(ends_s) < first_end_s - _LATER_S:
+        how = Went.ENDED
+    last = max(one.open_s for one in inside)
+    return LastCall(operation, last, tuple(one.rank for one in outside), how)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hvd_ext.units import counted, format_bytes, format_seconds
 from hvprof.analysis.causes.cause import Cause
 from hvprof.analysis.causes.kinds import Kind, ranks_text
+from hvprof.analysis.causes.unfinished import Went
 from hvprof.analysis.waiting.call_costs import OperationCost, is_wait
 
 
@@ -54,7 +55,11 @@ def _at_last(cause: Cause) -> str:
     if not cause.ranks:
         return f"the ranks did not finish, and all of them waited in MPI at last, for {waited}"
     was = "was" if len(cause.ranks) == 1 else "were"
-    how = "had ended" if cause.ended_first else f"{was} outside of MPI"
+    how = {
+        Went.OUTSIDE: f"{was} outside of MPI",
+        Went.ENDED: "had ended",
+        Went.ABORTED: "called MPI_Abort",
+    }[cause.went]
     return f"at last the others waited for {waited}, and {ranks_text(cause.ranks)} {how}"
 
 

@@ -52,14 +52,16 @@ class OperationCost:
     """Calls of one operation on all ranks, their time as a mean over the ranks.
 
     Attributes:
-        calls: of a rank.
-        messages: of a rank, that they move: its calls, or those that they wait for.
+        share: of the ranks, those that make such calls.
+        calls: of one of these ranks, as a mean.
+        messages: of one of these, that they move: its calls, or those that they wait for.
         message_bytes: of a message; None where the calls move nothing that is known.
         time_s: of a rank.
         wait_s: the part of time_s that is waiting, by `call_costs`.
     """
 
     operation: str
+    share: float
     calls: float
     messages: float
     message_bytes: float | None
@@ -68,7 +70,7 @@ class OperationCost:
 
     @property
     def total_bytes(self) -> float:
-        """Bytes of a rank; 0 where they are not known."""
+        """Bytes of a rank that makes such calls; 0 where they are not known."""
         return self.messages * (self.message_bytes or 0.0)
 
 
@@ -134,15 +136,17 @@ def operation_costs(recording: Recording, costs: Sequence[CallCost]) -> list[Ope
     for name, some in by_operation.items():
         calls = sum(one.cell.calls for one in some)
         messages, total_bytes = calls, sum(one.cell.message_bytes for one in some)
+        callers = {one.rank for one in some}
         if is_wait(name):
-            waited = [started[rank].waited_by(name) for rank in {one.rank for one in some}]
+            waited = [started[rank].waited_by(name) for rank in callers]
             messages = sum(one.messages for one in waited)
             total_bytes = sum(one.message_bytes for one in waited)
         found.append(
             OperationCost(
                 operation=name,
-                calls=calls / ranks,
-                messages=messages / ranks,
+                share=len(callers) / ranks,
+                calls=calls / len(callers),
+                messages=messages / len(callers),
                 message_bytes=total_bytes / messages if total_bytes else None,
                 time_s=sum(one.cell.time_s for one in some) / ranks,
                 wait_s=sum(one.wait_s for one in some) / ranks,

@@ -79,6 +79,8 @@ PLAIN(Lookup_name, lookup_name, LOOKUP_NAME)
 PLAIN(Cart_map, cart_map, CART_MAP)
 PLAIN(Graph_map, graph_map, GRAPH_MAP)
 PLAIN(Dims_create, dims_create, DIMS_CREATE)
+/* It is counted nowhere, but shown as what the rank did at last. */
+PLAIN(Abort, abort, ABORT)
 
 PLAIN(Group_compare, group_compare, GROUP_COMPARE)
 PLAIN(Group_difference, group_difference, GROUP_DIFFERENCE)
