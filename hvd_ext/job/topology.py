@@ -94,7 +94,7 @@ class Topology:
     def allgather(
         self, mine: T, within_s: float, occasion: str, setting: str = STALL_TIMEOUT
     ) -> list[T]:
-        """What every rank gives, in rank order, as of monitored_allgather; collective.
+        """Gather what every rank gives, in rank order; collective.
 
         Raises:
             StallError: ranks did not reach this in time, or have left; names them.
