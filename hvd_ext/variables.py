@@ -152,12 +152,12 @@ COMPRESSION = Variable(
 )
 DEVICE_ARENA = Variable(
     "HVD_EXT_DEVICE_ARENA",
-    "0",
-    "1 reduces gradients on GPUs over CUDA IPC (run on one GPU, not on several); 0 leaves them"
-    " to Horovod",
+    "1",
+    "1 reduces gradients on GPUs over CUDA IPC, where a check before the first step finds the"
+    " right bits; 0 leaves them to Horovod",
     "hvd_ext.torch",
     _switch("0 for Horovod's own exchange"),
-    "0",
+    "1",
 )
 KEEP_MEMORY = Variable(
     "HVD_EXT_KEEP_MEMORY",

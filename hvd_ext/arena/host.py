@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.allreduce.algorithms.direct_tree import tree_algorithm
-from hvd_ext.allreduce.choice import Group, choose, explain
 from hvd_ext.arena.inter_node import Channels
-from hvd_ext.arena.layout import parts
 from hvd_ext.arena.tickets import Tickets
-from hvd_ext.compression.formats import NONE, Format, wire_bytes
-from hvd_ext.dtypes import DTYPES
+from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.events import CommEvent, emit
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import FOREVER, TREE_SUM, NodeWindow, PeersFailedError
-from hvd_ext.units import counted, format_bytes
+from hvd_ext.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,7 +78,6 @@ class HostArena:
         # Asked for now: the job's end, and with it MPI's, may come at any time.
         self._nodes, self._ranks = topology.cross.size if between_nodes else 1, topology.node.size
         self._size = self._nodes * self._ranks
-        self._table, self._format = table, format
         self._window = on_every_rank(topology, lambda: self._make_window(topology.node))
         self.data: Array = np.frombuffer(self._window.data, np.uint8, layout.total_bytes)
         self._local = self._nodes == 1
@@ -107,13 +102,12 @@ class HostArena:
         ]
         self._channels: Channels | None = None
         if not self._local:
-            shards = [x.shard_bytes for x in self._exchanges]
             self._channels = Channels(
                 topology,
                 "arena",
                 layout.buckets,
-                shards,
-                self.data,
+                self.shards,
+                [self.data[begin:end] for begin, end in self.shards],
                 table,
                 format,
                 timeout_s,
@@ -232,50 +226,19 @@ class HostArena:
             index: of the bucket.
             of_parameters: the sums, whole and in the order of memory; of others there is none.
         """
-        residual = None if self._channels is None else self._channels.residuals[index]
-        bucket, shard = self.layout.buckets[index], self.shards[index]
-        if residual is None:
-            return
-        residual.fill(0.0)
-        for span, begin, end in parts(bucket, shard):
-            if span.parameter in of_parameters:
-                at = (span.offset_bytes - shard[0]) // 4 + begin
-                total = of_parameters[span.parameter][begin:end]
-                np.divide(total, self._nodes, out=residual[at : at + end - begin])
+        if self._channels is not None:
+            self._channels.keep(index, of_parameters)
 
     def explain(self) -> str:
-        """Say how the largest bucket is reduced, and why."""
-        ranks = self._ranks
-        largest = max(self.layout.buckets, key=lambda bucket: bucket.message_bytes, default=None)
+        """Say how buckets are reduced, and why."""
         text = (
-            f"within a node: {counted(ranks, 'rank')}, each its shard straight from its peers' "
-            "memory"
+            f"within a node: {counted(self._ranks, 'rank')}, each its shard straight from its "
+            "peers' memory"
         )
         text += ", in tree order" * self._in_tree_order
-        if self._local or largest is None:
+        if self._channels is None or not self.layout.buckets:
             return text
-        if self._format is not NONE:
-            return f"{text}\nbetween nodes: {self._explain_format()}"
-        shard_bytes = -(-largest.message_bytes // ranks)
-        dtype_class = DTYPES[largest.dtype].dtype_class
-        of_shard = self._table, Group.between(self._nodes), shard_bytes, dtype_class
-        if self._in_tree_order:
-            chosen = tree_algorithm(choose(*of_shard))
-            return f"{text}\nbetween nodes, the longest shard: {chosen}, in tree order"
-        between = explain(*of_shard)
-        return f"{text}\nbetween nodes, the longest shard: {between}"
-
-    def _explain_format(self) -> str:
-        counts = [
-            (end - begin, span.columns)
-            for bucket, shard in zip(self.layout.buckets, self.shards, strict=True)
-            if bucket.dtype == "float32"
-            for span, begin, end in parts(bucket, shard)
-        ]
-        before, after = (format_bytes(round(wire_bytes(f, counts))) for f in (NONE, self._format))
-        assert self._channels is not None
-        said = f"{self._format.name}: {after} for {before} of this rank's shards"
-        return f"{said}\nbetween nodes: {self._channels.explain()}"
+        return f"{text}\n{self._channels.explain()}"
 
     def close(self) -> None:
         """Stop the threads, after what is on its way; the memory goes with the last reference.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -19,17 +19,17 @@ import numpy as np
 
 from hvd_ext.allreduce.algorithms import direct
 from hvd_ext.allreduce.algorithms.direct_tree import prepare_tree_sum, tree_algorithm
-from hvd_ext.allreduce.choice import Group, choose
+from hvd_ext.allreduce.choice import Group, choose, explain
 from hvd_ext.allreduce.operations import OPERATIONS, Array
 from hvd_ext.allreduce.prepare import prepare
 from hvd_ext.arena.layout import parts
 from hvd_ext.compression.exchange import Coded, prepare_coded, prepare_half
-from hvd_ext.compression.formats import NONE, Format
+from hvd_ext.compression.formats import NONE, Format, wire_bytes
 from hvd_ext.compression.powersgd import LowRank, cut
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.job.progress_thread import ProgressThread, Work, wait_for
 from hvd_ext.job.watchdog import Watchdog
-from hvd_ext.units import format_seconds
+from hvd_ext.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -55,7 +55,7 @@ class Channels:
         purpose: str,
         buckets: Sequence[Bucket],
         shards: Sequence[tuple[int, int]],
-        data: Array,
+        memories: Sequence[Array],
         table: Table,
         format: Format,
         timeout_s: float,
@@ -68,8 +68,8 @@ class Channels:
             topology: nodes and ranks; homogeneous.
             purpose: part of its communicators' names.
             buckets: what the shards are of.
-            shards: this rank's part [begin, end) of each bucket, in bytes of `data`.
-            data: the arena's, as uint8.
+            shards: this rank's part [begin, end) of each bucket, in bytes of the arena.
+            memories: of these parts, as uint8.
             table: names the algorithm for what travels as it is, by the size of a shard.
             format: in which float32 travels.
             timeout_s: how long an exchange may take before the job ends, and who is late is named.
@@ -89,8 +89,12 @@ class Channels:
         self._threads = [ProgressThread() for _ in comms]
         self._pending: deque[Future[None]] = deque()
         self._calls: list[Work] = []
+        self._buckets, self._parts, self._table, self._format = buckets, shards, table, format
+        # Asked for now: the job's end, and with it MPI's, may come at any time.
+        self._nodes, self._ranks = topology.cross.size, topology.node.size
+        self._in_tree_order = in_tree_order
         for index, (bucket, (begin, end)) in enumerate(zip(buckets, shards, strict=True)):
-            shard = data[begin:end].view(DTYPES[bucket.dtype].stored_as)
+            shard = memories[index].view(DTYPES[bucket.dtype].stored_as)
             comm, residual = comms[index % len(comms)], None
             call: Work
             if in_tree_order:
@@ -176,7 +180,41 @@ class Channels:
                 call.restart()
         return totals
 
+    def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
+        """As HostArena.keep."""
+        residual, (begin_bytes, _) = self.residuals[index], self._parts[index]
+        if residual is None:
+            return
+        residual.fill(0.0)
+        for span, begin, end in parts(self._buckets[index], self._parts[index]):
+            if span.parameter in of_parameters:
+                at = (span.offset_bytes - begin_bytes) // 4 + begin
+                total = of_parameters[span.parameter][begin:end]
+                np.divide(total, self._nodes, out=residual[at : at + end - begin])
+
     def explain(self) -> str:
+        """Say how the longest shard goes between the nodes, and why."""
+        if self._format is not NONE:
+            counts = [
+                (end - begin, span.columns)
+                for bucket, shard in zip(self._buckets, self._parts, strict=True)
+                if bucket.dtype == "float32"
+                for span, begin, end in parts(bucket, shard)
+            ]
+            sizes = (wire_bytes(format, counts) for format in (NONE, self._format))
+            before, after = (format_bytes(round(size)) for size in sizes)
+            said = f"{self._format.name}: {after} for {before} of this rank's shards"
+            return f"between nodes: {said}\nbetween nodes: {self._explain_coding()}"
+        largest = max(self._buckets, key=lambda bucket: bucket.message_bytes)
+        longest_bytes = -(-largest.message_bytes // self._ranks)
+        dtype_class = DTYPES[largest.dtype].dtype_class
+        of_shard = self._table, Group.between(self._nodes), longest_bytes, dtype_class
+        if self._in_tree_order:
+            chosen = tree_algorithm(choose(*of_shard))
+            return f"between nodes, the longest shard: {chosen}, in tree order"
+        return f"between nodes, the longest shard: {explain(*of_shard)}"
+
+    def _explain_coding(self) -> str:
         """Say what coding took, and how much of the last sums' length is not sent yet."""
         codec_s = sum(call.codec_s for call in self._coded) / max(1, self._rounds)
         text = f"coding takes {format_seconds(codec_s)} a step"
@@ -191,10 +229,16 @@ class Channels:
         length = f"{unsent / sums:.2g} of the last sum's length" if sums > 0 else "nothing is there"
         return f"{text}; not sent yet, on this node: {length}"
 
-    def take(self, index: int, then: Work) -> None:
-        """Start to reduce the shard of bucket `index` between nodes; `then` runs after it."""
+    def take(self, index: int, then: Work, first: Work | None = None) -> None:
+        """Start to reduce the shard of bucket `index` between nodes.
+
+        Args:
+            index: of the bucket.
+            then: runs after it, on the channel's thread.
+            first: runs before it, likewise.
+        """
         self._rounds += index == 0
-        work = functools.partial(_in_order, self._calls[index], then)
+        work = functools.partial(_in_order, *([first] if first else []), self._calls[index], then)
         self._pending.append(self._threads[index % len(self._threads)].submit(work))
 
     def wait(self) -> None:
@@ -245,9 +289,9 @@ def _runs(bucket: Bucket, shard: tuple[int, int], format: Format) -> list[tuple[
     ]
 
 
-def _in_order(first: Work, second: Work) -> None:
-    first()
-    second()
+def _in_order(*works: Work) -> None:
+    for work in works:
+        work()
 
 
 def _nothing() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hvd_ext.allreduce.operations import Array
     from hvd_ext.arena.layout import Layout
 
 
@@ -43,6 +46,27 @@ class Arena(Protocol):
 
         Raises:
             StallError: as `reduce` does.
+        """
+
+    @property
+    def shards(self) -> list[tuple[int, int]]:
+        """The part [begin, end) of each bucket, in bytes, that this rank reduces."""
+
+    def drain(self) -> list[Array | None]:
+        """Sum over the nodes what was rounded away and not sent yet; collective.
+
+        Between two rounds. Each node keeps an equal part.
+
+        Returns:
+            The sums for this rank's shard of each bucket; None where nothing is kept.
+        """
+
+    def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
+        """Have this node send its part of what was drained, for bucket `index`.
+
+        Args:
+            index: of the bucket.
+            of_parameters: the sums, whole and in the order of memory; of others there is none.
         """
 
     def explain(self) -> str:

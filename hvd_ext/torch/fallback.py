@@ -41,10 +41,7 @@ def reason_against_memory(groups: Sequence[dict[str, Any]]) -> str | None:
         if not devices[0].startswith("cuda"):
             return f"parameters are on {devices[0]}"
         if not variables.DEVICE_ARENA.read():
-            return (
-                f"parameters are on {devices[0]}, where hvd_ext's exchange is off: "
-                "set HVD_EXT_DEVICE_ARENA=1 to use it"
-            )
+            return f"parameters are on {devices[0]}, and HVD_EXT_DEVICE_ARENA=0"
         served = DEVICE_DTYPES
     for p in parameters:
         if dtype_name(p.dtype) not in served:

@@ -8,7 +8,7 @@ import torch
 
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.sharded import ShardedArena
-from hvd_ext.compression.formats import NONE
+from hvd_ext.compression.formats import AUTO
 from hvd_ext.schedules import EVERY_STEP
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.torch.job import lifecycle
@@ -51,8 +51,8 @@ def make(request: Request, pairs: NamedParameters, shards: Shards | None) -> Mad
         Or why it cannot be served, the same on every rank.
     """
     device = pairs[0][1].device if pairs else torch.device("cpu")
-    if device.type != "cpu" and request.format is not NONE:
-        return f"gradient compression of parameters on {device}"
+    if device.type != "cpu" and request.format == AUTO:
+        return f"compression={AUTO!r} of parameters on {device}"
     if device.type != "cpu" and (shards or request.slots or request.schedule != EVERY_STEP):
         return f"parameters are on {device}"
     try:

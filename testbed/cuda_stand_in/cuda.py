@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
 from testbed.cuda_stand_in import runtime, streams
 from testbed.cuda_stand_in.arrays import MemoryPointer, UnownedMemory
 
-__all__ = ["Device", "MemoryPointer", "Stream", "UnownedMemory", "runtime"]
+__all__ = [
+    "Device",
+    "MemoryPointer",
+    "Stream",
+    "UnownedMemory",
+    "alloc_pinned_memory",
+    "runtime",
+]
+
+
+def alloc_pinned_memory(size_bytes: int) -> Any:
+    """Memory of the host that devices copy to and from; not zero."""
+    return (ctypes.c_char * size_bytes).from_buffer(bytearray(b"\xab") * size_bytes)
 
 
 class Device:

@@ -85,6 +85,15 @@ def record(event: int, stream: int) -> None:
     queue.put(reach)
 
 
+def synchronize(event: int) -> None:
+    """Wait on the host for the last record of an event of this process."""
+    found = _find(event)
+    number = found.counts[0]
+    while found.counts[1] < number:
+        streams.check_device(found.device)
+        time.sleep(_LOOK_AGAIN_S)
+
+
 def wait(stream: int, event: int) -> None:
     """Have a stream wait for the last record of an event."""
     counts = _find(event).counts

@@ -55,27 +55,30 @@ class Kernel:
         self,
         grid: tuple[int],
         block: tuple[int],
-        arguments: tuple[ndarray, np.int32, np.uint64, np.uint64, np.float32],
+        arguments: tuple[ndarray, np.int32, ndarray, np.int32, np.uint64, np.uint64, np.float32],
     ) -> None:
         """Launch it on the thread's stream, which must be one of the thread's device.
 
         CuPy passes arguments on as they are: a kernel takes one of another type for
         something else.
         """
-        addresses, ranks, first, count, scale = arguments
-        types = [addresses.dtype, *(type(a) for a in arguments[1:])]
-        assert types == [np.uint64, np.int32, np.uint64, np.uint64, np.float32], types
+        addresses, ranks, into, intos, first, count, scale = arguments
+        types = [a.dtype if isinstance(a, ndarray) else type(a) for a in arguments]
+        table = [np.uint64, np.int32]
+        assert types == [*table, *table, np.uint64, np.uint64, np.float32], types
         queue = streams.queue_of(streams.current_stream())
         streams.check_device(queue.device)
         if queue.device != streams.current_device():
             raise CUDARuntimeError("cudaErrorInvalidResourceHandle")
 
         def run() -> None:
-            memory.check(addresses.data.ptr, addresses.nbytes)
+            for each in (addresses, into):
+                memory.check(each.data.ptr, each.nbytes)
             parts = (ctypes.c_uint64 * int(ranks)).from_address(addresses.data.ptr)
+            outs = (ctypes.c_uint64 * int(intos)).from_address(into.data.ptr)
 
             def check() -> None:
-                for part in parts:
+                for part in (*parts, *outs):
                     begin, length = (int(n) * _VECTOR_BYTES for n in (first, count))
                     memory.check(part + begin, length)
 
@@ -83,7 +86,8 @@ class Kernel:
             self._library.run(
                 self._function,
                 *(ctypes.c_uint(grid[0]), ctypes.c_uint(block[0])),
-                *(parts, ctypes.c_int(int(ranks)), *map(ctypes.c_uint64, (int(first), int(count)))),
+                *(parts, ctypes.c_int(int(ranks)), outs, ctypes.c_int(int(intos))),
+                *map(ctypes.c_uint64, (int(first), int(count))),
                 ctypes.c_float(float(scale)),
             )
             check()  # nothing was closed meanwhile

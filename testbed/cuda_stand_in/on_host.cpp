@@ -53,13 +53,13 @@ static unsigned to_half(float value) {
 
 #include "kernels.cu"
 
-typedef void kernel(uint4 *const *, int, u64, u64, float);
+typedef void kernel(uint4 *const *, int, uint4 *const *, int, u64, u64, float);
 
 extern "C" void run(kernel *launched, unsigned blocks, unsigned threads, uint4 *const *memory,
-                    int ranks, u64 first, u64 count, float scale) {
+                    int ranks, uint4 *const *into, int intos, u64 first, u64 count, float scale) {
     gridDim.x = blocks;
     blockDim.x = threads;
     for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
         for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++)
-            launched(memory, ranks, first, count, scale);
+            launched(memory, ranks, into, intos, first, count, scale);
 }

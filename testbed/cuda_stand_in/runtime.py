@@ -15,6 +15,7 @@ __all__ = [
     "eventCreateWithFlags",
     "eventDestroy",
     "eventRecord",
+    "eventSynchronize",
     "ipcCloseMemHandle",
     "ipcGetEventHandle",
     "ipcGetMemHandle",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 cudaDevAttrMultiProcessorCount = 16
-memcpyHostToDevice, memcpyDeviceToHost = 1, 2
+memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 setDevice = streams.set_device
 deviceSynchronize = streams.synchronize_device
@@ -37,6 +38,7 @@ ipcCloseMemHandle = memory.close_handle
 eventCreateWithFlags = events.create
 eventDestroy = events.destroy
 eventRecord = events.record
+eventSynchronize = events.synchronize
 streamWaitEvent = events.wait
 ipcGetEventHandle = events.get_handle
 ipcOpenEventHandle = events.open_handle
@@ -70,10 +72,16 @@ def memset(address: int, value: int, size_bytes: int) -> None:
 
 
 def memcpyAsync(to: int, source: int, size_bytes: int, kind: int, stream: int) -> None:
-    """Between the host, whose memory must stay, and the device."""
+    """Between the host, whose memory must stay, and the device, or on devices."""
+    on_device = {
+        memcpyHostToDevice: [to],
+        memcpyDeviceToHost: [source],
+        memcpyDeviceToDevice: [to, source],
+    }[kind]
 
     def copy() -> None:
-        memory.check(to if kind == memcpyHostToDevice else source, size_bytes)
+        for place in on_device:
+            memory.check(place, size_bytes)
         ctypes.memmove(to, source, size_bytes)
 
     streams.queue_of(stream).put(copy)

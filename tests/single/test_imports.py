@@ -91,7 +91,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hvd_ext.arena": {
         *(*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
     },
-    "hvd_ext.arena.cuda": {*MPI, "cupy", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.arena"},
+    "hvd_ext.arena.cuda": {
+        *(*MPI, "cupy", "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce", "hvd_ext.compression"),
+        "hvd_ext.arena",
+    },
     # What moves data for a group of ranks, for every door: no torch.
     "hvd_ext.engine": {*MPI, "hvd_ext.job", "hvd_ext.shm", "hvd_ext.allreduce"},
     "hvd_ext.torch": {

@@ -4,32 +4,41 @@ Each rank reduces its shard of a bucket straight from its peers' memory into the
 one kernel on a separate stream. The GPU keeps the order by events: a bucket's event is
 recorded where its gradients are made, and every rank's stream waits for those of all. An
 event of another process means something only once it was recorded, which the window's
-tickets report this on the host: `ready` says that it was, and the progress thread waits for
+tickets report on the host: `ready` says that it was, and the progress thread waits for
 that, never the training thread in backward.
 
-Run on one GPU that processes share, not yet on several: docs/reference/gpu.md.
+On several nodes the shard is reduced into this rank's memory alone, and copied to pinned memory of
+the host, from which it goes between the nodes as a HostArena's does. From there it is copied to the
+device, and to the peers. Any MPI will do, for none sees device memory.
+
+Run on one GPU that processes share, not yet on several, nor on several nodes: docs/reference/gpu.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import itertools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvd_ext.allreduce.table import BUILT_IN, Table
 from hvd_ext.arena.cuda.ipc import Exported, Handles, Opened, or_window_error, settle
+from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.arena.tickets import Tickets
+from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.shm.layout import shard
 from hvd_ext.shm.regions import WindowError, on_every_rank
 from hvd_ext.shm.window import NodeWindow
-from hvd_ext.units import MIB
+from hvd_ext.units import MIB, counted
 
 if TYPE_CHECKING:
+    from hvd_ext.allreduce.operations import Array
     from hvd_ext.job.topology import Topology
 
 BUCKET_BYTES = 16 * MIB  # unless the user says otherwise; not measured
@@ -39,6 +48,9 @@ _VECTOR_BYTES = 16
 _THREADS = 512
 # Enough to be bound by memory, and few enough to leave room for backward.
 _BLOCKS_A_MULTIPROCESSOR = 2
+# cudaEventBlockingSync | cudaEventDisableTiming: the host sleeps until it comes.
+_HOST_EVENT_FLAGS = 0x01 | 0x02
+_NO_LIMIT_S = 1e9  # between nodes it is the watchdog's
 # A rank that leaves takes its memory along. The others' work there is over by then, except
 # for what is queued: they may say so, and are waited for no longer than this.
 _LEAVE_WITHIN_S = 5.0
@@ -64,26 +76,29 @@ class DeviceArena:
         timeout_s: float,
         device: int,
         current_stream: Callable[[], int],
+        table: Table = BUILT_IN,
+        format: Format = NONE,
     ) -> None:
         """Make the memory and open the peers'; collective over the world.
 
         Args:
-            topology: one node.
+            topology: nodes and ranks; homogeneous.
             layout: the buckets, of SERVED dtypes.
             scale: what every element of a sum is multiplied by.
             timeout_s: how long ranks are waited for.
             device: ordinal of this rank's GPU in this process.
             current_stream: address of the stream in which the calling thread makes and
                 reads gradients.
+            table: names the algorithm between nodes, by the size of a shard.
+            format: in which float32 travels between nodes.
 
         Raises:
             WindowError: on every rank alike, if the GPUs' memory cannot be shared.
         """
-        if topology.world.size != topology.node.size:
-            raise WindowError("GPUs of several nodes are not served yet")
         self.layout = layout
-        self._device = device
-        self._monitored = topology.monitor(timeout_s, "a gradient exchange")
+        self._device, self._rank = device, topology.node.rank
+        limit_s = timeout_s if topology.one_node else _NO_LIMIT_S
+        self._monitored = topology.monitor(limit_s, "a gradient exchange")
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))
         # Of an exchange of nothing there is only the waiting for all to be ready.
@@ -101,10 +116,22 @@ class DeviceArena:
         except WindowError:
             self._close_peers()
             raise
-        self._scale = np.float32(scale)
+        self._scales = [np.float32(scale)] * len(layout.buckets)
         self._shards = [
             vectors(bucket, topology.node.size, topology.node.rank) for bucket in layout.buckets
         ]
+        self._between: _BetweenNodes | None = None
+        if not topology.one_node:
+            # As HostArena has it: a node of one rank has nothing to sum, and coding scales.
+            coding_scales = topology.node.size == 1 and format.is_coded
+            if coding_scales:
+                self._scales = [
+                    np.float32(1.0 if bucket.dtype == "float32" else scale)
+                    for bucket in layout.buckets
+                ]
+            self._between = _BetweenNodes(
+                self, topology, table, timeout_s, format, scale if coding_scales else 1.0
+            )
         self._tickets = Tickets()
         self._closed = False
 
@@ -132,17 +159,22 @@ class DeviceArena:
         if not self._tickets.is_ready(index):
             self.ready(index)
         ticket = self._tickets.of(index)
-        self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
+        with self._watched():
+            self._monitored(lambda t: self._window.reduce(self._meeting, ticket, t))
         first, count = self._shards[index]
         blocks = min(self._most_blocks, max(1, -(-count // _THREADS)))
-        arguments = (self._memory, np.int32(len(self._events)), np.uint64(first))
+        everyone = self._memory, np.int32(len(self._events))
+        into = everyone if self._between is None else (self._own_memory, np.int32(1))
+        place = np.uint64(first), np.uint64(count)
         with self._on_device():
             for events in self._events:
                 self._runtime.streamWaitEvent(self._stream.ptr, events[index])
             with self._stream:
                 self._kernels[self.layout.buckets[index].dtype](
-                    (blocks,), (_THREADS,), (*arguments, np.uint64(count), self._scale)
+                    (blocks,), (_THREADS,), (*everyone, *into, *place, self._scales[index])
                 )
+            if self._between is not None:
+                self._between.take(index)
 
     def finish(self) -> None:
         """Have the current stream wait until every rank has reduced its shards.
@@ -154,24 +186,52 @@ class DeviceArena:
             return
         ticket = self._tickets.finish(len(self.layout.buckets))
         stream = self._current_stream()
-        with self._on_device():
-            self._runtime.eventRecord(self._own.events[-1], self._stream.ptr)
+        with self._on_device(), self._watched():
+            last = self._stream
+            if self._between is not None:
+                last = self._between.wait()
+            self._runtime.eventRecord(self._own.events[-1], last.ptr)
             self._window.done(ticket)
             self._monitored(lambda t: self._window.finish(ticket, t))
             for events in self._events:
                 self._runtime.streamWaitEvent(stream, events[-1])
 
+    @property
+    def shards(self) -> list[tuple[int, int]]:
+        """As HostArena's."""
+        return [
+            (first * _VECTOR_BYTES, (first + count) * _VECTOR_BYTES)
+            for first, count in self._shards
+        ]
+
+    def drain(self) -> list[Array | None]:
+        """As HostArena's."""
+        if self._between is None:
+            return [None] * len(self.layout.buckets)
+        with self._watched():
+            return self._between.channels.drain()
+
+    def keep(self, index: int, of_parameters: Mapping[int, Array]) -> None:
+        """As HostArena's."""
+        if self._between is not None:
+            self._between.channels.keep(index, of_parameters)
+
     def explain(self) -> str:
-        return (
-            f"on GPUs of one node: {len(self._events)} ranks, each its shard straight from its "
-            "peers' memory (CUDA IPC)"
+        text = (
+            f"on GPUs of a node: {counted(len(self._events), 'rank')}, each its shard straight "
+            "from its peers' memory (CUDA IPC)"
         )
+        if self._between is None or not self.layout.buckets:
+            return text
+        return f"{text}\n{self._between.channels.explain()}, through pinned memory of the host"
 
     def close(self) -> None:
         """Wait some seconds for the node's ranks to close theirs, then close the peers' memory."""
         if self._closed:
             return
         self._closed = True
+        if self._between is not None:
+            self._between.channels.close()
         # In the middle of a round the others must not mistake this for work that is done.
         if not self._tickets.is_ready(0):
             with self._on_device():
@@ -183,8 +243,11 @@ class DeviceArena:
         self._close_peers()
 
     def hurry(self, within_s: float) -> bool:
-        """Nothing: `close` waits for some seconds only; the program must not end before."""
-        return True
+        """As an Arena's; within a node `close` waits for some seconds only."""
+        return True if self._between is None else self._between.channels.hurry(within_s)
+
+    def _watched(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._between is None else self._between.channels.watched()
 
     def _prepare(self, device: int, handles: list[Handles], rank: int) -> None:
         """Open the peers' memory, and compile the kernel."""
@@ -206,7 +269,9 @@ class DeviceArena:
                 module.compile()  # now, and not in the first step
                 self._kernels = {name: module.get_function(f"reduce_{name}") for name in SERVED}
                 self._stream = cupy.cuda.Stream(non_blocking=True)
-                self._memory = cupy.asarray([m.address for m in everybodys], dtype=np.uint64)
+                self._addresses = [m.address for m in everybodys]
+                self._memory = cupy.asarray(self._addresses, dtype=np.uint64)
+                self._own_memory = cupy.asarray([self._own.address], dtype=np.uint64)
                 self._runtime.deviceSynchronize()
             self._most_blocks = _BLOCKS_A_MULTIPROCESSOR * self._runtime.deviceGetAttribute(
                 self._runtime.cudaDevAttrMultiProcessorCount, device
@@ -215,6 +280,102 @@ class DeviceArena:
     def _close_peers(self) -> None:
         while self._peers:
             self._peers.pop().close()
+
+
+class _BetweenNodes:
+    """A DeviceArena's shards on their way between the nodes, through pinned memory of the host.
+
+    Attributes:
+        channels: exchange them there.
+    """
+
+    def __init__(
+        self,
+        arena: DeviceArena,
+        topology: Topology,
+        table: Table,
+        timeout_s: float,
+        format: Format,
+        scale: float,
+    ) -> None:
+        """Make the memory and the channels; collective over the world.
+
+        Args:
+            arena: whose shards they are.
+            topology: nodes and ranks.
+            table: as DeviceArena's, and so on.
+            timeout_s: likewise.
+            format: likewise.
+            scale: what float32 is multiplied by where it is coded.
+
+        Raises:
+            WindowError: on every rank, if one has no pinned memory.
+        """
+        self._shards = arena.shards
+        self._runtime, self._on_device = arena._runtime, arena._on_device
+        self._enter_thread = arena.enter_thread
+        self._addresses, self._rank = arena._addresses, arena._rank
+        self._reducing = arena._stream
+        self._memories = on_every_rank(topology, self._pinned)
+        self.channels = Channels(
+            topology,
+            "arena",
+            arena.layout.buckets,
+            self._shards,
+            self._memories,
+            table,
+            format,
+            timeout_s,
+            scale,
+        )
+
+    def _pinned(self) -> list[Array]:
+        lengths = [end - begin for begin, end in self._shards]
+        with or_window_error("pinned memory of the host"), self._on_device():
+            import cupy
+
+            # Copies back have a stream of their own, beneath the next bucket's reduction.
+            self._back = cupy.cuda.Stream(non_blocking=True)
+            self._copied = [self._runtime.eventCreateWithFlags(_HOST_EVENT_FLAGS) for _ in lengths]
+            whole = cupy.cuda.alloc_pinned_memory(max(1, sum(lengths)))
+        memory = np.frombuffer(whole, np.uint8, sum(lengths))
+        ends = itertools.accumulate(lengths)
+        return [memory[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+
+    def take(self, index: int) -> None:
+        """Have a shard go its way, once it is reduced."""
+        begin, host = self._shards[index][0], self._memories[index]
+        source, kind = self._addresses[self._rank] + begin, self._runtime.memcpyDeviceToHost
+        if host.nbytes:
+            self._runtime.memcpyAsync(
+                host.ctypes.data, source, host.nbytes, kind, self._reducing.ptr
+            )
+        self._runtime.eventRecord(self._copied[index], self._reducing.ptr)
+        self.channels.take(index, partial(self._bring_back, index), partial(self._arrive, index))
+
+    def _arrive(self, index: int) -> None:
+        """Wait on a channel's thread until the host has a shard: MPI knows no streams."""
+        self._enter_thread()
+        self._runtime.eventSynchronize(self._copied[index])
+
+    def _bring_back(self, index: int) -> None:
+        """Give the node's ranks a shard."""
+        begin, host = self._shards[index][0], self._memories[index]
+        if not host.nbytes:
+            return
+        own = self._addresses[self._rank] + begin
+        runtime, stream = self._runtime, self._back.ptr
+        kind = runtime.memcpyHostToDevice
+        runtime.memcpyAsync(own, host.ctypes.data, host.nbytes, kind, stream)
+        kind = runtime.memcpyDeviceToDevice
+        for rank, address in enumerate(self._addresses):
+            if rank != self._rank:
+                runtime.memcpyAsync(address + begin, own, host.nbytes, kind, stream)
+
+    def wait(self) -> Any:
+        """Wait until all shards were exchanged; the stream in which they are brought back."""
+        self.channels.wait()
+        return self._back
 
 
 def vectors(bucket: Bucket, size: int, rank: int) -> tuple[int, int]:

@@ -70,7 +70,8 @@ struct Bfloat16 {
 };
 
 template <typename Type>
-static __device__ void reduce(uint4 *const *memory, int ranks, u64 first, u64 count, float scale) {
+static __device__ void reduce(uint4 *const *memory, int ranks, uint4 *const *into, int intos,
+                              u64 first, u64 count, float scale) {
     enum { VALUES = 4 * Type::EACH };
     const u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
@@ -90,15 +91,17 @@ static __device__ void reduce(uint4 *const *memory, int ranks, u64 first, u64 co
         result.y = Type::store(sum + Type::EACH);
         result.z = Type::store(sum + 2 * Type::EACH);
         result.w = Type::store(sum + 3 * Type::EACH);
-        for (int rank = 0; rank < ranks; rank++) memory[rank][first + i] = result;
+        for (int k = 0; k < intos; k++) into[k][first + i] = result;
     }
 }
 
-/* `memory` is where every rank's arena begins; `first` and `count` are in 16 bytes. */
+/* `memory` is where every rank's arena begins, and `into` where those begin that get the result:
+ * all of them, or this rank's alone. `first` and `count` are in 16 bytes. */
 #define DEFINE(NAME, TYPE)                                                                       \
-    extern "C" __global__ void reduce_##NAME(uint4 *const *memory, int ranks, u64 first,         \
+    extern "C" __global__ void reduce_##NAME(uint4 *const *memory, int ranks,                    \
+                                             uint4 *const *into, int intos, u64 first,           \
                                              u64 count, float scale) {                           \
-        reduce<TYPE>(memory, ranks, first, count, scale);                                        \
+        reduce<TYPE>(memory, ranks, into, intos, first, count, scale);                           \
     }
 
 DEFINE(float32, Float32)

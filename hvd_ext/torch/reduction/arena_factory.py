@@ -12,6 +12,7 @@ import torch
 from hvd_ext import variables
 from hvd_ext.allreduce.agreed import read_table
 from hvd_ext.arena.cuda.arena import BUCKET_BYTES, DeviceArena
+from hvd_ext.arena.cuda.self_check import check
 from hvd_ext.arena.host import HostArena
 from hvd_ext.arena.layout import Layout, ParameterSpec, layout_buckets, layout_by_size
 from hvd_ext.arena.protocol import Arena
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from hvd_ext.job.topology import Topology
 
+# The GPUs of this process whose sums were seen to be right.
+_proved: set[int] = set()
 # Until it was measured when gradients are ready.
 _FIRST_BUCKET_BYTES = 4 * MIB
 
@@ -210,13 +213,22 @@ class ArenaFactory:
     def _make(self, layout: Layout) -> Arena:
         if self._device.type == "cuda":
             index = self._device.index
+
+            def current_stream() -> int:
+                return torch.cuda.current_stream(index).cuda_stream
+
+            if index not in _proved:
+                check(self._topology, index, current_stream, self._table, self._timeout_s)
+                _proved.add(index)
             return DeviceArena(
                 self._topology,
                 layout,
                 self._scale,
                 self._timeout_s,
                 index,
-                lambda: torch.cuda.current_stream(index).cuda_stream,
+                current_stream,
+                self._table,
+                self.compression.format,
             )
         return self._on_host(
             *(self._topology, layout, self._scale, self._table, self._timeout_s),

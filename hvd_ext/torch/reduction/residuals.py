@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hvd_ext.arena.host import HostArena
 from hvd_ext.torch.parameters import in_memory_order, placed_as
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from hvd_ext.arena.protocol import Arena
     from hvd_ext.torch.reduction.placed import PlacedArena
     from hvd_ext.torch.reduction.slot import GradientSlot
 
@@ -40,8 +40,7 @@ def drain(placed: Sequence[PlacedArena], node: MPI.Comm) -> Residuals:
     """
     found: Residuals = {}
     for each in placed:
-        if isinstance(each.arena, HostArena):
-            found |= _drain(each.arena, each.slots, node)
+        found |= _drain(each.arena, each.slots, node)
     return found
 
 
@@ -55,17 +54,16 @@ def keep(
         residuals: the same on every rank.
     """
     for each in placed:
-        if isinstance(each.arena, HostArena):
-            of_parameters = {
-                index: in_memory_order(slot.parameter, residuals[slot.parameter]).numpy()
-                for index, slot in enumerate(each.slots)
-                if slot.parameter in residuals
-            }
-            for index in range(len(each.arena.layout.buckets)):
-                each.arena.keep(index, of_parameters)
+        of_parameters = {
+            index: in_memory_order(slot.parameter, residuals[slot.parameter]).numpy()
+            for index, slot in enumerate(each.slots)
+            if slot.parameter in residuals
+        }
+        for index in range(len(each.arena.layout.buckets)):
+            each.arena.keep(index, of_parameters)
 
 
-def _drain(arena: HostArena, slots: Sequence[GradientSlot], node: MPI.Comm) -> Residuals:
+def _drain(arena: Arena, slots: Sequence[GradientSlot], node: MPI.Comm) -> Residuals:
     found: Residuals = {}
     shards = node.allgather(arena.shards)
     for index, total in enumerate(arena.drain()):

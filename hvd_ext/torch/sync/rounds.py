@@ -75,8 +75,9 @@ class Rounds:
         buckets = self._parts.layout.buckets
         shards = [(b.offset_bytes, b.offset_bytes + b.message_bytes) for b in buckets]
         self._shards = shards
+        memories = [self._moved[begin:end] for begin, end in shards]
         self._channels = Channels(
-            topology, "weights", buckets, shards, self._moved, table, format, timeout_s
+            topology, "weights", buckets, shards, memories, table, format, timeout_s
         )
         # An optimizer that is dropped leaves no threads, which would outlive MPI.
         self._close = weakref.finalize(self, close_later, ProgressThread(), [self._channels])

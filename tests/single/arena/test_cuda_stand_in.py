@@ -130,7 +130,7 @@ def test_a_kernel_touches_only_what_is_open(elsewhere: list[bytes], broken: None
     add = module.get_function("reduce_float32")
     own, peer = runtime.malloc(64), runtime.ipcOpenMemHandle(elsewhere[2])
     both = asarray([own, peer], np.uint64)
-    arguments = (both, np.int32(2), np.uint64(0), np.uint64(4), np.float32(1))
+    arguments = (both, np.int32(2), both, np.int32(2), np.uint64(0), np.uint64(4), np.float32(1))
     stream = cuda.Stream(non_blocking=True)
     with stream:
         add((1,), (32,), arguments)

@@ -40,7 +40,8 @@ def launch() -> Launch:
         addresses = (ctypes.c_void_p * len(memories))(*(m.data_ptr() for m in memories))
         kernel = ctypes.cast(getattr(loaded, f"reduce_{dtype}"), ctypes.c_void_p)
         where = (ctypes.c_uint64(first), ctypes.c_uint64(count))
-        loaded.run(kernel, 5, 7, addresses, len(memories), *where, ctypes.c_float(SCALE))
+        table = (addresses, len(memories))
+        loaded.run(kernel, 5, 7, *table, *table, *where, ctypes.c_float(SCALE))
 
     return launch
 

@@ -67,9 +67,13 @@ class Device:
         with cuda.Device(ordinal):
             self.stream = cuda.Stream(non_blocking=True)
 
-    def arena(self, layout: Layout, scale: float = 1.0, timeout_s: float = 60) -> DeviceArena:
+    def arena(
+        self, layout: Layout, scale: float = 1.0, timeout_s: float = 60, **others: Any
+    ) -> DeviceArena:
         pointer = self.stream.ptr
-        return DeviceArena(self.topology, layout, scale, timeout_s, self.ordinal, lambda: pointer)
+        return DeviceArena(
+            self.topology, layout, scale, timeout_s, self.ordinal, lambda: pointer, **others
+        )
 
     def fill(self, arena: DeviceArena, offset_bytes: int, data: np.ndarray) -> None:
         """Have the stream put bytes into the arena."""
@@ -86,9 +90,16 @@ class Device:
         return data
 
 
-def layout_of(counts: Sequence[int], dtype: str = "float32", bucket_bytes: int = 1) -> Layout:
-    """One bucket for each gradient, or of at most so many bytes."""
-    specs = [ParameterSpec(str(i), (count,), (1,), dtype) for i, count in enumerate(counts)]
+def layout_of(
+    counts: Sequence[int], dtype: str = "float32", bucket_bytes: int = 1, columns: int = 0
+) -> Layout:
+    """One bucket for each gradient, or of at most so many bytes; of matrices with `columns`."""
+    specs = [
+        ParameterSpec(str(i), (count // columns, columns), (columns, 1), dtype)
+        if columns
+        else ParameterSpec(str(i), (count,), (1,), dtype)
+        for i, count in enumerate(counts)
+    ]
     return layout_by_size(specs, bucket_bytes)
 
 

@@ -1,0 +1,144 @@
+"""Whether a machine's GPUs give the right bits: what the first arena on them is preceded by.
+
+Random gradients of every dtype and of many lengths go through a DeviceArena for some rounds, and
+through a HostArena with the same ranks. The device's rounds follow each other without the host
+looking, so that a missing order between streams, processes or GPUs shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvd_ext.arena.cuda.arena import SERVED, DeviceArena
+from hvd_ext.arena.cuda.ipc import or_window_error
+from hvd_ext.arena.host import HostArena
+from hvd_ext.arena.layout import Layout, ParameterSpec, layout_by_size
+from hvd_ext.dtypes import DTYPES
+from hvd_ext.shm.regions import WindowError, on_every_rank
+
+if TYPE_CHECKING:
+    from hvd_ext.allreduce.operations import Array
+    from hvd_ext.allreduce.table import Table
+    from hvd_ext.job.topology import Topology
+
+ROUNDS = 100
+# Of the first rounds, as one after the other is what finds a missing order.
+_COMPARED_WITH_HOST = 10
+_COUNTS = (1, 33, 4_097, 65_536)
+_BUCKET_BYTES = 1 << 16
+
+
+def check(
+    topology: Topology,
+    device: int,
+    current_stream: Callable[[], int],
+    table: Table,
+    timeout_s: float,
+    rounds: int = ROUNDS,
+) -> None:
+    """See that sums on these GPUs are right; collective.
+
+    Args:
+        topology: nodes and ranks; homogeneous.
+        device: ordinal of this rank's GPU in this process.
+        current_stream: as DeviceArena's.
+        table: names the algorithm between nodes.
+        timeout_s: how long ranks are waited for.
+        rounds: how many exchanges.
+
+    Raises:
+        WindowError: on every rank, if sums are wrong on one, or there can be no arena.
+    """
+    specs = [
+        ParameterSpec(f"{dtype}{count}", (count,), (1,), dtype)
+        for dtype in SERVED
+        for count in _COUNTS
+    ]
+    layout = layout_by_size(specs, _BUCKET_BYTES)
+    scale = 1 / topology.world.size
+    on_device = DeviceArena(topology, layout, scale, timeout_s, device, current_stream, table)
+    on_host = HostArena(topology, layout, scale, table, timeout_s)
+    kinds = min(rounds, _COMPARED_WITH_HOST)
+    gradients = [_gradients(layout, topology.world.rank, number) for number in range(kinds)]
+    expected = []
+    for own in gradients:
+        on_host.data[:] = own
+        _exchange(on_host)
+        expected.append(on_host.data.copy())
+    try:
+        found = _on_device(on_device, gradients, rounds, device, current_stream)
+    finally:
+        on_device.close()
+        on_host.close()
+
+    def compare() -> None:
+        for number, got in enumerate(found):
+            for bucket in layout.buckets:
+                for span in bucket.spans:
+                    count = span.count * DTYPES[bucket.dtype].item_bytes
+                    part = slice(span.offset_bytes, span.offset_bytes + count)
+                    if not np.array_equal(got[part], expected[number % kinds][part]):
+                        raise WindowError(
+                            f"GPU {device} gave wrong sums in exchange {number + 1} of {rounds} "
+                            f"({span.count} of {bucket.dtype})"
+                        )
+
+    on_every_rank(topology, compare)
+
+
+def _gradients(layout: Layout, rank: int, number: int) -> Array:
+    """Numbers of many magnitudes for all of an arena, some of them subnormal."""
+    random = np.random.default_rng([rank, number])
+    data = np.zeros(layout.total_bytes, np.uint8)
+    for bucket in layout.buckets:
+        values = random.standard_normal(bucket.count) * 10.0 ** random.integers(-4, 3, bucket.count)
+        values[::7] *= 1e-39
+        of_dtype = values.astype(np.float16 if bucket.dtype == "float16" else np.float32)
+        stored = of_dtype.view(np.uint8)
+        if bucket.dtype == "bfloat16":  # the upper half of a float32
+            stored = (of_dtype.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        data[bucket.offset_bytes :][: len(stored)] = stored
+    return data
+
+
+def _exchange(arena: DeviceArena | HostArena) -> None:
+    for index in range(len(arena.layout.buckets)):
+        arena.ready(index)
+        arena.reduce(index)
+    arena.finish()
+
+
+def _on_device(
+    arena: DeviceArena,
+    gradients: list[Array],
+    rounds: int,
+    device: int,
+    current_stream: Callable[[], int],
+) -> list[Array]:
+    """The sums of each round, whose work was queued at once."""
+    with or_window_error(f"the self-check of GPU {device}"):
+        import cupy
+
+        runtime, stream = cupy.cuda.runtime, current_stream()
+        address, length = arena.data.data.ptr, arena.layout.total_bytes
+
+        def pinned() -> Array:
+            memory: Any = cupy.cuda.alloc_pinned_memory(length)
+            return np.frombuffer(memory, np.uint8, length)
+
+        with cupy.cuda.Device(device):
+            given = [pinned() for _ in gradients]
+            for to, own in zip(given, gradients, strict=True):
+                to[:] = own
+            found = [pinned() for _ in range(rounds)]
+            for number, got in enumerate(found):
+                own, kind = given[number % len(given)], runtime.memcpyHostToDevice
+                runtime.memcpyAsync(address, own.ctypes.data, length, kind, stream)
+                _exchange(arena)
+                kind = runtime.memcpyDeviceToHost
+                runtime.memcpyAsync(got.ctypes.data, address, length, kind, stream)
+            runtime.streamSynchronize(stream)
+    return found

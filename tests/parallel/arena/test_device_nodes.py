@@ -1,0 +1,185 @@
+"""The device arena on several nodes, on the stand-in for CuPy: the bits of the arena on the host.
+
+GPUs are late in each round: this rank's kernels, and the copies that bring shards back. Each
+mutant is a mistake in the order of events, which the rounds must see.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import numpy as np
+import pytest
+
+from hvd_ext.allreduce.table import Row, Table
+from hvd_ext.arena.cuda import arena as device_arena
+from hvd_ext.arena.host import HostArena
+from hvd_ext.compression.formats import FORMATS, NONE, powersgd
+from hvd_ext.shm.regions import WindowError
+from testbed.cuda_stand_in import streams
+from tests.ranks.asserts import parallel_assert
+from tests.support.arena.pretended_nodes import pretend
+from tests.support.mutants import mutate
+
+TABLE = Table((Row(0, 0, "host", ((0, "recursive_doubling"),)),), "a test")
+COUNTS = (1, 7, 33, 4097, 50_003)
+ROUNDS, LATE_S = 3, 0.03
+
+
+@pytest.fixture(autouse=True)
+def _devices_work():
+    yield
+    gc.collect()
+    streams.forget_errors()
+
+
+def rounds(topology, dtype="float32", format=NONE, bucket_bytes=1 << 16) -> list[str]:
+    """What differs from a HostArena with the same gradients; collective."""
+    from tests.support.arena.device_rounds import Device, layout_of, raw, values
+
+    rank, scale = topology.world.rank, 1 / topology.world.size
+    layout = layout_of(COUNTS, dtype, bucket_bytes)
+    device = Device(topology, rank % streams.DEVICES)
+    on_gpu = device.arena(layout, scale, table=TABLE, format=format)
+    on_host = HostArena(topology, layout, scale, TABLE, 60, format)
+    kept, found = [], []
+    for number in range(ROUNDS):
+        late = number % topology.world.size == rank
+        on_gpu._stream.launch_host_func(time.sleep, late * LATE_S)
+        on_gpu._between._back.launch_host_func(time.sleep, late * LATE_S)
+        for index, bucket in enumerate(layout.buckets):
+            for span in bucket.spans:
+                kept.append(raw(values(dtype, span.count, rank, number)))
+                device.fill(on_gpu, span.offset_bytes, kept[-1])
+                on_host.data[span.offset_bytes :][: kept[-1].nbytes] = kept[-1]
+            on_gpu.ready(index)
+            on_gpu.reduce(index)
+            on_host.reduce(index)
+        on_gpu.finish()
+        on_host.finish()
+        # In the stream, as a program reads them: nothing but events keeps the order.
+        found.append((device.read(on_gpu), on_host.data.copy()))
+    device.stream.synchronize()
+    problems = [
+        f"round {number}: {span.count} elements"
+        for number, (got, wanted) in enumerate(found)
+        for bucket in layout.buckets
+        for span in bucket.spans
+        for part in [slice(span.offset_bytes, span.offset_bytes + span.count * 4)]
+        if not np.array_equal(got[part], wanted[part])
+    ]
+    on_gpu.close()
+    on_host.close()
+    return problems
+
+
+NODES = [pytest.param(2, 1), pytest.param(4, 2), pytest.param(4, 1, marks=pytest.mark.long)]
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize(
+    ("dtype", "format"),
+    [
+        ("float32", NONE),
+        ("float16", NONE),
+        ("bfloat16", NONE),
+        ("float32", FORMATS["bf16"]),
+        ("float32", FORMATS["int8"]),
+        pytest.param("float32", FORMATS["fp16"], marks=pytest.mark.long),
+        pytest.param("float32", powersgd(2), marks=pytest.mark.long),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_sums_have_the_bits_of_the_host(comm, dtype, format):
+    for ranks_per_node in {2: [1], 4: [2, 1]}[comm.size]:
+        topology = pretend(comm, ranks_per_node)
+        problems = rounds(topology, dtype, format)
+        parallel_assert(comm, not problems, problems)
+        topology.close()
+
+
+@pytest.mark.ranks(2)
+def test_what_is_not_sent_yet_is_drained_and_kept(comm):
+    from tests.support.arena.device_rounds import Device, layout_of, raw, values
+
+    topology = pretend(comm, 1)
+    layout, int8 = layout_of([4096], columns=64), FORMATS["int8"]
+    device = Device(topology)
+    on_gpu = device.arena(layout, table=TABLE, format=int8)
+    on_host = HostArena(topology, layout, 1.0, TABLE, 60, int8)
+    data = raw(values("float32", 4096, comm.rank, 1))
+    device.fill(on_gpu, 0, data)
+    on_host.data[: data.nbytes] = data
+    for each in (on_gpu, on_host):
+        each.reduce(0)
+        each.finish()
+    (ours,), (theirs,) = on_gpu.drain(), on_host.drain()
+    parallel_assert(comm, ours.any() and np.array_equal(ours, theirs), "drained")
+    whole = np.arange(4096, dtype=np.float32)
+    for each in (on_gpu, on_host):
+        each.keep(0, {0: whole})
+    (ours,), (theirs,) = on_gpu.drain(), on_host.drain()
+    parallel_assert(comm, np.array_equal(ours, theirs), "kept")
+    parallel_assert(comm, on_gpu.shards == on_host.shards, "shards")
+    on_gpu.close()
+    on_host.close()
+    topology.close()
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_machine_is_seen_to_be_right(comm):
+    for ranks_per_node in {2: [2, 1], 4: [2]}[comm.size]:
+        prove(pretend(comm, ranks_per_node))
+
+
+def prove(topology):
+    from hvd_ext.arena.cuda.self_check import check
+    from tests.support.arena.device_rounds import Device
+
+    device = Device(topology, topology.world.rank % streams.DEVICES)
+    check(topology, device.ordinal, lambda: device.stream.ptr, TABLE, 60, rounds=4)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("ranks_per_node", [1, 2])
+def test_a_machine_that_is_wrong_is_refused_on_every_rank(comm, monkeypatch, ranks_per_node):
+    # Only rank 1's events are not waited for.
+    if comm.rank == 1:
+        wait = "self._runtime.streamWaitEvent(stream, events[-1])"
+        mutate(monkeypatch, device_arena.DeviceArena, "finish", wait, "pass")
+    refused = []
+    for _ in range(5):
+        try:
+            prove(pretend(comm, ranks_per_node))
+        except WindowError as error:
+            refused.append(str(error))
+            break
+    says = comm.allgather(refused)
+    parallel_assert(comm, says[0] == says[1] and "gave wrong sums" in says[0][0], says)
+
+
+MUTANTS = {
+    "a shard leaves before it is reduced": (
+        *("_arrive", "self._runtime.eventSynchronize(self._copied[index])", "pass"),
+    ),
+    "sums are not waited for": ("wait", "self.channels.wait()", "pass"),
+    "copies back are not waited for": ("wait", "return self._back", "return self._reducing"),
+    "peers are given nothing": ("_bring_back", "rank != self._rank", "False"),
+    "the host is copied before the sum": (
+        *("take", "self._runtime.eventRecord(self._copied[index], self._reducing.ptr)"),
+        "self._runtime.eventRecord(self._copied[index], self._back.ptr)",
+    ),
+}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_killed(comm, monkeypatch, mutant):
+    mutate(monkeypatch, device_arena._BetweenNodes, *MUTANTS[mutant])
+    topology = pretend(comm, 2)
+    # On a busy machine the hosts may be later than the GPUs that are to be late.
+    for _ in range(5):
+        if any(comm.allgather(bool(rounds(topology)))):
+            return
+    raise AssertionError("the rounds did not notice")
