@@ -11,7 +11,7 @@ On several nodes the shard is reduced into this rank's memory alone, and copied 
 the host, from which it goes between the nodes as a HostArena's does. From there it is copied to the
 device, and to the peers. Any MPI will do, for none sees device memory.
 
-Run on one GPU that processes share, not yet on several, nor on several nodes: docs/reference/gpu.md.
+Run on one GPU that processes share, not yet on several or on several nodes: docs/reference/gpu.md.
 """
 
 from __future__ import annotations
