@@ -111,3 +111,31 @@ def test_frameworks_learn_the_same(framework: str, tmp_path: Path) -> None:
         assert ("hvd_ext: active" in done.stderr) == (one == script)
     assert losses[0] == losses[1]
     assert len(losses) == 2
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("torch_")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("framework", ["accelerate", "transformers", "lightning"])
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("killed", r"rank +: 1 .*\n.*exitcode +: -9"),
+        ("stopped", r"rank 1 \(.*\) did not reach a gradient exchange within 3 s"),
+        ("late", r"rank 1 \(.*\) did not reach a gradient exchange within 3 s"),
+        ("raising", r"ValueError: loss is NaN"),
+    ],
+)
+def test_a_framework_ends_when_a_rank_fails(framework: str, how: str, says: str) -> None:
+    pytest.importorskip(framework)
+    packages = os.pathsep.join([*map(str, ranks.PACKAGES), os.environ.get("PYTHONPATH", "")])
+    variables = {"PYTHONPATH": packages, "HVD_EXT_STALL_TIMEOUT_S": "3"}
+    before = shared_memory()
+    program = ["tests/programs/c10d/framework_fault.py", framework, how]
+    done = run_to_end([*TORCHRUN, *HVD_EXT, *program], rank_environment(variables), 150)
+    assert done.returncode != 0, done.stdout
+    assert re.search(says, done.stdout), done.stdout
+    assert "all steps done" not in done.stdout
+    assert shared_memory() <= before
