@@ -17,7 +17,7 @@ from hvd_ext.events import region
 from resnet.folder import Opened, Sample, centred, normalised, read_images, stack, train_sample
 from resnet.model import KIND, MODELS, ResNet
 from resnet.optimizer import distributed, learning_rate, sgd
-from resnet.readable import ReadableImages, check_images
+from resnet.readable import check_images, readable
 from resnet.validation import FIGURES, describe, latest, means, sums, validate
 from resnet.weights import load_weights, start_from
 from training import ranks
@@ -44,7 +44,7 @@ class ImageNetTrainer(EpochTrainer):
         self.images = read_images(args.train_dir, hvd, program, (), args)
         classes = self.images.classes
         self.held_out = read_images(args.val_dir, hvd, program, classes, args)
-        self.readable = ReadableImages(self.images)
+        self.readable = readable(self.images)
         self.passes = ranks.passes(args, hvd)
         self.rank_batch = args.batch_size * self.passes
         self.run = Run(args, hvd, program, KIND, self.rank_batch * hvd.size())

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hvd_ext.errors import UsageError
-from resnet.folder import Images, Opened
+from resnet.folder import ClassPack, Images, Opened
 from training.samples.checking import describe, everyones, find_unusable, refuse_unusable
 
 
@@ -67,9 +70,35 @@ class ReadableImages:
                 self.unreadable[number % count] = str(error)
         raise UsageError(f"none of {count} images can be read: {self.unreadable[index]}")
 
+    def in_place_of(self, index: int, error: UsageError) -> Opened:
+        """The next image that can be read."""
+        self.unreadable[index] = str(error)
+        return self[index]
+
     def report(self, hvd: ModuleType, program: str) -> None:
         """Say on rank 0 which images could not be read so far. A collective."""
         unreadable = everyones(hvd, self.unreadable)
         if unreadable and hvd.rank() == 0:
             text = describe(unreadable, len(self._images))
             print(f"{program}: replaced by the next: {text}", file=sys.stderr, flush=True)
+
+
+class ReadableRecords(ReadableImages):
+    """Those of a packed file, which a store can keep."""
+
+    def __init__(self, images: ClassPack) -> None:
+        super().__init__(images)
+        self.lengths, self._pack = images.lengths, images
+
+    def record(self, index: int) -> NDArray[np.uint8]:
+        """An image as it lies in the file."""
+        return self._pack.record(index)
+
+    def decode(self, index: int, record: NDArray[np.uint8]) -> Opened:
+        """The image that a record holds, and its label."""
+        return self._pack.decode(index, record)
+
+
+def readable(images: Images) -> ReadableImages:
+    """Images in which the next stands for one that cannot be read."""
+    return ReadableRecords(images) if isinstance(images, ClassPack) else ReadableImages(images)

@@ -213,8 +213,6 @@ def main(arguments: Sequence[str]) -> int:
 def _checked(args: argparse.Namespace) -> argparse.Namespace:
     if not (args.train_dir and args.val_dir):
         raise UsageError("nothing to train on: give --train-dir and --val-dir, or --synthetic")
-    if args.skip_unreadable and args.store is not None:
-        raise UsageError("--skip-unreadable: --store keeps what can be read: leave one of them out")
     try:
         names = {args.checkpoint_format.format(epoch=epoch) for epoch in (1, 2)}
     except (KeyError, IndexError, ValueError, AttributeError) as error:

@@ -254,18 +254,16 @@ class Run:
                 hvprof.step()
         self._stopping.settle()
 
-    def next_batch(self, loader: DataLoader, *, apart: bool = True) -> Any:
+    def next_batch(self, loader: DataLoader) -> Any:
         """The next batch of this rank, for a step. A collective.
 
         If a rank cannot read its samples, no rank takes the step, and `take_steps` ends the run.
 
         Args:
             loader: of this rank's batches.
-            apart: whether no other rank has a part in reading them.
         """
-        args = self.args
-        if not apart or loader.store or args.synthetic or args.exchange == "none":
-            return next(loader)  # an error ends the job, whose other ranks wait or do not care
+        if self.args.synthetic or self.args.exchange == "none":
+            return next(loader)  # an error ends the job, whose other ranks do not care
         return next_batch(loader, self._stopping.any_rank)
 
     def _require_finite(self, loss: Tensor) -> None:

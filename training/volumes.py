@@ -252,7 +252,7 @@ class VolumeTrainer(loop.Trainer):
         seeds = np.random.SeedSequence((args.seed, position.step, self.grid.sample_group))
         torch.manual_seed(int(seeds.generate_state(1)[0]))
         with region("load", kind="io"):
-            inputs, targets = run.next_batch(self.loader, apart=self.grid.shape.size == 1)
+            inputs, targets = run.next_batch(self.loader)
         epoch = self._epoch(position.samples + run.global_batch)
         self.lr = warmed_up(self.full_rate, args.warmup_epochs, epoch)
         for group in self.optimizer.param_groups:

@@ -47,27 +47,24 @@ def in_order(started: Iterable[list[Future[R]]], ahead: int) -> Iterator[list[R]
         yield [future.result() for future in waiting.popleft()]
 
 
-def then(pool: Executor, before: Future[T], function: Callable[[T], R]) -> Future[R]:
-    """The result of a function, on a thread, of another result that may not be there yet.
+def then(pool: Executor, before: Future[T], function: Callable[[Future[T]], R]) -> Future[R]:
+    """The result of a function, on a thread, of another one's that may not be there yet.
 
-    No thread waits for it meanwhile. An error stands for both results.
+    No thread waits for it meanwhile. The function also gets one that has failed.
     """
     after: Future[R] = Future()
 
     def run() -> None:
         try:
-            after.set_result(function(before.result()))
+            after.set_result(function(before))
         except BaseException as error:  # raised where the result is asked for
             after.set_exception(error)
 
     def start(done: Future[T]) -> None:
-        if done.cancelled() or done.exception():
-            run()
-        else:
-            try:
-                pool.submit(run)
-            except RuntimeError:  # it is closed: nobody asks for the result
-                after.cancel()
+        try:
+            pool.submit(run)
+        except RuntimeError:  # it is closed: nobody asks for the result
+            after.cancel()
 
     before.add_done_callback(start)
     return after

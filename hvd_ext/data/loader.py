@@ -79,7 +79,8 @@ class DataLoader:
 
         Args:
             dataset: `dataset[i]` of each sample; what it raises is raised at its batch. If it has
-                `announce(i)`, that is called for all samples of a step before they are read.
+                `announce(i)`, that is called for all samples of a step before they are read. If it
+                has `in_place_of(i, error)`, that is the sample where a store has none.
             batch_size: samples of this rank a step.
             sampler: which sample comes when.
             rank: of those that share a step.
@@ -207,8 +208,15 @@ class DataLoader:
     def _load(self, position: int) -> Any:
         return self._transformed(position, self._dataset[self.sampler.sample(position)])
 
-    def _decode(self, position: int, record: NDArray[np.uint8]) -> Any:
-        sample = cast(Records, self._dataset).decode(self.sampler.sample(position), record)
+    def _decode(self, position: int, record: Future[NDArray[np.uint8]]) -> Any:
+        number = self.sampler.sample(position)
+        try:
+            sample = cast(Records, self._dataset).decode(number, record.result())
+        except UsageError as error:
+            in_place_of = getattr(self._dataset, "in_place_of", None)
+            if in_place_of is None:
+                raise
+            sample = in_place_of(number, error)
         return self._transformed(position, sample)
 
     def _transformed(self, position: int, sample: Any) -> Any:

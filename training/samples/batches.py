@@ -37,7 +37,7 @@ def next_batch(loader: DataLoader, any_rank: Callable[[bool], bool]) -> Any:
     """The next batch of this rank, once each rank has its own. A collective.
 
     Args:
-        loader: of this rank's batches; its ranks neither read nor exchange samples together.
+        loader: of this rank's batches.
         any_rank: whether a value is true on any rank, a collective.
 
     Raises:

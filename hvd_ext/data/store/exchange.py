@@ -1,9 +1,10 @@
 """Records on their way between ranks, moved by a separate thread.
 
 Sender and receiver know of each message beforehand, and who, how long and which tag: nothing
-is asked for. The thread looks for what has arrived, and sleeps in between: an MPI library
-moves long messages only while it is called. Once it has met an error, that is raised wherever
-a record is waited for or asked for, and the job ends soon: other ranks wait for this one.
+is asked for. A shorter message says why a record could not be read. The thread looks for what has
+arrived, and sleeps in between: an MPI library moves long messages only while it is called. Once
+it has met an error, that is raised wherever a record is waited for or asked for, and the job ends
+soon: other ranks wait for this one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hvd_ext.errors import HvdExtError, StallError
+from hvd_ext.errors import HvdExtError, StallError, UsageError
 from hvd_ext.job.ending import at_exit, not_at_exit
 from hvd_ext.job.stalls import StallReport, end_job
 from hvd_ext.units import GIB
@@ -82,11 +83,12 @@ class RecordExchange:
         self._thread.start()
         at_exit(self._leave)
 
-    def send(self, data: Future[Bytes], peer: int, tag: int) -> None:
-        """Send what `data` will be, once it is there.
+    def send(self, data: Future[Bytes], length: int, peer: int, tag: int) -> None:
+        """Send what `data` will be, once it is there, or why it could not be read.
 
         Args:
-            data: any number of bytes.
+            data: the bytes.
+            length: how many they are.
             peer: who receives them.
             tag: that it receives them with.
 
@@ -98,14 +100,15 @@ class RecordExchange:
         def look() -> bool:
             if not data.done():
                 return False
-            if data.cancelled() or data.exception():
-                self._failed = True  # raised where this rank uses it: the job ends there
+            if data.cancelled():
+                self._failed = True
                 return True
-            record = data.result()
-            requests.extend(() if requests else _post(self._comm.Isend, record, peer, tag))
+            error = data.exception()
+            parts = _failure_parts(error, length) if error else _parts(data.result())
+            requests.extend(() if requests else _post(self._comm.Isend, parts, peer, tag))
             if not _over(requests):
                 return False
-            self.bytes_sent += record.nbytes
+            self.bytes_sent += 0 if error else length
             return True
 
         self._begin(_UnderWay(peer, look))
@@ -114,19 +117,27 @@ class RecordExchange:
         """Receive what a peer sends with this tag.
 
         Returns:
-            `into`, once it is filled, which cannot be written to any more; raises StallError
-            if that takes too long, or another HvdExtError if the exchange fails before.
+            `into`, once it is filled, which cannot be written to any more; raises UsageError if
+            the peer could not read it, StallError if that takes too long, or another HvdExtError
+            if the exchange fails before.
 
         Raises:
             HvdExtError: the exchange has failed, or is closed.
         """
+        from mpi4py import MPI
+
         record: Future[Bytes] = Future()
         requests: list[MPI.Request] = []
 
         def look() -> bool:
-            requests.extend(() if requests else _post(self._comm.Irecv, into, peer, tag))
-            if not _over(requests):
+            parts, statuses = _parts(into), list[MPI.Status]()
+            requests.extend(() if requests else _post(self._comm.Irecv, parts, peer, tag))
+            if not _over(requests, statuses):
                 return False
+            first_bytes = statuses[0].Get_count(MPI.BYTE)
+            if first_bytes < parts[0].size:
+                record.set_exception(UsageError(said(into[:first_bytes])))
+                return True
             self.bytes_received += into.nbytes
             into.flags.writeable = False
             record.set_result(into)
@@ -135,16 +146,15 @@ class RecordExchange:
         self._begin(_UnderWay(peer, look, record))
         return record
 
-    def wait_for(self, record: Bytes, there: Callable[[], bool], peer: int) -> Future[Bytes]:
+    def wait_for(self, found: Callable[[], Bytes | None], peer: int) -> Future[Bytes]:
         """Wait for what a peer writes where this rank sees it.
 
         Args:
-            record: where.
-            there: whether it is there by now.
+            found: returns it once it is there, or raises UsageError if the peer cannot read it.
             peer: who writes it.
 
         Returns:
-            `record`; raises as that of `receive`.
+            The result of `found`; raises as that of `receive`.
 
         Raises:
             HvdExtError: the exchange has failed, or is closed.
@@ -152,10 +162,14 @@ class RecordExchange:
         coming: Future[Bytes] = Future()
 
         def look() -> bool:
-            if not there():
-                return False
-            coming.set_result(record)
-            return True
+            try:
+                record = found()
+            except UsageError as error:
+                coming.set_exception(error)
+                return True
+            if record is not None:
+                coming.set_result(record)
+            return record is not None
 
         self._begin(_UnderWay(peer, look, coming))
         return coming
@@ -248,17 +262,38 @@ class RecordExchange:
         return False
 
 
+def why(error: BaseException, most: int) -> Bytes:
+    """An error's text, in at most so many bytes."""
+    return np.frombuffer(str(error).encode()[:most], np.uint8)
+
+
+def said(text: Bytes) -> str:
+    """The text that `why` has made."""
+    return text.tobytes().rstrip(b"\0").decode(errors="ignore") or "a sample cannot be read"
+
+
+def _parts(data: Bytes) -> list[Bytes]:
+    """The messages of a record."""
+    return [data[at : at + _PIECE_BYTES] for at in range(0, max(1, data.size), _PIECE_BYTES)]
+
+
+def _failure_parts(error: BaseException, length: int) -> list[Bytes]:
+    """As many messages as a record of `length` bytes has, the first one shorter than its own."""
+    first = why(error, max(0, min(_PIECE_BYTES, length) - 1))
+    return [first, *(np.empty(0, np.uint8) for _ in range(_PIECE_BYTES, length, _PIECE_BYTES))]
+
+
 def _post(
-    operation: Callable[[Any, int, int], MPI.Request], data: Bytes, peer: int, tag: int
+    operation: Callable[[Any, int, int], MPI.Request], parts: list[Bytes], peer: int, tag: int
 ) -> Iterator[MPI.Request]:
-    """Begin to send or receive; pieces have the same tag, since MPI keeps their order."""
+    """Begin to send or receive; parts have the same tag, since MPI keeps their order."""
     from mpi4py import MPI
 
-    for begin in range(0, max(1, data.size), _PIECE_BYTES):
-        yield operation([data[begin : begin + _PIECE_BYTES], MPI.BYTE], peer, tag)
+    for part in parts:
+        yield operation([part, MPI.BYTE], peer, tag)
 
 
-def _over(requests: list[MPI.Request]) -> bool:
+def _over(requests: list[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
     from mpi4py import MPI
 
-    return bool(MPI.Request.Testall(requests))
+    return bool(MPI.Request.Testall(requests, statuses))

@@ -21,7 +21,7 @@ from hvd_ext.data.packed.boxes import Box, boxes_in_blocks
 from hvd_ext.data.packed.packed import PackedField
 from hvd_ext.data.staging.rounds import readers
 from hvd_ext.data.store.exchange import Bytes, RecordExchange
-from hvd_ext.errors import UsageError
+from hvd_ext.errors import HvdExtError, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -91,15 +91,20 @@ class GroupReader:
             An array for each field.
 
         Raises:
-            UsageError: this rank's part is damaged or cannot be read; the others
-                wait for it, so the job must end.
+            UsageError: a part of this rank's box is damaged or cannot be read, by this rank or
+                by the one that reads it for this one.
             StallError: a rank did not send its part.
         """
         coming = {
             peer: self._exchange.receive(np.empty(self._part_bytes(parts), np.uint8), peer, sample)
             for peer, parts in self._from.items()
         }
-        record = self._file.record(sample, self._reads)
+        try:
+            record = self._file.record(sample, self._reads)
+        except HvdExtError as error:
+            for peer, parts in self._to.items():
+                self._send(error, parts, peer, sample)
+            raise
         whole = [field.of(record) for field in self._fields]
         for peer, parts in self._to.items():
             cut = (
@@ -107,9 +112,7 @@ class GroupReader:
                 for array, boxes in zip(whole, parts, strict=True)
                 for box in boxes
             )
-            sent: Future[Bytes] = Future()
-            sent.set_result(np.concatenate(list(cut)))
-            self._exchange.send(sent, peer, sample)
+            self._send(np.concatenate(list(cut)), parts, peer, sample)
         mine = [
             np.empty([end - first for first, end in box], field.dtype)
             for field, box in zip(self._fields, self._boxes, strict=True)
@@ -123,6 +126,14 @@ class GroupReader:
     def close(self) -> None:
         """Wait for what is under way, and end. A collective."""
         self._exchange.close()
+
+    def _send(self, data: Bytes | HvdExtError, parts: Parts, peer: int, sample: int) -> None:
+        sent: Future[Bytes] = Future()
+        if isinstance(data, HvdExtError):
+            sent.set_exception(data)
+        else:
+            sent.set_result(data)
+        self._exchange.send(sent, self._part_bytes(parts), peer, sample)
 
     def _put(self, mine: list[NDArray[Any]], received: Mapping[int, Bytes]) -> None:
         for peer, data in received.items():

@@ -16,8 +16,9 @@ from hvd_ext.data.order import Order
 
 NO_OWNER = -1
 _ALIGNMENT = 64
-# Behind each record lies a flag, which is raised once the record is there.
-_FLAG_BYTES = 1
+# Behind each record lie a flag, which is raised once the record is there, and a byte that is not
+# zero if the record could not be read.
+_FLAG_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Owners:
     Attributes:
         owner: of each sample, or NO_OWNER where the owner's budget was used up before.
         first_use: position at which each sample is needed first.
-        offsets: where it lies in its owner's memory, bytes; one more byte follows it.
+        offsets: where it lies in its owner's memory, bytes; two more bytes follow it.
         rank_bytes: what each rank keeps, bytes.
     """
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from hvd_ext.data.agreed import agreed, require_threads
 from hvd_ext.data.order import Order
 from hvd_ext.data.store.budget import rank_budget
-from hvd_ext.data.store.exchange import TAGS, RecordExchange
+from hvd_ext.data.store.exchange import TAGS, RecordExchange, said, why
 from hvd_ext.data.store.owners import NO_OWNER, Owners
-from hvd_ext.errors import HvdExtError
+from hvd_ext.errors import HvdExtError, UsageError
 from hvd_ext.shm.flags import is_raised, load, raise_flag
 from hvd_ext.shm.regions import WindowError, map_regions
 from hvd_ext.units import format_bytes
@@ -183,7 +183,8 @@ class MemoryStore:
             user, tag = int(step.users[entry]), (before + entry % self._batch) % TAGS
             if not self._local[user]:
                 assert self._exchange
-                self._exchange.send(self._own(int(step.samples[entry])), user, tag)
+                sample = int(step.samples[entry])
+                self._exchange.send(self._own(sample), int(self._lengths[sample]), user, tag)
         return mine
 
     def close(self) -> None:
@@ -193,12 +194,20 @@ class MemoryStore:
         self._regions.clear()
 
     def _read(self, sample: int, owner: int) -> Bytes:
-        record = self._records.record(sample)
-        if owner != NO_OWNER:
-            place = self._place(sample, owner)
-            place[:] = record
+        if owner == NO_OWNER:
+            record = self._records.record(sample)
+        else:
+            record = self._place(sample, owner)
+            try:
+                record[:] = self._records.record(sample)
+            except HvdExtError as error:
+                text = why(error, record.size)
+                record[:] = 0
+                record[: text.size] = text
+                self._failed(sample, owner)[:] = 1
+                raise_flag(self._flag(sample, owner))
+                raise
             raise_flag(self._flag(sample, owner))
-            record = place
         record.flags.writeable = False
         return record
 
@@ -208,12 +217,20 @@ class MemoryStore:
 
     def _peers(self, sample: int, owner: int) -> Future[Bytes]:
         """A sample that another rank of this node keeps, or is about to."""
-        record, there = self._place(sample, owner), partial(is_raised, self._flag(sample, owner))
-        if there():
-            return _done(record)
+        record, flag = self._place(sample, owner), self._flag(sample, owner)
         record.flags.writeable = False
+
+        def found() -> Bytes | None:
+            if not is_raised(flag):
+                return None
+            if self._failed(sample, owner).any():
+                raise UsageError(said(record))
+            return record
+
+        if is_raised(flag) and not self._failed(sample, owner).any():
+            return _done(record)
         assert self._exchange
-        return self._exchange.wait_for(record, there, owner)
+        return self._exchange.wait_for(found, owner)
 
     def _arrived(self, sample: int, read: Future[Bytes]) -> None:
         if not read.cancelled() and not read.exception():
@@ -227,6 +244,11 @@ class MemoryStore:
     def _flag(self, sample: int, owner: int) -> int:
         """The address of the byte that says whether the sample is there."""
         return self._addresses[owner] + int(self._owners.offsets[sample] + self._lengths[sample])
+
+    def _failed(self, sample: int, owner: int) -> Bytes:
+        """The byte that says, once the sample is there, whether it could not be read."""
+        at = int(self._owners.offsets[sample] + self._lengths[sample]) + 1
+        return self._regions[owner][at : at + 1]
 
     def _measure(self, leaders: NDArray[np.int64], records_ahead: int) -> StoreSize:
         lengths = self._lengths[: len(self._owners.owner)]

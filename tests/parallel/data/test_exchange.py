@@ -47,8 +47,8 @@ def asks(exchange: RecordExchange) -> list[Callable[[], object]]:
     """Whatever can be asked of an exchange."""
     return [
         lambda: exchange.receive(empty(), 1, 9),
-        lambda: exchange.wait_for(empty(), lambda: True, 1),
-        lambda: exchange.send(there(empty()), 1, 9),
+        lambda: exchange.wait_for(empty, 1),
+        lambda: exchange.send(there(empty()), 8, 1, 9),
     ]
 
 
@@ -58,13 +58,13 @@ def test_an_error_ends_every_wait_and_the_job(
 ) -> None:
     """A record is longer than its receiver knows, which MPI reports on the exchange's thread."""
     if comm.rank == 1:
-        exchange.send(there(empty(8)), 0, tag=0)
-        exchange.send(there(empty(16)), 0, tag=1)
+        exchange.send(there(empty(8)), 8, 0, tag=0)
+        exchange.send(there(empty(16)), 16, 0, tag=1)
     comm.Barrier()
     if comm.rank == 0:
         assert exchange.receive(empty(8), 1, tag=0).result(LIMIT_S).size == 8
         never = exchange.receive(empty(8), 1, tag=2)
-        waits = exchange.wait_for(empty(), lambda: False, 1)
+        waits = exchange.wait_for(lambda: None, 1)
         cut = exchange.receive(empty(8), 1, tag=1)
         for future in (cut, never, waits):
             with pytest.raises(HvdExtError, match=r"exchange of samples failed .*: look for") as e:
@@ -83,18 +83,18 @@ def test_what_came_before_an_error_stays_and_what_is_asked_meanwhile_fails(
 ) -> None:
     asked = threading.Event()
 
-    def gate() -> bool:
+    def gate() -> np.ndarray | None:
         """Hold the thread until all are asked for, so that the others are looked at together."""
-        return asked.wait(LIMIT_S)
+        return record if asked.wait(LIMIT_S) else None
 
-    def broken() -> bool:
+    def broken() -> None:
         raise MemoryError
 
     peer = 1 - comm.rank
     record = np.arange(8, dtype=np.uint8)
-    first = exchange.wait_for(record, gate, peer)
-    came = exchange.wait_for(record, lambda: True, peer)
-    breaks = exchange.wait_for(record, broken, peer)
+    first = exchange.wait_for(gate, peer)
+    came = exchange.wait_for(lambda: record, peer)
+    breaks = exchange.wait_for(broken, peer)
     never = exchange.receive(empty(), peer, 5)
     assert not never.cancel(), "a peer has a part in it"
     asked.set()
@@ -111,7 +111,7 @@ def test_what_came_before_an_error_stays_and_what_is_asked_meanwhile_fails(
 def test_a_closed_exchange_makes_nobody_wait(
     comm: MPI.Comm, exchange: RecordExchange, ended: list[Exception]
 ) -> None:
-    exchange.send(there(empty()), 1 - comm.rank, 3)
+    exchange.send(there(empty()), 8, 1 - comm.rank, 3)
     assert exchange.receive(empty(), 1 - comm.rank, 3).result(LIMIT_S).size == 8
     exchange.close()
     for ask in asks(exchange):

@@ -13,9 +13,10 @@ import pytest
 
 from hvd_ext.data import DataLoader, Order, PackedFile
 from hvd_ext.data.packed.sources import Arrays
+from hvd_ext.errors import HvdExtError
 from hvd_ext.spatial import ProcessGrid
 from tests.ranks.asserts import parallel_assert
-from tests.support.data.packed_by_rank_0 import packed_by_rank_0
+from tests.support.data.packed_by_rank_0 import damage, packed_by_rank_0
 from training.samples.blocks import Blocks
 
 if TYPE_CHECKING:
@@ -98,3 +99,29 @@ def test_blocks_are_slices_and_each_byte_is_read_once_a_group(
                     parallel_assert(comm, read % file.lengths[0] == 0 and read >= once, f"{read}")
         group.Free()
         sharing.Free()
+
+
+@pytest.mark.ranks(2)
+@KEPT
+def test_a_damaged_part_is_an_error_of_all_ranks_of_the_group_that_need_it(
+    comm: MPI.Comm, kept: Any
+) -> None:
+    order, grid = Order(SAMPLES, seed=1), ProcessGrid(1, 1, comm.size, comm=comm)
+    cubes = np.zeros((SAMPLES, 1, 10, 10, 10), np.int16)  # one MiB, which one rank reads for both
+    with packed_by_rank_0(Arrays({"cubes": cubes, "labels": np.zeros((SAMPLES, 3))})) as path:
+        if comm.rank == 0:
+            damage(path, order.sample(2))
+        comm.Barrier()
+        with PackedFile(path) as file:
+            fields = (file.field("cubes"), file.field("labels"))
+            blocks = Blocks(fields, grid, np.arange(SAMPLES), comm)
+            loader = DataLoader(blocks, 1, order, store=kept, comm=comm.Split(comm.rank))
+            next(loader), next(loader)
+            said = ""
+            try:
+                next(loader)
+            except HvdExtError as error:
+                said = str(error)
+            loader.close()
+            blocks.close()
+    parallel_assert(comm, "is damaged: its checksum differs" in said, said)

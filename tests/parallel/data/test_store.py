@@ -16,13 +16,14 @@ import pytest
 
 from hvd_ext.data import DataLoader, Order, PackedFile
 from hvd_ext.data.packed.layout import Field
+from hvd_ext.data.packed.sources import Arrays
 from hvd_ext.data.store import store
 from hvd_ext.errors import HvdExtError
 from hvd_ext.units import MIB
 from tests.parallel.job.test_node_arrays import proportional_bytes
 from tests.parallel.job.test_regions import memory_files
 from tests.ranks.asserts import parallel_assert
-from tests.support.data.packed_by_rank_0 import packed_by_rank_0
+from tests.support.data.packed_by_rank_0 import damage, packed_by_rank_0
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -323,3 +324,29 @@ def test_ranks_of_a_node_need_not_keep_step(comm: MPI.Comm, path: Path) -> None:
         right = [expected(order, position) for position in range(len(row))]
         parallel_assert(comm, row == right, "other samples")
         loader.close()
+
+
+@pytest.mark.ranks(2)
+def test_a_sample_that_cannot_be_read_is_an_error_of_all_that_need_it(
+    comm: MPI.Comm, nodes: int
+) -> None:
+    def twice(order: Order) -> bool:
+        """Whether rank 0 reads a sample that rank 1 needs in the same step, the first."""
+        return order.sample(3) in (order.sample(0), order.sample(1))
+
+    order = next(order for seed in range(100) if twice(order := Order(3, seed)))
+    with packed_by_rank_0(Arrays({"x": np.ones((3, 1000), np.int32)})) as path:
+        if comm.rank == 0:
+            damage(path, order.sample(3))
+        comm.Barrier()
+        with PackedFile(path) as file:
+            loader = DataLoader(
+                *(file, 2, order), rank=comm.rank, size=2, store="memory", comm=comm
+            )
+            said = ""
+            try:
+                next(loader)
+            except HvdExtError as error:
+                said = str(error)
+            loader.close()
+    parallel_assert(comm, "is damaged: its checksum differs" in said, said)

@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 from edsr.data import synthetic_image
-from hvd_ext.data import Order, PackedFile
+from hvd_ext.data import Order
 from hvd_ext.data.packed.pack import pack
-from hvd_ext.data.packed.sources import Arrays
+from hvd_ext.data.packed.sources import Arrays, ImageFolder
+from tests.support.data.packed_by_rank_0 import damage
 from tests.support.training.trainer_runs import read_log, refusals, run_in_turn, same
 
 Runs = Mapping[str, "subprocess.CompletedProcess[str]"]
@@ -58,14 +59,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(root / "sr", root / "sr_bad")
     for number in (0, 2):
         cut_off(root / "sr_bad" / f"{number}.png")
+    pack(ImageFolder(root / "train"), root / "train.pack", lambda *_: None)
+    damage(root / "train.pack", MET)
     inputs = rng.standard_normal((SAMPLES, 18, 16, 16)).astype(np.float32)
     masks = np.zeros((SAMPLES, 1, 16, 16), np.float32)
     pack(Arrays({"inputs": inputs, "masks": masks}), root / "mesh.pack", lambda *_: None)
-    with PackedFile(root / "mesh.pack") as file:
-        offset = int(file.tables.places[MET, 0])
-    content = bytearray((root / "mesh.pack").read_bytes())
-    content[offset + 100] ^= 1
-    (root / "mesh_cut.pack").write_bytes(content)
+    shutil.copy(root / "mesh.pack", root / "mesh_cut.pack")
+    damage(root / "mesh_cut.pack", MET)
     return root
 
 
@@ -94,6 +94,7 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         return ("mesh.train", *paths, *size, *flags, *more)
 
     weights = ("--load", folder / "unbroken" / "1.pt", "--json", folder / "part.json")
+    skips = ("--skip-unreadable", "--epochs", 2)
     commands = {
         "headers": resnet("train_bad", "val_bad", "headers"),
         "decoded": resnet("train_cut", "val_cut", "decoded", "--check-images"),
@@ -103,6 +104,8 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         "validated": resnet("train", "val_cut", "validated"),
         "validated, repaired": resnet("train", "val", "validated"),
         "skipped": resnet("train_cut", "val_cut", "skipped", "--skip-unreadable"),
+        "skipped, pack": resnet("train.pack", "val", "skipped_pack", *skips),
+        "skipped, store": resnet("train.pack", "val", "skipped_store", *skips, "--store", "memory"),
         "part": (*resnet("train", "val_part", "part"), "--evaluate", *weights),
         "edsr unbroken": edsr("sr", "sr_val", "sr_unbroken"),
         "edsr validated": edsr("sr", "sr_val_cut", "sr_validated"),
@@ -110,6 +113,8 @@ def runs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         "edsr bad": edsr("sr_bad", "sr_val", "sr_named"),
         "edsr decoded": edsr("sr", "sr_val_cut", "sr_decoded", "--check-images"),
         "mesh met": mesh("mesh_cut.pack", "mesh_met"),
+        "mesh store": mesh("mesh_cut.pack", "mesh_store", "--store", "memory"),
+        "mesh grid": mesh("mesh_cut.pack", "mesh_grid", "--grid", "2x1", "--batch-size", 4),
     }
     return run_in_turn(2, tmp_path_factory.mktemp("runs"), commands)
 
@@ -152,9 +157,10 @@ def test_an_image_that_cannot_be_read_ends_all_ranks_with_a_checkpoint(
 
 
 def test_a_damaged_sample_ends_all_ranks_with_a_checkpoint(runs: Runs, folder: Path) -> None:
-    line = refusal(runs, "mesh met")
-    assert "is damaged: its checksum differs" in line
-    assert checkpoint(folder / "mesh_met" / "checkpoint.pt")["step"] == 2
+    for name in ("met", "store", "grid"):
+        line = refusal(runs, f"mesh {name}")
+        assert "is damaged: its checksum differs" in line
+        assert checkpoint(folder / f"mesh_{name}" / "checkpoint.pt")["step"] == 2
 
 
 def test_an_epoch_is_not_lost_to_a_validation_that_fails(runs: Runs, folder: Path) -> None:
@@ -183,6 +189,13 @@ def test_unreadable_images_are_skipped_and_counted_on_request(runs: Runs, folder
     assert done.stderr.count("replaced by the next: 1 of 12 images cannot be used: ") == 1
     with (folder / "skipped" / "log.csv").open() as stream:
         (row,) = csv.DictReader(stream)
+    # From a packed file too, and where a store keeps what can be read of it.
+    for name in ("pack", "store"):
+        done = runs[f"skipped, {name}"]
+        assert done.returncode == 0, done.stderr
+        text = "replaced by the next: 1 of 12 images cannot be used: "
+        assert done.stderr.count(text) == 2
+    assert same(*(checkpoint(folder / f"skipped_{name}" / "2.pt") for name in ("pack", "store")))
     # Four of five images are left to validate with.
     assert float(row["val_accuracy"]) * 4 == round(float(row["val_accuracy"]) * 4)
 

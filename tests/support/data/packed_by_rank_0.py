@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hvd_ext.cli import progress
 from hvd_ext.data.packed.pack import pack
+from hvd_ext.data.packed.packed import PackedFile
 from hvd_ext.data.packed.sources import Samples
 
 
@@ -29,3 +30,14 @@ def packed_by_rank_0(samples: Samples) -> Iterator[Path]:
     if comm.rank == 0:
         path.unlink()
         path.parent.rmdir()
+
+
+def damage(path: Path, sample: int) -> None:
+    """Change a byte of a record of a packed file."""
+    with PackedFile(path) as file:
+        at = int(file.tables.places[sample, 0]) + 9
+    with path.open("r+b") as stream:
+        stream.seek(at)
+        byte = stream.read(1)[0]
+        stream.seek(at)
+        stream.write(bytes([byte ^ 1]))
