@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -74,7 +75,8 @@ class Check:
             try:
                 code = process.wait(min(limit_s, left_s))
             except subprocess.TimeoutExpired:
-                # A launcher's ranks are in process groups of their own.
+                # A launcher's ranks are in process groups of their own. It starts no more of them.
+                process.send_signal(signal.SIGSTOP)
                 for member in (*psutil.Process(process.pid).children(recursive=True), process):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         member.kill()

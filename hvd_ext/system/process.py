@@ -96,8 +96,10 @@ def end_tree(process: subprocess.Popen[Any], grace_s: float = _GRACE_S) -> None:
     """
     if process.poll() is not None:
         return
+    process.send_signal(signal.SIGSTOP)  # it starts nothing more meanwhile
     family = [process.pid, *descendants(process.pid)]
     process.terminate()
+    process.send_signal(signal.SIGCONT)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(grace_s)
     _send(signal.SIGKILL, family)
