@@ -17,7 +17,7 @@ from hvd_ext.engine.collectives.all_reduce import all_reduce
 from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES, Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
@@ -45,11 +45,14 @@ def reduce_scatter(
     first = sum(map(len, levels.relayed[: levels.local_rank]))
     mine = levels.relayed[levels.local_rank]
     order = [row for relayed in levels.relayed for row in relayed]
-    most = PIECE_BYTES // levels.size // out.itemsize
-    transfers = Transfers(levels.comm)
+    most = min(len(out), PIECE_BYTES // levels.size // out.itemsize)
     sources = _sources(levels)
-    for begin in range(0, len(out), most):
+    # One piece is under way between the nodes while the next is reduced within.
+    arriving = scratch(2 * len(sources) * most, out.dtype).reshape(2, len(sources), most)
+
+    def begin_piece(begin: int, number: int) -> Callable[[], None]:
         count = min(most, len(out) - begin)
+        transfers, parts = Transfers(levels.comm), arriving[number % 2, :, :count]
         ticket, place = levels.next()
         memory = levels.own[place : place + levels.size * count * out.itemsize]
         piece = memory.view(out.dtype).reshape(levels.size, count)
@@ -63,17 +66,29 @@ def reduce_scatter(
             operation=operation,
             part=(first * count, (first + len(mine)) * count),
         )
-        arriving = scratch(len(sources) * count, out.dtype).reshape(len(sources), count)
-        for row, source in zip(arriving, sources, strict=True):
+        for part, source in zip(parts, sources, strict=True):
             if source != levels.rank:
-                transfers.receive(row, source)
+                transfers.receive(part, source)
         levels.reduce(exchange, ticket)
-        for place_, row_ in enumerate(mine):
-            if row_ != levels.rank:
-                transfers.send(piece[first + place_], row_)
-        arriving[levels.node] = piece[first + mine.index(levels.rank)]
-        transfers.wait()
-        _combine(arriving, out[begin : begin + count], dtype, operation)
+        for number_, row in enumerate(mine):
+            if row != levels.rank:
+                transfers.send(piece[first + number_], row)
+        parts[levels.node] = piece[first + mine.index(levels.rank)]
+
+        def finish() -> None:
+            transfers.wait()
+            _combine(parts, out[begin : begin + count], dtype, operation)
+
+        return finish
+
+    under_way: Callable[[], None] | None = None
+    for number, begin in enumerate(range(0, len(out), max(1, most))):
+        begun = begin_piece(begin, number)
+        if under_way is not None:
+            under_way()
+        under_way = begun
+    if under_way is not None:
+        under_way()
 
 
 def _sources(levels: Levels) -> Sequence[int]:
