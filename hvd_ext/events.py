@@ -68,6 +68,7 @@ def recorder() -> Any:
             ("submitted", [place]),
             ("wait_ends", []),
             ("collective", [text, text, integer, place, count, number, number]),
+            ("called_at", [text, text, integer, number]),
             ("exchange", [text, text, count, integer, *[number] * 4]),
             ("region_begin", [text, integer]),
             ("region_end", []),

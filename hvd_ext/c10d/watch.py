@@ -11,9 +11,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import inspect
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -28,6 +32,8 @@ from hvd_ext.job.polled import Polled
 
 # Its groups report themselves what they do.
 _REPORTS_ITSELF = "hvd_ext"
+# Whose lines are not the program's.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", f"{Path(__file__).parents[1]}/")
 # As the recorder's current.h has them.
 _NO_PEER, _ANY_PEER = -1, -2
 
@@ -55,6 +61,7 @@ class _Call(NamedTuple):
         number: of a collective in the group, from 1; 0 for a message.
         count_bytes: its payload.
         peer: of a message, the global rank.
+        place: file and line of the program that called it; None where no line of it is known.
     """
 
     operation: bytes
@@ -62,6 +69,7 @@ class _Call(NamedTuple):
     number: int
     count_bytes: int
     peer: int
+    place: tuple[bytes, int] | None
 
     @property
     def is_message(self) -> bool:
@@ -200,7 +208,7 @@ class _Watcher:
             peer = _ANY_PEER if partner is None else group.ranks[partner]
         else:
             number = self._library.hvprof_collective_begins(name, group.number)
-        return _Call(name, group, number, count_bytes, peer)
+        return _Call(name, group, number, count_bytes, peer, _calling_line())
 
     def _wait(self, call: _Call) -> None:
         self._library.hvprof_wait_begins(
@@ -216,6 +224,8 @@ class _Watcher:
             *(call.operation, group.backend, group.number, call.number, call.count_bytes),
             *(start_s, end_s - start_s),
         )
+        if call.place:
+            self._library.hvprof_called_at(call.operation, *call.place, end_s - start_s)
         self._own_s += time.monotonic() - end_s
 
     def _group(self, group: dist.ProcessGroup, device: str) -> _Group | None:
@@ -303,6 +313,17 @@ class _Watcher:
             self._stepping = id(optimizer)
         elif self._stepping == id(optimizer):
             self._library.hvprof_step_ended()
+
+
+def _calling_line() -> tuple[bytes, int] | None:
+    """The innermost line outside of installed packages and hvd_ext that this thread is at."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not any(part in path for part in _LIBRARIES):
+            return os.fsencode(path), frame.f_lineno
+        frame = frame.f_back
+    return None
 
 
 def _future_of(work: dist.Work | None) -> Any:

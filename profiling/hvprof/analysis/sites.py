@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hvprof.analysis.waiting.call_costs import call_costs
 from hvprof.format.sites import places_of
@@ -26,6 +26,7 @@ class SiteCost:
         max_s: the longest call.
         wait_s: the part of time_s that is waiting, as `call_costs` estimates it for the operation.
         percent: share of the run.
+        by_mpi: the operation is MPI's, not torch.distributed's.
     """
 
     operation: str
@@ -37,11 +38,12 @@ class SiteCost:
     max_s: float
     wait_s: float
     percent: float
+    by_mpi: bool = True
 
     @property
     def function(self) -> str:
-        """The MPI function: "MPI_Waitall"."""
-        return f"MPI_{self.operation.capitalize()}"
+        """The function: "MPI_Waitall", or "allreduce" of torch.distributed."""
+        return f"MPI_{self.operation.capitalize()}" if self.by_mpi else self.operation
 
     @property
     def short(self) -> str:
@@ -83,7 +85,12 @@ def site_costs(recording: Recording, run_s: float) -> list[SiteCost]:
             place = places[site.key] if site.operation else "other places"
             part = _Part(rank.rank, site.calls, site.time_s, site.max_s, wait_s)
             parts[site.operation, place].append(part)
-    found = [_cost(of, some, len(recording.ranks), run_s) for of, some in parts.items()]
+    cells = (cell for rank in recording.ranks for cell in rank.cells)
+    of_torch = {cell.operation for cell in cells if cell.source == "torch"}
+    found = [
+        replace(_cost(of, some, len(recording.ranks), run_s), by_mpi=of[0] not in of_torch)
+        for of, some in parts.items()
+    ]
     return sorted(found, key=lambda one: -one.time_s)
 
 

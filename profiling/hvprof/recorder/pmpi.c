@@ -133,6 +133,7 @@ EXPORT void hvprof_begin(int rank, int size, const char *library)
         return;
     snprintf(made->file->library, sizeof made->file->library, "%s", library);
     name_clock(made->file->clock, sizeof made->file->clock);
+    open_sites(made, folder);
     prepare_slots();
     begin(made);
 }

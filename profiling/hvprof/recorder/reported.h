@@ -3,6 +3,7 @@
 #ifndef HVPROF_REPORTED_H
 #define HVPROF_REPORTED_H
 
+#include "counting/sites.h"
 #include "mpi/communicators.h"
 #include "counting/counting_messages.h"
 #include "counting/steps.h"
@@ -176,6 +177,21 @@ EXPORT void hvprof_collective(const char *operation, const char *backend, int gr
     uint64_t begin_ns = ns_of(start_s), time_ns = ns_of(lasted_s);
     note_first_and_last(begin_ns, begin_ns + time_ns);
     count_reported(into, kind, number, message_bytes, begin_ns, time_ns, 0, 0);
+}
+
+/* A collective or message that was reported was called at this line of Python. */
+EXPORT void hvprof_called_at(const char *operation, const char *path, int line, double lasted_s)
+{
+    struct recorder *into = recorder;
+    if (!into || !into->sites || line <= 0)
+        return;
+    int id = name_id(into, operation, NAMES);
+    uint64_t key = (uint64_t)line ^ (uint64_t)id << 56;
+    for (const char *letter = path; *letter; letter++)
+        key = (key ^ (unsigned char)*letter) * 0x100000001b3u;
+    struct source_line where = {.line = (uint32_t)line};
+    strncpy(where.path, path, sizeof where.path - 1);
+    add_to_site(add_site(into, key | 1, id, where, NO_EXTENSION), ns_of(lasted_s));
 }
 
 /* Called for each look-up in a cache of hvd_ext; one cache of a process is counted. What the MPI

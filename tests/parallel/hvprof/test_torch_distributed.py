@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import hvprof
+from hvprof.analysis.analysis import Analysis
 from tests.programs.c10d.recorded_traffic import FLOATS, STEPS, WIDTH
 from tests.support.hvprof.recorded import RECORD, run
 
@@ -72,6 +73,13 @@ def test_calls_and_bytes_are_exact(tmp_path: Path, ranks: int) -> None:
     of_0 = {("send", ranks): (1, BYTES), ("allreduce", 1): (1, BYTES)}
     expected = [{**everywhere, **of_0}, {**everywhere, ("recv", ranks): (1, BYTES)}, everywhere]
     assert [counted(rank) for rank in recording.ranks] == expected[:ranks]
+    lines = Path(PROGRAM).read_text().splitlines()
+    for rank in recording.ranks:
+        assert {Path(site.object).name for site in rank.sites} == {Path(PROGRAM).name}
+        assert all("dist." in lines[site.line - 1] for site in rank.sites)
+        assert sum(site.calls for site in rank.sites) == sum(cell.calls for cell in rank.cells)
+    first = Analysis(recording).sites[0]
+    assert first.function in {operation for operation, _ in everywhere} | {"send", "recv"}
     names = {one.name: one.ranks for one in recording.ranks[0].communicators if one.id}
     assert names["default_pg"] == f"0-{ranks - 1}" if ranks > 2 else "0-1"
 
