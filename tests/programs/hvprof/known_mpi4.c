@@ -9,7 +9,7 @@ static struct {
     const char *name;
     int calls;
     long bytes;
-} counted[64];
+} counted[128];
 
 static void did(const char *name, long bytes)
 {
@@ -37,6 +37,70 @@ static void persistent(void)
     MPI_Request_free(&request), did("request_free", 0);
 }
 
+/* A persistent collective, from its beginning to its end. */
+#define PERSISTS(low, BYTES, ...)                                                              \
+    do {                                                                                       \
+        MPI_Request request;                                                                   \
+        __VA_ARGS__, did(#low "_init", 0);                                                     \
+        MPI_Start(&request), did("start", BYTES);                                              \
+        MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);                                 \
+        MPI_Request_free(&request), did("request_free", 0);                                    \
+    } while (0)
+#define LAST comm, MPI_INFO_NULL, &request
+#define ON_GRID grid, MPI_INFO_NULL, &request
+
+enum { MOST_RANKS = 16 };
+static int ones[MOST_RANKS], places[MOST_RANKS], byte_places[MOST_RANKS];
+static MPI_Aint far_places[MOST_RANKS];
+static MPI_Datatype types[MOST_RANKS];
+
+static void every_persistent(void)
+{
+    int whole = 8 * ranks, periodic = 1;
+    MPI_Comm grid;
+    for (int i = 0; i < ranks; i++) {
+        ones[i] = 1, places[i] = i, byte_places[i] = 8 * i, far_places[i] = 8 * i;
+        types[i] = MPI_DOUBLE;
+    }
+    PERSISTS(barrier, 0, MPI_Barrier_init(LAST));
+    PERSISTS(bcast, 8, MPI_Bcast_init(x, 1, MPI_DOUBLE, 0, LAST));
+    PERSISTS(reduce, 8, MPI_Reduce_init(x, y, 1, MPI_DOUBLE, MPI_SUM, 0, LAST));
+    PERSISTS(scan, 8, MPI_Scan_init(x, y, 1, MPI_DOUBLE, MPI_SUM, LAST));
+    PERSISTS(exscan, 8, MPI_Exscan_init(x, y, 1, MPI_DOUBLE, MPI_SUM, LAST));
+    PERSISTS(gather, 8, MPI_Gather_init(x, 1, MPI_DOUBLE, y, 1, MPI_DOUBLE, 0, LAST));
+    PERSISTS(gatherv, 8,
+             MPI_Gatherv_init(x, 1, MPI_DOUBLE, y, ones, places, MPI_DOUBLE, 0, LAST));
+    PERSISTS(scatter, 8, MPI_Scatter_init(x, 1, MPI_DOUBLE, y, 1, MPI_DOUBLE, 0, LAST));
+    PERSISTS(scatterv, 8,
+             MPI_Scatterv_init(x, ones, places, MPI_DOUBLE, y, 1, MPI_DOUBLE, 0, LAST));
+    PERSISTS(allgather, whole, MPI_Allgather_init(x, 1, MPI_DOUBLE, y, 1, MPI_DOUBLE, LAST));
+    PERSISTS(allgatherv, whole,
+             MPI_Allgatherv_init(x, 1, MPI_DOUBLE, y, ones, places, MPI_DOUBLE, LAST));
+    PERSISTS(reduce_scatter, whole,
+             MPI_Reduce_scatter_init(x, y, ones, MPI_DOUBLE, MPI_SUM, LAST));
+    PERSISTS(reduce_scatter_block, whole,
+             MPI_Reduce_scatter_block_init(x, y, 1, MPI_DOUBLE, MPI_SUM, LAST));
+    PERSISTS(alltoall, whole, MPI_Alltoall_init(x, 1, MPI_DOUBLE, y, 1, MPI_DOUBLE, LAST));
+    PERSISTS(alltoallv, whole,
+             MPI_Alltoallv_init(x, ones, places, MPI_DOUBLE, y, ones, places, MPI_DOUBLE, LAST));
+    PERSISTS(alltoallw, whole,
+             MPI_Alltoallw_init(x, ones, byte_places, types, y, ones, byte_places, types, LAST));
+    MPI_Cart_create(comm, 1, &ranks, &periodic, 0, &grid), did("cart_create", 0);
+    PERSISTS(neighbor_allgather, 16,
+             MPI_Neighbor_allgather_init(x, 1, MPI_DOUBLE, y, 1, MPI_DOUBLE, ON_GRID));
+    PERSISTS(neighbor_allgatherv, 16,
+             MPI_Neighbor_allgatherv_init(x, 1, MPI_DOUBLE, y, ones, places, MPI_DOUBLE, ON_GRID));
+    PERSISTS(neighbor_alltoall, 16,
+             MPI_Neighbor_alltoall_init(x, 1, MPI_DOUBLE, y, 1, MPI_DOUBLE, ON_GRID));
+    PERSISTS(neighbor_alltoallv, 16,
+             MPI_Neighbor_alltoallv_init(x, ones, places, MPI_DOUBLE, y, ones, places, MPI_DOUBLE,
+                                         ON_GRID));
+    PERSISTS(neighbor_alltoallw, 16,
+             MPI_Neighbor_alltoallw_init(x, ones, far_places, types, y, ones, far_places, types,
+                                         ON_GRID));
+    MPI_Comm_free(&grid), did("comm_free", 0);
+}
+
 static void partitioned(void)
 {
     MPI_Request request;
@@ -49,11 +113,20 @@ static void partitioned(void)
     }
     if (rank > 1)
         return;
-    MPI_Start(&request), did("start", 48);
-    if (rank == 0)
-        for (int i = 0; i < 2; i++)
-            MPI_Pready(i, request), did("pready", 0);
-    MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);
+    for (int round = 0; round < 3; round++) {
+        int both[2] = {1, 0}, arrived;
+        MPI_Start(&request), did("start", 48);
+        if (rank == 1)
+            MPI_Parrived(request, 0, &arrived), did("parrived", 0);
+        else if (round == 1)
+            MPI_Pready_range(0, 1, request), did("pready_range", 0);
+        else if (round == 2)
+            MPI_Pready_list(2, both, request), did("pready_list", 0);
+        else
+            for (int i = 0; i < 2; i++)
+                MPI_Pready(i, request), did("pready", 0);
+        MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);
+    }
     MPI_Request_free(&request), did("request_free", 0);
 }
 
@@ -64,6 +137,32 @@ static void messages(void)
                   &request);
     did("isendrecv", 16);
     MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);
+    MPI_Isendrecv_replace(y, 2, MPI_DOUBLE, (rank + 1) % ranks, 2, MPI_ANY_SOURCE, 2, comm, &request);
+    did("isendrecv_replace", 16);
+    MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);
+}
+
+static void communicators(void)
+{
+    MPI_Comm made;
+    MPI_Request request;
+    MPI_Comm_idup_with_info(comm, MPI_INFO_NULL, &made, &request), did("comm_idup_with_info", 0);
+    MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);
+    MPI_Comm_free(&made), did("comm_free", 0);
+    if (rank < 2) {
+        MPI_Group all, mine, theirs;
+        int other = 1 - rank;
+        MPI_Comm_group(comm, &all), did("comm_group", 0);
+        MPI_Group_incl(all, 1, &rank, &mine), did("group_incl", 0);
+        MPI_Group_incl(all, 1, &other, &theirs), did("group_incl", 0);
+        MPI_Intercomm_create_from_groups(mine, 0, theirs, 0, "between", MPI_INFO_NULL,
+                                         MPI_ERRORS_ARE_FATAL, &made);
+        did("intercomm_create_from_groups", 0);
+        MPI_Comm_free(&made), did("comm_free", 0);
+        MPI_Group_free(&all), MPI_Group_free(&mine), MPI_Group_free(&theirs);
+        for (int i = 0; i < 3; i++)
+            did("group_free", 0);
+    }
 }
 
 static void neighbors(void)
@@ -107,6 +206,34 @@ static void file(void)
 }
 
 #ifdef LARGE
+/* What MPI 4.1 added. */
+static void statuses_and_buffers(void)
+{
+    static char room[4096];
+    MPI_Request requests[2], request;
+    MPI_Status statuses[2];
+    void *given;
+    int flag, index, done, indices[2], bytes;
+    for (int i = 0; i < 2; i++)
+        MPI_Ibarrier(comm, &requests[i]), did("ibarrier", 0);
+    MPI_Request_get_status_all(2, requests, &flag, statuses), did("request_get_status_all", 0);
+    MPI_Request_get_status_any(2, requests, &index, &flag, statuses);
+    did("request_get_status_any", 0);
+    MPI_Request_get_status_some(2, requests, &done, indices, statuses);
+    did("request_get_status_some", 0);
+    MPI_Waitall(2, requests, MPI_STATUSES_IGNORE), did("waitall", 0);
+    MPI_Buffer_attach(room, sizeof room), did("buffer_attach", 0);
+    MPI_Buffer_flush(), did("buffer_flush", 0);
+    MPI_Buffer_iflush(&request), did("buffer_iflush", 0);
+    MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);
+    MPI_Buffer_detach(&given, &bytes), did("buffer_detach", 0);
+    MPI_Comm_attach_buffer(comm, room, sizeof room), did("comm_attach_buffer", 0);
+    MPI_Comm_flush_buffer(comm), did("comm_flush_buffer", 0);
+    MPI_Comm_iflush_buffer(comm, &request), did("comm_iflush_buffer", 0);
+    MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);
+    MPI_Comm_detach_buffer(comm, &given, &bytes), did("comm_detach_buffer", 0);
+}
+
 static void large(void)
 {
     MPI_Count counts[16], whole = 0;
@@ -153,11 +280,15 @@ int main(int argc, char **argv)
     messages();
     neighbors();
     if (argc == 1) { /* MPICH and Open MPI end with a signal here without MPI_COMM_WORLD */
+        every_persistent();
         partitioned();
+        communicators();
         window();
         file();
     }
 #ifdef LARGE
+    if (argc == 1)
+        statuses_and_buffers();
     large();
 #endif
     MPI_Comm_free(&comm), did("comm_free", 0);
