@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+import numpy as np
+
 from hvd_ext.job.abandoned import abandon
 from hvd_ext.job.waiting import until
 
@@ -32,33 +34,40 @@ class Departures:
         """Listen on one tag of `comm`; ranks that MPI did not start announce nothing."""
         self._comm, self._found = comm, set[int]()
         self._lock = threading.Lock()
-        self._announced = not hasattr(comm, "improbe")
+        self._announced = not hasattr(comm, "Irecv")
         if not self._announced:
             _open.add(self)
+            self._listen()
+
+    def _listen(self) -> None:
+        # Not by probes: another rank's end may end MPI here at any time, and a probe would crash.
+        from mpi4py import MPI
+
+        self._source = np.empty(1, np.int32)
+        self._request = self._comm.Irecv(self._source, MPI.ANY_SOURCE, _TAG)
+        abandon([self._request], self._source)  # it may be there until MPI's end
 
     def ranks(self) -> set[int]:
         """The ranks that have left by now, all of whose earlier messages are here, too."""
-        if self not in _open:
-            return set()
-        from mpi4py import MPI
-
-        status = MPI.Status()
         with self._lock:
-            while message := self._comm.improbe(tag=_TAG, status=status):
-                message.recv()
-                self._found.add(status.source)
+            while self in _open and self._request.Test():
+                self._found.add(int(self._source[0]))
+                self._listen()
             return set(self._found)
 
     def announce(self) -> None:
         """Say to the other ranks that this one has left."""
         if not self._announced:
             self._announced = True
-            others = {*range(self._comm.size)} - {self._comm.rank}
-            abandon([self._comm.isend(None, dest=rank, tag=_TAG) for rank in sorted(others)])
+            own = np.array([self._comm.rank], np.int32)
+            others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
+            abandon([self._comm.Isend(own, rank, _TAG) for rank in others], own)
 
     def close(self) -> None:
         """Stop before the communicator is freed."""
-        _open.discard(self)
+        if self in _open:
+            _open.discard(self)
+            self._request.Cancel()
 
 
 def met_in_time(met: Callable[[], bool], within_s: float, announce: Callable[[], None]) -> bool:

@@ -86,8 +86,10 @@ class Topology:
         from mpi4py import MPI
 
         self.end_threads()
+        if MPI.Is_finalized():
+            return
         self.departures.close()
-        if not MPI.Is_finalized() and self._communicators.close(timeout_s):
+        if self._communicators.close(timeout_s):
             for comm in (self.cross, self.node, self.world):
                 comm.Free()
 

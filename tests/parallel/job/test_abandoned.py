@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hvd_ext.errors import StallError
-from hvd_ext.job import monitored_allgather as module
+from hvd_ext.job import waiting
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from tests.ranks.asserts import parallel_assert
 
@@ -91,7 +91,7 @@ def test_a_rank_that_is_interrupted_did_not_take_part(comm, monkeypatch, interru
             if len(slept) == 3:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(module.time, "sleep", interrupt)
+        monkeypatch.setattr(waiting.time, "sleep", interrupt)
         watching, made = watched(comm)
         with pytest.raises(KeyboardInterrupt):
             monitored_allgather(watching, "mine", 30, "a test")
