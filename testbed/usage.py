@@ -60,9 +60,13 @@ def _of(task: Path) -> dict[str, float]:
     }
 
 
-def memory_bytes() -> tuple[int, int]:
-    """Resident memory of this process: what it holds, and the most that it has held."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    status = dict(line.split(":", 1) for line in lines)
-    held, peak = (1024 * int(status[key].split()[0]) for key in ("VmRSS", "VmHWM"))
-    return held, peak
+def memory_bytes() -> dict[str, int]:
+    """Memory that the kernel counts to this process, anonymous and shared apart.
+
+    A shared page counts to each of the processes that map it by their equal parts (PSS), so the
+    sum over the ranks is what they take of the machine. Pages of files, such as the libraries'
+    code, are left out: other programs share them.
+    """
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    kib = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
+    return {"anonymous": 1024 * kib["Pss_Anon"], "shared": 1024 * kib["Pss_Shmem"]}

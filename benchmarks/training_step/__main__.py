@@ -30,9 +30,9 @@ and, where --arm names them:
     hvd_ext_two_passes   steps of two backward passes on each rank: not comparable with the above
     hvd_ext_reproducible the same with DistributedOptimizer(..., reproducible=S)
 
-A step's time is from the end of one to the end of the next. Peak memory is the most that a rank
-had resident over what it held before the network was built; pages of the arena count on each
-rank that has read or written them.
+A step's time is from the end of one to the end of the next. Memory is the most that the kernel
+counts to a rank in a step, over what it held before the network was built: anonymous memory, and
+of shared pages its part (testbed/usage.py).
 """
 
 from __future__ import annotations

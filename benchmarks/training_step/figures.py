@@ -70,7 +70,7 @@ def of_arms(answers: Mapping[str, Turns]) -> dict[str, Any]:
         if overhead_ms.keys() >= {"horovod", "hvd_ext"}:
             result["overhead_ratio"] = overhead_ms["hvd_ext"] / overhead_ms["horovod"]
     if arms.keys() >= {"hvd_ext", "hvd_ext_sharded"}:
-        for figure in ("peak_memory", "optimizer_state"):
+        for figure in ("memory", "optimizer_state"):
             ours, whole = (arms[n][f"{figure}_bytes"] for n in ("hvd_ext_sharded", "hvd_ext"))
             if whole:  # SGD without momentum keeps no state
                 result[f"{figure}_ratio_sharded"] = ours / whole
@@ -93,10 +93,12 @@ def step_times_ms(turn: Sequence[Answer]) -> list[float]:
 def _of_arm(turns: Turns) -> dict[str, Any]:
     timed = [answer for turn in turns[1:] for answer in turn]
     last = turns[-1]
+    memory = max((answer["memory_bytes"] for answer in last), key=lambda of: sum(of.values()))
     return {
         "step_ms": timing.summary(_flat([step_times_ms(turn) for turn in turns[1:]])),
         "made_of": _made_of(timed),
-        "peak_memory_bytes": max(answer["peak_memory_bytes"] for answer in last),
+        "memory_bytes": sum(memory.values()),
+        **{f"memory_{kind}_bytes": value for kind, value in memory.items()},
         "optimizer_state_bytes": max(answer["optimizer_state_bytes"] for answer in last),
     }
 

@@ -28,7 +28,14 @@ def _steps(case: dict[str, Any]) -> Table:
         f"{4e-6 * case['elements']:.1f} MB of gradients, {case['ranks']} ranks of one thread"
     )
     table.add_column("", no_wrap=True)
-    for column in ("step ms", "middle half ms", "over alone", "peak memory", "freed memory"):
+    for column in (
+        "step ms",
+        "middle half ms",
+        "over alone",
+        "memory",
+        "of it shared",
+        "freed memory",
+    ):
         table.add_column(column, justify="right")
     arms = case["arms"]
     for name, arm in arms.items():
@@ -39,7 +46,8 @@ def _steps(case: dict[str, Any]) -> Table:
             f"{of['median']:.1f}",
             f"{of['low']:.1f} to {of['high']:.1f}",
             "" if over_ms is None else f"{over_ms:.1f}",
-            format_bytes(arm["peak_memory_bytes"]),
+            format_bytes(arm["memory_bytes"]),
+            format_bytes(arm["memory_shared_bytes"]),
             arm["freed_memory"],
         )
     return table

@@ -54,7 +54,7 @@ class _Rank:
 
         torch.set_num_threads(1)
         self.exchange = _EXCHANGES[exchange]()
-        self.held_bytes, _ = usage.memory_bytes()
+        self.held_bytes = usage.memory_bytes()
         torch.manual_seed(1)
         self.training = CASES[model].training()
         self.network, self.optimizer = self.exchange.tie(self.training)
@@ -71,7 +71,6 @@ class _Rank:
         after = usage.by_thread(self.exchange.threads)
         if not all(map(math.isfinite, self.losses)):
             raise BenchmarkError(f"the losses are {self.losses}")
-        _, peak_bytes = usage.memory_bytes()
         return {
             "rank": self.exchange.rank,
             "began_s": began_s,
@@ -79,24 +78,38 @@ class _Rank:
             "losses": self.losses,
             "usage": usage.since(before, after),
             "parameters": [p.numel() for p in self.training.parameters],
-            "peak_memory_bytes": peak_bytes - self.held_bytes,
+            "memory_bytes": self._memory_bytes(),
             "optimizer_state_bytes": _state_bytes(self.optimizer),
         }
 
-    def _step(self) -> tuple[float, float, float]:
-        """Returns when forward was over, backward, and all."""
+    def _memory_bytes(self) -> dict[str, int]:
+        """The most that a step adds to what this rank held before the network was built.
+
+        Looked at after forward, after backward and at the end, in a step that is not timed.
+        """
+        found: list[dict[str, int]] = []
+        self._step(lambda: found.append(usage.memory_bytes()))
+        most = max(found, key=lambda one: sum(one.values()))
+        return {kind: most[kind] - self.held_bytes[kind] for kind in most}
+
+    def _step(self, look: Callable[[], None] = lambda: None) -> tuple[float, float, float]:
+        """Returns when forward was over, backward, and all; calls `look` at each."""
         self.optimizer.zero_grad()
         divisor = self.exchange.passes if self.exchange.adds_passes else 1
         for _ in range(self.exchange.passes - 1):
             (self._loss() / divisor).backward()
         loss = self._loss() / divisor
         forward_s = time.perf_counter()
+        look()
         loss.backward()
         backward_s = time.perf_counter()
+        look()
         self.optimizer.step()
         self.exchange.after_step()
         self.losses.append(divisor * float(loss.detach()))
-        return forward_s, backward_s, time.perf_counter()
+        ended_s = time.perf_counter()
+        look()
+        return forward_s, backward_s, ended_s
 
     def _loss(self) -> Any:
         """The loss of the next batch."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hvd_ext.errors import UsageError
 from hvd_ext.events import region, times_hooks
 from hvd_ext.shm.regions import WindowError
+from hvd_ext.system.freed_memory import return_free_memory
 from hvd_ext.torch.parameters import NamedParameters, specify
 from hvd_ext.torch.reduction import residuals
 from hvd_ext.torch.reduction.frozen import Frozen
@@ -202,8 +203,12 @@ class Reducer:
         self.times_hooks = times_hooks(self._step)
 
     def _rebuild_if_due(self) -> None:
-        if self._step == _REBUILD_AFTER and self._factory.may_rebuild and self._buckets:
+        if self._step != _REBUILD_AFTER:
+            return
+        if self._factory.may_rebuild and self._buckets:
             self._rebuild_buckets()
+        # Parameters and optimizer state have their places: what they left is free.
+        return_free_memory()
 
     def reset(self) -> None:
         """Forget gradients of this step; a bucket that is on its way is waited for."""

@@ -61,11 +61,15 @@ def test_figures_and_picture(tmp_path: Path) -> None:
         assert 0 < of["low"] <= of["median"] <= of["high"]
         assert of["n"] > 2
         assert arm["freed_memory"]
-        assert arm["peak_memory_bytes"] > 4 * 128_000
+        assert arm["memory_bytes"] > 4 * 128_000
+        parts = (arm[f"memory_{kind}_bytes"] for kind in ("anonymous", "shared"))
+        assert sum(parts) == arm["memory_bytes"]
         assert sum(arm["made_of"]["phases_ms"].values()) > 0
         training = arm["made_of"]["threads"]["training"]
         assert training["cpu_ms"] > 0
         assert {"run_queue_wait_ms", "page_faults", "involuntary_switches"} < training.keys()
+    # The gradients lie in memory that the ranks share.
+    assert case["arms"]["hvd_ext"]["memory_shared_bytes"] >= 4 * 128_000 / 2
     threads = case["arms"]["hvd_ext"]["made_of"]["threads"]
     assert {"hvd_ext progress", "Horovod background"} < threads.keys()
     assert case["arms"]["horovod"]["variables"] == {}

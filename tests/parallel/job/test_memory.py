@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvd_ext.system.freed_memory import VARIABLES, chosen_names
+from tests.conftest import Launch
 from tests.support.launch.on_every_mpi import environment, run
 from tests.support.launch.page_faults import COUNT
 
@@ -45,6 +47,18 @@ def test_after_init(module: str, keep: str, kept: bool) -> None:
         check=True,
     )
     assert (10 * int(done.stdout) < HUGE_PAGES) == kept
+
+
+@pytest.mark.parametrize("keep", ["1", "0"])
+def test_what_a_start_has_freed_goes_back_after_the_first_steps(keep: str, launch: Launch) -> None:
+    program = "tests/programs/optimizer/frees_its_start.py"
+    done = launch(2, [program], env={"HVD_EXT_KEEP_MEMORY": keep})
+    assert done.returncode == 0, done.stdout + done.stderr
+    returned_mib = [int(word) for word in re.findall(r"RETURNED (-?\d+)", done.stdout)]
+    assert len(returned_mib) == 4  # of 2 ranks, whole and sharded
+    # Without the setting, malloc is left alone altogether.
+    for mib in returned_mib:
+        assert (mib > 150) == (keep == "1")
 
 
 @pytest.mark.parametrize("bare", [[], pytest.param(["--bare"], marks=pytest.mark.long)])
