@@ -1,4 +1,4 @@
-"""`framework_fault.py FRAMEWORK HOW`: rank 1 of a framework's DDP training fails in its 4th step."""
+"""`framework_fault.py FRAMEWORK HOW`: rank 1 of a framework's training fails in its 4th step."""
 
 from __future__ import annotations
 
