@@ -1,7 +1,8 @@
 """Allgather, broadcast and alltoall, with a handle or in place, and with Horovod's arguments.
 
 A name is that of the collective, the same on every rank; ranks may ask for several in different
-orders. Tensors are contiguous and on the CPU.
+orders. Tensors are contiguous; those on a GPU
+go through pinned memory of the host.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from hvd_ext.torch.standalone import ranks
 from hvd_ext.torch.standalone.coordinator import Request
 from hvd_ext.torch.standalone.handles import (
     ask,
+    given_back,
     next_name,
+    on_host,
     require_all_ranks,
-    require_served,
     synchronize,
 )
 from hvd_ext.torch.standalone.ranks import global_process_set
@@ -49,8 +51,9 @@ def broadcast_async(
     process_set: Any = global_process_set,
 ) -> int:
     """Give every rank the root's tensor; the result is another one."""
-    require_served("broadcast", [tensor])
-    return _broadcast(tensor.detach().clone(), root_rank, name, process_set)
+    (host,) = on_host("broadcast", [tensor])
+    held = tensor.detach().clone() if host is tensor else host
+    return _broadcast(held, tensor, root_rank, name, process_set, in_place=False)
 
 
 def broadcast_async_(
@@ -60,8 +63,8 @@ def broadcast_async_(
     process_set: Any = global_process_set,
 ) -> int:
     """Give every rank the root's tensor, in place."""
-    require_served("broadcast", [tensor])
-    return _broadcast(tensor, root_rank, name, process_set)
+    (host,) = on_host("broadcast", [tensor])
+    return _broadcast(host, tensor, root_rank, name, process_set, in_place=True)
 
 
 def broadcast_(
@@ -93,7 +96,7 @@ def alltoall_async(
         process_set: all ranks.
     """
     require_all_ranks(process_set)
-    require_served("alltoall", [tensor])
+    (host,) = on_host("alltoall", [tensor])
     job, me = ranks.job(), ranks.rank()
     world = job.topology.world
     counts, problem = _counts(tensor, splits, world.size)
@@ -101,39 +104,57 @@ def alltoall_async(
 
     def run(own: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         received = [theirs[me] for theirs in own]
-        output = tensor.new_empty((sum(received), *tensor.shape[1:]))
-        exchange(world, _cut(tensor, counts), _cut(output, received))
+        output = host.new_empty((sum(received), *host.shape[1:]))
+        exchange(world, _cut(host, counts), _cut(output, received))
         return output, torch.tensor(received, dtype=dtype)
+
+    def give_back(found: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return given_back(found[0], tensor, in_place=False), found[1]
 
     facts = {"type": dtype_name(tensor.dtype), "shape of a row": tuple(tensor.shape[1:])}
     request = Request(name or next_name("alltoall"), "alltoall", facts, counts, problem)
-    return ask(request, run)
+    return ask(request, run, give_back)
 
 
 def _gather(tensors: Tensors, name: str | None, process_set: Any, grouped: bool) -> int:
     require_all_ranks(process_set)
-    require_served("allgather", tensors)
+    hosts = on_host("allgather", tensors)
     world = ranks.job().topology.world
     problem = without_rows(tensors)
     counts = [0 if problem else len(tensor) for tensor in tensors]
 
     def run(own: Sequence[Any]) -> Any:
         outputs = []
-        for tensor, rows in zip(tensors, zip(*own, strict=True), strict=True):
-            output = tensor.new_empty((sum(rows), *tensor.shape[1:]))
-            exchange(world, [as_bytes(tensor)] * world.size, _cut(output, rows))
+        for host, rows in zip(hosts, zip(*own, strict=True), strict=True):
+            output = host.new_empty((sum(rows), *host.shape[1:]))
+            exchange(world, [as_bytes(host)] * world.size, _cut(output, rows))
             outputs.append(output)
-        return tuple(outputs) if grouped else outputs[0]
+        return outputs
+
+    def give_back(found: list[torch.Tensor]) -> Any:
+        made = [
+            given_back(output, tensor, in_place=False)
+            for output, tensor in zip(found, tensors, strict=True)
+        ]
+        return tuple(made) if grouped else made[0]
 
     facts = {
         "type": [dtype_name(tensor.dtype) for tensor in tensors],
         "shape of a row": [tuple(tensor.shape[1:]) for tensor in tensors],
     }
     request = Request(name or next_name("allgather"), "allgather", facts, counts, problem)
-    return ask(request, run)
+    return ask(request, run, give_back)
 
 
-def _broadcast(tensor: torch.Tensor, root: int, name: str | None, process_set: Any) -> int:
+def _broadcast(
+    host: torch.Tensor,
+    tensor: torch.Tensor,
+    root: int,
+    name: str | None,
+    process_set: Any,
+    *,
+    in_place: bool,
+) -> int:
     require_all_ranks(process_set)
     world = ranks.job().topology.world
     problem = ""
@@ -142,12 +163,16 @@ def _broadcast(tensor: torch.Tensor, root: int, name: str | None, process_set: A
 
     def run(own: Sequence[Any]) -> torch.Tensor:
         del own
-        broadcast(world, as_bytes(tensor), root)
-        return tensor
+        broadcast(world, as_bytes(host), root)
+        return host
 
     facts = {"type": dtype_name(tensor.dtype), "shape": tuple(tensor.shape), "root_rank": root}
+
+    def give_back(found: torch.Tensor) -> torch.Tensor:
+        return given_back(found, tensor, in_place=in_place)
+
     request = Request(name or next_name("broadcast"), "broadcast", facts, problem=problem)
-    return ask(request, run)
+    return ask(request, run, give_back)
 
 
 def _counts(tensor: torch.Tensor, splits: Any, size: int) -> tuple[list[int], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,15 +15,25 @@ from hvd_ext.torch.standalone.coordinator import JOIN, Request
 from hvd_ext.torch.standalone.negotiation import Run
 from hvd_ext.torch.standalone.refused import needs_horovod
 
+GiveBack = Callable[[Any], Any]
 _numbers = itertools.count()
 _under_way: dict[int, Future[Any]] = {}
+_give_back: dict[int, GiveBack] = {}
 # What a recorder shows while this rank waits, by a handle.
 _shown: dict[int, AbstractContextManager[None]] = {}
 
 
-def ask(request: Request, run: Run) -> int:
-    """Ask for a collective; returns its handle."""
+def ask(request: Request, run: Run, give_back: GiveBack | None = None) -> int:
+    """Ask for a collective; returns its handle.
+
+    Args:
+        request: what all ranks ask for.
+        run: communicates, on the negotiator's thread.
+        give_back: makes of its result that of `synchronize`, on the thread that calls that.
+    """
     handle = next(_numbers)
+    if give_back is not None:
+        _give_back[handle] = give_back
     job = ranks.job()
     if job.named:
         key = job.named.submit(request.title)
@@ -51,8 +61,10 @@ def synchronize(handle: int) -> Any:
         StallError: ranks did not reach it in time; names them.
     """
     future = _under_way.pop(handle, None)
+    give_back = _give_back.pop(handle, None)
     with _shown.pop(handle, nullcontext()):
-        return None if future is None else future.result()
+        result = None if future is None else future.result()
+    return result if give_back is None else give_back(result)
 
 
 def barrier(process_set: Any = ranks.global_process_set) -> None:
@@ -99,15 +111,15 @@ def require_all_ranks(process_set: Any) -> None:
         raise needs_horovod(f"process_set={process_set!r}")
 
 
-def require_served(kind: str, tensors: Sequence[torch.Tensor]) -> None:
-    """See that tensors can be exchanged.
+def on_host(kind: str, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors where MPI reads them: of those on a GPU, copies in pinned memory.
 
     Raises:
-        NotInstalledError: they are on a device.
+        NotInstalledError: they are on a device that is no GPU of CUDA.
         ValueError: they are sparse or not contiguous; as Horovod has it.
     """
     for tensor in tensors:
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in ("cpu", "cuda"):
             raise needs_horovod(f"hvd.{kind} of a tensor on {tensor.device}")
         if tensor.layout != torch.strided or not tensor.is_contiguous():
             raise ValueError(
@@ -115,3 +127,25 @@ def require_served(kind: str, tensors: Sequence[torch.Tensor]) -> None:
                 f"{tensor.stride() if tensor.layout == torch.strided else 'of no kind'}: give one "
                 "that is dense and contiguous"
             )
+    return [_copy_of(tensor) if is_on_gpu(tensor) else tensor for tensor in tensors]
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether MPI cannot be expected to read a tensor."""
+    return tensor.device.type == "cuda"
+
+
+def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    pinned = torch.cuda.is_available()
+    held = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+    return held.copy_(tensor.detach())
+
+
+def given_back(result: torch.Tensor, like: torch.Tensor, *, in_place: bool) -> torch.Tensor:
+    """A result on the device of the tensor that was given, or in that."""
+    if not is_on_gpu(like):
+        return result
+    if not in_place:
+        return result.to(like.device)
+    with torch.no_grad():
+        return like.copy_(result)

@@ -212,7 +212,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether collectives take tensors of CUDA devices: they do not."""
+    """Whether collectives run on GPUs: tensors there pass through memory of the host."""
     return False
 
 

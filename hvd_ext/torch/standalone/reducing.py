@@ -14,9 +14,10 @@ from hvd_ext.torch.standalone.collectives import allgather_async, without_rows
 from hvd_ext.torch.standalone.coordinator import Request
 from hvd_ext.torch.standalone.handles import (
     ask,
+    given_back,
     next_name,
+    on_host,
     require_all_ranks,
-    require_served,
     synchronize,
 )
 from hvd_ext.torch.standalone.ranks import global_process_set
@@ -198,13 +199,16 @@ def _reduce(
         raise needs_horovod(f"hvd.{kind}(op=hvd.Adasum)")
     if op not in OPERATIONS:
         raise ValueError(f"op={op!r}: use hvd.Average, Sum, Min, Max or Product")
-    require_served(kind, tensors)
+    hosts = on_host(kind, tensors)
     for tensor in tensors:
         if not reducible(tensor):
             raise ValueError(f"hvd.{kind} of {tensor.dtype}: this type is not supported")
     job = ranks.job()
     world = job.topology.world
-    results = list(tensors) if in_place else [tensor.detach().clone() for tensor in tensors]
+    results = [
+        host if in_place or host is not tensor else tensor.detach().clone()
+        for host, tensor in zip(hosts, tensors, strict=True)
+    ]
 
     def run(own: Sequence[Any]) -> Any:
         del own
@@ -213,7 +217,14 @@ def _reduce(
             results[:] = [
                 tensor[_rows(tensor, world.rank, world.size)].clone() for tensor in results
             ]
-        return tuple(results) if grouped else results[0]
+        return results
+
+    def give_back(found: list[torch.Tensor]) -> Any:
+        made = [
+            given_back(result, tensor, in_place=in_place)
+            for result, tensor in zip(found, tensors, strict=True)
+        ]
+        return tuple(made) if grouped else made[0]
 
     facts = {
         "type": [dtype_name(tensor.dtype) for tensor in tensors],
@@ -223,7 +234,7 @@ def _reduce(
         "postscale_factor": factors[1],
     }
     problem = without_rows(tensors) if kind == "reducescatter" else ""
-    return ask(Request(name or next_name(kind), kind, facts, problem=problem), run)
+    return ask(Request(name or next_name(kind), kind, facts, problem=problem), run, give_back)
 
 
 def _rows(tensor: torch.Tensor, rank: int, size: int) -> slice:

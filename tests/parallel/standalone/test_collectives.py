@@ -291,3 +291,32 @@ def test_no_thread_or_file_is_left_by_many_collectives(hvd):
         hvd.allreduce(torch.ones(3))
         hvd.allgather(torch.ones(1, 2))
     assert open_files() == before
+
+
+def test_tensors_that_mpi_does_not_read_go_by_copies_on_the_host(hvd, comm, monkeypatch):
+    """As those on a GPU, in whose place others are taken for such."""
+    from hvd_ext.torch.standalone import handles
+
+    monkeypatch.setattr(handles, "is_on_gpu", lambda _: True)
+    copies, copy_of = [], handles._copy_of
+    monkeypatch.setattr(handles, "_copy_of", lambda t: copies.append(copy_of(t)) or copies[-1])
+    own, every = values(comm.rank, (6, 2), torch.float32), of_all(comm.size, (6, 2), torch.float32)
+    kept = own.clone()
+    assert equal(hvd.allreduce(own, op=hvd.Sum, name="a"), every.sum(0))
+    assert equal(hvd.allgather(own, name="g"), np.concatenate(every))
+    assert equal(hvd.broadcast(own, 1 % comm.size, name="b"), every[1 % comm.size])
+    rows = hvd.reducescatter(own, op=hvd.Sum, name="r")
+    assert equal(rows, np.array_split(every.sum(0), comm.size)[comm.rank])
+    splits = [6] + [0] * (comm.size - 1)
+    found, received = hvd.alltoall(own, splits, name="t")
+    first = comm.rank == 0
+    assert equal(found, np.concatenate(every) if first else every[0][:0])
+    assert received.tolist() == [6 * first] * comm.size
+    assert torch.equal(own, kept)
+    assert hvd.allreduce_(own, op=hvd.Max, name="m") is own
+    assert equal(own, every.max(0))
+    both = hvd.grouped_allreduce_([own, kept], op=hvd.Min, name="n")
+    assert both[1] is kept
+    assert equal(kept, every.min(0))
+    assert hvd.broadcast_(own, 0, name="c") is own
+    assert len(copies) == 9
