@@ -15,7 +15,7 @@ from hvd_ext.system.process import allow_singleton_mpi
 from hvd_ext.torch import fallback, horovods, reducers
 from hvd_ext.torch.audit.auditor import Auditor
 from hvd_ext.torch.compression import nearest_of_horovods
-from hvd_ext.torch.job import lifecycle
+from hvd_ext.torch.job import background, lifecycle
 from hvd_ext.torch.parameters import NamedParameters, pair_names
 from hvd_ext.torch.reducers import Made
 from hvd_ext.torch.reduction.protocol import Reduces
@@ -178,6 +178,7 @@ def _horovods(request: Request, named: Named, reason: str) -> torch.optim.Optimi
         )
     if horovods.rank() == 0:
         log.warning("hvd_ext: falling back to Horovod's DistributedOptimizer: %s", reason)
+    background.set_idle(False)  # it has the gradients
     optimizer: torch.optim.Optimizer = horovods.DistributedOptimizer(
         request.optimizer,
         named,

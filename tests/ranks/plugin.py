@@ -74,11 +74,13 @@ def hvd() -> Iterator[ModuleType]:
 
     import hvd_ext.torch as hvd
     from hvd_ext.torch import reducers
+    from hvd_ext.torch.job import background
 
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         # Beside other tests, an idle thread of Horovod's would hardly ever run.
         patch.setattr(reducers, "lower_thread_priority", lambda: None)
+        patch.setattr(background, "give_way_from_start", lambda: None)
         hvd.init()
         yield hvd
         MPI.COMM_WORLD.Barrier()  # who ends first ends Horovod for all

@@ -11,6 +11,9 @@ mpi_yield_when_idle itself only where it knows of more ranks than slots), and th
 scheduled as idle (SCHED_IDLE): it still runs at once on a free core, such as that of a script
 that waits for its own exchange. With the lowest niceness alone it took 5 % of a
 ResNet-50 step.
+It gives way from hvd.init() on: a program may exchange gradients without Horovod and without this
+optimizer, as by torch.distributed. Horovod's own optimizer takes the thread back, where that is
+allowed. With a GPU it stays as it is until an arena has the gradients, because it drives NCCL.
 The cycle time stays as the user set it. Where ranks share cores the thread is left alone: a
 waiting rank could otherwise keep the thread it waits for off their core.
 """
@@ -22,6 +25,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 from hvd_ext.system import mpi_libraries
 from hvd_ext.torch import horovods
@@ -57,6 +62,17 @@ def lower_thread_priority() -> None:
     """
     if horovods.local_size() <= len(os.sched_getaffinity(0)):
         set_idle(True)
+
+
+def give_way_from_start() -> None:
+    """Lower the thread's priority before it is known who will exchange gradients.
+
+    Does nothing where they are likely Horovod's: on GPUs, over Gloo, or in an elastic job.
+    """
+    exchanges_here = horovods.size() > 1 and horovods.mpi_enabled()
+    likely_horovods = torch.cuda.is_available() or os.environ.get("HOROVOD_ELASTIC") == "1"
+    if exchanges_here and not likely_horovods:
+        lower_thread_priority()
 
 
 def set_idle(idle: bool) -> bool:

@@ -102,6 +102,7 @@ def init(*arguments: Any, **named: Any) -> Any:
         _job.mpi_outlives_horovod = started or not horovods.INSTALLED
     with background.noting_thread():
         result = horovods.init(*arguments, **named)
+    background.give_way_from_start()
     if _job.mpi_outlives_horovod:
         keep_mpi_from_workers()
     if horovods.rank() == 0:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -48,6 +50,21 @@ def test_an_exchange_that_never_ends_ends_the_job_at_shutdown(launch):
     done = launch(2, ["tests/programs/optimizer/left_in_flight.py"])
     assert done.returncode != 0
     assert "rank 1 (node1) did not " in done.stdout
+
+
+def test_horovods_thread_gives_way_from_init_until_it_has_the_gradients(launch):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("ranks share a core, where the thread is left alone")
+    done = launch(2, ["tests/programs/optimizer/thread_gives_way.py"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    idle = re.findall(r"IDLE (\w+) (\d+) (\d+)", done.stdout)
+    assert {(when, own) for when, _, own in idle} == {
+        (when, str(os.SCHED_OTHER)) for when in ("init", "fallback", "arena")
+    }
+    counts = {when: {int(count) for w, count, _ in idle if w == when} for when, _, _ in idle}
+    assert counts["init"] == counts["arena"] == {1}
+    # The way back takes a privilege.
+    assert counts["fallback"] == {0} or os.geteuid() != 0
 
 
 def test_waiting_leaves_the_core_unless_the_user_says_otherwise(launch):
