@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
@@ -91,6 +91,7 @@ class StallMonitor:
         limit_s: float,
         occasion: str,
         setting: str = STALL_TIMEOUT,
+        left: Callable[[], Collection[int]] = tuple,
     ) -> None:
         """Note whom to wait for.
 
@@ -100,8 +101,9 @@ class StallMonitor:
             limit_s: how long they are waited for.
             occasion: what they should reach, as it stands in the error.
             setting: of the limit, for the error.
+            left: gives the ranks of the world that have left.
         """
-        self._hosts = hosts
+        self._hosts, self._left = hosts, left
         self._setting = setting
         self._of_node = ranks
         self._limit_s = limit_s
@@ -117,7 +119,8 @@ class StallMonitor:
             about: what is waited for, where that is more than the occasion.
 
         Raises:
-            StallError: ranks did not arrive in time, or ended; the job ends soon.
+            StallError: ranks did not arrive in time, or ended, and the job ends soon; or they
+                have left.
         """
         warn_at_s = WARN_AFTER_S
         start_s = time.monotonic()
@@ -130,6 +133,9 @@ class StallMonitor:
                 raise self.give_up(ended) from None
             except TimeoutError as late:
                 self.check()
+                left = self._left()
+                if gone := [rank for rank in late.args[0] if self._of_node[rank] in left]:
+                    raise self.error(gone, ended=True) from None
                 ranks = self._world_ranks(late)
                 shown = waiting_for_ranks("exchange", about or self._occasion, start_s, ranks)
                 waited_s = time.monotonic() - start_s

@@ -114,7 +114,10 @@ class Topology:
 
     def monitor(self, limit_s: float, occasion: str, setting: str = STALL_TIMEOUT) -> StallMonitor:
         """Waits for the ranks of this node."""
-        return StallMonitor(self.hosts_by_rank, self.node_ranks(), limit_s, occasion, setting)
+        return StallMonitor(
+            *(self.hosts_by_rank, self.node_ranks(), limit_s, occasion, setting),
+            left=lambda: {self.ranks[rank] for rank in self.departures.ranks()},
+        )
 
     @property
     def nodes(self) -> int:

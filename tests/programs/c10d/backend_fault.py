@@ -24,6 +24,8 @@ def fail() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "raise":
         raise ValueError("loss is NaN")
+    elif how == "leave":
+        sys.exit()
     time.sleep(60)
 
 
