@@ -30,6 +30,7 @@ _SLICE_S = 0.5
 # How long an error may take to end the job on its own: a traceback, the program's own
 # clean-up, Horovod's shutdown. A rank that hangs in those would hang the job.
 _END_WITHIN_S = 10.0
+_timers: list[threading.Timer] = []
 
 
 def name_ranks(ranks: Sequence[int], hosts: Hosts = ()) -> str:
@@ -174,3 +175,10 @@ def end_job(error: HvdExtError, within_s: float = _END_WITHIN_S) -> None:
     timer = threading.Timer(within_s, abort)
     timer.daemon = True
     timer.start()
+    _timers.append(timer)
+
+
+def go_on() -> None:
+    """Withdraw the end of the job that `end_job` has begun: the program has handled the error."""
+    while _timers:
+        _timers.pop().cancel()

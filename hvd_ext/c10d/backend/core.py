@@ -14,10 +14,11 @@ from hvd_ext.c10d.backend.tensors import check, check_written
 from hvd_ext.c10d.backend.work import Turns, Work
 from hvd_ext.c10d.collectives import about
 from hvd_ext.c10d.torch_internals import GroupBase, untraced
+from hvd_ext.c10d.without_mpi import by_mpi
 from hvd_ext.engine.compared import one_line
 from hvd_ext.errors import HvdExtError, StallError, UsageError
 from hvd_ext.events import region
-from hvd_ext.job.stalls import StallReport
+from hvd_ext.job.stalls import StallReport, go_on
 from hvd_ext.tensors import dtype_name
 from hvd_ext.units import counted
 
@@ -71,6 +72,7 @@ class GroupCore(GroupBase):
         self._hosts = topology.hosts_by_rank
         self._turns = Turns(carrier.fail)
         self._messages = messages
+        self._can_go_on = not by_mpi(topology)
         # What begins within a coalescing manager.
         self._together: list[Work] | None = None
         self._is_open = True
@@ -174,10 +176,15 @@ class GroupCore(GroupBase):
     def abort(self) -> None:
         """End the group without waiting for others; what is under way fails."""
         self._carrier.abort()
-        self.close()
+        self.shutdown()
 
     def shutdown(self) -> None:
-        """End the group after what has begun."""
+        """End the group after what has begun.
+
+        Without MPI, processes that miss a rank can make a smaller group afterwards.
+        """
+        if self._can_go_on:
+            go_on()
         self.close()
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ def use() -> None:
 
 
 def held() -> dict[str, int]:
-    """Threads, descriptors and mappings of this process, and names in /dev/shm."""
+    """Threads, descriptors and mappings of this process; shared memory is among the last."""
     own = Path("/proc/self")
     return {
         "threads": len(list((own / "task").iterdir())),
