@@ -49,6 +49,9 @@ TESTS = (
     *("tests/parallel/allreduce/test_persistent.py", "tests/parallel/allreduce/test_started.py"),
     *("tests/parallel/allreduce/test_staged.py", "tests/parallel/arena/test_half_extremes.py"),
     *("tests/parallel/compression/test_exchange.py", "tests/parallel/allreduce/test_allreduce.py"),
+    *("tests/parallel/engine/test_collectives.py", "tests/parallel/engine/test_copied_once.py"),
+    *("tests/parallel/c10d/test_backend.py", "tests/parallel/c10d/test_backend_mismatch.py"),
+    *("tests/parallel/c10d/test_backend_work.py", "tests/parallel/data/test_store.py"),
 )
 # The sanitizer keeps freed memory for a while, so a test that measures memory would fail.
 CHOSEN = ("-m", "not long", "-k", "not memory_stays_flat")

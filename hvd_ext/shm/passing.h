@@ -78,8 +78,8 @@ static void give(const struct pass *p, uint64_t ticket) {
     }
     for (uint64_t cell = 0; cell < p->cells; cell++)
         if (p->cells == 1 || cell != (uint64_t)w->rank) /* its own it takes where it lies */
-            memcpy(cell_of(p, w->rank, cell, ticket), p->given[cell] + p->at,
-                   in_piece(p, p->given_bytes[cell]));
+            copy_bytes(cell_of(p, w->rank, cell, ticket), p->given[cell] + p->at,
+                       in_piece(p, p->given_bytes[cell]));
 }
 
 /* What the piece has for this rank from `rank`. */

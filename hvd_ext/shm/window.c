@@ -149,7 +149,7 @@ static int one_shot(struct window *w, struct exchange *x, char *buffer, uint64_t
     uint64_t bytes = x->count * ITEM_BYTES[x->dtype];
     enum mark mark = bytes > PAYLOAD ? READY : ticket & 1 ? ODD : EVEN;
     if (reached(w, mark) < ticket) {
-        memcpy(part_of(w, x, w->rank, ticket), buffer, bytes);
+        copy_bytes(part_of(w, x, w->rank, ticket), buffer, bytes);
         reach(w, mark, ticket);
     }
     enum outcome gave_up = wait_for_all(w, mark, ticket, timeout_s);
@@ -247,7 +247,7 @@ static int one_shot_of_many(struct call *c, uint64_t ticket) {
     struct exchange *x = c->exchange;
     uint64_t place = (ticket & 1) * c->stride;
     if (reached(w, READY) < ticket)
-        memcpy(w->data[w->rank] + place, c->buffer, x->count * ITEM_BYTES[x->dtype]);
+        copy_bytes(w->data[w->rank] + place, c->buffer, x->count * ITEM_BYTES[x->dtype]);
     enum outcome gave_up = window_meet(w, ticket, c->timeout_s);
     if (gave_up) return gave_up;
     const char *parts[w->size];
