@@ -194,7 +194,7 @@ def changed(where: object, name: str, line: str, other: str) -> Mutation:
 
 
 _WAIT = "self._runtime.streamWaitEvent"
-_DONE = "self._runtime.eventRecord(self._own.events[-1], self._stream.ptr)"
+_DONE = "self._runtime.eventRecord(self._own.events[-1], last.ptr)"
 _STREAM = "stream = self._current_stream()"
 MUTANTS: dict[str, tuple[Mutation, Check]] = {
     "gradients are not waited for": (
