@@ -241,6 +241,24 @@ def collectives(results: Results) -> str:
     return f"{table(columns, rows)}\n\nLinks of {result['gbit']:g} Gbit/s. {origin(result)}"
 
 
+def compared_with_gloo(results: Results) -> str:
+    """Collectives of torch.distributed by size, with Gloo's times."""
+    result = results["collectives"]
+    cases = [case for case in result["cases"] if case["level"] == "torch" and case["message_bytes"]]
+    sizes = sorted({case["message_bytes"] for case in cases})
+    cells: dict[tuple[str, str], dict[int, str]] = {}
+    for case in cases:
+        own, gloo = (number(case["time_us"][name]["median"]) for name in ("hvd_ext", "gloo"))
+        row = cells.setdefault((case["layout"], case["collective"]), {})
+        row[case["message_bytes"]] = f"{own} / {gloo}"
+    rows = [
+        (layout, collective, *(row.get(size, "") for size in sizes))
+        for (layout, collective), row in cells.items()
+    ]
+    columns = ("nodes x ranks", "us, hvd_ext / Gloo", *map(format_bytes, sizes))
+    return f"{table(columns, rows)}\n\nLinks of {result['gbit']:g} Gbit/s. {origin(result)}"
+
+
 def hosts(results: Results) -> str:
     result = results["cluster_exchange"]
     times = result["time_ms"]
@@ -335,6 +353,7 @@ BLOCKS = {
     ),
     "peers": Block(("peers",), peers),
     "collectives": Block(("collectives",), collectives),
+    "compared-with-gloo": Block(("collectives",), compared_with_gloo),
     "hosts": Block(("cluster_exchange",), hosts),
     "compression": Block(("compression",), compression),
     "losses": Block(("compressed_training_edsr", "compressed_training_resnet"), losses),

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "benchmarks"
 CHART = ROOT / "docs" / "images" / "performance.png"
 SUPPORT = ROOT / "docs" / "reference" / "support.md"
-PAGES = (ROOT / "README.md", SUPPORT, *sorted(RESULTS.glob("*.md")))
+BACKENDS = ROOT / "docs" / "guides" / "backends.md"
+PAGES = (ROOT / "README.md", SUPPORT, BACKENDS, *sorted(RESULTS.glob("*.md")))
 
 
 def main(arguments: Sequence[str]) -> int:
