@@ -205,8 +205,8 @@ static void file(void)
     MPI_File_close(&made), did("file_close", 0);
 }
 
-#ifdef LARGE
-/* What MPI 4.1 added. */
+#if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1)
+#define HAS_MPI_4_1
 static void statuses_and_buffers(void)
 {
     static char room[4096];
@@ -233,7 +233,9 @@ static void statuses_and_buffers(void)
     MPI_Wait(&request, MPI_STATUS_IGNORE), did("wait", 0);
     MPI_Comm_detach_buffer(comm, &given, &bytes), did("comm_detach_buffer", 0);
 }
+#endif
 
+#ifdef LARGE
 static void large(void)
 {
     MPI_Count counts[16], whole = 0;
@@ -286,9 +288,11 @@ int main(int argc, char **argv)
         window();
         file();
     }
-#ifdef LARGE
+#ifdef HAS_MPI_4_1
     if (argc == 1)
         statuses_and_buffers();
+#endif
+#ifdef LARGE
     large();
 #endif
     MPI_Comm_free(&comm), did("comm_free", 0);
