@@ -1,5 +1,6 @@
 /* Times rounds of MPI_Allreduce, or of the recorder's steps. Arguments: rounds, then the number
-   of floats of each message of a round; without messages a round is a step. Rank 0 prints the
+   of floats of each message of a round, -1 for a call that moves none (MPI_Comm_compare); without
+   messages a round is a step. Rank 0 prints the
    microseconds of a round, those of processor time, and the pages that the process grew by. */
 #include <mpi.h>
 #include <pthread.h>
@@ -62,8 +63,13 @@ static void one_round(float *buffer, int messages, char **counts)
 {
     if (!messages)
         step();
-    for (int i = 0; i < messages; i++)
-        MPI_Allreduce(MPI_IN_PLACE, buffer, atoi(counts[i]), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    for (int i = 0; i < messages; i++) {
+        int count = atoi(counts[i]), result;
+        if (count < 0)
+            MPI_Comm_compare(MPI_COMM_SELF, MPI_COMM_SELF, &result);
+        else
+            MPI_Allreduce(MPI_IN_PLACE, buffer, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    }
 }
 
 int main(int argc, char **argv)
