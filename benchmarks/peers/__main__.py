@@ -1,12 +1,13 @@
 """Is hvd_ext's allreduce faster than the best peer that an expert could set up on one node?
 
-The peers are Open MPI 4 and 5, MPICH, Intel MPI and oneCCL, each with several settings
+The peers are Open MPI 4 and 5, MPICH, Intel MPI, oneCCL and UCC, each with several settings
 (benchmarks/peers/contenders.py). Every contender is launched once a round, alone, in another order
 each round. The peers are called from C, hvd_ext from Python, in place, by pinned ranks. A launch
 verifies the sum of each message before it is timed; the result is the median of the launches.
 hvd_ext's buffers lie in the arena, are the caller's, or come from `empty`.
 
-A peer that is not installed is named and left out; --install gets it from the package index.
+A peer that is not installed is named and left out; --install gets it from the package index, but
+UCC: it is built with UCX, outside of the checkout, and --ucc names its folder.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         "--size-s", type=above_zero, default=0.06, metavar="S", help="s for each size (0.06)"
     )
     parser.add_argument("--install", action="store_true", help="install peers that are absent")
+    parser.add_argument("--ucc", type=Path, metavar="PREFIX", help="where UCC is installed")
     options = parser.parse_args(arguments)
     least, most, size_s = options.least, options.most, options.size_s
     if not 4 <= least <= most:
@@ -70,12 +72,13 @@ def main(arguments: Sequence[str]) -> int:
     if options.install:
         for name in libraries:
             contenders.install(name)
-    absent = {name: why for name in libraries if (why := contenders.absent(name))}
+    absent = {name: why for name in libraries if (why := contenders.absent(name, options.ucc))}
     for name, why in absent.items():
         print(f"{name} is left out: {why}")
     names = [n for n, c in CONTENDERS.items() if c.library in libraries and c.library not in absent]
     with tempfile.TemporaryDirectory() as folder:
-        comparison = _Comparison(Path(folder), options.np, [str(least), str(most), str(size_s)])
+        words = [str(least), str(most), str(size_s)]
+        comparison = _Comparison(Path(folder), options.np, words, options.ucc)
         comparison.run([_OURS, *names], options.rounds)
     result = {
         "size": options.np,
@@ -101,8 +104,9 @@ class _Comparison:
         times: of each contender.
     """
 
-    def __init__(self, folder: Path, size: int, arguments: Sequence[str]) -> None:
-        """Take the ranks, and the least and the most bytes and the seconds for each size."""
+    def __init__(self, folder: Path, size: int, arguments: Sequence[str], ucc: Path | None) -> None:
+        """Take the ranks, the least and the most bytes, the seconds for each size, and UCC."""
+        self._ucc = ucc
         self.times: Times = defaultdict(lambda: defaultdict(list))
         self._folder, self._size, self._arguments = folder, size, arguments
         self._programs: dict[str, Path] = {}
@@ -140,7 +144,7 @@ class _Comparison:
         contender = CONTENDERS[name]
         library = LIBRARIES[contender.library]
         if contender.library not in self._programs:
-            program = contenders.compiled(contender.library, self._folder)
+            program = contenders.compiled(contender.library, self._folder, self._ucc)
             self._programs[contender.library] = program
         output = self._folder / "times"
         output.unlink(missing_ok=True)

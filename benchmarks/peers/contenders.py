@@ -50,6 +50,8 @@ LIBRARIES = {
     "mpich5": Library(_beside("mpich5")),
     "intelmpi": Library(_beside("intelmpi"), building=_INTEL),
     "oneccl": Library(_beside("intelmpi"), "oneccl.cpp", building=_INTEL, running=_INTEL_FOUND),
+    # Its ranks are started by Open MPI 4.
+    "ucc": Library(Path(sys.executable).absolute(), "ucc.c", made_by="make env"),
 }
 
 
@@ -77,6 +79,12 @@ def _tuned(algorithm: int, **more: str) -> dict[str, str]:
 
 def _intel(algorithm: int) -> dict[str, str]:
     return {"I_MPI_FABRICS": "shm", "I_MPI_ADJUST_ALLREDUCE": str(algorithm)}
+
+
+def _ucc(layers: str, allreduce: str = "") -> dict[str, str]:
+    """Collective layers of UCC, and the algorithm of its layer over UCX, which stays in memory."""
+    tuned = {"UCC_TL_UCP_TUNE": f"allreduce:@{allreduce}"} if allreduce else {}
+    return {"UCC_CLS": layers, "UCX_TLS": "shm,self", **tuned}
 
 
 def _ccl(algorithm: str) -> dict[str, str]:
@@ -118,6 +126,9 @@ CONTENDERS = {
     "intelmpi_shm_13": Contender("intelmpi", _intel(13)),
     "oneccl": Contender("oneccl", _ccl("direct")),
     "oneccl_nreduce": Contender("oneccl", _ccl("nreduce")),
+    "ucc": Contender("ucc", _ucc("basic")),
+    "ucc_hier": Contender("ucc", _ucc("hier,basic")),
+    "ucc_sra_knomial": Contender("ucc", _ucc("basic", "sra_knomial")),
 }
 
 
@@ -136,18 +147,25 @@ def install(name: str) -> None:
         _run([sys.executable, "-m", "pip", "install", "-q", *into, *_ONECCL_PACKAGES], name)
 
 
-def absent(name: str) -> str | None:
-    """The reason that a library cannot be measured; None if it can."""
+def absent(name: str, ucc: Path | None) -> str | None:
+    """The reason that a library cannot be measured; None if it can.
+
+    Args:
+        name: of the library.
+        ucc: where UCC is installed, if it is.
+    """
     library = LIBRARIES[name]
     if not library.python.exists():
         return f"no {library.python.parents[1]}: run `{library.made_by}`"
     if name == "oneccl" and not ONECCL.exists():
         return f"no {ONECCL}: use --install (needs libhwloc-dev)"
+    if name == "ucc" and not (ucc and (ucc / "include" / "ucc" / "api" / "ucc.h").exists()):
+        return "build it with UCX, and give its folder with --ucc"
     return None
 
 
-def compiled(name: str, folder: Path) -> Path:
-    """The program that times a library, compiled into a folder.
+def compiled(name: str, folder: Path, ucc: Path | None) -> Path:
+    """The program that times a library, compiled into a folder; `ucc` as of `absent`.
 
     Raises:
         BenchmarkError: it does not compile.
@@ -162,6 +180,10 @@ def compiled(name: str, folder: Path) -> Path:
         options += [f"-I{ONECCL / 'include'}", str(place / "ccl" / "cpu" / "lib" / "libccl.a")]
         options += [f"-L{place}", f"-Wl,-rpath,{place}"]
         options += [f"-l{name}" for name in ("irc", "intlc", "svml", "imf", "irng", "hwloc", "dl")]
+    if name == "ucc":
+        assert ucc is not None
+        place = ucc / "lib"
+        options += [f"-I{ucc / 'include'}", f"-L{place}", f"-Wl,-rpath,{place}", "-lucc"]
     _run([str(compiler), *options], name, library.building)
     return program
 
