@@ -21,7 +21,7 @@ from hvd_ext.shm.window import (
     NodeWindow,
     short_bytes,
 )
-from hvd_ext.units import KIB
+from hvd_ext.units import KIB, MIB
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # From here on one copy by the kernel takes less time than two through the window.
 ONCE_FROM_BYTES = 32 * KIB
+# A root does not wait for those that copy from the window, until messages leave the caches.
+BROADCAST_ONCE_FROM_BYTES = 6 * MIB
 _AS_IT_IS = -1
 _TOKEN_BYTES = 16
 
@@ -77,7 +79,7 @@ class Outside:
         """
         library = load_library()
         self._window, self.ticket = window, 0
-        self._once_from = ONCE_FROM_BYTES if _can_read_peers(node) else 0
+        self._can_read_peers = _can_read_peers(node)
         size = window.size
         self._exchange = CExchange(local=True)
         exchange = ctypes.addressof(self._exchange)
@@ -125,7 +127,7 @@ class Outside:
         self._bytes[size:] = [count_bytes] * size
         self._given[0] = own
         self._taken[:] = list(rows)
-        self._pass_on(1, count_bytes)
+        self._pass_on(1, count_bytes, once_from=ONCE_FROM_BYTES)
 
     def broadcast(self, address: int, count_bytes: int, root: int) -> None:
         """Have every rank's memory hold what the root's does."""
@@ -135,7 +137,7 @@ class Outside:
         if not is_root:
             self._bytes[size + root] = count_bytes
         self._given[0] = self._taken[root] = address
-        self._pass_on(1, count_bytes)
+        self._pass_on(1, count_bytes, once_from=BROADCAST_ONCE_FROM_BYTES)
 
     def all_to_all(
         self,
@@ -149,7 +151,7 @@ class Outside:
         self._given[:] = [block.address for block in given]
         self._taken[:] = [block.address for block in taken]
         self._bytes[:] = [block.count_bytes for block in (*given, *taken)]
-        self._pass_on(self._window.size, 1, may_differ=True)
+        self._pass_on(self._window.size, 1, once_from=ONCE_FROM_BYTES, may_differ=True)
 
     def reduce_scatter(
         self, out: int, own: int, count: int, dtype: str, operation: str, scale: float
@@ -172,14 +174,20 @@ class Outside:
         self._pass_on(size, row_bytes, OPERATION_NUMBERS[operation])
 
     def _pass_on(
-        self, cells: int, longest: int, operation: int = _AS_IT_IS, *, may_differ: bool = False
+        self,
+        cells: int,
+        longest: int,
+        operation: int = _AS_IT_IS,
+        *,
+        once_from: int = 0,
+        may_differ: bool = False,
     ) -> None:
         call = self._pass
         call.everyones = ctypes.addressof(self._everyones) if may_differ else None
         call.cells, call.longest, call.operation = cells, longest, operation
-        # The messages of all ranks are long where they do not differ.
-        once = operation == _AS_IT_IS and (may_differ or longest >= self._once_from)
-        call.once_from = self._once_from if once else 0
+        # The messages of all ranks are short where they do not differ.
+        is_short = longest < once_from and not may_differ
+        call.once_from = once_from if self._can_read_peers and not is_short else 0
         call.at, call.ticket = 0, self.ticket
         self._prepared = self._move
 

@@ -15,7 +15,7 @@ from hvd_ext.shm.block import Block
 from tests.ranks.asserts import parallel_assert
 
 pytestmark = pytest.mark.ranks(2, 3)
-BYTES = 3 << 20
+BYTES = 7 << 20
 _MEMFD_SECRET = 447
 
 
