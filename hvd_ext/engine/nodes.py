@@ -42,6 +42,11 @@ class Nodes:
         return cls(of_rank, tuple(map(tuple, ranks)))
 
     @property
+    def count(self) -> int:
+        """How many nodes there are."""
+        return len(self.ranks)
+
+    @property
     def rails(self) -> int:
         """How many ranks every node has at least: so many exchange between the nodes at once."""
         return min(map(len, self.ranks))

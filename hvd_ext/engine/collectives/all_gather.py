@@ -1,22 +1,33 @@
-"""all_gather: a rank sends its row to one rank of each other node, whose memory all of it read.
+"""all_gather: rows travel from node to node around a ring; all of a node read them from memory.
 
 On K nodes of n ranks a node sends (K-1) n rows and receives as many, which no algorithm can
-undercut.
+undercut. In a ring every node has one sender at a time: if all nodes sent to one at once, packets
+would queue for its link, and be dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES, Transfers
+from hvd_ext.allreduce.algorithms.segments import TAG, wait
+from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES
 from hvd_ext.shm.layout import LINE_BYTES
+from hvd_ext.units import KIB
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
+
+# A row goes on from a node segment by segment, of which so many are under way.
+_SEGMENT_BYTES, _UNDER_WAY = 64 * KIB, 4
 
 
 def all_gather(levels: Levels, rows: Sequence[Array] | Array, own: Array) -> None:
@@ -31,33 +42,25 @@ def all_gather(levels: Levels, rows: Sequence[Array] | Array, own: Array) -> Non
         _short(levels, rows, own)
         return
     mine = levels.relayed[levels.local_rank]
-    relays = [
-        levels.nodes.relay(levels.rank, node)
-        for node in range(len(levels.nodes.ranks))
-        if node != levels.node
-    ]
-    # Each begins with the next node, so that none is everybody's first.
-    start = sum(1 for rank in relays if levels.nodes.of_rank[rank] < levels.node)
-    relays = relays[start:] + relays[:start]
     slot = PIECE_BYTES // levels.nodes.most_relayed // LINE_BYTES * LINE_BYTES
 
-    def begin_piece(begin: int) -> tuple[int, int, Transfers]:
+    def begin_piece(begin: int) -> tuple[int, int, Callable[[], object]]:
         ticket, place = levels.next()
-        transfers, part = Transfers(levels.comm), own[begin : begin + slot]
+        part = own[begin : begin + slot]
+        passed = []
         for index, rank in enumerate(mine):
             memory = levels.own[place + index * slot :][: len(part)]
             if rank == levels.rank:
                 memory[:] = part
-            else:
-                transfers.receive(memory, rank)
-        for relay in relays:
-            transfers.send(part, relay)
-        return ticket, place, transfers
+            passed.append(_Row.of(levels, rank, memory))
+        pass_around = partial(_pass_around, levels.comm, levels.nodes.count, passed)
+        # Meanwhile this thread copies the piece before.
+        return ticket, place, levels.thread.submit(pass_around).result if begin else pass_around
 
     under_way = begin_piece(0)
     for begin in range(0, len(own), slot):
-        ticket, place, transfers = under_way
-        transfers.wait()
+        ticket, place, finish = under_way
+        finish()
         levels.meet(ticket)
         if begin + slot < len(own):
             under_way = begin_piece(begin + slot)
@@ -65,6 +68,67 @@ def all_gather(levels: Levels, rows: Sequence[Array] | Array, own: Array) -> Non
             for index, rank in enumerate(ranks):
                 target = rows[rank][begin : begin + slot]
                 target[:] = memory[place + index * slot :][: len(target)]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row, or a part of it, that this rank passes on.
+
+    Attributes:
+        memory: where it lies here.
+        travelled: how many nodes it has come through.
+        before: the rank that gives it to this one.
+        after: the rank that this one gives it to.
+        arriving: its segments that are on their way here.
+    """
+
+    memory: Array
+    travelled: int
+    before: int
+    after: int
+    arriving: deque[MPI.Request] = field(default_factory=deque)
+
+    @classmethod
+    def of(cls, levels: Levels, rank: int, memory: Array) -> _Row:
+        """The row of a rank."""
+        nodes, here = levels.nodes, levels.node
+        return cls(
+            memory,
+            (here - nodes.of_rank[rank]) % nodes.count,
+            nodes.relay(rank, (here - 1) % nodes.count),
+            nodes.relay(rank, (here + 1) % nodes.count),
+        )
+
+    def segment(self, number: int) -> Array:
+        return self.memory[number * _SEGMENT_BYTES :][:_SEGMENT_BYTES]
+
+
+def _pass_around(comm: MPI.Comm, nodes: int, rows: Sequence[_Row]) -> None:
+    """Receive the rows that are not here yet, and send each on, unless the next node has it."""
+    segments = -(-len(rows[0].memory) // _SEGMENT_BYTES)
+    # In each turn rows that have come through as many nodes arrive, and others leave, on all nodes.
+    turns = [(turn, number) for turn in range(1, nodes) for number in range(segments)]
+    leaving: deque[MPI.Request] = deque()
+
+    def receive(turn: int, number: int) -> None:
+        for row in rows:
+            if row.travelled == turn:
+                row.arriving.append(comm.Irecv(row.segment(number), row.before, TAG))
+
+    for ahead in turns[:_UNDER_WAY]:
+        receive(*ahead)
+    for at, (turn, number) in enumerate(turns):
+        for row in rows:
+            if row.travelled == turn - 1:
+                if row.travelled:
+                    wait(row.arriving.popleft())
+                leaving.append(comm.Isend(row.segment(number), row.after, TAG))
+        for ahead in turns[at + _UNDER_WAY : at + _UNDER_WAY + 1]:
+            receive(*ahead)
+        while len(leaving) > _UNDER_WAY * len(rows):
+            wait(leaving.popleft())
+    for request in (*leaving, *(request for row in rows for request in row.arriving)):
+        wait(request)
 
 
 def _short(levels: Levels, rows: Sequence[Array] | Array, own: Array) -> None:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 from hvd_ext.engine.collectives.levels import PIECE_BYTES, RAILS_BYTES, Transfers
 from hvd_ext.shm.layout import shard
+from hvd_ext.units import KIB
 
 if TYPE_CHECKING:
     from hvd_ext.allreduce.operations import Array
     from hvd_ext.engine.collectives.levels import Levels
 
-# A chain of K nodes takes K-2 pieces longer than the message: with so many it is worth it.
-_PIECES_A_NODE = 2
+# A chain of K nodes takes K-2 pieces longer than the message: it is worth it with so many for each.
+_PIECES_A_NODE = 8
+# Shorter pieces cost more than they save, and so does a chain for fewer of them.
+_LEAST_PIECE_BYTES, _LEAST_PIECES = 64 * KIB, 4
 
 
 def broadcast(levels: Levels, array: Array, root: int) -> None:
@@ -30,23 +33,28 @@ def broadcast(levels: Levels, array: Array, root: int) -> None:
     if len(array) < RAILS_BYTES or levels.size == 1:
         levels.comm.Bcast(array, root)
         return
-    nodes, rails = levels.nodes, levels.nodes.rails
-    if levels.node == nodes.of_rank[root]:
-        _from_root(levels, array, root, rails)
+    if levels.node == levels.nodes.of_rank[root]:
+        _from_root(levels, array, root, levels.nodes.rails)
     else:
-        _to_node(levels, array, root, rails)
+        _to_node(levels, array, root, levels.nodes.rails)
+
+
+def _piece_bytes(levels: Levels, array: Array) -> int:
+    if levels.nodes.count == 2:
+        return PIECE_BYTES
+    wanted = len(array) // (_PIECES_A_NODE * levels.nodes.count)
+    return min(max(wanted, _LEAST_PIECE_BYTES), PIECE_BYTES)
 
 
 def _by_chain(levels: Levels, array: Array) -> bool:
-    nodes = len(levels.nodes.ranks)
-    return nodes == 2 or len(array) >= _PIECES_A_NODE * nodes * PIECE_BYTES
+    return levels.nodes.count == 2 or len(array) >= _LEAST_PIECES * _LEAST_PIECE_BYTES
 
 
 def _from_root(levels: Levels, array: Array, root: int, rails: int) -> None:
     holder = levels.memories[levels.nodes.local_rank(root)]
-    leaving = Transfers(levels.comm)
-    for begin in range(0, len(array), PIECE_BYTES):
-        part = array[begin : begin + PIECE_BYTES]
+    leaving, piece_bytes = Transfers(levels.comm), _piece_bytes(levels, array)
+    for begin in range(0, len(array), piece_bytes):
+        part = array[begin : begin + piece_bytes]
         ticket, place = levels.next()
         memory = holder[place : place + len(part)]
         if levels.rank == root:
@@ -69,9 +77,10 @@ def _to_node(levels: Levels, array: Array, root: int, rails: int) -> None:
     is_rail, by_chain = levels.local_rank < rails, _by_chain(levels, array)
     is_last = (levels.node + 1) % len(levels.nodes.ranks) == levels.nodes.of_rank[root]
     arriving, leaving = Transfers(levels.comm), Transfers(levels.comm)
+    piece_bytes = _piece_bytes(levels, array)
 
     def begin_piece(begin: int) -> tuple[int, int, Array]:
-        part = array[begin : begin + PIECE_BYTES]
+        part = array[begin : begin + piece_bytes]
         ticket, place = levels.next()
         piece = levels.own[place : place + len(part)][_cut(part, rails, levels.local_rank)]
         if is_rail and by_chain:
@@ -79,9 +88,9 @@ def _to_node(levels: Levels, array: Array, root: int, rails: int) -> None:
         return ticket, place, piece
 
     under_way = begin_piece(0) if len(array) else None
-    for begin in range(0, len(array), PIECE_BYTES):
+    for begin in range(0, len(array), piece_bytes):
         assert under_way is not None
-        (ticket, place, piece), part = under_way, array[begin : begin + PIECE_BYTES]
+        (ticket, place, piece), part = under_way, array[begin : begin + piece_bytes]
         if is_rail and by_chain:
             arriving.wait()
             # What left before lies where the next piece goes.
@@ -91,8 +100,8 @@ def _to_node(levels: Levels, array: Array, root: int, rails: int) -> None:
         elif is_rail:
             levels.rail.Bcast(piece, _place_in_rail(levels, root))
         levels.meet(ticket)
-        if begin + PIECE_BYTES < len(array):
-            under_way = begin_piece(begin + PIECE_BYTES)
+        if begin + piece_bytes < len(array):
+            under_way = begin_piece(begin + piece_bytes)
         for local_rank, memory in enumerate(levels.memories[:rails]):
             cut = _cut(part, rails, local_rank)
             part[cut] = memory[place : place + len(part)][cut]
