@@ -22,7 +22,7 @@ from training.measures import ABSOLUTE_ERROR
 PROGRAM = "cosmoflow.train"
 WAVES, PARTICLES = "waves", "particles"
 EXAMPLE = (
-    "horovodrun -np 2 python -m cosmoflow.train --synthetic --grid 2x1x1 --width 32 "
+    "hvd-launch run -np 2 -- python -m cosmoflow.train --synthetic --grid 2x1x1 --width 32 "
     "--steps 200 --output runs/cosmoflow"
 )
 

@@ -50,7 +50,7 @@ from training.samples.checking import find_unusable, refuse_unusable
 from training.samples.packs import is_pack, open_pack
 
 PROGRAM = "edsr.train"
-EXAMPLE = "horovodrun -np 2 python -m edsr.train --data photographs/train --output runs/x2"
+EXAMPLE = "hvd-launch run -np 2 -- python -m edsr.train --data photographs/train --output runs/x2"
 
 
 def parser() -> Parser:

@@ -1,6 +1,6 @@
 """Learn to read handwritten digits on several ranks.
 
-Run it: horovodrun -np 2 python examples/digits.py
+Run it: hvd-launch run -np 2 -- python examples/digits.py
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Train on one image that two ranks share: each holds half of every activation.
 
-Run it: horovodrun -np 2 python examples/split_sample.py
+Run it: hvd-launch run -np 2 -- python examples/split_sample.py
 """
 
 import torch

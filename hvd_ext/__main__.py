@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hvd_ext.cli import run
 from hvd_ext.script import run_script, script_parser
 
-_EXAMPLE = "example: horovodrun -np 2 python -m hvd_ext train.py --epochs 3"
+_EXAMPLE = "example: hvd-launch run -np 2 -- python -m hvd_ext train.py --epochs 3"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -25,7 +25,8 @@ from training.measures import CELLS
 PROGRAM = "mesh.train"
 SYNTHETIC = {"displaced": Meshes, "flow": FlowMeshes}
 EXAMPLE = (
-    "horovodrun -np 4 python -m mesh.train --synthetic --grid 2x1 --steps 200 --output runs/mesh"
+    "hvd-launch run -np 4 -- python -m mesh.train --synthetic --grid 2x1 --steps 200 "
+    "--output runs/mesh"
 )
 
 

@@ -29,7 +29,7 @@ from training.arguments import (
 from training.by_epochs import EpochLoop
 
 PROGRAM = "resnet.train"
-EXAMPLE = "horovodrun -np 2 python -m resnet.train --synthetic --batch-size 8"
+EXAMPLE = "hvd-launch run -np 2 -- python -m resnet.train --synthetic --batch-size 8"
 
 
 def parser() -> Parser:

@@ -1,7 +1,7 @@
 """Measure every algorithm on this cluster, and write the table that names the best.
 
-Run it as you run a training, on as many nodes and ranks: horovodrun -np 4 python -m
-hvd_ext.allreduce.measure -o table.json. Set HVD_EXT_TABLE to the file, and hvd_ext uses
+Run it as you run a training, on as many nodes and ranks: hvd-launch run -np 4 --
+python -m hvd_ext.allreduce.measure -o table.json. Set HVD_EXT_TABLE to the file, and hvd_ext uses
 it. Rows of other situations that the file already holds stay in it.
 """
 
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m hvd_ext.allreduce.measure",
         description="Time every allreduce algorithm, and write the table that names the best.",
-        epilog="example: horovodrun -np 4 python -m hvd_ext.allreduce.measure -o table.json",
+        epilog="example: hvd-launch run -np 4 -- python -m hvd_ext.allreduce.measure -o table.json",
     )
     add_version(top)
     top.add_argument(

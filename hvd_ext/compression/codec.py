@@ -71,7 +71,7 @@ class Message:
 
 
 def whole(count: int, format: Format = NONE) -> list[tuple[int, int, Format]]:
-    """The one run of a share of `count` elements."""
+    """Return a share of `count` elements as a single run (none if it is empty)."""
     return [(0, count, format)] if count else []
 
 

@@ -297,7 +297,7 @@ def refuse(function: Any) -> NoReturn:
         )
     raise UnsupportedError(
         f"{name} does not support tensors that are split over ranks: use an operation that does "
-        "(docs/guides/spatial.md lists them), or gather first: hvd_ext.spatial.gather(x)"
+        "(docs/reference/models.md lists them), or gather first: hvd_ext.spatial.gather(x)"
     )
 
 

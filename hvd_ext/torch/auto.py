@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def _announcing(make: Callable[..., Any]) -> Callable[..., Any]:
-    """As `make`; rank 0 says that hvd_ext is active, for the script does not ask `explain`."""
+    """Wrap `make` so that rank 0 says that hvd_ext is active: an unchanged script never asks."""
 
     @functools.wraps(make)
     def made(*arguments: Any, **named: Any) -> Any:

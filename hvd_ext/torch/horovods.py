@@ -19,8 +19,7 @@ from hvd_ext.errors import NotInstalledError
 
 if importlib.util.find_spec("torch") is None:
     raise NotInstalledError(
-        f"hvd_ext.torch needs torch, which is not installed for {sys.executable}: "
-        "README.md has the commands under Install"
+        f"hvd_ext.torch needs torch, which is not installed for {sys.executable}: pip install torch"
     )
 try:
     import horovod.torch as _horovod

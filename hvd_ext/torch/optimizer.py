@@ -58,8 +58,8 @@ def DistributedOptimizer(
         named_parameters: as `model.named_parameters()` gives them; by default parameters are
             numbered. Names are the same on all ranks.
         compression: how gradients travel between nodes: Horovod's none or fp16, or bf16, int8,
-            powersgd(rank) or auto, as attributes of hvd.Compression or as text. By default
-            HVD_EXT_COMPRESSION counts. Within a node nothing is rounded.
+            powersgd(rank) or auto, as attributes of hvd.Compression or as text. Defaults to
+            HVD_EXT_COMPRESSION. Within a node nothing is rounded.
         backward_passes_per_step: how many backward passes fill a gradient.
         op: hvd.Average (the default) or hvd.Sum; others are served by Horovod's own optimizer.
         gradient_predivide_factor: has no effect: 16-bit gradients are summed in 32 bits, so
@@ -67,7 +67,7 @@ def DistributedOptimizer(
         num_groups: has no effect: gradients are always reduced in buckets.
         groups: has no effect either.
         sparse_as_dense: makes sparse gradients dense, and exchanges them as those. SparseAdam's
-            step takes them as sparse ones again. It is the same on all ranks.
+            step takes them as sparse ones again. Must be the same on all ranks.
         process_set: the ranks that exchange gradients: all by default. Others are served by
             Horovod's own optimizer.
         sharded: whether the ranks of a node share the update: each takes the optimizer's step on

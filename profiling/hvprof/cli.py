@@ -38,8 +38,8 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
     top = argparse.ArgumentParser(
         prog="hvprof",
-        description="Record the communication of an MPI or Horovod job, and analyze it.",
-        epilog="example: hvprof record -o runs/a -- horovodrun -np 2 python train.py",
+        description="Record the communication of an MPI or torch.distributed job, and analyze it.",
+        epilog="example: hvprof record -o runs/a -- hvd-launch run -np 2 -- python train.py",
     )
     cli.add_version(top)
     children = top.add_subparsers(metavar="COMMAND", required=True)

@@ -136,7 +136,7 @@ class Message(Work):
     _source_rank = source_rank
 
     def give_up(self) -> bool:
-        """Leave it to MPI, if it is not over; returns whether it was not."""
+        """Abandon the request to MPI if it is unfinished. Returns True if it was."""
         with self._lock:
             if self._over.is_set():
                 return False

@@ -234,7 +234,10 @@ class StagedCopy:
             self.reader.into(part, begin + first)
             found = crc32(part.data, found)
         if found != expected:
-            raise HvdExtError(f"{self.path.parent} does not keep what is written to it")
+            raise HvdExtError(
+                f"{self.path.parent} does not keep what is written to it: the disk may be faulty; "
+                "use another --stage-to"
+            )
         os.pwrite(self._marks, b"\1", piece)
 
 

@@ -141,7 +141,7 @@ class MemoryStore:
 
     @property
     def bytes_sent(self) -> int:
-        """To other nodes, so far."""
+        """Return the bytes sent to other nodes so far."""
         return self._exchange.bytes_sent if self._exchange else 0
 
     @property

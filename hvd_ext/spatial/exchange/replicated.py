@@ -90,7 +90,7 @@ def to_partitioned(tensor: Tensor, comm: Communicator, *, fresh: bool = False) -
 def to_replicated(tensor: Tensor, comm: Communicator) -> Tensor:
     """A shard on its way into an exchange that makes the same of it on every rank.
 
-    That exchange adds up the gradients of all ranks, of which the mean is meant: the sum
+    That exchange adds up the gradients of all ranks, and their mean is meant: the sum
     that comes back is divided.
     """
     if comm.size == 1 or not tensor.requires_grad:

@@ -117,7 +117,8 @@ def _contracted(
         once = all(term.count(letter) == 1 for letter in split)
         if one.grid is not x.grid or _extents(one) != _extents(x) or mine != split or not once:
             raise UnsupportedError(
-                f"{what} of {x!r} and {one!r}: it mixes their split dims; each must meet itself"
+                f"{what} of {x!r} and {one!r}: a split dim must pair with the "
+                "same dim of the other operand: permute one of them, or gather() it"
             )
     kept = "".join(letter for letter in output if letter in split)
     if kept not in ("", split):

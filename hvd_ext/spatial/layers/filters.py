@@ -5,8 +5,8 @@
     their outputs        y0    y1      computed where the filters are
     exchanged          y0 y1  y0 y1    and the layer's output is what it would have been
 
-Forward nothing is summed over ranks, so all have the same bits. Backward each rank has what its
-filters contribute to the gradient of x, of which the mean, times the ranks, is the gradient.
+The forward pass sums nothing over ranks, so all ranks have the same bits. In backward, each rank
+computes its filters' contribution to the gradient of x; the gradient is the sum of these.
 
 Source: Dryden et al., Channel and filter parallelism for large-scale CNN training, SC 2019.
 """

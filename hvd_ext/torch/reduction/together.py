@@ -34,7 +34,7 @@ class Together:
     """
 
     def __init__(self, copies_back: bool) -> None:
-        """Take none so far.
+        """Start with no slots.
 
         Args:
             copies_back: sums may be copied to where autograd has made the gradients.

@@ -52,7 +52,7 @@ class ReproducibleReducer(Reducer):
         return f"{explain(self._factory.slots, each)}\n{super().explain()}"
 
     def set_passes_per_step(self, passes: int) -> None:
-        """Refused.
+        """Accept only the number of passes that the slots already fix.
 
         Raises:
             UsageError: it is another number.

@@ -13,7 +13,7 @@ from hvd_launch.job_settings import add_arguments as add_settings
 from hvd_launch.settings import FORMATS, PRESETS, render
 
 HELP = "print the variables that run sets"
-EXAMPLE = 'eval "$(hvd-launch env)" && horovodrun -np 4 python train.py'
+EXAMPLE = 'eval "$(hvd-launch env)" && mpirun -np 4 python train.py'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from hvd_launch.rank.gpus import rank_environment
 from hvd_launch.rank.torchrun import torchrun_variables
 
 HELP = "inside a rank: choose its visible GPUs, then run a command"
-EXAMPLE = "horovodrun -np 4 hvd-launch exec -- python train.py"
+EXAMPLE = "mpirun -np 4 hvd-launch exec -- python train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pairs",
         type=at_least(2),
         default=8,
-        help="jobs with the choice, and as many without it (default: 8)",
+        help="pairs of verification jobs, with and without the new settings (default: 8)",
     )
     parser.add_argument(
         "--no-table", action="store_true", help="do not measure hvd_ext's algorithms"

@@ -23,7 +23,11 @@ EXAMPLE = "audit runs/a runs/b"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A", type=Path, help="a training")
     parser.add_argument(
-        "second", metavar="B", type=Path, nargs="?", help="another one; without it, A's ranks"
+        "second",
+        metavar="B",
+        type=Path,
+        nargs="?",
+        help="second training to compare with; if omitted, the ranks of A are compared",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -17,7 +17,7 @@ ABOUT = (
     "Show whether B is faster than A: the step (or the run), its exposed communication, and each "
     f"operation, with intervals and verdicts. A side is {SIDES}."
 )
-EXAMPLE = "compare runs/default runs/optimised"
+EXAMPLE = "compare runs/default runs/optimized"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from hvprof.reporters.terminal.limits import render
 
 HELP = "find the number of ranks where scaling stops"
 ABOUT = (
-    "Show the number of ranks from which on splitting the batch further is not worthwhile, the "
+    "Show the number of ranks beyond which splitting the batch further does not pay, the "
     "limit "
     "that is reached first, and the step time on more ranks. The input is a recording, or "
     "layers and "

@@ -24,8 +24,8 @@ from hvprof.recording.launchers import launcher_of
 from hvprof.recording.session import begin, end, report_ranks, variables
 
 HELP = "run a command and record it"
-ABOUT = "Run a command, unchanged, and record its MPI traffic."
-EXAMPLE = "record -o runs/a -- horovodrun -np 2 python train.py"
+ABOUT = "Run a command unchanged, and record its calls of MPI and torch.distributed."
+EXAMPLE = "record -o runs/a -- hvd-launch run -np 2 -- python train.py"
 
 # After a SIGTERM ranks may have a state to save, unless the job hangs.
 _SAVING_S, _HANGING_S = 60.0, 3.0
@@ -45,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--abort-on-hang",
         action="store_true",
-        help="end the job then, with exit code 75",
+        help="with --on-hang, end the blocked job with exit code 75",
     )
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="show what hvprof watch shows beneath the job's output, where that is a terminal",
+        help="show the live view of hvprof watch below the job's output, on a terminal",
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run"

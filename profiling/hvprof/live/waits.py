@@ -204,7 +204,7 @@ def _components(
 
 
 def waiting_for(waits: Waits, ends_at: Iterable[Node]) -> dict[Node, Node]:
-    """All nodes that wait for these, directly or not, each with the next on its way to them."""
+    """Map each node that waits for these, directly or not, to the next node on its path."""
     into: dict[Node, list[Node]] = {}
     for node, to in waits.targets.items():
         for one in to:

@@ -73,7 +73,11 @@ def load(directory: str | Path) -> Recording:
             f"{directory} holds {counted(len(jobs), 'recording')}: name one of them ({names})"
         )
     if not paths:
-        why = "its command started no MPI" if meta else f"it has no {RANK_FILES}"
+        why = (
+            "no rank called MPI or torch.distributed, or the recorder was not loaded"
+            if meta
+            else f"it has no {RANK_FILES}"
+        )
         raise UsageError(f"{directory} holds no recording, {why}: record with {_RECORD}")
     found = [
         (_with_last_signs(_with_sites(rank, path), path), path)

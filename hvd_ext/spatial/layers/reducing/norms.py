@@ -122,7 +122,7 @@ def layer_norm(
     if not fits or not set(x.split_dims) <= set(dims):
         raise UnsupportedError(
             f"layer_norm over {tuple(normalized_shape)} of {x!r}: the last dims, from the first "
-            "that is split or after all that are, must be normalised together"
+            "that is split or after all that are, must be normalized together"
         )
     count = math.prod(normalized_shape)
     normal = normalise(x.local, dims, count, x.grid.space, eps)

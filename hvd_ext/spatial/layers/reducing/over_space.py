@@ -118,7 +118,7 @@ def _norm(
     """The norm of the ranks' norms."""
     order = 2.0 if p in ("fro", None) else p
     if isinstance(order, str) or order <= 0:
-        raise UnsupportedError(f"the norm of order {p!r} of {x!r}: its order is more than 0")
+        raise UnsupportedError(f"the norm of order {p!r} of {x!r}: use an order above 0")
     dims, space = dims_of(x, dim), x.grid.space
     if order == math.inf:
         return extreme(x.like(x.local.abs().to(dtype or x.dtype)), dims, keepdim, largest=True)

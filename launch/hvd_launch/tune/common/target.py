@@ -78,7 +78,9 @@ def target_of(options: argparse.Namespace) -> Target:
     check_hosts(hosts, os.environ)
     slots = sum(host.slots for host in hosts)
     if hosts and slots < options.np:
-        raise UsageError(f"-np {options.np}: the hosts of -H have {counted(slots, 'slot')}")
+        raise UsageError(
+            f"-np {options.np}: -H has only {counted(slots, 'slot')}: lower -np or add hosts"
+        )
     return Target(find_backend(), options.np, hosts)
 
 

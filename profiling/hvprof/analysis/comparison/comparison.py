@@ -1,7 +1,7 @@
 """Two sides compared: first the step or the run, then exposed communication, then operations.
 
 The rows of the allreduce are the table of Anthony et al. for EDSR on Horovod: message size, time
-with the default, time optimised, improvement; here with an interval and a verdict for each row.
+with the default, time optimized, improvement; here with an interval and a verdict for each row.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Overlap(Protocol):
     """Says what of an exchange stays exposed."""
 
     def exposed_s(self, exchange_s: float, backward_s: float) -> float:
-        """Seconds of an exchange that end after a backward of so many seconds."""
+        """Seconds of the exchange that remain after a backward pass of the given length."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prometheus",
         type=output_file,
         metavar="FILE",
-        help="file to write, whole each time; its name ends with .prom for the node exporter",
+        help="output file, replaced at every reading; the node exporter needs the suffix .prom",
     )
     parser.add_argument(
         "--otlp",

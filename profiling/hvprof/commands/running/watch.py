@@ -41,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--serve",
         type=at_least(0, _LAST_PORT),
         metavar="PORT",
-        help="serve the readings and the report as a page that a browser reads again by itself "
-        "(0: any free port)",
+        help="serve the readings and the report as a page that refreshes itself (0: any free port)",
     )
     parser.add_argument(
         "--address",

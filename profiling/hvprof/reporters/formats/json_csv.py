@@ -1,4 +1,4 @@
-"""A recording as JSON and as CSV (docs/guides/hvprof.md names the keys)."""
+"""A recording as JSON and as CSV (docs/reference/hvprof_report.md names the keys)."""
 
 from __future__ import annotations
 

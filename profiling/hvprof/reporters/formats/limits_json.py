@@ -1,4 +1,4 @@
-"""Limits of scaling as JSON (docs/guides/hvprof.md names the keys)."""
+"""Limits of scaling as JSON (docs/reference/hvprof_report.md names the keys)."""
 
 from __future__ import annotations
 
