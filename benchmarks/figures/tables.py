@@ -41,6 +41,9 @@ ARMS = {
     "alone_together": "no exchange, a barrier a step",
     "alone": "no communication",
 }
+TORCH_DISTRIBUTED = tuple(
+    f"training_step_ddp_{where}" for where in ("np2", "np4", "hosts2", "hosts4")
+)
 FORMATS = {
     "none": "none",
     "direct": "none, algorithm `direct`",
@@ -53,7 +56,12 @@ FORMATS = {
     "gloo_fp16": "Gloo, as torch's fp16_compress_hook",
     "gloo_powersgd": "Gloo, torch's powerSGD_hook",
 }
-# Message sizes that the table of the strongest peers shows.
+# What README's table and chart compare with.
+SPEEDUPS = {
+    "ratio_vs_horovod": "Horovod's defaults",
+    "ratio_vs_horovod_by_hand": "tuned Horovod",
+}
+# Message sizes that the table of the strongest peers shows; it also has all where a peer is faster.
 _PEERS_SHOWN = (64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
 # Below this, a speedup is within the difference of two runs.
 _ABOUT_EQUAL = 1.05
@@ -63,9 +71,8 @@ def performance(results: Results) -> str:
     """README's chart, its speedups, and a verdict over tuned Horovod."""
     result = results["training_step"]
     cases = [case for case in result["cases"] if case["model"] in SHOWN]
-    keys = ("ratio_vs_horovod", "ratio_vs_horovod_by_hand")
     rows = [
-        (MODELS[case["model"]], *(ratio_of_rounds(case[f"{key}_of_rounds"]) for key in keys))
+        (MODELS[case["model"]], *(ratio_of_rounds(case[f"{key}_of_rounds"]) for key in SPEEDUPS))
         for case in cases
     ]
     faster, equal = (
@@ -78,20 +85,22 @@ def performance(results: Results) -> str:
     )
     verdicts = [f"faster than tuned Horovod on {faster}"] if faster else []
     verdicts += [f"about as fast as tuned Horovod, without tuning, on {equal}"] if equal else []
-    columns = ("speedup of hvd_ext", "over Horovod's defaults", "over tuned Horovod")
+    columns = ("speedup of hvd_ext", *(f"over {peer}" for peer in SPEEDUPS.values()))
     return "\n\n".join(
         (
-            "![Training speed relative to Horovod's defaults](docs/images/performance.png)",
+            "![Speedup of hvd_ext over Horovod, by model](docs/images/performance.png)",
             table(columns, rows),
-            f"On {result['size']} ranks hvd_ext was {', and '.join(verdicts)}. The table has "
-            f"medians and the middle half of the rounds. {measured_on(result)}: `make bench`.",
+            f"In this run on {result['size']} ranks, hvd_ext was {', and '.join(verdicts)}; other "
+            "runs and machines differ. Chart and table have the median ratio of the rounds and "
+            f"their middle half. {measured_on(result)}: `make bench`.",
         )
     )
 
 
 def training_speedups(results: Results) -> str:
     result = results["training_step"]
-    columns = ("", "Horovod", "Horovod, tuned", "DDP", "no communication", "the same, sharded")
+    columns = ("median ratio of rounds", "Horovod", "Horovod, tuned", "DDP")
+    columns += ("no communication", "the same, sharded")
     keys = ["ratio_vs_horovod", "ratio_vs_horovod_by_hand", "ratio_vs_ddp"]
     keys += ["efficiency", "efficiency_sharded"]
     rows = [
@@ -105,27 +114,60 @@ def training_speedups(results: Results) -> str:
 
 
 def torch_distributed(results: Results) -> str:
-    """Steps of DDP and FSDP2, on Gloo alone and with hvd_ext."""
+    """Steps of DDP and FSDP2, on Gloo alone and with hvd_ext, on one node and between hosts."""
     parts = []
-    for name in ("training_step_ddp_np2", "training_step_ddp_np4"):
+    for name in TORCH_DISTRIBUTED:
         result = results[name]
         rows = []
         for case in result["cases"]:
             arms = case["arms"]
-            for title, plain, ours, key in (
-                ("DDP", "ddp", "ddp_hvd_ext", "ratio_ddp"),
-                ("FSDP2", "fsdp", "fsdp_hvd_ext", "ratio_fsdp"),
-            ):
-                rows.append(
-                    (
-                        f"{MODELS[case['model']]}, {title}, {case['ranks']} ranks",
-                        *(spread(arms[arm]["step_ms"]) for arm in (plain, ours)),
-                        ratio_of_rounds(case[f"{key}_of_rounds"]),
-                    )
+            hosts = case.get("hosts", 1)
+            where = f"{hosts} emulated hosts" if hosts > 1 else f"{case['ranks']} ranks"
+            rows += [
+                (
+                    f"{MODELS[case['model']]}, {title}, {where}",
+                    *(spread(arms[arm]["step_ms"]) for arm in (plain, ours)),
+                    ratio_of_rounds(case[f"{key}_of_rounds"]),
                 )
-        columns = ("ms a step", "Gloo", "with hvd_ext", "speedup")
+                for title, plain, ours, key in (
+                    ("DDP, `attach`", "ddp", "ddp_hvd_ext", "ratio_ddp"),
+                    ("DDP, the backend", "ddp", "ddp_backend", "ratio_ddp_backend"),
+                    ("DDP in 16 bits", "ddp_fp16", "ddp_hvd_ext_bf16", "ratio_ddp_16_bits"),
+                    ("FSDP2, `fsdp.use`", "fsdp", "fsdp_hvd_ext", "ratio_fsdp"),
+                )
+                if ours in arms
+            ]
+        columns = ("ms a step", "Gloo", "with hvd_ext", "median ratio of rounds")
         parts.append(f"{table(columns, rows)}\n\n{origin(result)}")
     return "\n\n".join(parts)
+
+
+def memory(results: Results) -> str:
+    """The largest memory of a rank, and of that the optimizer's state."""
+    result = results["training_step"]
+    arms = [name for name in ARMS if all(name in case["arms"] for case in result["cases"])]
+    # Earlier results have the peak that the kernel counts to each rank.
+    divided = all("memory_bytes" in case["arms"][name] for case in result["cases"] for name in arms)
+    key = "memory_bytes" if divided else "peak_memory_bytes"
+    counted = (
+        "The kernel divides shared pages among the ranks that map them (PSS)."
+        if divided
+        else "The kernel counts shared pages in every rank that maps them (VmHWM), so the arena of a "
+        "node counts once for each rank, and a sharded optimizer's parameters do too."
+    )
+    rows = [
+        (
+            MODELS[case["model"]],
+            *(
+                f"{number(case['arms'][name][key] / 1e6)} "
+                f"({number(case['arms'][name]['optimizer_state_bytes'] / 1e6)})"
+                for name in arms
+            ),
+        )
+        for case in result["cases"]
+    ]
+    columns = ("MB", *(ARMS[name] for name in arms))
+    return f"{table(columns, rows)}\n\n{counted} {origin(result)}"
 
 
 def training_parts(results: Results) -> str:
@@ -208,7 +250,8 @@ def peers(results: Results) -> str:
     for (dtype, message_bytes), of in by_buffer.items():
         arena, caller = of["arena"], of["caller"]
         best = arena.get("best_peer")
-        if message_bytes not in _PEERS_SHOWN or best is None:
+        slower = arena.get("ratio_vs_best_peer", 1) < 1 or caller.get("ratio_vs_best_peer", 1) < 1
+        if best is None or not (message_bytes in _PEERS_SHOWN or slower):
             continue
         rows.append(
             (
@@ -270,7 +313,10 @@ def hosts(results: Results) -> str:
             ("hvd_ext", "hvd_ext"),
         )
     ]
-    share = f"hvd_ext used {100 * result['share_of_wire_limit']:.0f} % of the links' rate."
+    share = (
+        f"hvd_ext used {100 * result['share_of_wire_limit']:.0f} % of the links' "
+        f"{result['gbit']:g} Gbit/s."
+    )
     return f"{table(('ms', 'time', 'speedup of hvd_ext'), rows)}\n\n{share} {origin(result)}"
 
 
@@ -344,9 +390,8 @@ class Block:
 BLOCKS = {
     "performance": Block(("training_step",), performance),
     "training-speedups": Block(("training_step",), training_speedups),
-    "torch-distributed": Block(
-        ("training_step_ddp_np2", "training_step_ddp_np4"), torch_distributed
-    ),
+    "torch-distributed": Block(TORCH_DISTRIBUTED, torch_distributed),
+    "memory": Block(("training_step",), memory),
     "training-parts": Block(("training_step",), training_parts),
     "exchanges": Block(
         ("gradient_exchange_np2", "gradient_exchange_np4", "small_tensors", "overlap"), exchanges

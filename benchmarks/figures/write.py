@@ -16,9 +16,7 @@ from hvd_ext.system.files import write_text
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "benchmarks"
 CHART = ROOT / "docs" / "images" / "performance.png"
-SUPPORT = ROOT / "docs" / "reference" / "support.md"
-BACKENDS = ROOT / "docs" / "guides" / "backends.md"
-PAGES = (ROOT / "README.md", SUPPORT, BACKENDS, *sorted(RESULTS.glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted(RESULTS.glob("*.md")))
 
 
 def main(arguments: Sequence[str]) -> int:
