@@ -152,8 +152,8 @@ def memory(results: Results) -> str:
     counted = (
         "The kernel divides shared pages among the ranks that map them (PSS)."
         if divided
-        else "The kernel counts shared pages in every rank that maps them (VmHWM), so the arena of a "
-        "node counts once for each rank, and a sharded optimizer's parameters do too."
+        else "The kernel counts shared pages in every rank that maps them (VmHWM), so the arena of "
+        "a node counts once for each rank, and a sharded optimizer's parameters do too."
     )
     rows = [
         (

@@ -276,10 +276,10 @@ def test_a_batch_script(cluster: Path, tmp_path: Path) -> None:
 def test_a_training_that_is_stopped_is_queued_again_and_goes_on(
     cluster: Path, tmp_path: Path
 ) -> None:
-    """The batch script of docs/guides/clusters.md, with a training of its own."""
+    """The batch script of docs/guides/launch.md, with a training of its own."""
     (block,) = re.findall(
         r"```bash\n(#!/bin/bash\n#SBATCH [^`]*requeue[^`]*)```",
-        (ROOT / "docs" / "guides" / "clusters.md").read_text(),
+        (ROOT / "docs" / "guides" / "launch.md").read_text(),
     )
     tiny = ["--synthetic", "--blocks", "1", "--features", "4", "--patch", "8", "--batch-size", "1"]
     tiny += ["--log-every", "1", "--threads", "1", "--steps", "10000000"]

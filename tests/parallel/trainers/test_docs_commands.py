@@ -1,4 +1,4 @@
-"""Every command of the guides to the trainers and to DIV2K runs, on little data."""
+"""Every command of the guides to the trainers and to super-resolution runs, on little data."""
 
 from __future__ import annotations
 
@@ -85,21 +85,8 @@ def shown(page: str, *programs: str) -> list[str]:
 
 
 def test_each_command_is_run_below() -> None:
-    programs = ("edsr", "resnet", "mesh", "cosmoflow", "benchmarks")
+    programs = ("resnet", "mesh", "cosmoflow")
     assert shown("trainers.md", *programs) == commands("trainers.md")
-
-
-def test_edsrs_commands(tmp_path: Path) -> None:
-    write_images(tmp_path / "DIV2K_valid_HR", range(801, 803))
-    write_small(tmp_path / "DIV2K_valid_HR", tmp_path / "DIV2K_valid_LR_bicubic" / "X2")
-    write_images(tmp_path / "Set5", range(2))
-    write_small(tmp_path / "Set5", tmp_path / "Set5_X2")
-    shutil.copy(tmp_path / "Set5" / "0001.png", tmp_path / "photo.png")
-    torch.save(edsr(2, blocks=1, features=8).state_dict(), tmp_path / "edsr_baseline_x2.pt")
-    for command in shown("trainers.md", "edsr", "benchmarks"):
-        run(command, tmp_path)
-    made = ("large.png", "runs/x2/best.pt", "results/0801_x2.png", "protocol.json")
-    assert all((tmp_path / name).is_file() for name in made)
 
 
 def test_resnets_commands(tmp_path: Path) -> None:
@@ -126,8 +113,15 @@ def test_cosmoflows_and_the_meshs_commands(tmp_path: Path) -> None:
     assert len(list((tmp_path / "runs").glob("*/best.pt"))) == 3
 
 
-def test_from_divs_download_to_its_figures(tmp_path: Path) -> None:
-    """The archives are made in place of the downloads."""
+def test_super_resolutions_commands(tmp_path: Path) -> None:
+    """Pictures and archives are made in place of the user's and of the downloads."""
+    pytest.importorskip("skimage")
+    write_images(tmp_path / "mine" / "train", range(4), 192)
+    write_images(tmp_path / "mine" / "test", range(2))
+    shutil.copy(tmp_path / "mine" / "test" / "0001.png", tmp_path / "photo.png")
+    write_images(tmp_path / "Set5", range(2))
+    write_small(tmp_path / "Set5", tmp_path / "Set5_X2")
+    torch.save(edsr(2, blocks=1, features=8).state_dict(), tmp_path / "edsr_baseline_x2.pt")
     write_images(tmp_path / "made" / "DIV2K_train_HR", range(1, 5))
     write_images(tmp_path / "made" / "DIV2K_valid_HR", range(801, 803))
     low = tmp_path / "made" / "DIV2K_valid_LR_bicubic"
@@ -138,10 +132,11 @@ def test_from_divs_download_to_its_figures(tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
             for path in sorted(folder.rglob("*.png")):
                 archive.write(path, path.relative_to(tmp_path / "made"))
-    page = commands("div2k.md")
+    page = commands("super_resolution.md")
     downloaded = {Path(command).name for command in page if command.startswith("curl")}
     assert downloaded == {path.name for path in tmp_path.glob("*.zip")}
     for command in page:
         if not command.startswith("curl"):
             run(command, tmp_path)
-    assert (tmp_path / "runs" / "x4" / "best.pt").is_file()
+    made = ("large.png", "runs/mine/best.pt", "runs/x4/best.pt", "results/0801_x2.png")
+    assert all((tmp_path / name).is_file() for name in made)
