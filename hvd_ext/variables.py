@@ -128,8 +128,8 @@ AUDIT = Variable(
 AUDIT_EVERY = Variable(
     "HVD_EXT_AUDIT_EVERY",
     "unset",
-    "steps from one audit to the next. Ranks then compare their parameters, too, and the job"
-    " ends with the name of a rank that holds others; `100:warn` only warns",
+    "steps from one audit to the next. Ranks then also compare their parameters, and the job"
+    " ends and names a rank whose parameters differ; `100:warn` only warns",
     "hvd_ext.torch",
     _steps_and_action,
     "1",

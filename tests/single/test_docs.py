@@ -25,6 +25,16 @@ def test_links_lead_somewhere(page) -> None:
     assert not missing
 
 
+def test_examples_start_jobs_by_the_projects_launcher() -> None:
+    """Except for the one that writes Horovod's timeline."""
+    found = {
+        line.strip()
+        for page in PAGES
+        for line in re.findall(r"^    .*\bhorovodrun\b.*$", page.read_text(), re.MULTILINE)
+    }
+    assert found == {"HOROVOD_TIMELINE=t.json horovodrun -np 8 python train.py"}
+
+
 def modules() -> dict[str, set[str]]:
     """The flags that the pages show with `python -m MODULE` of the checkout."""
     found: dict[str, set[str]] = {}

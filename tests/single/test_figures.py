@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.figures.markdown import number
 from benchmarks.figures.pages import blocks, fill, prose
-from benchmarks.figures.tables import BLOCKS
+from benchmarks.figures.tables import BLOCKS, memory
 from benchmarks.figures.write import PAGES, RESULTS, ROOT, load, made
 
 RESULT = load(RESULTS)
@@ -39,6 +39,10 @@ def test_a_block_has_the_numbers_of_its_files(page, name: str, content: str) -> 
 
 def test_every_block_is_on_a_page() -> None:
     assert sorted(name for _, name, _ in ON_PAGES) == sorted(BLOCKS)
+
+
+def test_every_result_is_on_a_page() -> None:
+    assert RESULT.keys() == {need for block in BLOCKS.values() for need in block.needs}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -92,6 +96,20 @@ def test_only_the_named_block_is_replaced() -> None:
     assert filled == "a\n<!-- figures: one -->\n\n| new |\n\n<!-- /figures -->\nb `2 ms`\n"
     assert list(blocks(filled)) == [("one", "| new |")]
     assert prose(filled).split() == ["a", "b"]
+
+
+def test_memory_of_ranks_is_shown_as_the_result_counts_it() -> None:
+    arm = {"peak_memory_bytes": 701e6, "optimizer_state_bytes": 102e6}
+    result = {
+        "cases": [{"model": "resnet50", "arms": {"hvd_ext": arm}}],
+        "machine": {"cpu": "EPYC", "cores": 2, "date": "2026-11-24"},
+        "command": "python -m x",
+    }
+    assert "701 (102)" in (text := memory({"training_step": result}))
+    assert "(VmHWM)" in text
+    arm["memory_bytes"] = 534e6
+    assert "534 (102)" in (text := memory({"training_step": result}))
+    assert "(PSS)" in text
 
 
 def test_numbers_have_three_digits() -> None:

@@ -40,6 +40,16 @@ PATTERNS = {
     r"(?:^|[.:;!?]\s+|\|\s*|^- )Of (?!course)": "begin with the noun",
     r"(?:^|[.!?]\s+|\|\s*|^- )(What|Who|Whoever|Whatever) (?![^.|]*\?)": "begin with the noun",
 }
+# Only of pages, where a sentence is read without the code around it.
+OF_PAGES = {
+    r"\b(has|have) the bits of\b": "is bit-identical to",
+    r"(?i)\bonce in (many|[\dHN]+) steps\b": "every N steps",
+    r"\bof which\b": "put the clause next to its noun, or begin a new sentence",
+    r"\bfrom which on\b": "beyond which, the first ... at which",
+    r"(?i)\bbeyond (a|the) (its )?\d+ %": "at 95 % confidence",
+    r"(?i)\b(neighbour|colour|behaviour)": "neighbor, color, behavior",
+    r"(?i)\b(optimi|normali|recogni|initiali)s(e|ed|es|ing)\b": "optimize ...",
+}
 
 
 def markdown(path: Path) -> Iterator[tuple[int, str]]:
@@ -65,11 +75,13 @@ def strings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def found(path: Path) -> list[str]:
-    texts = markdown(path) if path.suffix == ".md" else strings(path)
+    is_page = path.suffix == ".md"
+    texts = markdown(path) if is_page else strings(path)
+    patterns = PATTERNS | OF_PAGES if is_page else PATTERNS
     return [
         f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: {instead}"
         for line, text in texts
-        for pattern, instead in PATTERNS.items()
+        for pattern, instead in patterns.items()
         for match in re.finditer(pattern, text)
     ]
 
