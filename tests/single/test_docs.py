@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import subprocess
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 
 import pytest
 
+import hvd_launch.cli
+import hvprof.cli
 from testbed.ranks import ROOT
 from tests.support.training.trainer_runs import run_in_turn
 
@@ -33,6 +36,39 @@ def test_examples_start_jobs_by_the_projects_launcher() -> None:
         for line in re.findall(r"^    .*\bhorovodrun\b.*$", page.read_text(), re.MULTILINE)
     }
     assert found == {"HOROVOD_TIMELINE=t.json horovodrun -np 8 python train.py"}
+
+
+COMMANDS = {"hvprof": hvprof.cli.parser(), "hvd-launch": hvd_launch.cli.parser()}
+
+
+def flags_of(parser: argparse.ArgumentParser, words: list[str]) -> set[str]:
+    """The flags of a parser and of its subcommands that the words name."""
+    flags = {flag for action in parser._actions for flag in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word in words:
+                if word in action.choices:
+                    return flags | flags_of(action.choices[word], words[words.index(word) + 1 :])
+    return flags
+
+
+def test_commands_have_the_flags_that_are_shown() -> None:
+    wrong = []
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        for found in re.findall(r"^    (?:\$ )?(\S.*)|`([^`\n]+)`", text, re.MULTILINE):
+            for part in re.split(r" -- |\s{2,}#|&&|\|", "".join(found)):
+                match = re.match(r"(?:\S+=\S+ )*(hvprof|hvd-launch)((?: [^#]*)?)$", part.strip())
+                if match is None:
+                    continue
+                words = [word.partition("=")[0] for word in match[2].split()]
+                known = flags_of(COMMANDS[match[1]], words)
+                wrong += [
+                    f"{page.name}: {part.strip()}: {word}"
+                    for word in words
+                    if re.fullmatch(r"--?[a-z][a-z-]*", word) and word not in known
+                ]
+    assert wrong == []
 
 
 def modules() -> dict[str, set[str]]:
