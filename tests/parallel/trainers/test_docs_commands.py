@@ -1,4 +1,4 @@
-"""Every command of the guides to the trainers and to super-resolution runs, on little data."""
+"""Every command of the first hour, the trainers and super-resolution runs, on little data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def commands(page: str) -> list[str]:
     return [shlex.join(shlex.split(line, comments=True)) for line in lines]
 
 
-def run(command: str, folder: Path) -> None:
+def run(command: str, folder: Path) -> str:
     words = shlex.split(command)
     program = words[words.index("-m") + 1] if "-m" in words else ""
     words += SHORT.get(program, ())
@@ -64,6 +64,7 @@ def run(command: str, folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
+    return done.stdout
 
 
 def write_images(folder: Path, numbers: range, length: int = 64) -> None:
@@ -111,6 +112,32 @@ def test_cosmoflows_and_the_meshs_commands(tmp_path: Path) -> None:
     for command in shown("trainers.md", "cosmoflow", "mesh"):
         run(command, tmp_path)
     assert len(list((tmp_path / "runs").glob("*/best.pt"))) == 3
+
+
+def test_the_first_hours_commands(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    text = (ROOT / "docs" / "start" / "first_hour.md").read_text()
+    page = re.findall(r"^    ((?:hvd-launch run|hvprof) .*)$", text, re.MULTILINE)
+    script = (ROOT / "examples" / "digits.py").read_text()
+    for old, new in (
+        ("import hvd_ext.torch", "import hvprof\nimport hvd_ext.torch"),
+        ("        optimizer.step()\n", "        optimizer.step()\n        hvprof.step()\n"),
+        ("if hvd.rank() == 0:\n", "if hvd.rank() == 0:\n    print(optimizer.explain())\n"),
+    ):
+        assert old in script
+        script = script.replace(old, new)
+    (tmp_path / "digits.py").write_text(script)
+    (tmp_path / "digits64.py").write_text(script.replace("BATCH = 32", "BATCH = 64"))
+    printed = "".join(run(command, tmp_path) for command in page)
+    assert len(page) == 5
+    for words in (
+        "held-out digits",
+        "within a node: 2 ranks, each its shard straight from its peers' memory",
+        "2 ranks recorded in runs/one",
+        "Exposed communication takes",
+        "a rank's time",
+    ):
+        assert words in printed
 
 
 def test_super_resolutions_commands(tmp_path: Path) -> None:
