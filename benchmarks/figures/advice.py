@@ -24,12 +24,13 @@ def advice(results: Mapping[str, Any]) -> str:
             )
         )
     shorter = sum(one["times_as_fast"]["low"] > 1 for one in result["programs"])
-    columns = ("program", "advice", "before, s", "after, s", "times as fast")
+    columns = ("program", "advice", "before, s", "after, s", "times as fast, of pairs")
     return "\n\n".join(
         (
             table(columns, rows),
             f"{shorter} of {len(rows)} run shorter. Times are medians with the range of "
-            f"{result['pairs']} runs, ratios have their 95 % interval. {origin(result)}",
+            f"{result['pairs']} runs; ratios are geometric means of the pairs, with their 95 % interval. "
+            f"{origin(result)}",
         )
     )
 

@@ -45,6 +45,23 @@ def test_every_result_is_on_a_page() -> None:
     assert RESULT.keys() == {need for block in BLOCKS.values() for need in block.needs}
 
 
+def test_a_ratio_beside_numbers_is_theirs() -> None:
+    """Ratios of rounds or pairs differ from it, and their columns say what they are."""
+    pairs = []
+    for name in ("gradient_exchange_np2", "gradient_exchange_np4"):
+        times = RESULT[name]["time_ms"]
+        pairs.append((RESULT[name]["ratio_vs_horovod"], times["horovod"], times["hvd_ext"]))
+    for row in (*RESULT["peers"]["sizes"], *RESULT["collectives"]["cases"]):
+        if (best := row.get("best_peer")) is not None:
+            times = row["time_us"]
+            pairs.append((row["ratio_vs_best_peer"], times[best], times["hvd_ext"]))
+    rows = RESULT["compression"]["formats"]
+    for row in (*rows, *RESULT["compression"]["peers"]):
+        pairs.append((row["ratio_vs_none"], rows[0]["time_ms"], row["time_ms"]))
+    for ratio, reference, found in pairs:
+        assert ratio == pytest.approx(reference["median"] / found["median"])
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_figure_stands_in_the_prose(page) -> None:
     found = {match[0] for match in FIGURE.finditer(prose(page.read_text()))}
