@@ -29,8 +29,8 @@ def advice(results: Mapping[str, Any]) -> str:
         (
             table(columns, rows),
             f"{shorter} of {len(rows)} run shorter. Times are medians with the range of "
-            f"{result['pairs']} runs; ratios are geometric means of the pairs, with their 95 % interval. "
-            f"{origin(result)}",
+            f"{result['pairs']} runs; ratios are geometric means of the pairs, with their 95 % "
+            f"interval. {origin(result)}",
         )
     )
 
