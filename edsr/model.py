@@ -52,7 +52,7 @@ PRESETS = {
 
 
 class _MeanShift(nn.Conv2d):
-    """A frozen 1x1 convolution that adds `sign` times the mean colour."""
+    """A frozen 1x1 convolution that adds `sign` times the mean color."""
 
     def __init__(self, sign: int) -> None:
         super().__init__(3, 3, kernel_size=1)
@@ -62,7 +62,7 @@ class _MeanShift(nn.Conv2d):
         self.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        # bfloat16 has 8 significant bits: colours above 128 would be rounded to whole steps.
+        # bfloat16 has 8 significant bits: colors above 128 would be rounded to whole steps.
         with torch.autocast(x.device.type, enabled=False):
             return super().forward(x.to(self.weight.dtype))
 

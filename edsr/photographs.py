@@ -28,7 +28,7 @@ PHOTOGRAPHS = {
         "grass.png": "CC0, by linolafett",
         "gravel.png": "CC0, from CC0Textures",
     },
-    # In colour: RGB figures of gray pictures flatter.
+    # In color: RGB figures of gray pictures flatter.
     "test": {
         "astronaut.png": "public domain, NASA",
         "chelsea.png": "CC0, by Stefan van der Walt",

@@ -4,7 +4,7 @@ The network is given the velocity at each pixel, and is to say in which pixels t
 that will have come there are tangled. Such a cell started elsewhere: its area changes by
 the divergence of the flow along its way (Euler's expansion formula), so the answer at a
 pixel depends on velocities as far from it as the way is long. No local formula has it,
-and a rank that does not see its neighbours' pixels cannot have it either.
+and a rank that does not see its neighbors' pixels cannot have it either.
 """
 
 from __future__ import annotations

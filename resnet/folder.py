@@ -26,7 +26,7 @@ from training.samples.packs import is_pack, open_pack
 Opened = tuple[Image.Image, int]
 Sample = tuple[NDArray[np.uint8], int]
 
-# Mean and standard deviation of ImageNet's colours, as shares of 255.
+# Mean and standard deviation of ImageNet's colors, as shares of 255.
 _MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 _STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 

@@ -91,7 +91,7 @@ class ResNet(nn.Module):
         self._initialise(zero_init_residual)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Classify (N, 3, H, W), normalised; returns logits (N, classes)."""
+        """Classify (N, 3, H, W), normalized; returns logits (N, classes)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for number in range(1, self._stages + 1):
             x = self.get_submodule(f"layer{number}")(x)

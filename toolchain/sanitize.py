@@ -27,7 +27,7 @@ COPIED = (
 )
 COPIED += ("pyproject.toml", "edsr", "resnet", "mesh", "cosmoflow", "benchmarks", "examples")
 SANITIZERS = "-g -fno-omit-frame-pointer -fsanitize=address,undefined"
-# Undefined behaviour ends in a trap, which the address sanitizer reports to its log: the undefined
+# Undefined behavior ends in a trap, which the address sanitizer reports to its log: the undefined
 # sanitizer has none in a preloaded library. Each trap keeps its line.
 SANITIZERS += " -fsanitize-undefined-trap-on-error -fno-crossjumping -fno-tree-tail-merge"
 # The sanitizer looks for C++'s functions as it is loaded, and in a program without C++ a library

@@ -103,7 +103,7 @@ class Workshop:
         return self.venv / "lib" / version / "site-packages"
 
     def versions(self) -> dict[str, str]:
-        """The version of every installed package, by its normalised name.
+        """The version of every installed package, by its normalized name.
 
         Read from the names of folders, so that it takes milliseconds.
         """

@@ -163,7 +163,7 @@ class Loop(ABC, Generic[Trained]):
 
     @abstractmethod
     def take_steps(self) -> None:
-        """Take the steps of this process, and log, validate, save and summarise. A collective."""
+        """Take the steps of this process, and log, validate, save and summarize. A collective."""
 
     def validate(self) -> bool:
         """Validate; returns whether the model is the best so far. A collective."""

@@ -147,7 +147,7 @@ def start(
         args = parser.parse_args(arguments)
         hvd = _module(exchange or args.exchange)
     except UsageError as error:
-        # Only an initialised Horovod knows which of the ranks is to speak.
+        # Only an initialized Horovod knows which of the ranks is to speak.
         with collective_errors(_initialised(_module(exchange or "hvd_ext")), parser.program):
             raise error
         raise AssertionError("unreachable") from error

@@ -16,7 +16,7 @@ Samples = Mapping[int, Mapping[str, Sequence[float]]]
 def choices(samples: Samples) -> Choices:
     """Least sizes and algorithms: what a size takes holds up to the next measured size.
 
-    A size takes the fastest of those that beat native there and at a neighbouring size.
+    A size takes the fastest of those that beat native there and at a neighboring size.
     """
     sizes = sorted(samples)
     gains = [

@@ -65,7 +65,7 @@ def from_logs(logs: Sequence[float]) -> Interval:
 
 
 def lasting(gains: Sequence[Mapping[str, Interval]]) -> list[dict[str, float]]:
-    """At each of ascending sizes, what gained there and was faster at a neighbour too.
+    """At each of ascending sizes, what gained there and was faster at a neighbor too.
 
     A win at one size alone is luck; where only one size was measured, it counts.
 

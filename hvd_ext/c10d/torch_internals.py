@@ -1,4 +1,4 @@
-"""The private behaviour of torch that this package needs, a function or a class each.
+"""The private behavior of torch that this package needs, a function or a class each.
 
 No other file of this package uses a private name of torch. When a release of torch changes one of
 these, its test in tests/single/c10d/test_torch_internals.py fails, and this file is the one to fix.

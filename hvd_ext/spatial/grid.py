@@ -83,7 +83,7 @@ class GridShape:
 class ProcessGrid:
     """The ranks of a communicator, arranged over space and samples; collective to make.
 
-    Neighbouring ranks share a sample: of depth x height x width x channels ranks each, the
+    Neighboring ranks share a sample: of depth x height x width x channels ranks each, the
     first ones form sample group 0, and so on. To arrange ranks otherwise, pass a communicator
     that numbers them otherwise; only its own numbers count.
 

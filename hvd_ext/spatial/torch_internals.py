@@ -1,4 +1,4 @@
-"""The private behaviour of torch that split tensors need, a function each.
+"""The private behavior of torch that split tensors need, a function each.
 
 No other file of this package uses a private name of torch. When a release of torch changes one of
 these, its test in tests/single/spatial/test_torch_internals.py fails, and this file is the one to

@@ -1,4 +1,4 @@
-"""Facts about MPI libraries: the text that each is recognised by, and names of its variables."""
+"""Facts about MPI libraries: the text that each is recognized by, and names of its variables."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ if INSTALLED:
         for name, value in vars(_horovod).items()
         if not name.startswith("_") and (name == "elastic" or not inspect.ismodule(value))
     ]
-    # Horovod recognises a wrapped optimizer by the module of its class.
+    # Horovod recognizes a wrapped optimizer by the module of its class.
     WRAPPED_MODULE: str = _optimizer.DistributedOptimizer.__module__
     LIBRARY_PATH: str = _library.__file__
 else:

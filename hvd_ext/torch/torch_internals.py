@@ -1,4 +1,4 @@
-"""The private behaviour of torch that the optimizer needs, a function or class each.
+"""The private behavior of torch that the optimizer needs, a function or class each.
 
 No other file of hvd_ext.torch uses a private name of torch; those of Horovod stand in horovods.py.
 When a release of torch changes one of these, its test fails, in

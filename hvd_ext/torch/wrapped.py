@@ -328,5 +328,5 @@ def distributed_class(base: type[torch.optim.Optimizer]) -> type[DistributedMixi
 def derive(
     bases: tuple[type[DistributedMixin], type[torch.optim.Optimizer]], namespace: Mapping[str, Any]
 ) -> Any:
-    """A class with the name of the optimizer's, in the module by which Horovod recognises it."""
+    """A class with the name of the optimizer's, in the module by which Horovod recognizes it."""
     return type(bases[1].__name__, bases, {**namespace, "__module__": horovods.WRAPPED_MODULE})

@@ -26,7 +26,7 @@ class Setting:
 
     Attributes:
         value: its value.
-        default: the value or behaviour without it.
+        default: the value or behavior without it.
         why: the effect of the value on a training job.
         source: documentation of name, default and effect.
     """

@@ -63,7 +63,7 @@ def count_pieces(size: int, message_bytes: int, most_bytes: int = _CHUNK_BYTES) 
 def exchange(comm: MPI.Comm, pieces: int, wire: Wire) -> None:
     """Have all ranks' pieces summed, each by its owner, and given to all."""
     size, rank = comm.size, comm.rank
-    # Each begins with its neighbour, so that no rank is everybody's first.
+    # Each begins with its neighbor, so that no rank is everybody's first.
     others = [(rank + distance) % size for distance in range(1, size)]
     arrivals: dict[tuple[int, int], MPI.Request] = {}
     sends: dict[tuple[int, int], MPI.Request] = {}

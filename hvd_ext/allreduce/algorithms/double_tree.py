@@ -149,7 +149,7 @@ def _parent(place: int, size: int) -> int | None:
     """The parent in a tree in which every leaf, and no other, has an odd place.
 
     A place's height is the number of its trailing zero bits; its parent is the
-    neighbour one higher, or the one below it where that is beyond the end.
+    neighbor one higher, or the one below it where that is beyond the end.
     """
     if place == 0:
         return None

@@ -2,7 +2,7 @@
 
 Every rank knows the global extents, so each works out both ends of all its messages by
 itself, and nothing is negotiated. A message goes straight from owner to user, diagonal
-neighbours and those several shards away included.
+neighbors and those several shards away included.
 """
 
 from __future__ import annotations

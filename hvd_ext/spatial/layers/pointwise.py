@@ -1,6 +1,6 @@
 """Operations on each cell alone: they run on the shard as it is.
 
-An explicit list. Functions that are not on it may look at neighbours, and are refused.
+An explicit list. Functions that are not on it may look at neighbors, and are refused.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ YIELDS = "a thread that waits in MPI, such as Horovod's, leaves its core to one 
 
 
 class MpiLibrary(abc.ABC):
-    """An MPI library: how it is recognised, started and set. Pure.
+    """An MPI library: how it is recognized, started and set. Pure.
 
     Attributes:
         name: as --backend takes it.

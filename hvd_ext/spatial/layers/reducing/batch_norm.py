@@ -127,7 +127,7 @@ class _BatchNorm(Function):
         scale = torch.ones_like(_kept(mean, local)) if weight is None else weight
         if local.numel():
             # The part that bypasses the statistics, and the sums of gradient and of
-            # gradient times normalised input, in one pass.
+            # gradient times normalized input, in one pass.
             direct, by_input, by_one = torch.ops.aten.native_batch_norm_backward(
                 gradient.contiguous(memory_format=layout(local)),
                 local,
@@ -235,7 +235,7 @@ def _moments_by_lines(local: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _is_far(mean: Tensor, variance: Tensor) -> bool:
-    """Whether a mean is so far from zero that its rounding shows in what is normalised.
+    """Whether a mean is so far from zero that its rounding shows in what is normalized.
 
     On a CPU: elsewhere torch's own means are rounded more, and asking takes longer.
     """

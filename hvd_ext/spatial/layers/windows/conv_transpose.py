@@ -44,7 +44,7 @@ def convolve_transposed(
         x: (N, C, *extents).
         weight: (C, C_out / groups, *kernel), replicated.
         bias: (C_out,), replicated.
-        stride: step between the outputs of neighbouring inputs.
+        stride: step between the outputs of neighboring inputs.
         padding: outputs cut off at both borders of the whole sample.
         output_padding: outputs more at the end of the whole sample.
         groups: of channels.

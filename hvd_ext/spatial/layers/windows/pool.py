@@ -1,4 +1,4 @@
-"""Max and average pooling: what is outside the sample is padding, a neighbour's shard is not."""
+"""Max and average pooling: what is outside the sample is padding, a neighbor's shard is not."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _expected(times: Times, by_size: Mapping[int, str]) -> Interval | None:
 
 
 def _merged(by_size: Mapping[int, str], shortest: str) -> tuple[tuple[int, str], ...]:
-    """Neighbours that choose alike as one; what is shorter than all measured takes `shortest`."""
+    """Neighbors that choose alike as one; what is shorter than all measured takes `shortest`."""
     merged = [(0, shortest)]
     for size, name in sorted(by_size.items()):
         if merged[-1][1] != name:

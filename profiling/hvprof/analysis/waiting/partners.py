@@ -48,7 +48,7 @@ class Partners:
     waits: tuple[Wait, ...]
 
     def groups(self) -> tuple[list[str], list[list[int]]]:
-        """Bytes between groups of neighbouring ranks, at most 32, and their names.
+        """Bytes between groups of neighboring ranks, at most 32, and their names.
 
         The rows are the senders.
         """

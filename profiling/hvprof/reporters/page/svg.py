@@ -1,6 +1,6 @@
-"""Charts as inline SVG: a few kinds, in the page's own colours, without scripts.
+"""Charts as inline SVG: a few kinds, in the page's own colors, without scripts.
 
-Colours are CSS variables of the page (--c1, --c2, ...), so a figure follows its light and
+Colors are CSS variables of the page (--c1, --c2, ...), so a figure follows its light and
 dark mode; every mark has a tooltip. All text is escaped. Widths are in units of a phone's
 pixels, and there is room for letters of 14 units, which the page uses where it is as narrow as
 that: so labels stay legible at any width.
@@ -30,7 +30,7 @@ DARKEST_SHADE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One colour's values; None where there is none."""
+    """One color's values; None where there is none."""
 
     name: str
     values: Sequence[float | None]

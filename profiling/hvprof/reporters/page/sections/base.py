@@ -1,4 +1,4 @@
-"""Figures, tables and colours that all sections share, and the grouping of ranks."""
+"""Figures, tables and colors that all sections share, and the grouping of ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvprof.analysis.analysis import Analysis
 from hvprof.analysis.audit import Outcome
 from hvprof.layers.table import LayerTable
 
-# Colours of the page (templates/page.html.j2).
+# Colors of the page (templates/page.html.j2).
 DATA, WAIT, CONTROL, COMPUTE, INPUT, GOOD, BAD = 1, 2, 3, 4, 5, 6, 7
 _MOST_COLUMNS = 64
 
@@ -28,7 +28,7 @@ class Figure:
 def grouped(
     *tables: Sequence[tuple[int, float]], unusual: bool = False
 ) -> tuple[list[str], list[list[float]]]:
-    """At most 64 columns: neighbouring ranks share one.
+    """At most 64 columns: neighboring ranks share one.
 
     It shows their longest time, or the one that is farthest from the mean of all: a rank
     that is late has the shortest times, and must be seen.
