@@ -36,7 +36,7 @@ Judged = dict[tuple[str, str, str, int], dict[str, list[float]]]
 def main(arguments: Sequence[str]) -> int:
     parser = harness.parser("super_resolution.protocol", __doc__, EXAMPLE)
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="pictures (scikit-image's photographs in colour)"
+        "--data", type=Path, metavar="DIR", help="pictures (scikit-image's photographs in color)"
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--checkpoint", type=Path, help="network to compare with bicubic")

@@ -76,7 +76,7 @@ def _of_mpich(name: str, title: str, pattern: str) -> MpiFacts:
     )
 
 
-# Those that are made from another stand before it: both would recognise its words.
+# Those that are made from another stand before it: both would recognize its words.
 LIBRARIES = {
     one.name: one
     for one in (

@@ -78,7 +78,7 @@ class MpiLibrary(abc.ABC):
     registration_cache_off: tuple[str, ...] = ()
     uuids_misread = ""
     rotation_note = ""
-    horovodrun_note = "horovodrun 0.28.1 does not recognise this MPI: use hvd-launch run"
+    horovodrun_note = "horovodrun 0.28.1 does not recognize this MPI: use hvd-launch run"
     rules_file = ""
 
     def recognise_mpirun(self, text: str) -> Version | None:

@@ -13,7 +13,7 @@ from hvd_launch.backends import intelmpi, mpich, mvapich, mvapich2, openmpi, slu
 from hvd_launch.backends.base import MpiLibrary
 from hvd_launch.job import EXPORTED, KEPT_BACK, Job
 
-# Those that are made from another stand before it: both would recognise its words.
+# Those that are made from another stand before it: both would recognize its words.
 LIBRARIES: dict[str, MpiLibrary] = {
     library.name: library
     for library in (

@@ -180,7 +180,7 @@ def _pictures(found: Comparison) -> Iterator[Figure]:
             "improvement",
             "Less time",
             f"The dots show how much less time {found.labels[1]} takes than {found.labels[0]}, "
-            f"the bars are the {100 * found.confidence:g} % intervals. Grey: no evidence of a "
+            f"the bars are the {100 * found.confidence:g} % intervals. Gray: no evidence of a "
             "difference.",
             svg.intervals("improvement", shown, lambda value: f"{value:+.3g} %"),
         )

@@ -53,7 +53,7 @@ def _distances(found: Partners) -> Table:
         for distance, messages, message_bytes in by_distance[:_LISTED]
     ]
     caption = (
-        "The distance of two ranks is that of their numbers, the shorter way round. Neighbours "
+        "The distance of two ranks is that of their numbers, the shorter way round. Neighbors "
         "are mostly on one host: place ranks that exchange most next to each other."
     )
     return Table("By distance", ["distance", "messages", "payload", "share"], rows, caption)

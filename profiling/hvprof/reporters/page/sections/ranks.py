@@ -52,7 +52,7 @@ def _ranks(recording: Recording) -> Iterator[Figure]:
     yield Figure(
         "ranks",
         "Time by rank and operation",
-        "Times of each rank; the strongest colour is a row's longest. A faint "
+        "Times of each rank; the strongest color is a row's longest. A faint "
         "column is a rank that others wait for, since it arrives last and waits least."
         + (
             " A column holds several ranks, and shows the one farthest from the mean."
