@@ -99,8 +99,8 @@ def performance(results: Results) -> str:
 
 def training_speedups(results: Results) -> str:
     result = results["training_step"]
-    columns = ("median ratio of rounds", "Horovod", "Horovod, tuned", "DDP")
-    columns += ("no communication", "the same, sharded")
+    columns = ["median ratio of rounds", "Horovod", "Horovod, tuned", "DDP"]
+    columns += ["no communication", "the same, sharded"]
     keys = ["ratio_vs_horovod", "ratio_vs_horovod_by_hand", "ratio_vs_ddp"]
     keys += ["efficiency", "efficiency_sharded"]
     rows = [
