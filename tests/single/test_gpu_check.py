@@ -61,7 +61,7 @@ def test_results_and_failures_stand_in_the_page(gpu_check: ModuleType, tmp_path:
         assert line in page.splitlines()
     assert page.startswith("# GPUs")
     # What stands behind the table stays.
-    assert "CUDA graphs." in page.partition("<!-- /table -->")[2]
+    assert "CUDA graphs." in page.partition("<!-- end of table -->")[2]
 
 
 def test_a_step_that_takes_too_long_is_ended_with_its_children(
