@@ -34,7 +34,8 @@ class Departures:
         """Listen on one tag of `comm`; ranks that MPI did not start announce nothing."""
         self._comm, self._found = comm, set[int]()
         self._lock = threading.Lock()
-        self._announced = not hasattr(comm, "Irecv")
+        self._announced = not hasattr(comm, "Irecv") or comm.size == 1
+        self._request: MPI.Request | None = None
         if not self._announced:
             _open.add(self)
             self._listen()
@@ -50,7 +51,7 @@ class Departures:
     def ranks(self) -> set[int]:
         """The ranks that have left by now, all of whose earlier messages are here, too."""
         with self._lock:
-            while self in _open and self._request.Test():
+            while self._request is not None and self._request.Test():
                 self._found.add(int(self._source[0]))
                 self._listen()
             return set(self._found)
@@ -65,9 +66,18 @@ class Departures:
 
     def close(self) -> None:
         """Stop before the communicator is freed."""
-        if self in _open:
-            _open.discard(self)
-            self._request.Cancel()
+        _open.discard(self)
+        self.stop_listening()
+
+    def stop_listening(self) -> None:
+        """Leave MPI no receive that is under way, as MPICH complains of one at its end."""
+        from mpi4py import MPI
+
+        with self._lock:
+            request, self._request = self._request, None
+            if request is not None and not MPI.Is_finalized():
+                request.Cancel()
+                request.Wait()
 
 
 def met_in_time(met: Callable[[], bool], within_s: float, announce: Callable[[], None]) -> bool:
@@ -78,10 +88,17 @@ def met_in_time(met: Callable[[], bool], within_s: float, announce: Callable[[],
         within_s: how long to wait for them, more than a second.
         announce: that it has left.
     """
+    stop_listening()  # this rank waits for nobody's messages any more
     if until(met, _ANNOUNCE_AFTER_S):
         return True
     announce()
     return until(met, within_s - _ANNOUNCE_AFTER_S)
+
+
+def stop_listening() -> None:
+    """As of Departures, for every communicator that is open in this process."""
+    for departures in list(_open):
+        departures.stop_listening()
 
 
 def announce_all() -> None:

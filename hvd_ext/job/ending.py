@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hvd_ext.job.abandoned import abandon
-from hvd_ext.job.departures import announce_all, met_in_time
+from hvd_ext.job.departures import announce_all, met_in_time, stop_listening
 
 # How long the end waits for what was started, and for ranks that come to it later.
 LATE_AFTER_S = 5.0
@@ -32,6 +33,12 @@ def at_exit(end: Callable[[bool], object]) -> None:
 
     # mpi4py has registered MPI's end with the interpreter itself, and Horovod its own earlier.
     _at_exit[end] = atexit.register(run)
+
+
+@functools.cache
+def listen_until_the_end() -> None:
+    """Have no rank listen for departures when MPI ends. A failed one leaves MPI alone."""
+    at_exit(lambda failed: None if failed else stop_listening())
 
 
 def not_at_exit(end: Callable[[bool], object]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hvd_ext.errors import HvdExtError
 from hvd_ext.job.communicators import Communicators, Lease
 from hvd_ext.job.departures import Departures
+from hvd_ext.job.ending import listen_until_the_end
 from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.stalls import STALL_TIMEOUT, StallMonitor, name_ranks
 from hvd_ext.system.process import keep_mpi_from_workers
@@ -53,6 +54,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "departures", Departures(self.world))
+        listen_until_the_end()
         object.__setattr__(self, "_communicators", Communicators(self.world))
         object.__setattr__(self, "_kept", {})
         object.__setattr__(self, "ranks", self.ranks or tuple(range(self.world.size)))
