@@ -18,6 +18,7 @@ from hvd_ext.arena.inter_node import Channels
 from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.events import CommEvent, emit
+from hvd_ext.job.watchdog import NO_LIMIT_S
 from hvd_ext.shm.regions import on_every_rank
 from hvd_ext.shm.window import FOREVER, TREE_SUM, NodeWindow, PeersFailedError
 from hvd_ext.units import counted
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from hvd_ext.allreduce.table import Table
     from hvd_ext.arena.layout import Layout
     from hvd_ext.job.topology import Topology
-
-_NO_LIMIT_S = 1e9  # between nodes it is the watchdog's
 
 
 class HostArena:
@@ -81,7 +80,7 @@ class HostArena:
         self._window = on_every_rank(topology, lambda: self._make_window(topology.node))
         self.data: Array = np.frombuffer(self._window.data, np.uint8, layout.total_bytes)
         self._local = self._nodes == 1
-        limit_s = timeout_s if self._local else _NO_LIMIT_S
+        limit_s = timeout_s if self._local else NO_LIMIT_S
         self._monitored = topology.monitor(limit_s, "a gradient exchange")
         at_once = self._local and self._GIVES_SUMS
         # A pass over memory less: a node of one rank has nothing to sum, and coding scales.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -20,9 +20,13 @@ from hvd_ext.job.waiting import until
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    Array = np.ndarray[Any, np.dtype[np.int64]]
+
 # How long a rank waits at its end for the others before it says that it has left.
 _ANNOUNCE_AFTER_S = 1.0
 _TAG = 24303
+# Of so many watchdogs an announcement says how far the rank has come; of others it says nothing.
+_MOST_WATCHDOGS = 64
 
 _open: WeakSet[Departures] = WeakSet()
 
@@ -32,7 +36,9 @@ class Departures:
 
     def __init__(self, comm: MPI.Comm) -> None:
         """Listen on one tag of `comm`; ranks that MPI did not start announce nothing."""
-        self._comm, self._found = comm, set[int]()
+        self._comm = comm
+        self._found: dict[int, Array] = {}
+        self._watchdogs, self._entered = 0, np.zeros(_MOST_WATCHDOGS, np.int64)
         self._lock = threading.Lock()
         self._announced = not hasattr(comm, "Irecv") or comm.size == 1
         self._request: MPI.Request | None = None
@@ -44,23 +50,43 @@ class Departures:
         # Not by probes: another rank's end may end MPI here at any time, and a probe would crash.
         from mpi4py import MPI
 
-        self._source = np.empty(1, np.int32)
-        self._request = self._comm.Irecv(self._source, MPI.ANY_SOURCE, _TAG)
-        abandon([self._request], self._source)  # it may be there until MPI's end
+        self._said = np.empty(1 + _MOST_WATCHDOGS, np.int64)
+        self._request = self._comm.Irecv(self._said, MPI.ANY_SOURCE, _TAG)
+        abandon([self._request], self._said)  # it may be there until MPI's end
 
     def ranks(self) -> set[int]:
         """The ranks that have left by now, all of whose earlier messages are here, too."""
         with self._lock:
             while self._request is not None and self._request.Test():
-                self._found.add(int(self._source[0]))
+                self._found[int(self._said[0])] = self._said[1:]
                 self._listen()
             return set(self._found)
+
+    def add_watchdog(self) -> int:
+        """The number of a new watchdog, the same on every rank; all make them in one order."""
+        self._watchdogs += 1
+        return self._watchdogs - 1
+
+    def enter(self, watchdog: int, exchanges: int) -> None:
+        """Note how many exchanges this rank has entered."""
+        if watchdog < _MOST_WATCHDOGS:
+            self._entered[watchdog] = exchanges
+
+    def before(self, watchdog: int, exchanges: int) -> set[int]:
+        """The ranks that have left before they entered so many.
+
+        One that has entered this exchange has done its part of it, or it would not have left.
+        """
+        ranks = self.ranks()
+        if watchdog >= _MOST_WATCHDOGS:
+            return set()
+        return {rank for rank in ranks if self._found[rank][watchdog] < exchanges}
 
     def announce(self) -> None:
         """Say to the other ranks that this one has left."""
         if not self._announced:
             self._announced = True
-            own = np.array([self._comm.rank], np.int32)
+            own = np.concatenate([[self._comm.rank], self._entered])
             others = [rank for rank in range(self._comm.size) if rank != self._comm.rank]
             abandon([self._comm.Isend(own, rank, _TAG) for rank in others], own)
 

@@ -28,6 +28,8 @@ _LOOK_EVERY_S = 0.5
 # How long an exchange may take once a rank has left.
 _LEFT_TIMEOUT_S = 2.0
 _ANSWER_WITHIN_S = 5.0
+# For waits within a node, while the watchdog limits the exchange between nodes.
+NO_LIMIT_S = 1e9
 # A question that has been announced is a few bytes.
 _QUESTION_WITHIN_S = 1.0
 
@@ -55,7 +57,9 @@ class Watchdog:
             setting: of the time allowed, for the error.
         """
         self._occasion, self._setting = occasion, setting
-        self._hosts, self._departures = topology.hosts, topology.departures
+        self._hosts, self._ranks = topology.hosts_by_rank, topology.ranks
+        self._departures = topology.departures
+        self._number = self._departures.add_watchdog()
         self._timeout_s = timeout_s
         self._comm = comm
         self._round = round_
@@ -70,6 +74,7 @@ class Watchdog:
     def guard(self) -> Iterator[None]:
         """Count an exchange, and end the job if it takes longer than allowed."""
         self._entered += 1
+        self._departures.enter(self._number, self._entered)
         self._since = time.monotonic()
         try:
             yield
@@ -93,16 +98,14 @@ class Watchdog:
             since = self._since
             if since is None:
                 continue
-            left = self._departures.ranks()
-            limit_s = min(self._timeout_s, _LEFT_TIMEOUT_S) if left else self._timeout_s
+            # This exchange will never end if a rank has left before it.
+            ended = sorted(self._departures.before(self._number, self._entered))
+            limit_s = min(self._timeout_s, _LEFT_TIMEOUT_S) if ended else self._timeout_s
             if time.monotonic() - since > limit_s:
-                missing = self._ask()
+                missing = ended or self._ask()
                 if self._since == since:
-                    ended = [rank for rank in missing if rank in left]
-                    who = ended or missing
-                    report = StallReport(
-                        who, self._occasion, limit_s, bool(ended), setting=self._setting
-                    )
+                    who = [self._ranks[rank] for rank in missing]
+                    report = StallReport(who, self._occasion, limit_s, bool(ended), self._setting)
                     end_job(report.error(self._hosts), within_s=0)
 
     def _answer(self) -> None:

@@ -32,6 +32,7 @@ from hvd_ext.arena.layout import Bucket, Layout
 from hvd_ext.arena.tickets import Tickets
 from hvd_ext.compression.formats import NONE, Format
 from hvd_ext.dtypes import DTYPES
+from hvd_ext.job.watchdog import NO_LIMIT_S
 from hvd_ext.shm.layout import shard
 from hvd_ext.shm.regions import WindowError, on_every_rank
 from hvd_ext.shm.window import NodeWindow
@@ -50,7 +51,6 @@ _THREADS = 512
 _BLOCKS_A_MULTIPROCESSOR = 2
 # cudaEventBlockingSync | cudaEventDisableTiming: the host sleeps until it comes.
 _HOST_EVENT_FLAGS = 0x01 | 0x02
-_NO_LIMIT_S = 1e9  # between nodes it is the watchdog's
 # A rank that leaves takes its memory along. The others' work there is over by then, except
 # for what is queued: they may say so, and are waited for no longer than this.
 _LEAVE_WITHIN_S = 5.0
@@ -97,7 +97,7 @@ class DeviceArena:
         """
         self.layout = layout
         self._device, self._rank = device, topology.node.rank
-        limit_s = timeout_s if topology.one_node else _NO_LIMIT_S
+        limit_s = timeout_s if topology.one_node else NO_LIMIT_S
         self._monitored = topology.monitor(limit_s, "a gradient exchange")
         self._current_stream = current_stream
         self._window = on_every_rank(topology, lambda: NodeWindow(topology.node, 0))

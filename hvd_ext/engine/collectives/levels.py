@@ -13,6 +13,7 @@ from hvd_ext.allreduce.algorithms.segments import MOST_BYTES, TAG, wait
 from hvd_ext.engine.nodes import Nodes
 from hvd_ext.job.progress_thread import ProgressThread
 from hvd_ext.job.stalls import StallMonitor
+from hvd_ext.job.watchdog import NO_LIMIT_S
 from hvd_ext.shm.regions import WindowError, on_every_rank
 from hvd_ext.shm.window import NodeExchange, NodeWindow
 from hvd_ext.units import KIB, MIB
@@ -28,7 +29,6 @@ PIECE_BYTES = MIB
 # From here on a message is cut among a node's ranks. Below, what counts is how soon a message
 # arrives, and the MPI library's own collectives are used.
 RAILS_BYTES = 64 * KIB
-_NO_LIMIT_S = 1e9  # the watchdog's, which sees the ranks of all nodes
 
 
 class Levels:
@@ -68,7 +68,7 @@ class Levels:
         self._monitored = StallMonitor(
             hosts=topology.hosts_by_rank,
             ranks=[topology.ranks[rank] for rank in self.ranks_of_node],
-            limit_s=_NO_LIMIT_S,
+            limit_s=NO_LIMIT_S,
             occasion="a collective",
         )
         self._ticket = 0
