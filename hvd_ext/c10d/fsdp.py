@@ -13,22 +13,26 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from hvd_ext.c10d.backend.reported import Reported
 from hvd_ext.c10d.backend.tensors import read
 from hvd_ext.c10d.collectives import SETTING, about, describe
 from hvd_ext.c10d.ranks import limit_s_of, topology_of
+from hvd_ext.c10d.watch import begin_without_mpi
 from hvd_ext.dtypes import DTYPES
 from hvd_ext.engine.compared import one_line
 from hvd_ext.engine.placed import Placed
 from hvd_ext.engine.several_nodes import SeveralNodes
 from hvd_ext.errors import UsageError
+from hvd_ext.events import region
+from hvd_ext.job.stalls import STALL_TIMEOUT
 from hvd_ext.shm.regions import WindowError
 from hvd_ext.tensors import dtype_name
 
 log = logging.getLogger("hvd_ext")
+# The lower of the two is the limit.
+_SETTING = f"{STALL_TIMEOUT} and {SETTING}"
 # None: the group's own collectives serve.
-_placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Placed | SeveralNodes | None] = (
-    weakref.WeakKeyDictionary()
-)
+_placed: weakref.WeakKeyDictionary[dist.ProcessGroup, Reported | None] = weakref.WeakKeyDictionary()
 
 
 def use(model: torch.nn.Module) -> None:
@@ -60,7 +64,7 @@ class _AllGather:
     """As torch's interface of that name."""
 
     def __init__(self) -> None:
-        self._placed: Placed | SeveralNodes | None = None  # known from the first call on
+        self._placed: Reported | None = None  # known from the first call on
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
@@ -88,7 +92,7 @@ class _ReduceScatter:
     """As torch's interface of that name."""
 
     def __init__(self) -> None:
-        self._placed: Placed | SeveralNodes | None = None  # known from the first call on
+        self._placed: Reported | None = None  # known from the first call on
         self._has_input = False
 
     def allocate(
@@ -120,46 +124,49 @@ class _ReduceScatter:
         with _told(placed):
             placed.expect("FSDP's reduce-scatter", limit_s_of(group), what)
             scale = 1.0 / placed.size if average else 1.0
-            placed.reduce_scatter(read(output_tensor), read(input_tensor), dtype, scale)
+            placed.reduce_scatter(read(output_tensor), read(input_tensor), dtype, scale, "sum")
         return None
 
 
 @contextmanager
-def _told(placed: Placed | SeveralNodes) -> Iterator[None]:
+def _told(placed: Reported) -> Iterator[None]:
     """Have an error of this rank end the wait of the others."""
     try:
-        yield
+        with region("exposed", kind="communication"):
+            yield
     except BaseException as error:
         placed.fail(one_line(error))
         raise
 
 
 def _allocate(
-    placed: Placed | SeveralNodes | None,
+    placed: Reported | None,
     size: Sequence[int],
     dtype: torch.dtype,
     device: torch.device,
 ) -> torch.Tensor:
     memory = None
-    if isinstance(placed, Placed) and torch.device(device).type == "cpu":
-        memory = placed.take(math.prod(size) * dtype.itemsize)
+    carrier = None if placed is None else placed.carrier
+    if isinstance(carrier, Placed) and torch.device(device).type == "cpu":
+        memory = carrier.take(math.prod(size) * dtype.itemsize)
     if memory is None:
         return torch.empty(*size, dtype=dtype, device=device)
     return torch.from_numpy(memory).view(dtype).view(*size)
 
 
-def _of(group: dist.ProcessGroup) -> Placed | SeveralNodes | None:
+def _of(group: dist.ProcessGroup) -> Reported | None:
     """The collectives of a group; collective over it the first time."""
     if group not in _placed:
         _placed[group] = _make(group)
     return _placed[group]
 
 
-def _make(group: dist.ProcessGroup) -> Placed | SeveralNodes | None:
+def _make(group: dist.ProcessGroup) -> Reported | None:
     topology = topology_of(group)
+    begin_without_mpi(dist.get_rank(), dist.get_world_size(), "hvd_ext")
     try:
         kind = Placed if topology.one_node else SeveralNodes
-        return kind(topology, limit_s_of(group), describe, SETTING)
+        return Reported(kind(topology, limit_s_of(group), describe, _SETTING))
     except WindowError as error:  # on every rank alike
         if topology.world.rank == 0:
             log.warning("hvd_ext: FSDP falls back to its own process group: %s", error)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hvd_ext.c10d.backend.point_to_point import late, meet
 from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError, MismatchError, StallError, UsageError
 from hvd_ext.job.abandoned import abandon
-from hvd_ext.job.monitored_allgather import monitored_allgather
-from hvd_ext.job.stalls import StallReport
 from hvd_ext.job.waiting import until
 
 if TYPE_CHECKING:
@@ -201,13 +200,7 @@ class Messages:
     ) -> Message:
         message = Message(name, request, memory, tensor, name == "recv()", self._limit_s)
         missing, own = [self._ranks[rank] for rank in peers], self._ranks[self._comm.rank]
-
-        def late(_: str, waited_s: float) -> HvdExtError:
-            occasion = f"the {awaited} that rank {own} waits for"
-            report = StallReport(missing, occasion, waited_s, setting="the timeout")
-            return report.error(self._hosts)
-
-        message.late = late
+        message.late = late(awaited, own, missing, self._hosts)
         if not message.poll():
             self._under_way = [one for one in self._under_way if not one.is_over()]
             self._under_way.append(message)
@@ -221,15 +214,7 @@ class Messages:
             StallError: on every rank that arrived, naming those that did not.
         """
         try:
-            monitored_allgather(
-                self._comm,
-                None,
-                limit_s,
-                occasion="monitored_barrier()",
-                hosts=self._hosts,
-                ranks=self._ranks,
-                setting="the timeout",
-            )
+            meet(self._comm, limit_s, self._hosts, self._ranks)
         except StallError:
             self._is_spoilt = True  # a rank that never comes would meet a later group's barrier
             raise

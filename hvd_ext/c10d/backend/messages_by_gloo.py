@@ -13,12 +13,11 @@ from weakref import WeakValueDictionary
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
+from hvd_ext.c10d.backend.point_to_point import late, meet
 from hvd_ext.c10d.backend.tensors import read, write_back
 from hvd_ext.c10d.backend.work import Work
 from hvd_ext.errors import HvdExtError
-from hvd_ext.job.monitored_allgather import monitored_allgather
 from hvd_ext.job.progress_thread import ProgressThread
-from hvd_ext.job.stalls import StallReport
 
 if TYPE_CHECKING:
     from hvd_ext.job.topology import Topology
@@ -198,13 +197,7 @@ class GlooMessages:
         message._limit_s = self._limit_s
         own = self._ranks[self._comm.rank]
         missing = [r for r in self._ranks if r != own] if peer is None else [self._ranks[peer]]
-
-        def late(_: str, waited_s: float) -> HvdExtError:
-            occasion = f"the {awaited} that rank {own} waits for"
-            report = StallReport(missing, occasion, waited_s, setting="the timeout")
-            return report.error(self._hosts)
-
-        message.late = late
+        message.late = late(awaited, own, missing, self._hosts)
         return message
 
     def meet(self, limit_s: float) -> None:
@@ -213,15 +206,7 @@ class GlooMessages:
         Raises:
             StallError: on every rank that arrived, naming those that did not.
         """
-        monitored_allgather(
-            self._comm,
-            None,
-            limit_s,
-            occasion="monitored_barrier()",
-            hosts=self._hosts,
-            ranks=self._ranks,
-            setting="the timeout",
-        )
+        meet(self._comm, limit_s, self._hosts, self._ranks)
 
     def close(self) -> None:
         """Disconnect; what is under way still fails.

@@ -17,6 +17,7 @@ from hvd_ext.torch.standalone import ranks
 from hvd_ext.torch.standalone.coordinator import Request
 from hvd_ext.torch.standalone.handles import (
     ask,
+    give_back_all,
     given_back,
     next_name,
     on_host,
@@ -131,13 +132,7 @@ def _gather(tensors: Tensors, name: str | None, process_set: Any, grouped: bool)
             outputs.append(output)
         return outputs
 
-    def give_back(found: list[torch.Tensor]) -> Any:
-        made = [
-            given_back(output, tensor, in_place=False)
-            for output, tensor in zip(found, tensors, strict=True)
-        ]
-        return tuple(made) if grouped else made[0]
-
+    give_back = give_back_all(tensors, grouped=grouped, in_place=False)
     facts = {
         "type": [dtype_name(tensor.dtype) for tensor in tensors],
         "shape of a row": [tuple(tensor.shape[1:]) for tensor in tensors],

@@ -141,6 +141,21 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
     return held.copy_(tensor.detach())
 
 
+def give_back_all(
+    tensors: Sequence[torch.Tensor], *, grouped: bool, in_place: bool
+) -> Callable[[list[torch.Tensor]], Any]:
+    """Makes of results that lie on the host those of a collective, as one or as a tuple."""
+
+    def give_back(found: list[torch.Tensor]) -> Any:
+        made = [
+            given_back(result, tensor, in_place=in_place)
+            for result, tensor in zip(found, tensors, strict=True)
+        ]
+        return tuple(made) if grouped else made[0]
+
+    return give_back
+
+
 def given_back(result: torch.Tensor, like: torch.Tensor, *, in_place: bool) -> torch.Tensor:
     """A result on the device of the tensor that was given, or in that."""
     if not is_on_gpu(like):

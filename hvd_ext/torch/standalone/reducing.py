@@ -14,7 +14,7 @@ from hvd_ext.torch.standalone.collectives import allgather_async, without_rows
 from hvd_ext.torch.standalone.coordinator import Request
 from hvd_ext.torch.standalone.handles import (
     ask,
-    given_back,
+    give_back_all,
     next_name,
     on_host,
     require_all_ranks,
@@ -219,13 +219,7 @@ def _reduce(
             ]
         return results
 
-    def give_back(found: list[torch.Tensor]) -> Any:
-        made = [
-            given_back(result, tensor, in_place=in_place)
-            for result, tensor in zip(found, tensors, strict=True)
-        ]
-        return tuple(made) if grouped else made[0]
-
+    give_back = give_back_all(tensors, grouped=grouped, in_place=in_place)
     facts = {
         "type": [dtype_name(tensor.dtype) for tensor in tensors],
         "shape": [tuple(tensor.shape) for tensor in tensors],
