@@ -13,10 +13,9 @@ import pytest
 
 from hvd_ext.data import DataLoader, Order, PackedFile
 from hvd_ext.data.packed.sources import Arrays
-from hvd_ext.errors import HvdExtError
 from hvd_ext.spatial import ProcessGrid
 from tests.ranks.asserts import parallel_assert
-from tests.support.data.packed_by_rank_0 import damage, packed_by_rank_0
+from tests.support.data.packed_by_rank_0 import damage, error_of, packed_by_rank_0
 from training.samples.blocks import Blocks
 
 if TYPE_CHECKING:
@@ -117,11 +116,7 @@ def test_a_damaged_part_is_an_error_of_all_ranks_of_the_group_that_need_it(
             blocks = Blocks(fields, grid, np.arange(SAMPLES), comm)
             loader = DataLoader(blocks, 1, order, store=kept, comm=comm.Split(comm.rank))
             next(loader), next(loader)
-            said = ""
-            try:
-                next(loader)
-            except HvdExtError as error:
-                said = str(error)
+            said = error_of(loader)
             loader.close()
             blocks.close()
     parallel_assert(comm, "is damaged: its checksum differs" in said, said)

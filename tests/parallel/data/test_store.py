@@ -23,7 +23,7 @@ from hvd_ext.units import MIB
 from tests.parallel.job.test_node_arrays import proportional_bytes
 from tests.parallel.job.test_regions import memory_files
 from tests.ranks.asserts import parallel_assert
-from tests.support.data.packed_by_rank_0 import damage, packed_by_rank_0
+from tests.support.data.packed_by_rank_0 import damage, error_of, packed_by_rank_0
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -343,10 +343,6 @@ def test_a_sample_that_cannot_be_read_is_an_error_of_all_that_need_it(
             loader = DataLoader(
                 *(file, 2, order), rank=comm.rank, size=2, store="memory", comm=comm
             )
-            said = ""
-            try:
-                next(loader)
-            except HvdExtError as error:
-                said = str(error)
+            said = error_of(loader)
             loader.close()
     parallel_assert(comm, "is damaged: its checksum differs" in said, said)

@@ -105,6 +105,16 @@ def test_sharded_parameters_are_recorded(tmp_path: Path) -> None:
         assert found["allgather", 2][1] >= 3 * STEPS * LAYER_BYTES
 
 
+def test_sharded_parameters_that_hvd_ext_serves_are_recorded(tmp_path: Path) -> None:
+    recording = recorded(tmp_path, "fsdp_used")
+    for rank in recording.ranks:
+        found = counted(rank, "hvd_ext")
+        assert found["reduce_scatter", 2] == (3 * STEPS, 3 * STEPS * LAYER_BYTES)
+        assert found["allgather", 2][1] >= 3 * STEPS * LAYER_BYTES
+        exposed = next(region for region in rank.regions if region.name == "exposed")
+        assert exposed.calls >= 6 * STEPS
+
+
 @pytest.mark.parametrize(
     "launcher",
     [BY_MPI, pytest.param([*BY_TORCH, "--nproc-per-node=2"], marks=pytest.mark.long)],

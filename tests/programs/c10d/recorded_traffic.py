@@ -4,6 +4,7 @@ PART is one of
     calls: each collective, and messages, on all ranks and on a group of rank 0
     ddp: 5 steps of DDP with several buckets
     fsdp: 5 steps of FSDP2
+    fsdp_used: the same, which hvd_ext serves
     marked: the steps of DDP, marked by the program
     failing: one call fails, and the next one succeeds
     late, late_in_backward, deadlock: ranks hang
@@ -71,11 +72,18 @@ def ddp(*, marks: bool = False) -> None:
     train(DistributedDataParallel(layers(), bucket_cap_mb=mib), marks=marks)
 
 
-def fsdp() -> None:
+def fsdp(*, used: bool = False) -> None:
     model = layers()
     for layer in model:
         fully_shard(layer)
-    train(fully_shard(model))
+    fully_shard(model)
+    if used:
+        importlib.import_module("hvd_ext.c10d.fsdp").use(model)
+    train(model)
+
+
+def fsdp_used() -> None:
+    fsdp(used=True)
 
 
 def late() -> None:

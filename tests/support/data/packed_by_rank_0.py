@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hvd_ext.cli import progress
+from hvd_ext.data import DataLoader
 from hvd_ext.data.packed.pack import pack
 from hvd_ext.data.packed.packed import PackedFile
 from hvd_ext.data.packed.sources import Samples
+from hvd_ext.errors import HvdExtError
 
 
 @contextmanager
@@ -41,3 +43,12 @@ def damage(path: Path, sample: int) -> None:
         byte = stream.read(1)[0]
         stream.seek(at)
         stream.write(bytes([byte ^ 1]))
+
+
+def error_of(loader: DataLoader) -> str:
+    """What keeps a loader from its next batch; "" if nothing does."""
+    try:
+        next(loader)
+    except HvdExtError as error:
+        return str(error)
+    return ""
