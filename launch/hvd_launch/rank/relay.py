@@ -165,10 +165,12 @@ def _relay(
     for stream in streams:
         poll.register(stream, select.POLLIN)
     while streams:
+        # Asked first: what it writes before it ends is then there to be read.
+        ended = child.poll() is not None
         ready = poll.poll(_LOOK_MS)
         look()
         # A process that the program left behind may hold its streams for good.
-        if not ready and child.poll() is not None:
+        if ended and not ready:
             return
         for stream, _ in ready:
             target, start, lines = streams[stream]

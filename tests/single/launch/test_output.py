@@ -26,6 +26,25 @@ from hvd_launch.run.supervise import run_job
 sys.exit(run_job(Launch((sys.executable, "-uc", sys.argv[1]), dict(os.environ), 1), True, 30))
 """
 
+# A rank's program that writes and ends while its relay looks at something else.
+SLOW_LOOK = """
+import os, pathlib, sys
+from hvd_launch.rank.relay import run_reporting
+go = pathlib.Path(sys.argv[1])
+def look():
+    if not go.exists():
+        go.touch()
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+program = "import os, sys, time\\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\\nprint(7)"
+run_reporting(sys.executable, ["python", "-c", program, sys.argv[1]], os.environ, 0, look=look)
+"""
+
+
+def test_what_a_program_writes_before_it_ends_is_relayed(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SLOW_LOOK, str(tmp_path / "go")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT / "launch")
+    assert done.stdout == "[0] 7\n", done.stderr
+
 
 @given(st.lists(st.binary(max_size=9000), max_size=6))
 def test_no_byte_of_a_line_is_lost_however_it_comes(pieces: list[bytes]) -> None:
