@@ -35,7 +35,7 @@ def look():
     if not go.exists():
         go.touch()
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-program = "import os, sys, time\\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\\nprint(7)"
+program = "import os, sys\\nwhile not os.path.exists(sys.argv[1]): pass\\nprint(7)"
 run_reporting(sys.executable, ["python", "-c", program, sys.argv[1]], os.environ, 0, look=look)
 """
 
