@@ -40,13 +40,16 @@ _BURST, _QUEUE = "128kb", "64mb"
 # Where hosts share a link evenly, packets are small: the first two pass a link that was idle at no
 # cost, and a short message shall be many. A timer that is late by a packet's time costs nothing.
 _MTU, _FRAME = 700, 714
-# The first process. It reads its id before /proc becomes the host's own. The file by which the
-# hosts know each other's addresses stays mounted when its name is gone.
+# The first process. It reads its id before /proc becomes the host's own. Libraries tell machines
+# apart by the id of their boot. The files by which hosts know each other's addresses, and that id,
+# stay mounted when their names are gone.
 _FIRST_PROCESS = """
 read pid rest < /proc/self/stat
 mount -t proc proc /proc && mount -t tmpfs tmpfs /dev/shm && hostname "$0" || exit
 printf '%s' "$1" > /dev/shm/hosts && mount --bind /dev/shm/hosts /etc/hosts || exit
-rm /dev/shm/hosts
+random=/proc/sys/kernel/random
+cat $random/uuid > /dev/shm/boot_id && mount --bind /dev/shm/boot_id $random/boot_id || exit
+rm /dev/shm/hosts /dev/shm/boot_id
 echo "$pid"
 exec cat
 """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,3 +140,31 @@ def of_mpi(comm: Any, collective: str, given: Buffers) -> Callable[[], None]:
         "barrier": lambda: comm.Barrier(),
     }
     return calls[collective]
+
+
+class Ucc:
+    """UCC's collectives among all ranks."""
+
+    def __init__(self, library: Path, rank: int, size: int) -> None:
+        self._c = ctypes.CDLL(str(library))
+        self._c.make_call.restype = ctypes.c_void_p
+        self._c.make_team(rank, size)
+        self._last: ctypes.c_void_p | None = None
+
+    def call(self, collective: str, given: Buffers) -> Callable[[], None]:
+        """As of_mpi; the call before this one is not to be made any more."""
+        sides = [
+            word(value)
+            for array in (given.own, given.out)
+            for word, value in ((ctypes.c_void_p, array.ctypes.data), (ctypes.c_size_t, array.size))
+        ]
+        if self._last is not None:
+            self._c.end_call(self._last)
+        request = ctypes.c_void_p(self._c.make_call(COLLECTIVES.index(collective), *sides))
+        self._last = request
+        run = self._c.run_call
+
+        def call(memory: Buffers = given) -> None:
+            run(request)
+
+        return call

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,18 @@ Make = Callable[[str, calls.Buffers], Call]
 _SAMPLE_S, _MOST_CALLS = 0.02, 200
 
 
-def work(layout: str, collectives: list[str], sizes: list[int], rounds: int) -> None:
-    """Measure all cases of one layout; rank 0 reports them."""
+def work(
+    layout: str, collectives: list[str], sizes: list[int], rounds: int, ucc: Path | None
+) -> None:
+    """Measure all cases of one layout; rank 0 reports them.
+
+    Args:
+        layout: nodes x ranks, which name the cases.
+        collectives: of calls.COLLECTIVES.
+        sizes: bytes of the messages.
+        rounds: how often each contender is timed.
+        ucc: ucc.c, compiled.
+    """
     import torch
     import torch.distributed as dist
     from mpi4py import MPI
@@ -48,6 +59,8 @@ def work(layout: str, collectives: list[str], sizes: list[int], rounds: int) -> 
             "mpi": partial(calls.of_mpi, own_comm),
         },
     }
+    if ucc:
+        levels["engine"]["ucc"] = calls.Ucc(ucc, world.rank, world.size).call
     cases = []
     for collective in collectives:
         for message_bytes in sizes if collective != "barrier" else [0]:

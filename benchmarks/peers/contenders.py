@@ -141,10 +141,10 @@ def install(name: str) -> None:
     library = LIBRARIES[name]
     if not library.python.exists():
         make_env = [sys.executable, str(ROOT / "toolchain" / "make_env.py")]
-        _run([*make_env, "--beside", library.python.parents[1].name], name)
+        run([*make_env, "--beside", library.python.parents[1].name], name)
     if name == "oneccl" and not ONECCL.exists():
         into = ["--no-deps", "--ignore-installed", "--prefix", str(ONECCL)]
-        _run([sys.executable, "-m", "pip", "install", "-q", *into, *_ONECCL_PACKAGES], name)
+        run([sys.executable, "-m", "pip", "install", "-q", *into, *_ONECCL_PACKAGES], name)
 
 
 def absent(name: str, ucc: Path | None) -> str | None:
@@ -159,7 +159,7 @@ def absent(name: str, ucc: Path | None) -> str | None:
         return f"no {library.python.parents[1]}: run `{library.made_by}`"
     if name == "oneccl" and not ONECCL.exists():
         return f"no {ONECCL}: use --install (needs libhwloc-dev)"
-    if name == "ucc" and not (ucc and (ucc / "include" / "ucc" / "api" / "ucc.h").exists()):
+    if name == "ucc" and not (ucc and has_ucc(ucc)):
         return "build it with UCX, and give its folder with --ucc"
     return None
 
@@ -182,13 +182,23 @@ def compiled(name: str, folder: Path, ucc: Path | None) -> Path:
         options += [f"-l{name}" for name in ("irc", "intlc", "svml", "imf", "irng", "hwloc", "dl")]
     if name == "ucc":
         assert ucc is not None
-        place = ucc / "lib"
-        options += [f"-I{ucc / 'include'}", f"-L{place}", f"-Wl,-rpath,{place}", "-lucc"]
-    _run([str(compiler), *options], name, library.building)
+        options += with_ucc(ucc)
+    run([str(compiler), *options], name, library.building)
     return program
 
 
-def _run(command: list[str], name: str, variables: Mapping[str, str] | None = None) -> None:
+def has_ucc(prefix: Path) -> bool:
+    """Whether UCC is installed in a folder."""
+    return (prefix / "include" / "ucc" / "api" / "ucc.h").exists()
+
+
+def with_ucc(prefix: Path) -> list[str]:
+    """Options of a compiler for a program that calls UCC."""
+    place = prefix / "lib"
+    return [f"-I{prefix / 'include'}", f"-L{place}", f"-Wl,-rpath,{place}", "-lucc"]
+
+
+def run(command: list[str], name: str, variables: Mapping[str, str] | None = None) -> None:
     environment = {**os.environ, **(variables or {})}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT
