@@ -90,8 +90,6 @@ def test_ranks_of_other_hosts_get_time_after_sigterm_and_the_exit_code_is_theirs
 ) -> None:
     library = bin_of(name, "network")
     wanted = backend_of(library).library
-    if wanted.asks_to_end is None:
-        pytest.skip(f"{wanted.title}'s launcher forwards no signal that could mean it")
     saved = tmp_path / "saved"
     saved.mkdir()
     with on_two_hosts(library) as (enter, hosts, variables):

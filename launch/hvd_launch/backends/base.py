@@ -45,9 +45,8 @@ class MpiLibrary(abc.ABC):
         info_command: a program next to mpirun that lists the library's components.
         agent_variable: who sets it has a way to other hosts that is not ssh's.
         abort_patterns: what it prints when a rank aborts: groups `rank`, and `code` or nothing.
-        asks_to_end: a signal that its launcher forwards to the ranks of all hosts, whose
-            `exec --report` then sends SIGTERM to the program; None: it forwards none that programs
-            ignore.
+        asks_to_end: a launcher, and a signal that it forwards to the ranks of all hosts, whose
+            `exec --report` then sends SIGTERM to the program.
         mixes_packets: its daemon mixes what it reads of several ranks, but leaves packets whole.
         yields: setting with which a waiting thread leaves its core; None: it always does.
         registration_cache_off: what turns the registration cache off, as NAME=VALUE.
@@ -72,7 +71,7 @@ class MpiLibrary(abc.ABC):
     info_command = ""
     agent_variable = ""
     abort_patterns: tuple[re.Pattern[bytes], ...] = ()
-    asks_to_end: signal.Signals | None = None
+    asks_to_end: tuple[str, signal.Signals] | None = None
     mixes_packets = False
     yields: Setting | None = None
     registration_cache_off: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class IntelMpi(MpiLibrary):
     srun_plugins = slurm.PMI2
     exported = "I_MPI_(?!HYDRA|INFO).*"
     agent_variable = "I_MPI_HYDRA_BOOTSTRAP_EXEC"
+    asks_to_end = ("hydra", signal.SIGTSTP)
     mixes_packets = True
     registration_cache_off = ("FI_MR_CACHE_MONITOR=disabled",)
     yields = Setting(

@@ -68,13 +68,15 @@ class Launch:
         argv: the launcher and its arguments.
         environ: the launcher's whole environment.
         size: number of ranks.
-        asks_to_end: as MpiLibrary's; None for srun, which forwards SIGTERM itself.
+        asks_to_end: MpiLibrary's for this launcher. srun has none: it forwards SIGTERM itself.
+        dies_of: a signal for the ranks that it does not forward, but ends of.
     """
 
     argv: tuple[str, ...]
     environ: dict[str, str]
     size: int
     asks_to_end: signal.Signals | None = None
+    dies_of: signal.Signals | None = None
 
 
 def untested_note(library: MpiLibrary) -> str:
@@ -146,8 +148,14 @@ def build_launch(backend: Backend, job: Job, environ: Mapping[str, str]) -> Laun
     if ":" in job.command:
         raise UsageError("a separate argument ':' ends a program to every mpirun: leave it out")
     if backend.launcher == "srun":
-        arguments, asks_to_end = slurm.arguments(job, backend.plugin), None
+        arguments = slurm.arguments(job, backend.plugin)
     else:
         arguments = backend.library.arguments(backend.launcher, job, environ)
-        asks_to_end = backend.library.asks_to_end
-    return Launch((backend.program, *arguments), dict(environ), job.size, asks_to_end)
+    launcher, asks_to_end = backend.library.asks_to_end or ("", None)
+    return Launch(
+        (backend.program, *arguments),
+        dict(environ),
+        job.size,
+        asks_to_end if launcher == backend.launcher else None,
+        signal.SIGUSR2 if backend.launcher == "hydra" else None,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ class Mpich(MpiLibrary):
     mpirun_is_shared = True
     version_command: tuple[str, ...] = ("mpichversion",)
     agent_variable = AGENT_VARIABLE
+    asks_to_end = ("hydra", signal.SIGQUIT)
     abort_patterns = (
         re.compile(
             rb"Abort\(-?\d+\) on node \d+ \(rank (?P<rank>\d+) in comm 0\): "

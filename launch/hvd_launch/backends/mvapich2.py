@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
 
 from hvd_ext.errors import UsageError
@@ -42,6 +43,7 @@ class Mvapich2(MpiLibrary):
     exported = "MV2_(?!COMM_WORLD_).*"
     version_command = ("mpiname", "-a")
     agent_variable = mpich.AGENT_VARIABLE
+    asks_to_end = ("hydra", signal.SIGQUIT)
     abort_patterns = (
         re.compile(
             rb"MPI process \(rank: (?P<rank>\d+), pid: \d+\) exited with status (?P<code>\d+)"

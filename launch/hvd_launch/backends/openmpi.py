@@ -55,7 +55,7 @@ class _OpenMpi(MpiLibrary):
     local_size_variable = "OMPI_COMM_WORLD_LOCAL_SIZE"
     srun_plugins = slurm.PMIX
     info_command = "ompi_info"
-    asks_to_end = signal.SIGURG
+    asks_to_end = ("mpirun", signal.SIGURG)
     abort_patterns = (re.compile(rb"MPI_ABORT was invoked on rank (?P<rank>\d+)(?P<code>)"),)
     registration_cache_off = ("OMPI_MCA_mpi_leave_pinned=0", "UCX_RCACHE_ENABLE=n")
     rules_file = "openmpi_rules.conf"

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, command: tuple[str, ...]) -> int:
         # Under srun the library's own launcher has no part in it.
         own = library if library is not None and here.family == library.family else None
         packets = own is not None and own.mixes_packets
-        asks_to_end = own.asks_to_end if own is not None else None
+        asks_to_end = own.asks_to_end[1] if own is not None and own.asks_to_end else None
         starter = starter_of(here, os.environ) if here.rank == 0 else None
         look = looking_for_foreign_mpi(starter, int(size), report)
         return run_reporting(program, command, environ, here.rank, packets, look, asks_to_end)

@@ -7,6 +7,7 @@ when a program writes a line in pieces. None of them reports in every case which
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import select
 import signal
@@ -120,7 +121,7 @@ def run_reporting(
             stderr=subprocess.PIPE,
             # The launcher's own descriptors (PMI_FD) are the program's.
             close_fds=False,
-            preexec_fn=dying_with_parent(signal.SIGKILL),
+            preexec_fn=functools.partial(_begin, dying_with_parent(signal.SIGKILL), asks_to_end),
         )
     except OSError as error:
         raise HvdExtError(f"{program} cannot be started: {error.strerror}") from error
@@ -131,6 +132,13 @@ def run_reporting(
     if code < 0:
         _end_by_signal(-code)
     return code
+
+
+def _begin(die_with_relay: Callable[[], None], ignored: signal.Signals | None) -> None:
+    """Runs in the child. Launchers send signals to all of a rank's processes."""
+    die_with_relay()
+    if ignored is not None:
+        signal.signal(ignored, signal.SIG_IGN)
 
 
 def _in_packets() -> bool:

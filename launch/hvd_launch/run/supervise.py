@@ -65,7 +65,7 @@ class _Supervisor:
     def run(self) -> int:
         """Wait for the job's end; returns its exit code."""
         _handle(_ENDS, self._on_signal)
-        _handle(_HANDED_ON, lambda number, _: self._process.send_signal(number))
+        _handle(_HANDED_ON, self._hand_on)
         for reader in self._readers:
             reader.start()
         while True:
@@ -90,6 +90,18 @@ class _Supervisor:
             if len(ranks) < self._launch.size and self._launch.asks_to_end:
                 ranks, number = [], self._launch.asks_to_end
         for pid in ranks or [self._process.pid]:
+            _kill(pid, number)
+
+    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+        """Pass a signal to the ranks: by their relays here, or by the launcher to other hosts."""
+        ranks = [pid for pid in descendants(os.getpid()) if is_relay(pid)]
+        if len(ranks) < self._launch.size:
+            if number == self._launch.dies_of:
+                name = signal.Signals(number).name
+                _say(f"{name}: not passed on: this launcher does not pass it on to other hosts")
+                return
+            ranks = [self._process.pid]
+        for pid in ranks:
             _kill(pid, number)
 
     def _insist(self) -> None:

@@ -35,7 +35,7 @@ while True: signal.pause()
 """
 HANDLES = """
 import os, signal, sys
-signal.signal(signal.SIGUSR1, lambda *_: os._exit(4))
+signal.signal(signal.SIGUSR2, lambda *_: os._exit(4))
 open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
 while True: signal.pause()
 """
@@ -48,7 +48,7 @@ def test_a_signal_of_the_ranks_own_reaches_them_and_hides_no_failure(
     job = start("run", "-np", "2", "--", *ranks, library=library)
     try:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
-        job.send_signal(signal.SIGUSR1)
+        job.send_signal(signal.SIGUSR2)  # Hydra ends of it
         _, told = job.communicate(timeout=30)
     finally:
         job.kill()
