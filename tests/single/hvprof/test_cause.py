@@ -290,3 +290,11 @@ def test_a_late_finish_is_waiting_for_it() -> None:
     cause = find_cause(Recording(Path("a"), tuple(ranks)))
     assert cause is not None
     assert (cause.kind.value, cause.ranks) == ("late rank", (2,))
+
+
+def test_a_short_message_is_not_waited_for() -> None:
+    """MPI_Send returns sooner than a message arrives: who receives it then is not waiting."""
+    cells = [cell("recv", 2.4, 6_000_000), cell("send", 0.8, 6_000_000)]
+    cause = find_cause(Recording(Path("a"), tuple(rank(n, cells) for n in range(2))))
+    assert cause is not None
+    assert (cause.kind.value, cause.ranks) == ("small messages", ())

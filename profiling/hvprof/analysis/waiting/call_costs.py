@@ -20,6 +20,8 @@ class _Slowest(NamedTuple):
 
 # On a slow network, and in the memory of a host.
 _BETWEEN_HOSTS, _ON_A_HOST = _Slowest(1e-3, 1e-7), _Slowest(5e-5, 2e-9)
+# A message needs this long to arrive; a call that only hands it over may return sooner.
+_LATENCY_S = 2e-6
 _MESSAGES = frozenset({"send", "ssend", "rsend", "bsend", "recv", "mrecv", "sendrecv"})
 _ONE_SIDED = frozenset({"put", "get", "accumulate", "get_accumulate"})
 # These agree on something or touch files, and may take any time by themselves.
@@ -89,7 +91,7 @@ def call_costs(recording: Recording) -> list[CallCost]:
 
     Without a trace waiting is estimated: a call waits for as long as it takes more than calls
     of that kind and size take on the rank that is quickest at them, or more than a slow network,
-    or a host's memory, would need for its bytes.
+    or a host's memory, would need for its bytes. No message is quicker than a latency.
     """
     one_host = len({rank.host for rank in recording.ranks}) == 1
     slowest = _ON_A_HOST if one_host else _BETWEEN_HOSTS
@@ -114,7 +116,8 @@ def call_costs(recording: Recording) -> list[CallCost]:
                 # Packing data of a type with gaps takes any time.
                 if is_derived(cell) or family.startswith(_MAKING):
                     most_s = math.inf
-                transfer_s = cell.calls * min(quickest_s, most_s)
+                least_s = _LATENCY_S if family == "message" else 0.0
+                transfer_s = cell.calls * max(min(quickest_s, most_s), least_s)
                 if family in POLLS:
                     # How often it asks says nothing of what it waits for.
                     moved = started[number].waited_by(family)
