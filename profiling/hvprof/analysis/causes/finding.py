@@ -33,7 +33,7 @@ _ALL_THERE = (Kind.TURNS, Kind.ROOTS, Kind.BARRIERS, Kind.CALLS, Kind.SMALL_MESS
 # Shares of the run: below the first, communication needs no change; above the second, ranks that
 # differ are worth naming.
 _LIGHT, _UNEVEN = 0.08, 0.02
-# Shares of communication that a cause must explain.
+# Shares of communication, and of its waiting, that a cause must explain.
 _MOST, _EXPLAINS = 0.5, 1 / 3
 # Work one after another sums up to about one run; ranks differ by less than this factor then.
 _ONE_RUN, _ALIKE = (0.75, 1.2), 1.5
@@ -136,7 +136,7 @@ def _kind(
         return Kind.APART, group.ranks
     if one_by_one and wait_s > _MOST * time_s and waits_s > _TURN_S:
         return Kind.SERIAL, ()
-    uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s)
+    uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s, _MOST * wait_s)
     if uneven:
         middle_s = (outside[0] + outside[-1]) / 2
         late = tuple(one.rank for one in times if one.outside_s > middle_s)
