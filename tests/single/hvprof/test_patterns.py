@@ -51,8 +51,8 @@ def received(partner: int, messages: int, blocked_s: float) -> Partner:
     return Partner(partner, "from", messages, 8 * messages, blocked_s)
 
 
-def sent(partner: int, messages: int) -> Partner:
-    return Partner(partner, "to", messages, 8 * messages, 0.0)
+def sent(partner: int, messages: int, blocked_s: float = 0.0) -> Partner:
+    return Partner(partner, "to", messages, 8 * messages, blocked_s)
 
 
 # 100 exchanges of 256 MiB in 4 s take the memory of a host.
@@ -71,6 +71,16 @@ PIPELINE = [
         rank(n, [cell("recv", 1.0 * n), cell("allreduce", 3.0 - n, 4, 8)], received(n - 1, 99, n))
         for n in (1, 2, 3)
     ),
+]
+SEND_CHAIN = [
+    rank(0, [cell("send", 6.0)], sent(1, 99, 6.0)),
+    rank(1, [cell("send", 4.0), cell("recv", 2.0)], sent(2, 99, 4.0), received(0, 99, 1.0)),
+    rank(2, [cell("send", 2.0), cell("recv", 4.0)], sent(3, 99, 2.0), received(1, 99, 2.0)),
+    rank(3, [cell("recv", 6.0)], received(2, 99, 3.0)),
+]
+# Receivers that are late by turns delay each sender as much.
+LATE_BY_TURNS = [
+    rank(n, [cell("send", 3.0), cell("recv", 3.0)], sent((n + 1) % 4, 99, 3.0)) for n in range(4)
 ]
 DERIVED = [
     rank(n, [dataclasses.replace(cell("sendrecv", 4.7), datatype="derived 8 B")]) for n in range(4)
@@ -95,6 +105,8 @@ APART_BRIEFLY = [
         (ROOTS, "roots", (), "the root of bcast, which is another one", "(MPI_Ibcast)"),
         (PIECES, "pieces", (), "hands out few pieces of work", "Hand out more and smaller pieces"),
         (PIPELINE, "pipeline", (), "this pipeline fills and drains", "microbatches"),
+        (SEND_CHAIN, "send chain", (), "sends to the next one before it", "Start all messages"),
+        (LATE_BY_TURNS, "turns", (), "a different one each time", "Wait less often"),
         (DERIVED, "derived type", (), "packing it takes longer", "contiguous memory"),
     ],
 )

@@ -64,7 +64,8 @@ _CHANGES = {
         _without_cores,
     ),
     Kind.SERIAL: _Change(
-        "Let ranks begin without the result of the one before, or split the work finer",
+        "Let ranks begin without the result of the one before, split the work finer, or spread "
+        "each part of it over all ranks",
         "the order of the work, and the size of its pieces",
         _waiting,
     ),
@@ -92,13 +93,19 @@ _CHANGES = {
     Kind.PIPELINE: _Change(
         "Split the work into more and smaller pieces (microbatches)", _WORK, _waiting
     ),
+    Kind.SEND_CHAIN: _Change(
+        "Start all messages before waiting for one: MPI_Sendrecv, or MPI_Irecv and MPI_Isend",
+        _CODE,
+        _waiting,
+    ),
     Kind.DERIVED_TYPE: _Change(
         "Copy the data to contiguous memory before it is sent, or use larger blocks in its type",
         _CODE,
         _largest,
     ),
     Kind.TURNS: _Change(
-        "Wait less often: fewer collectives, or non-blocking ones with work in between",
+        "Wait less often: fewer collectives or messages, non-blocking ones with work in between, "
+        "or work that is more even at each time",
         _CODE,
         _waiting,
     ),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hvprof.analysis.causes.cause import Cause
 from hvprof.analysis.causes.cores import shortage
 from hvprof.analysis.causes.kinds import Kind
-from hvprof.analysis.causes.patterns import apart, is_pipeline, master
+from hvprof.analysis.causes.patterns import apart, is_pipeline, is_send_chain, master
 from hvprof.analysis.causes.unfinished import Went, last_call
 from hvprof.analysis.conditions import Condition
 from hvprof.analysis.waiting.call_costs import (
@@ -134,7 +134,8 @@ def _kind(
     waits_s = wait_s / sum(cost.calls * cost.share for cost in costs)
     if group := apart(times, calls):
         return Kind.APART, group.ranks
-    if one_by_one and wait_s > _MOST * time_s and waits_s > _TURN_S:
+    chained = wait_s > _EXPLAINS * time_s and is_send_chain(recording.ranks)
+    if one_by_one and wait_s > _MOST * time_s and waits_s > _TURN_S and not chained:
         return Kind.SERIAL, ()
     uneven = waiting_s > max(_UNEVEN * run_s, _EXPLAINS * mpi_s, _MOST * wait_s)
     if uneven:
@@ -150,6 +151,8 @@ def _kind(
             return Kind.PIECES, ()
         if 2 * len(late) <= ranks:
             return _how_late(recording, times, late), late
+    if chained:
+        return Kind.SEND_CHAIN, ()
     first = costs[0]
     if wait_s > _MOST * time_s and is_pipeline(recording.ranks):
         return Kind.PIPELINE, ()

@@ -34,6 +34,7 @@ class Kind(str, enum.Enum):
     APART = "apart"
     PIECES = "pieces"
     PIPELINE = "pipeline"
+    SEND_CHAIN = "send chain"
     # Ranks wait for a different one each time.
     TURNS = "turns"
     ROOTS = "roots"

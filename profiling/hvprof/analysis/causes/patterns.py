@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hvprof.analysis.waiting.call_costs import CallCost
 from hvprof.analysis.waiting.rank_time import RankTime
@@ -12,6 +13,8 @@ from hvprof.model import RankRecording
 
 # A partner that most of a rank's waiting is for; a part of the others' waiting that explains it.
 _MOSTLY, _EXPLAINS, _MOST = 0.8, 1 / 3, 0.5
+# Messages of a chain, at least, and how much longer the first sender is blocked than the last.
+_LINKS, _LONGER = 3, 1.5
 # With more pieces of work for each rank than these, the last one is short.
 _FEW_PIECES = 20
 
@@ -94,3 +97,37 @@ def is_pipeline(ranks: Sequence[RankRecording]) -> bool:
         if place and before <= _MOSTLY * sum(received.values()):
             return False
     return True
+
+
+def is_send_chain(ranks: Sequence[RankRecording]) -> bool:
+    """Whether each rank sends to the next before it receives, so that messages go one by one.
+
+    The last rank receives first. The farther a rank is from it, the longer its sends are blocked.
+    """
+    blocked: dict[int, dict[str, float]] = {}
+    after: dict[int, int] = {}
+    for one in ranks:
+        of_direction = blocked[one.rank] = {"from": 0.0, "to": 0.0}
+        sent: dict[int, float] = {}
+        for partner in one.partners:
+            of_direction[partner.direction] += partner.blocked_s
+            if partner.direction == "to":
+                sent[partner.rank] = sent.get(partner.rank, 0.0) + partner.blocked_s
+        if sent and max(sent.values()) > _MOSTLY * sum(sent.values()) > 0:
+            after[one.rank] = max(sent, key=sent.__getitem__)
+    firsts = after.keys() - {*after.values()}
+    # In a pipeline, ranks wait to receive.
+    receiving_s = sum(one["from"] for one in blocked.values())
+    if len(after) < _LINKS or receiving_s > sum(one["to"] for one in blocked.values()):
+        return False
+    for first in firsts:
+        chain = [first]
+        while chain[-1] in after and len(chain) <= len(after):
+            chain.append(after[chain[-1]])
+        times = [blocked.get(rank, {"to": 0.0})["to"] for rank in chain]
+        falls = all(before > _MOSTLY * then for before, then in pairwise(times))
+        # Ranks that are late by turns delay all senders alike.
+        longer = times[0] > _LONGER * times[-2]
+        if len(chain) > _LINKS and 2 * len(chain) > len(ranks) and falls and longer:
+            return True
+    return False

@@ -37,6 +37,10 @@ def because(cause: Cause) -> str:
         Kind.PIPELINE: (
             "ranks pass work on from one to the next, and wait while this pipeline fills and drains"
         ),
+        Kind.SEND_CHAIN: (
+            "each rank sends to the next one before it receives, so that messages are sent one "
+            "after another"
+        ),
         Kind.DERIVED_TYPE: (
             f"{_messages(first)} have a derived type, and packing it takes longer than moving "
             f"{format_bytes(round(first.total_bytes))}"
